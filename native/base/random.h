@@ -1,0 +1,17 @@
+/* random: xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64. Not for secrets. */
+#ifndef REPLAY_BASE_RANDOM_H
+#define REPLAY_BASE_RANDOM_H
+
+#include <stdint.h>
+
+struct random_state {
+    uint64_t words[4];
+};
+
+void random_seed(struct random_state *state, uint64_t seed);
+uint64_t random_entropy(void); /* 64 bits from the operating system, to seed with */
+uint64_t random_next(struct random_state *state);
+double random_unit(struct random_state *state);                        /* uniform in [0, 1), 53 bits */
+uint64_t random_below(struct random_state *state, uint64_t bound);     /* uniform in [0, bound), unbiased; bound > 0 */
+
+#endif

@@ -1,0 +1,89 @@
+/* transport: what the server knows of networks. Opaque connections and six calls down, four events up.
+ *
+ * A transport is either polled by the server's loop (`poll`, with a longest wait) or owns the loop itself (`run`, which
+ * calls the server's `step` and must honour the deadline that it returns). Several transports may serve one server.
+ * Neither RESP nor tables are known here. Partial reads and writes are normal. All calls come from the loop's thread.
+ *
+ * Life of a connection: opened → (readable | writable | released)* → closed. `closed` comes exactly once, from the
+ * transport, after the peer went, after an error, or after the server called `close`; it never comes from inside a call
+ * that the server made, so a connection stays valid for the rest of the event being handled. */
+#ifndef REPLAY_NET_TRANSPORT_H
+#define REPLAY_NET_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+
+struct transport;
+
+/* The part of a connection that every transport has; a transport's own struct begins with it. */
+struct connection {
+    struct transport *transport;
+    void *owner;          /* the server's client; set by `opened` */
+    char peer[108];       /* "127.0.0.1:50412", or the socket's path */
+    char local[108];
+    bool is_unix;
+    bool is_admin;        /* came in through an admin listener */
+};
+
+struct transport_events {
+    void *context;
+    /* A new connection. Returns the owner, or NULL to refuse: the transport then closes it without `closed`. */
+    void *(*opened)(void *context, struct connection *connection);
+    void (*readable)(void *context, void *owner);
+    void (*writable)(void *context, void *owner);
+    /* `size_bytes` of what was written earlier are no longer needed by the transport (oldest first). A transport whose
+     * `writev` copies reports nothing: see `releases_at_write`. */
+    void (*released)(void *context, void *owner, size_t size_bytes);
+    void (*closed)(void *context, void *owner);
+};
+
+struct listen_address {
+    const char *host;     /* NULL for a unix socket */
+    uint16_t port;        /* 0 = any; the port bound is written back */
+    const char *path;     /* unix socket, NULL for TCP */
+    uint32_t mode;        /* permission bits of a unix socket */
+    bool is_admin;
+};
+
+/* Runs due work and returns the microseconds until the next (UINT64_MAX: none). */
+typedef uint64_t (*transport_step)(void *context);
+
+struct transport_operations {
+    const char *name; /* "kernel", "memory", later "dpdk", "fstack" */
+    bool releases_at_write; /* bytes accepted by writev are released at once */
+    int (*listen)(struct transport *transport, struct listen_address *address, struct error *error);
+    /* Polled transports: handle what is ready, waiting at most max_wait_us (0: do not wait). Returns events handled. */
+    int (*poll)(struct transport *transport, uint64_t max_wait_us);
+    /* Transports that own the loop (NULL where polled): call step until `stop`. */
+    int (*run)(struct transport *transport, transport_step step, void *context);
+    void (*stop)(struct transport *transport);    /* makes `run` return */
+    void (*stop_listening)(struct transport *transport);
+    void (*free)(struct transport *transport);    /* closes everything without events, unlinks socket files */
+
+    /* > 0 bytes, 0 end of stream, -1 would block, -2 error (a `closed` follows) */
+    ssize_t (*readv)(struct connection *connection, const struct iovec *vectors, int count);
+    ssize_t (*writev)(struct connection *connection, const struct iovec *vectors, int count);
+    void (*want_read)(struct connection *connection, bool on);   /* on when opened */
+    void (*want_write)(struct connection *connection, bool on);  /* off when opened */
+    void (*close)(struct connection *connection);
+};
+
+struct transport {
+    const struct transport_operations *operations;
+    struct transport_events events;
+};
+
+struct transport *transport_kernel_new(const struct transport_events *events, struct error *error);
+/* Calls `ready` when the descriptor is readable (signals, the parent's lifeline). */
+int transport_kernel_watch(struct transport *transport, int descriptor, void (*ready)(void *context, int descriptor),
+                           void *context, struct error *error);
+
+/* In memory, for tests: the test plays the peers. See net/memory.h. */
+struct transport *transport_memory_new(const struct transport_events *events);
+
+#endif

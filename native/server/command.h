@@ -1,0 +1,107 @@
+/* command: what a command handler sees. A handler reads client->argv, writes one reply with reply_*, and returns.
+ * Handlers live in cmd_*.c, one file per subject, each ending in a table of `struct command` ended by a NULL name. */
+#ifndef REPLAY_SERVER_COMMAND_H
+#define REPLAY_SERVER_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/blob.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "resp/parse.h"
+
+struct client;
+struct server;
+
+enum command_flags {
+    COMMAND_WRITE = 1 << 0,
+    COMMAND_READONLY = 1 << 1,
+    COMMAND_DENYOOM = 1 << 2,  /* refused when maxmemory is exceeded */
+    COMMAND_ADMIN = 1 << 3,
+    COMMAND_FAST = 1 << 4,
+    COMMAND_NOAUTH = 1 << 5,   /* allowed before AUTH */
+    COMMAND_BLOCKING = 1 << 6,
+    COMMAND_LOADING = 1 << 7,
+};
+
+struct command {
+    const char *name;          /* lower case; subcommands are dispatched by the handler */
+    void (*handler)(struct client *client);
+    int arity;                 /* as in Redis: the name counts; negative = at least */
+    uint32_t flags;
+    int first_key, last_key, key_step; /* as in Redis; 0 = none */
+    const char *group;         /* "string", "list", "hash", "generic", "connection", "server", "replay", "weights" */
+    const char *summary;       /* one sentence, for COMMAND DOCS */
+    resp_land land;            /* context is the client; NULL: large arguments land in blobs */
+};
+
+/* ---- what a handler may read: see server/client.h for the struct ------------------------------------------------
+ * client->argc, client->argv[i].data / .length / .blob     client->server     client->database (0..15)
+ * client->resp (2 or 3) */
+
+/* ---- replies ---------------------------------------------------------------------------------------------------- */
+void reply_status(struct client *client, const char *text);                  /* +OK */
+void reply_error(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3))); /* "CODE text" */
+void reply_failure(struct client *client, const struct error *error);        /* -CODE message */
+void reply_integer(struct client *client, int64_t value);
+void reply_double(struct client *client, double value);                      /* RESP2: bulk string */
+void reply_boolean(struct client *client, bool value);                       /* RESP2: integer */
+void reply_null(struct client *client);
+void reply_null_array(struct client *client);
+void reply_bulk(struct client *client, const void *data, size_t length);
+void reply_bulk_string(struct client *client, const char *text);
+void reply_bulk_format(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void reply_verbatim(struct client *client, const char *text, size_t length); /* RESP2: bulk string */
+void reply_array(struct client *client, size_t count);
+void reply_map(struct client *client, size_t pairs);                         /* RESP2: array of 2 * pairs */
+void reply_set(struct client *client, size_t count);
+/* A bulk string that is sent from the blob itself; takes its own reference until the bytes are released. */
+void reply_blob(struct client *client, struct blob *blob);
+
+/* A bulk string gathered from storage straight to the socket, slice by slice. The source's bytes must stay where they
+ * are until `released` is called: exactly once, after the last byte was released by the transport or the client went. */
+struct reply_source {
+    size_t length_bytes;
+    /* Describes bytes from `offset` on with at most `max` vectors; returns how many were filled (>= 1). */
+    int (*vectors)(struct reply_source *source, size_t offset, struct iovec *vectors, int max);
+    void (*released)(struct reply_source *source);
+};
+void reply_source(struct client *client, struct reply_source *source);
+
+/* Deferred length, for replies whose count is known at the end: returns a mark for reply_set_array_length. */
+size_t reply_array_deferred(struct client *client);
+void reply_set_array_length(struct client *client, size_t mark, size_t count);
+
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
+bool argument_is(const struct resp_argument *argument, const char *word);              /* case-insensitive */
+bool argument_int64(const struct resp_argument *argument, int64_t *value);             /* strict decimal, as Redis */
+bool argument_double(const struct resp_argument *argument, double *value);
+void reply_syntax_error(struct client *client);                                        /* ERR syntax error */
+void reply_arity_error(struct client *client);
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+/* A queue of blocked clients, first in first out. Its owner calls wait_queue_wake when what they wait for may have come;
+ * the loop then retries from the head after the current command, until one stays blocked. */
+struct wait_queue {
+    struct client *head, *tail;
+    uint32_t length;
+    bool woken;
+    struct wait_queue *next_woken;
+};
+/* Blocks the client, whose handler has written no reply. `retry` is called after a wake: it either replies and returns true,
+ * or returns false to stay. `expired` is called at the deadline and must reply. While blocked no further command of the
+ * client runs; argv stays valid until the reply. */
+void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
+                  void (*expired)(struct client *));
+void wait_queue_wake(struct server *server, struct wait_queue *queue);
+/* Fails every waiter through `expired` (a table is dropped, the server stops). */
+void wait_queue_expire_all(struct server *server, struct wait_queue *queue);
+
+/* State that a command keeps across its landing or its wait; `drop` is called when the command has replied, or the client
+ * vanished, whichever is first. One per client. */
+void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state));
+void *client_state(struct client *client);
+
+#endif

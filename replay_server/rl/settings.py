@@ -1,0 +1,158 @@
+"""Every setting of an Ape-X run, in one dataclass: what it means, its unit, and where its default comes from.
+
+The command line offers each field as ``--field-name``; a run directory's ``config.json`` holds all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass
+class ApexSettings:
+    """Ape-X DQN (Horgan et al. 2018, table and appendix C). Defaults are the paper's; `PROFILES` adapts them to small machines."""
+
+    env: str = "ALE/Breakout-v5"
+    """Gymnasium id. Image environments (ALE/*) are preprocessed; vector observations go in as they are."""
+    profile: str = "paper"
+    """Named set of defaults: paper, cartpole, atari-small. Fields given explicitly win over the profile."""
+    seed: int = 1
+    """Seeds environments, networks, exploration, and the server's sampling."""
+    actors: int = 8
+    """Actor processes."""
+    envs_per_actor: int = 8
+    """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
+    minutes: float | None = None
+    """Wall-clock limit of the run in minutes, counted from the first actor step; None = none."""
+    max_updates: int | None = None
+    """Stop after this many learner updates; None = none."""
+    max_transitions: int | None = None
+    """Stop after this many transitions were added; None = none."""
+    target_score: float | None = None
+    """Stop when `target_evaluations` evaluations in a row have a mean of at least this; None = never."""
+    target_evaluations: int = 3
+
+    # environment
+    sticky_actions: float = 0.0
+    """ALE repeat_action_probability. The papers used 0 (NoFrameskip-v4); ALE/*-v5 defaults to 0.25. Stated with every score."""
+    frame_stack: int = 4
+    noop_max: int = 30
+    episodic_life: bool = True
+    """A lost life counts as terminated for the learner; the game goes on."""
+    fire_on_reset: bool = True
+    reward_clip: float | None = 1.0
+    """Rewards are clipped to ±this for learning (reported scores are unclipped); None = not."""
+    max_frames_per_episode: int = 108_000
+    """Emulator frames after which a game is truncated."""
+
+    # algorithm
+    n_step: int = 3
+    discount: float = 0.99
+    epsilon_base: float = 0.4
+    epsilon_exponent: float = 7.0
+    """epsilon_i = base ** (1 + exponent * i / (N - 1)), i over all environments of all actors; N = 1 uses base."""
+    priority_exponent: float = 0.6
+    importance_sampling_exponent: float = 0.4
+    priority_epsilon: float = 1e-6
+    prioritized: bool = True
+    """False: every priority is written as 1 (a control run)."""
+    loss: Literal["squared", "huber"] = "squared"
+    """½·w·δ², or Huber with δ = 1 (of the loss, never of the priority)."""
+    hidden: int = 512
+    """Width of the fully connected layer(s)."""
+
+    # replay
+    table: str = "apex"
+    capacity: int = 2_000_000
+    min_size_to_sample: int = 50_000
+    batch_size: int = 512
+    samples_per_insert: float | None = None
+    """Held by the table's rate limiter; None = not limited."""
+    push_every: int = 50
+    """An actor pushes when it has gathered this many transitions."""
+
+    # learner
+    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    """rmsprop: centred, decay 0.95 (Horgan et al.)."""
+    learning_rate: float = 6.25e-5
+    optimizer_epsilon: float = 1.5e-7
+    rmsprop_decay: float = 0.95
+    gradient_norm: float = 40.0
+    target_update_every: int = 2_500
+    """Learner steps between copies to the target network."""
+    publish_every: int = 25
+    """Learner steps between published weights."""
+    pull_every_frames: int = 400
+    """Emulator frames per environment between an actor's checks for newer weights."""
+    bfloat16: bool = False
+    """Autocast the learner's forward pass to bfloat16."""
+    device: str = "auto"
+    """Learner's torch device: auto, cpu, cuda."""
+    learner_threads: int = 0
+    """torch threads of the learner; 0 = all cores."""
+    prefetch: int = 2
+    """Batches sampled ahead of the learner."""
+    checkpoint_every_s: float = 300.0
+    """Seconds between checkpoints (one is always written at the end)."""
+
+    # evaluation
+    eval_every_updates: int = 5_000
+    eval_episodes: int = 20
+    eval_epsilon: float = 0.0
+    """Exploration of the evaluator; scores are of full games: no life episodes, unclipped, fire after each lost life."""
+
+    logdir: str | None = None
+    """Run directory; None = runs/<env>-<seed>-<time>."""
+    resume: bool = False
+    """Continue from the newest checkpoint in logdir."""
+
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "cartpole": {
+        "actors": 2,
+        "envs_per_actor": 4,
+        "capacity": 50_000,
+        "min_size_to_sample": 1_000,
+        "batch_size": 128,
+        "samples_per_insert": 8.0,
+        "push_every": 50,
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "optimizer_epsilon": 1e-8,
+        "gradient_norm": 10.0,
+        "target_update_every": 200,
+        "publish_every": 10,
+        "hidden": 128,
+        "reward_clip": None,
+        "eval_every_updates": 500,
+        "learner_threads": 1,
+    },
+    "atari-small": {
+        "actors": 2,
+        "envs_per_actor": 8,
+        "capacity": 200_000,
+        "min_size_to_sample": 10_000,
+        "batch_size": 128,
+        "samples_per_insert": 8.0,
+        "optimizer": "adam",
+        "learning_rate": 1e-4,
+        "optimizer_epsilon": 1.5e-4,
+        "gradient_norm": 10.0,
+        "target_update_every": 1_000,
+        "bfloat16": True,
+    },
+}
+
+
+def apply_profile(settings: ApexSettings, explicit: set[str]) -> ApexSettings:
+    """Returns settings with the profile's values in every field that is not in `explicit` (fields the user gave).
+
+    Raises ValueError for an unknown profile.
+    """
+    if settings.profile not in PROFILES:
+        raise ValueError(f"unknown profile {settings.profile!r}: expected one of {', '.join(PROFILES)}")
+    values = {name: value for name, value in PROFILES[settings.profile].items() if name not in explicit}
+    return dataclasses.replace(settings, **values)
