@@ -12,7 +12,10 @@ from typing import Any, Literal
 
 @dataclass
 class ApexSettings:
-    """Ape-X DQN (Horgan et al. 2018, table and appendix C). Defaults are the paper's; `PROFILES` adapts them to small machines."""
+    """Ape-X DQN (Horgan et al. 2018, section 4 and appendix C).
+
+    Defaults are the paper's; `PROFILES` adapts them to small machines.
+    """
 
     env: str = "ALE/Breakout-v5"
     """Gymnasium id. Image environments (ALE/*) are preprocessed; vector observations go in as they are."""
@@ -36,7 +39,10 @@ class ApexSettings:
 
     # environment
     sticky_actions: float = 0.0
-    """ALE repeat_action_probability. The papers used 0 (NoFrameskip-v4); ALE/*-v5 defaults to 0.25. Stated with every score."""
+    """ALE repeat_action_probability. The papers used 0 (NoFrameskip-v4), ALE/*-v5 defaults to 0.25.
+
+    Stated with every score.
+    """
     frame_stack: int = 4
     noop_max: int = 30
     episodic_life: bool = True
@@ -77,17 +83,24 @@ class ApexSettings:
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """rmsprop: centred, decay 0.95 (Horgan et al.)."""
     learning_rate: float = 6.25e-5
+    learning_rate_end: float | None = None
+    """The learning rate falls linearly to this over `learning_rate_decay_updates` and stays there; None = constant."""
+    learning_rate_decay_updates: int = 0
     optimizer_epsilon: float = 1.5e-7
     rmsprop_decay: float = 0.95
     gradient_norm: float = 40.0
     target_update_every: int = 2_500
-    """Learner steps between copies to the target network."""
+    """Learner steps between updates of the target network."""
+    target_mix: float = 1.0
+    """Share of the online network in such an update: 1 = a copy (Ape-X); below 1 = Polyak averaging (a soft target)."""
     publish_every: int = 25
     """Learner steps between published weights."""
     pull_every_frames: int = 400
-    """Emulator frames per environment between an actor's checks for newer weights."""
+    """Emulator frames per environment between an actor's checks for newer weights (elsewhere than on Atari: steps)."""
     bfloat16: bool = False
     """Autocast the learner's forward pass to bfloat16."""
+    channels_last: bool = False
+    """Keep convolutions in channels-last memory order (faster on CPUs with AMX and on GPUs with tensor cores)."""
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
     learner_threads: int = 0
@@ -96,12 +109,16 @@ class ApexSettings:
     """Batches sampled ahead of the learner."""
     checkpoint_every_s: float = 300.0
     """Seconds between checkpoints (one is always written at the end)."""
+    checkpoints_kept: int = 3
+    """Newest checkpoints kept; older ones are removed. The best evaluated network is kept besides."""
 
     # evaluation
     eval_every_updates: int = 5_000
     eval_episodes: int = 20
     eval_epsilon: float = 0.0
-    """Exploration of the evaluator; scores are of full games: no life episodes, unclipped, fire after each lost life."""
+    """Exploration of the evaluator. Scores are of full games: no life episodes, unclipped, fire after a lost life."""
+    final_episodes: int = 20
+    """Fresh episodes that the kept checkpoint plays at the end of a run, for summary.json; 0 = none."""
 
     logdir: str | None = None
     """Run directory; None = runs/<env>-<seed>-<time>."""
@@ -125,6 +142,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "gradient_norm": 10.0,
         "target_update_every": 200,
         "publish_every": 10,
+        "pull_every_frames": 50,
         "hidden": 128,
         "reward_clip": None,
         "eval_every_updates": 500,

@@ -1,0 +1,1 @@
+"""What actors and learners share: settings, networks, preprocessing, n-step windows, exploration, weights."""

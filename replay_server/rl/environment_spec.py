@@ -1,0 +1,66 @@
+"""The shape of an environment as networks and tables need it, found from its id alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replay_server.rl.settings import ApexSettings
+
+SCREEN_SIZE = 84
+"""Height and width of a preprocessed Atari frame, in pixels (Mnih et al. 2015)."""
+
+FRAME_SKIP = 4
+"""Emulator frames per agent step on Atari."""
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Observation shape and dtype of one environment, its number of discrete actions, and emulator frames per step."""
+
+    observation_shape: tuple[int, ...]
+    """(frame_stack, 84, 84) for images, (features,) for vectors."""
+    observation_dtype: str
+    """uint8 for images, float32 for vectors."""
+    num_actions: int
+    frames_per_step: int = 1
+    """Emulator frames that one agent step takes: 4 on Atari, 1 elsewhere."""
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.observation_shape) == 3
+
+
+def is_atari(env_id: str) -> bool:
+    """True for ids that the arcade learning environment serves (ALE/Pong-v5)."""
+    return env_id.startswith("ALE/")
+
+
+def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
+    """Makes one environment of ``settings.env``, reads its spaces, and closes it.
+
+    Raises ValueError for an environment whose actions are not discrete or whose observations are neither Atari
+    screens nor vectors; gymnasium's errors for an unknown id pass through.
+    """
+    import gymnasium
+
+    if is_atari(settings.env):
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+    env = gymnasium.make(settings.env)
+    try:
+        action_space, observation_space = env.action_space, env.observation_space
+    finally:
+        env.close()
+    if not isinstance(action_space, gymnasium.spaces.Discrete):
+        raise ValueError(f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}")
+    num_actions = int(action_space.n)
+    if is_atari(settings.env):
+        shape = (settings.frame_stack, SCREEN_SIZE, SCREEN_SIZE)
+        return EnvironmentSpec(shape, "uint8", num_actions, frames_per_step=FRAME_SKIP)
+    if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
+        raise ValueError(
+            f"{settings.env}: expected ALE/* or an environment with vector observations, "
+            f"this one has {observation_space}"
+        )
+    return EnvironmentSpec(tuple(observation_space.shape), "float32", num_actions)

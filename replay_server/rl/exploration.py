@@ -1,0 +1,36 @@
+"""Who explores how much: the constant ε of every environment in a run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def epsilon_ladder(environments: int, base: float = 0.4, exponent: float = 7.0) -> np.ndarray:
+    """ε_i = base^(1 + exponent · i / (N − 1)) for i in 0 … N−1 (Horgan et al. 2018, section 4); N = 1 gives base.
+
+    `environments` counts all environments of all actors. Returns float64 (environments,), falling from base.
+    """
+    if environments < 1:
+        raise ValueError(f"expected at least 1 environment in the run, got {environments}")
+    fraction = np.arange(environments) / max(environments - 1, 1)
+    return base ** (1.0 + exponent * fraction)
+
+
+def actor_epsilons(
+    actor_id: int, actors: int, envs_per_actor: int, base: float = 0.4, exponent: float = 7.0
+) -> np.ndarray:
+    """The rungs of one actor: float64 (envs_per_actor,). Raises ValueError for an id that is not in 0 … actors−1.
+
+    Rungs are dealt out in turn (actor k has k, k + actors, …), so that losing an actor thins the ladder evenly.
+    """
+    if not 0 <= actor_id < actors:
+        raise ValueError(f"expected an actor id from 0 to {actors - 1} (actors = {actors}), got {actor_id}")
+    return epsilon_ladder(actors * envs_per_actor, base, exponent)[actor_id::actors]
+
+
+def epsilon_greedy(q_values: np.ndarray, epsilons: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """q_values (E, A), epsilons (E,) → actions int64 (E,): greedy, or uniform over A with probability ε."""
+    environments, num_actions = q_values.shape
+    actions = q_values.argmax(axis=1)
+    explore = generator.random(environments) < epsilons
+    return np.where(explore, generator.integers(num_actions, size=environments), actions).astype(np.int64)
