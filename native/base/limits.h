@@ -1,0 +1,32 @@
+/* limits: every bound of the server, as a number. Those that CONFIG can change are only defaults here. */
+#ifndef REPLAY_BASE_LIMITS_H
+#define REPLAY_BASE_LIMITS_H
+
+/* requests */
+#define LIMIT_REQUEST_BYTES (1ull << 30)           /* all arguments of one request */
+#define LIMIT_BULK_BYTES (512ull << 20)            /* one argument (proto-max-bulk-len) */
+#define LIMIT_ARGUMENTS 1048576u
+#define LIMIT_INLINE_BYTES 65536u                  /* an inline command's line */
+#define LIMIT_UNAUTHENTICATED_BULK_BYTES 16384u    /* as in Redis: a stranger cannot make the server hold much */
+#define LIMIT_UNAUTHENTICATED_ARGUMENTS 10u
+
+/* clients */
+#define LIMIT_CLIENTS 10000u
+#define LIMIT_DATABASES 16
+#define LIMIT_CLIENT_NAME_BYTES 255u
+#define LIMIT_PENDING_INPUT_BYTES 65536u           /* bytes read from a client but not yet parsed */
+#define LIMIT_OUTPUT_INLINE_BYTES (256ull << 20)   /* reply bytes held for one client, blobs and sources apart */
+#define LIMIT_OUTPUT_BACKLOG_BYTES (1u << 20)      /* with more than this unsent a client runs no further command */
+#define LIMIT_CLIENT_STALL_TIMEOUT_S 60            /* output pending, or a request half sent, and no progress */
+
+/* fairness: what one client may do in one turn of the loop */
+#define LIMIT_TURN_READ_BYTES (1u << 20)
+#define LIMIT_TURN_WRITE_BYTES (1u << 20)
+#define LIMIT_TURN_COMMANDS_US 500u                /* then its remaining commands wait for the next turn */
+#define LIMIT_TURN_STORE_US 500u                   /* background work of the store: expiry, freeing, rehashing */
+#define LIMIT_TURN_WAKE_US 500u                    /* retries of blocked clients */
+
+/* stopping */
+#define LIMIT_STOP_US 2000000u                     /* after SIGTERM pending replies get this long */
+
+#endif

@@ -1,0 +1,20 @@
+/* text: a growable string that is appended to by format, for INFO, CLIENT LIST and messages. */
+#ifndef REPLAY_BASE_TEXT_H
+#define REPLAY_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Start with `struct text text = {0};`. When memory runs out `failed` is set and later appends do nothing. */
+struct text {
+    char *data; /* ended by a zero byte; NULL while empty */
+    size_t length;
+    size_t capacity;
+    bool failed;
+};
+
+void text_append(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_append_bytes(struct text *text, const void *bytes, size_t length);
+void text_free(struct text *text);
+
+#endif

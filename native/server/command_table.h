@@ -1,0 +1,44 @@
+/* command_table: every command by name, and what is counted for each. */
+#ifndef REPLAY_SERVER_COMMAND_TABLE_H
+#define REPLAY_SERVER_COMMAND_TABLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/histogram.h"
+#include "server/command.h"
+
+/* One table per cmd_*.c, ended by a NULL name. */
+extern const struct command commands_connection[];
+extern const struct command commands_server[];
+extern const struct command commands_string[];
+extern const struct command commands_list[];
+extern const struct command commands_hash[];
+extern const struct command commands_generic[];
+extern const struct command commands_replay[];
+extern const struct command commands_weights[];
+
+struct command_stats {
+    uint64_t calls;
+    uint64_t rejected;   /* refused before the handler ran: arity, NOAUTH, OOM */
+    uint64_t failed;     /* the handler replied with an error */
+    uint64_t usec_total;
+    struct histogram latency_ns;   /* time in the handler, waiting excluded */
+};
+
+struct command_entry {
+    const struct command *command;
+    struct command_stats stats;
+};
+
+struct command_table;
+
+struct command_table *command_table_new(void); /* NULL: memory is exhausted */
+void command_table_free(struct command_table *table);
+/* By name in any case; NULL if there is none. */
+struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length);
+/* In alphabetical order, for COMMAND and INFO. */
+size_t command_table_count(const struct command_table *table);
+struct command_entry *command_table_at(struct command_table *table, size_t index);
+
+#endif

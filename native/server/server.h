@@ -1,0 +1,126 @@
+/* server: one shard: its configuration, its data, its clients, its transports, and the loop that serves them. */
+#ifndef REPLAY_SERVER_SERVER_H
+#define REPLAY_SERVER_SERVER_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/text.h"
+#include "net/transport.h"
+#include "resp/parse.h"
+
+struct client;
+struct wait_queue;
+struct store;
+struct replay_registry;
+struct weights_registry;
+struct command_table;
+
+#define SERVER_VERSION "0.1.0"
+#define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
+#define SERVER_MAX_TRANSPORTS 4
+
+struct server_config {
+    char host[256];
+    int64_t port;                         /* −1: no TCP; 0 before listening: any */
+    char unixsocket[108];                 /* "": none */
+    int64_t unixsocketperm;               /* e.g. 0700 */
+    char dir[PATH_MAX];
+    char requirepass[512];                /* "": no password */
+    int64_t maxmemory;                    /* bytes, heap and table storage together; 0 = no limit */
+    int64_t maxclients;
+    int64_t timeout_s;                    /* closes idle clients; 0 = never */
+    int64_t tcp_keepalive_s;
+    int64_t client_stall_timeout_s;
+    int64_t client_output_limit_bytes;
+    int64_t max_request_bytes;
+    int64_t max_bulk_bytes;
+    int64_t max_arguments;
+};
+
+struct stats {
+    uint64_t connections, connections_rejected, commands, errors, protocol_errors;
+    uint64_t input_bytes, output_bytes;
+    uint64_t output_limit_closes, stall_closes;
+    uint64_t keyspace_hits, keyspace_misses, expired_keys, evicted_keys;   /* the store's */
+    uint64_t started_us;                  /* monotonic */
+    uint64_t turns;                       /* of the loop */
+    uint64_t turn_us_max;                 /* longest time the loop was held, waiting excluded */
+    double commands_per_s;                /* over the last second or so */
+    uint64_t sample_commands, sample_us;  /* for commands_per_s */
+};
+
+struct client_list {
+    struct client *head, *tail;
+    uint32_t count;
+};
+
+struct server {
+    struct server_config config;
+    struct stats stats;
+    struct store *store;
+    struct replay_registry *replay;
+    struct weights_registry *weights;
+    struct command_table *commands;
+
+    struct transport *transports[SERVER_MAX_TRANSPORTS];
+    int transport_count;
+    struct transport_events events;
+
+    struct client_list clients;           /* in the order they came */
+    struct client *ready_head, *ready_tail;   /* have unparsed input that may be run now */
+    struct client *unsent_head;           /* have replies to write at the end of this turn */
+    struct client **deadlines;            /* binary heap of blocked clients, nearest deadline first */
+    uint32_t deadline_count, deadline_capacity;
+    struct wait_queue *woken;             /* queues to retry after the current command */
+    uint32_t blocked_clients;
+    uint64_t next_client_id;
+    struct client *sweep;                 /* where the next look for stalled clients begins */
+
+    struct resp_limits limits;            /* of requests; from config */
+    struct resp_limits limits_unauthenticated;
+    uint8_t *read_buffer;                 /* shared: input is parsed out of it at once */
+    struct segment *free_small, *free_large;  /* pooled reply segments */
+    uint32_t free_small_count, free_large_count;
+    size_t output_bytes;                  /* reply bytes held for all clients, blobs and sources apart */
+
+    uint64_t now_us;                      /* monotonic, refreshed at each turn and after each command */
+    uint64_t next_sweep_us;
+    bool stop_asked;                      /* SHUTDOWN, SIGTERM, the lifeline */
+    bool stopping;
+    uint64_t stop_deadline_us;
+    char run_id[41];
+};
+
+/* Opens store, tables, weights and command table. NULL with `error` set. */
+struct server *server_new(const struct server_config *config, struct error *error);
+void server_free(struct server *server);
+
+void server_config_defaults(struct server_config *config);
+/* Sets one setting by its CONFIG name; what may be changed only at start is refused when `live`. */
+int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error);
+
+/* The events that a transport must be made with, to serve this server. */
+const struct transport_events *server_events(struct server *server);
+int server_add_transport(struct server *server, struct transport *transport, struct error *error);
+
+/* Serves until asked to stop, then finishes pending replies (bounded in time) and returns. */
+void server_run(struct server *server);
+/* Asks server_run to return; callable from event handlers and commands. */
+void server_ask_stop(struct server *server);
+/* One turn without waiting for events: due work, wake-ups, writing. Returns microseconds to the next due work; for transports
+ * that own the loop, and for tests. */
+uint64_t server_step(void *server);
+
+/* True if holding `more` bytes would exceed maxmemory. Heap and table storage count together. */
+bool server_memory_exceeded(const struct server *server, size_t more_bytes);
+
+/* Sections of INFO that other files write: "# Replay\r\n…" and "# Keyspace\r\n…". */
+void replay_info(struct server *server, struct text *out);
+void keyspace_info(struct server *server, struct text *out);
+
+#endif
