@@ -1,0 +1,106 @@
+# make apex    an Ape-X job on this machine: server, actors, learner, evaluator
+# make test    everything that is checked before a change goes in
+# Each sets up what it needs; the second time that takes no time. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+ENV ?= ALE/Breakout-v5
+ACTORS ?=
+MINUTES ?=
+SEED ?=
+LOGDIR ?=
+# Further options of replay-server apex, e.g. ARGS="--profile cartpole"
+ARGS ?=
+FUZZ_SECONDS ?= 20
+
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup
+# The CPU build of torch is a tenth of the size of the CUDA build; it is asked for where no NVIDIA driver is.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi 2>/dev/null),,https://download.pytorch.org/whl/cpu)
+
+NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name CMakeLists.txt \))
+# The binding and the server need no rebuild for a change of these.
+C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard tests/native/*.c tests/native/*.h)
+
+.PHONY: help setup apex test test-slow lint format bench fuzz sdist clean
+
+help:
+	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
+	@echo "make test        lint, C tests under sanitizers, fuzzing for $(FUZZ_SECONDS) s, all tests but the slow ones"
+	@echo "make test-slow   the tests marked slow"
+	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
+	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
+	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: the request parser"
+	@echo "make setup       what the others begin with       make clean    removes builds and the environment"
+
+# ---- set-up ---------------------------------------------------------------------------------------------------------
+
+setup: $(STAMP)/installed
+
+$(STAMP)/system: .ci/system-packages
+	@PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
+	    python3-dev=header:Python.h python3-venv=module:ensurepip \
+	    -- redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip
+	@mkdir -p $(STAMP) && touch $@
+
+# The environment: everything but this project itself. Rebuilt by pip only where pyproject.toml or the constraints changed.
+$(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@echo "installing Python packages into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
+	@index=$$($(BIN)/python .ci/torch-index $(TORCH_INDEX)); \
+	    $(BIN)/python .ci/requirements pyproject.toml rl dev > $(STAMP)/requirements.txt; \
+	    $(BIN)/python -m pip install -q --disable-pip-version-check $$index -c constraints.txt -r $(STAMP)/requirements.txt
+	@touch $@
+
+# The project, editable: Python files are used where they are; native files are compiled here, never at import.
+$(STAMP)/installed: $(STAMP)/environment $(NATIVE)
+	@echo "building the native server and installing replay-server (editable)"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+# ---- what people type -----------------------------------------------------------------------------------------------
+
+apex: setup
+	@exec $(BIN)/replay-server apex --env "$(ENV)" $(if $(ACTORS),--actors $(ACTORS)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(LOGDIR),--logdir "$(LOGDIR)") $(ARGS)
+
+test: setup lint
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+bench: setup
+	@mkdir -p runs/bench
+	@$(BIN)/replay-server bench server --json runs/bench/server.json --plot runs/bench/server.png $(ARGS)
+
+fuzz: setup
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -s tests/native -k fuzz --timeout 0
+
+# pyright sees the folders as the one package that they are when installed.
+lint: $(STAMP)/environment
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q . || { echo "not as ruff formats it: run make format" >&2; exit 1; }
+	@$(BIN)/clang-format --dry-run -Werror $(C_STYLE)
+	@rm -rf build/typecheck && mkdir -p build/typecheck/replay_server
+	@cp -R replay_server/. build/typecheck/replay_server/
+	@for part in actors learner bench; do cp -R $$part build/typecheck/replay_server/; done
+	@$(BIN)/pyright --project .ci/pyright.json --pythonpath $(BIN)/python
+
+format: $(STAMP)/environment
+	@$(BIN)/ruff check --fix -q . || true
+	@$(BIN)/ruff format -q .
+	@$(BIN)/clang-format -i $(C_STYLE)
+
+sdist: setup
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c \
+	    "import os; from scikit_build_core.build import build_sdist; os.makedirs('dist', exist_ok=True); print(build_sdist('dist'))"
+
+clean:
+	rm -rf build dist $(VENV) .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""Builds the C tests under AddressSanitizer and UndefinedBehaviorSanitizer, runs each, and fuzzes what reads the wire."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+# Kept between runs, so that only what changed is compiled.
+BUILD = REPOSITORY / "build" / "native-tests"
+TESTS = sorted(path.stem for path in HERE.glob("test_*.c"))
+FUZZERS = sorted(path.stem for path in HERE.glob("fuzz_*.c") if path.stem != "fuzz_main")
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "5"))
+
+
+def tool(name: str) -> str:
+    """A build tool: the environment's own before the system's."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name} (make setup installs it)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def native_build() -> Path:
+    """The folder with the test programs, built with warnings as errors."""
+    configure = [
+        tool("cmake"),
+        *("-S", str(REPOSITORY / "native"), "-B", str(BUILD), "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+        *("-DREPLAY_TESTS=ON", "-DREPLAY_SANITIZE=ON", "-DREPLAY_WERROR=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"),
+    ]
+    for command in (configure, [tool("cmake"), "--build", str(BUILD), "-j", "2"]):
+        result = subprocess.run(command, capture_output=True, text=True, timeout=280)
+        assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+    return BUILD
+
+
+def run(program: Path, *arguments: str, folder: Path, timeout_s: int) -> None:
+    environment = {
+        **os.environ,
+        "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:detect_stack_use_after_return=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    }
+    result = subprocess.run(
+        [str(program), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
+    )
+    assert result.returncode == 0, f"exit status {result.returncode}\n{(result.stdout + result.stderr)[-6000:]}"
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_c(name: str, native_build: Path, tmp_path: Path) -> None:
+    run(native_build / name, folder=tmp_path, timeout_s=200)
+
+
+@pytest.mark.parametrize("name", FUZZERS)
+def test_fuzz(name: str, native_build: Path, tmp_path: Path) -> None:
+    """No input of the bounded search makes the sanitizers speak. FUZZ_SECONDS sets the bound."""
+    run(native_build / name, f"-max_total_time={FUZZ_SECONDS}", folder=tmp_path, timeout_s=FUZZ_SECONDS + 120)

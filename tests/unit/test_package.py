@@ -1,0 +1,85 @@
+"""What is packed: the wheel holds one import root with server and binding inside; the sdist holds what builds it."""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scikit_build_core", reason="needs scikit-build-core (make setup installs it)")
+
+
+def build(repository: Path, folder: Path, kind: str) -> Path:
+    """Builds a wheel or an sdist of the checkout as pip would, without fetching anything."""
+    code = f"import sys; from scikit_build_core.build import build_{kind}; build_{kind}(sys.argv[1])"
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=repository, capture_output=True, text=True, timeout=280
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    (file,) = folder.iterdir()
+    return file
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return zipfile.ZipFile(build(repository, tmp_path_factory.mktemp("wheel"), "wheel"))
+
+
+def test_the_wheel_installs_one_import_root(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"replay_server"}
+
+
+def test_the_wheel_holds_all_parts_at_their_place(wheel: zipfile.ZipFile, repository: Path) -> None:
+    names = set(wheel.namelist())
+    for folder, prefix in (
+        ("replay_server", "replay_server"),
+        ("actors", "replay_server/actors"),
+        ("learner", "replay_server/learner"),
+        ("bench", "replay_server/bench"),
+    ):
+        for path in (repository / folder).rglob("*.py"):
+            expected = f"{prefix}/{path.relative_to(repository / folder)}"
+            assert expected in names, f"{expected} is missing"
+    assert "replay_server/py.typed" in names
+
+
+def test_the_wheel_holds_the_server_and_the_binding(wheel: zipfile.ZipFile) -> None:
+    server = wheel.getinfo("replay_server/bin/replay-server-kernel")
+    assert (server.external_attr >> 16) & 0o111, "the server must be executable"
+    assert any(name.startswith("replay_server/_native.") and name.endswith(".so") for name in wheel.namelist())
+
+
+def test_the_wheel_leaves_out_tests_sources_and_caches(wheel: zipfile.ZipFile) -> None:
+    wrong = [
+        name
+        for name in wheel.namelist()
+        if "__pycache__" in name or "/tests/" in name or name.endswith((".c", ".h", ".o"))
+    ]
+    assert not wrong
+
+
+def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -> None:
+    (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(wheel.read(path))
+    base = {line.split(";")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
+    assert {name.split(">")[0].strip() for name in base} == {"numpy", "cffi", "msgpack", "redis", "uvloop"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"rl", "serverless", "dashboard", "dev", "all"}
+
+
+def test_the_sdist_holds_what_builds_and_tests_it(repository: Path, tmp_path: Path) -> None:
+    with tarfile.open(build(repository, tmp_path, "sdist")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for path in ("pyproject.toml", "Makefile", "README.md", "LICENSE", "constraints.txt", "tests/conftest.py"):
+        assert path in names, f"{path} is missing"
+    for folder in ("native", "replay_server", "actors", "learner", "bench", "tests"):
+        for path in (repository / folder).rglob("*"):
+            relative = str(path.relative_to(repository))
+            if path.suffix in (".c", ".h", ".py") and "__pycache__" not in relative:
+                assert relative in names, f"{relative} is missing"
+    assert not [name for name in names if name.startswith((".venv/", "build/", "runs/", ".git/"))]
