@@ -7,6 +7,7 @@
 #define CLOCK_NEVER UINT64_MAX /* a deadline that never comes */
 
 uint64_t clock_monotonic_us(void);
+uint64_t clock_monotonic_ns(void);
 int64_t clock_unix_ms(void);
 
 #endif

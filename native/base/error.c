@@ -1,0 +1,35 @@
+/* error: how a floor below the server reports a refusal. */
+#include "base/error.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *const names[ERROR_CODES] = {
+    [ERROR_NONE] = "OK",
+    [ERROR_GENERIC] = "ERR",
+    [ERROR_NOTABLE] = "NOTABLE",
+    [ERROR_EXISTS] = "EXISTS",
+    [ERROR_BADSCHEMA] = "BADSCHEMA",
+    [ERROR_BADSHAPE] = "BADSHAPE",
+    [ERROR_BADPRIORITY] = "BADPRIORITY",
+    [ERROR_TIMEOUT] = "TIMEOUT",
+    [ERROR_LIMIT] = "LIMIT",
+    [ERROR_STALEVERSION] = "STALEVERSION",
+};
+
+int error_set(struct error *error, enum error_code code, const char *format, ...)
+{
+    error->code = code;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+    return -1;
+}
+
+const char *error_code_name(enum error_code code)
+{
+    assert(code >= ERROR_NONE && code < ERROR_CODES);
+    return names[code];
+}
