@@ -99,8 +99,6 @@ class ApexSettings:
     """Emulator frames per environment between an actor's checks for newer weights (elsewhere than on Atari: steps)."""
     bfloat16: bool = False
     """Autocast the learner's forward pass to bfloat16."""
-    channels_last: bool = False
-    """Keep convolutions in channels-last memory order (faster on CPUs with AMX and on GPUs with tensor cores)."""
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
     learner_threads: int = 0

@@ -42,4 +42,5 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
         sampler=rs.Prioritized(priority_exponent=settings.priority_exponent),
         remover=rs.Fifo(),
         rate_limiter=rate_limiter,
+        seed=settings.seed,
     )

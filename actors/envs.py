@@ -1,0 +1,187 @@
+"""Many copies of one environment, stepped together, with ends, lost lives and resets told apart.
+
+All of them reset themselves in the step after an episode's end ("next-step autoreset"): the observation returned
+with an end is the episode's true final one, and the action of the following step is ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, is_atari
+from replay_server.rl.settings import ApexSettings
+
+
+@dataclass(frozen=True)
+class EnvStep:
+    """What E environments answered. All arrays have E entries along their first axis."""
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    """float64, unclipped."""
+    terminated: np.ndarray
+    """bool: the game is over. Lost lives are not in here."""
+    truncated: np.ndarray
+    """bool: cut by a time limit; never together with `terminated`."""
+    lost_life: np.ndarray
+    """bool: a life was lost and the game goes on."""
+    ignored: np.ndarray
+    """bool: the environment reset itself in this step; action and reward mean nothing."""
+
+
+class Environments(Protocol):
+    """E environments side by side."""
+
+    num_envs: int
+    num_actions: int
+
+    def reset(self) -> np.ndarray:
+        """Starts every environment anew; returns observations (E, …)."""
+        ...
+
+    def step(self, actions: np.ndarray) -> EnvStep:
+        """actions (E,) int64. Observations are fresh arrays: earlier ones stay as they were."""
+        ...
+
+    def forced(self, actions: np.ndarray) -> np.ndarray:
+        """The actions that will really be taken: FIRE where a life was just lost, so that the game goes on."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AtariEnvironments:
+    """`AtariVectorEnv` (84×84 grey, 4 frames skipped, max of the last 2, stacked) as the Ape-X paper plays it.
+
+    Minimal action set, rewards unclipped, up to `noop_max` no-ops and FIRE after a reset, games cut after
+    `max_frames_per_episode` emulator frames. Lives are watched here and not by the library: its episodic life would
+    end episodes, while here a lost life is only reported.
+    """
+
+    def __init__(self, settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+        # One thread: a run has an actor process for every core to be used.
+        self._env = gymnasium.make_vec(
+            settings.env,
+            num_envs=num_envs,
+            vectorization_mode="vector_entry_point",
+            num_threads=1,
+            autoreset_mode=AutoresetMode.NEXT_STEP,
+            repeat_action_probability=settings.sticky_actions,
+            full_action_space=False,
+            max_num_frames_per_episode=settings.max_frames_per_episode,
+            img_height=SCREEN_SIZE,
+            img_width=SCREEN_SIZE,
+            stack_num=settings.frame_stack,
+            frameskip=FRAME_SKIP,
+            maxpool=True,
+            noop_max=settings.noop_max,
+            use_fire_reset=settings.fire_on_reset,
+            episodic_life=False,
+            life_loss_info=False,
+            reward_clipping=False,
+        )
+        self.num_envs = num_envs
+        self.num_actions = int(self._env.single_action_space.n)
+        action_set = list(self._env.ale.get_action_set())
+        self._fire = action_set.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in action_set else None
+        self._fire_after_life = settings.fire_on_reset and self._fire is not None
+        self._seeds = (seed.generate_state(num_envs) >> 1).astype(np.int64)
+        self._lives = np.zeros(num_envs, np.int64)
+        self._must_fire = np.zeros(num_envs, bool)
+        self._resetting = np.zeros(num_envs, bool)
+
+    def reset(self) -> np.ndarray:
+        observations, info = self._env.reset(seed=self._seeds)
+        self._lives = np.array(info["lives"], np.int64)
+        self._must_fire[:] = False
+        self._resetting[:] = False
+        return observations
+
+    def forced(self, actions: np.ndarray) -> np.ndarray:
+        return np.where(self._must_fire, self._fire, actions) if self._fire_after_life else actions
+
+    def step(self, actions: np.ndarray) -> EnvStep:
+        observations, rewards, terminated, truncated, info = self._env.step(actions)
+        ignored = self._resetting
+        lives = np.array(info["lives"], np.int64)
+        truncated = truncated & ~terminated
+        # Some games (Qbert) show 0 lives for a moment in the middle of a game: only a remaining life counts.
+        lost_life = (lives > 0) & (lives < self._lives) & ~ignored & ~terminated & ~truncated
+        self._lives = lives
+        self._must_fire = lost_life
+        self._resetting = terminated | truncated
+        return EnvStep(observations, rewards.astype(np.float64), terminated, truncated, lost_life, ignored)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class VectorEnvironments:
+    """Environments with vector observations (CartPole, LunarLander, …), stepped one after the other."""
+
+    def __init__(self, settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
+        self._env = gymnasium.make_vec(
+            settings.env,
+            num_envs=num_envs,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP},
+        )
+        self.num_envs = num_envs
+        self.num_actions = int(self._env.single_action_space.n)
+        self._seeds = [int(value) for value in seed.generate_state(num_envs)]
+        self._resetting = np.zeros(num_envs, bool)
+        self._no_lives = np.zeros(num_envs, bool)
+
+    def reset(self) -> np.ndarray:
+        observations, _ = self._env.reset(seed=self._seeds)
+        self._resetting[:] = False
+        return observations.astype(np.float32, copy=False)
+
+    def forced(self, actions: np.ndarray) -> np.ndarray:
+        return actions
+
+    def step(self, actions: np.ndarray) -> EnvStep:
+        observations, rewards, terminated, truncated, _ = self._env.step(actions)
+        ignored = self._resetting
+        truncated = truncated & ~terminated
+        self._resetting = terminated | truncated
+        return EnvStep(
+            observations.astype(np.float32, copy=False),
+            rewards.astype(np.float64),
+            terminated.copy(),
+            truncated,
+            self._no_lives,
+            ignored,
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def make_environments(settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> Environments:
+    """`num_envs` copies of ``settings.env``, each with its own seed drawn from `seed`."""
+    kind = AtariEnvironments if is_atari(settings.env) else VectorEnvironments
+    return kind(settings, num_envs, seed)
+
+
+class EpisodeScores:
+    """Adds up unclipped rewards, game by game: lost lives do not split a score."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._running = np.zeros(num_envs)
+
+    def add(self, step: EnvStep) -> list[tuple[int, float]]:
+        """Returns (environment, score) of each game that ended in this step."""
+        self._running += np.where(step.ignored, 0.0, step.rewards)
+        finished = np.flatnonzero(step.terminated | step.truncated)
+        scores = [(int(environment), float(self._running[environment])) for environment in finished]
+        self._running[finished] = 0.0
+        return scores

@@ -1,0 +1,161 @@
+"""Scores a network on full games: no episodes by life, rewards unclipped, FIRE after each lost life."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+import replay_server as rs
+from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.actors.rollout import Stop, as_callable
+from replay_server.rl.connection import PersistentClient
+from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.exploration import epsilon_greedy
+from replay_server.rl.networks import make_network
+from replay_server.rl.settings import ApexSettings
+from replay_server.rl.weights import load_arrays
+
+ENVIRONMENTS_MAX = 10
+"""Games played side by side by one evaluation."""
+POLL_EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of one version of the weights."""
+
+    version: int
+    score_mean: float
+    score_std: float
+    score_min: float
+    score_max: float
+    episodes: int
+    epsilon: float
+    sticky_actions: float
+    seconds: float
+
+
+def evaluate(
+    network: nn.Module,
+    settings: ApexSettings,
+    episodes: int,
+    seed: int,
+    epsilon: float | None = None,
+    stop: Stop = lambda: False,
+) -> list[float]:
+    """Plays `episodes` whole games with `network` (on the CPU) and returns their unclipped scores.
+
+    Actions are greedy but for `epsilon` (None = ``settings.eval_epsilon``). Each environment plays a number of games
+    fixed beforehand: taking the first games to finish would favour short ones. Returns [] if `stop` came first.
+    """
+    stopped = as_callable(stop)
+    width = min(episodes, ENVIRONMENTS_MAX)
+    quota = np.full(width, episodes // width)
+    quota[: episodes % width] += 1
+    environments_seed, exploration_seed = np.random.SeedSequence([seed, 0xE7A1]).spawn(2)
+    generator = np.random.default_rng(exploration_seed)
+    epsilons = np.full(width, settings.eval_epsilon if epsilon is None else epsilon)
+    environments = make_environments(settings, width, environments_seed)
+    try:
+        totals = EpisodeScores(width)
+        scores: list[float] = []
+        actions = np.zeros(width, np.int64)
+        observations = environments.reset()
+        while quota.any():
+            if stopped():
+                return []
+            playing = np.flatnonzero(quota)
+            with torch.inference_mode():
+                q_values = network(torch.from_numpy(observations[playing])).numpy()
+            actions[playing] = epsilon_greedy(q_values, epsilons[playing], generator)
+            step = environments.step(environments.forced(actions))
+            for environment, score in totals.add(step):
+                if quota[environment]:
+                    quota[environment] -= 1
+                    scores.append(score)
+            observations = step.observations
+        return scores
+    finally:
+        environments.close()
+
+
+def run_evaluator(
+    settings: ApexSettings,
+    server_url: str,
+    stop: Stop,
+    on_result: Callable[[Evaluation], None] | None = None,
+    *,
+    patience_s: float = 30.0,
+) -> list[Evaluation]:
+    """Evaluates published weights every `eval_every_updates` learner steps until `stop`; uses one torch thread.
+
+    Each result is appended, as JSON, to the list ``<table>:evaluations`` on the server, set as the hash
+    ``<table>:evaluator``, and passed to `on_result`. Versions are learner steps. Raises ConnectionLost if the server
+    stayed away for `patience_s` seconds.
+    """
+    stopped = as_callable(stop)
+    torch.set_num_threads(1)
+    network = make_network(settings, environment_spec(settings)).eval()
+    results: list[Evaluation] = []
+    due = settings.eval_every_updates
+    client = PersistentClient(server_url, patience_s=patience_s, stop=stopped)
+    try:
+        while not stopped():
+            # Asking for versions past due − 1 keeps all the weights between two evaluations off the wire.
+            fetched = client.call(functools.partial(_fetch, settings.table, due - 1))
+            if fetched is None:
+                time.sleep(POLL_EVERY_S)
+                continue
+            version, arrays = fetched
+            load_arrays(network, arrays)
+            result = _evaluate_version(network, settings, version, stopped)
+            if result is None:
+                break
+            due = version + settings.eval_every_updates
+            results.append(result)
+            client.call(functools.partial(_publish, settings.table, result, len(results)))
+            if on_result is not None:
+                on_result(result)
+        return results
+    finally:
+        client.close()
+
+
+def _evaluate_version(
+    network: nn.Module, settings: ApexSettings, version: int, stopped: Callable[[], bool]
+) -> Evaluation | None:
+    began = time.monotonic()
+    # The version is part of the seed, so that no two evaluations play the same starts.
+    seed = int(np.random.SeedSequence([settings.seed, version]).generate_state(1)[0])
+    scores = evaluate(network, settings, settings.eval_episodes, seed, stop=stopped)
+    if not scores:
+        return None
+    return Evaluation(
+        version=version,
+        score_mean=float(np.mean(scores)),
+        score_std=float(np.std(scores)),
+        score_min=min(scores),
+        score_max=max(scores),
+        episodes=len(scores),
+        epsilon=settings.eval_epsilon,
+        sticky_actions=settings.sticky_actions,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _fetch(table: str, newer_than: int, client: rs.Client) -> tuple[int, dict[str, np.ndarray]] | None:
+    return client.fetch_weights(table, newer_than=newer_than)
+
+
+def _publish(table: str, result: Evaluation, evaluations: int, client: rs.Client) -> None:
+    row = asdict(result)
+    client.redis.rpush(f"{table}:evaluations", json.dumps(row))
+    fields = {name: str(value) for name, value in row.items()}
+    client.redis.hset(f"{table}:evaluator", mapping={**fields, "evaluations": str(evaluations)})

@@ -1,0 +1,219 @@
+"""One Ape-X actor: plays many environments with one network, and pushes prioritized n-step transitions."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+
+import replay_server as rs
+from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.rl.connection import PersistentClient, ensure_table
+from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
+from replay_server.rl.n_step import NStepAccumulator, TransitionBuffer
+from replay_server.rl.networks import make_network
+from replay_server.rl.preprocessing import clip_rewards
+from replay_server.rl.settings import ApexSettings
+from replay_server.rl.tables import apex_table, push_rows_max
+from replay_server.rl.weights import load_arrays
+
+Stop = threading.Event | Callable[[], bool]
+
+PROGRESS_EVERY_S = 1.0
+PUSH_WAIT_S = 0.5
+"""How long one ADD waits for the rate limiter before the actor looks at its stop signal again."""
+RECENT_EPISODES = 100
+
+
+@dataclass
+class ActorProgress:
+    """How far an actor is: what `HSET <table>:actor:<id>` holds, each field as a decimal string."""
+
+    frames: int = 0
+    """Emulator frames (4 for each agent step on Atari)."""
+    steps: int = 0
+    """Agent steps, over all of its environments."""
+    transitions: int = 0
+    """Transitions that the server has taken."""
+    episodes: int = 0
+    score_mean: float = 0.0
+    """Mean unclipped score of its last 100 games, exploration and all: not the score to report."""
+    version: int = -1
+    """Version of the weights it plays with; -1 = the initial ones."""
+    blocked_s: float = 0.0
+    """Seconds spent waiting for the rate limiter."""
+    steps_per_s: float = 0.0
+    started_at: float = 0.0
+    """Unix time of its first step."""
+    updated_at: float = 0.0
+
+    def as_fields(self) -> dict[str, str]:
+        return {field.name: str(getattr(self, field.name)) for field in fields(self)}
+
+
+def as_callable(stop: Stop) -> Callable[[], bool]:
+    """A stop signal as a function: an Event's `is_set`, or the function itself."""
+    return stop if callable(stop) else stop.is_set
+
+
+def run_actor(
+    settings: ApexSettings,
+    server_url: str,
+    actor_id: int,
+    stop: Stop,
+    on_progress: Callable[[ActorProgress], None] | None = None,
+    *,
+    patience_s: float = 30.0,
+) -> ActorProgress:
+    """Acts until `stop`; returns what it has done. Uses one torch thread in this process.
+
+    Weights are looked for every `pull_every_frames` and loaded only if newer; until the first ones are published the
+    actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
+    second, after the same numbers went to the server.
+
+    Raises ConnectionLost if the server stayed away for `patience_s` seconds; ValueError for settings that do not fit
+    each other (an actor id outside the run, weights of another network).
+    """
+    return _Actor(settings, server_url, actor_id, as_callable(stop), on_progress, patience_s).run()
+
+
+class _Actor:
+    def __init__(
+        self,
+        settings: ApexSettings,
+        server_url: str,
+        actor_id: int,
+        stop: Callable[[], bool],
+        on_progress: Callable[[ActorProgress], None] | None,
+        patience_s: float,
+    ) -> None:
+        torch.set_num_threads(1)
+        self.settings = settings
+        self.actor_id = actor_id
+        self.stop = stop
+        self.on_progress = on_progress
+        self.epsilons = actor_epsilons(
+            actor_id, settings.actors, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent
+        )
+        self.spec = environment_spec(settings)
+        self.network = make_network(settings, self.spec).eval()
+        self.table = apex_table(settings, self.spec)
+        environments_seed, exploration_seed = np.random.SeedSequence([settings.seed, actor_id]).spawn(2)
+        self.generator = np.random.default_rng(exploration_seed)
+        self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
+        self.accumulator = NStepAccumulator(settings.envs_per_actor, settings.n_step, settings.discount)
+        self.buffer = TransitionBuffer(
+            push_rows_max(settings), self.spec.observation_shape, self.spec.observation_dtype
+        )
+        self.progress = ActorProgress()
+        self.recent_scores: collections.deque[float] = collections.deque(maxlen=RECENT_EPISODES)
+        self.version: int | None = None
+        self.client = PersistentClient(server_url, patience_s=patience_s, stop=stop, on_connect=self._on_connect)
+
+    def run(self) -> ActorProgress:
+        try:
+            self._play()
+            self._finish()
+            return self.progress
+        finally:
+            self.client.close()
+            self.environments.close()
+
+    def _play(self) -> None:
+        settings, progress, environments = self.settings, self.progress, self.environments
+        pull_every_steps = max(1, settings.pull_every_frames // self.spec.frames_per_step)
+        scores = EpisodeScores(settings.envs_per_actor)
+        progress.started_at = time.time()
+        report_at = time.monotonic()
+        observations = environments.reset()
+        step_number = 0
+        while not self.stop():
+            if step_number % pull_every_steps == 0:
+                self._pull()
+            step_number += 1
+
+            q_values = self._q_values(observations)
+            actions = environments.forced(epsilon_greedy(q_values, self.epsilons, self.generator))
+            step = environments.step(actions)
+            terminated = step.terminated | step.lost_life if settings.episodic_life else step.terminated
+            rewards = clip_rewards(step.rewards, settings.reward_clip)
+            self.accumulator.step(
+                observations, q_values, actions, rewards, terminated, step.truncated, step.ignored, self.buffer
+            )
+            observations = step.observations
+
+            acted = settings.envs_per_actor - int(step.ignored.sum())
+            progress.steps += acted
+            progress.frames += acted * self.spec.frames_per_step
+            for _, score in scores.add(step):
+                progress.episodes += 1
+                self.recent_scores.append(score)
+            if self.buffer.count >= settings.push_every:
+                self._push()
+            if time.monotonic() >= report_at:
+                report_at = time.monotonic() + PROGRESS_EVERY_S
+                self._report()
+
+    def _q_values(self, observations: np.ndarray) -> np.ndarray:
+        """One batched forward pass for all environments: float32 (E, A)."""
+        with torch.inference_mode():
+            return self.network(torch.from_numpy(observations)).numpy()
+
+    def _pull(self) -> None:
+        fetched = self.client.call(lambda client: client.fetch_weights(self.settings.table, newer_than=self.version))
+        if fetched is not None:
+            self.version, arrays = fetched
+            load_arrays(self.network, arrays)
+            self.progress.version = self.version
+
+    def _push(self) -> None:
+        """Sends the buffer, waiting for the rate limiter as long as it takes; after `stop` the rows are dropped."""
+        settings = self.settings
+        columns = self.buffer.columns()
+        if settings.prioritized:
+            priorities = self.buffer.priorities(settings.priority_epsilon)
+        else:
+            priorities = np.ones(self.buffer.count)
+        while True:
+            began = time.monotonic()
+            try:
+                self.client.call(
+                    lambda client: client.add(settings.table, columns, priorities=priorities, timeout=PUSH_WAIT_S)
+                )
+                self.progress.transitions += self.buffer.count
+                break
+            except rs.Timeout:
+                self.progress.blocked_s += time.monotonic() - began
+                self._report()
+                if self.stop():
+                    break
+        self.buffer.clear()
+
+    def _report(self) -> None:
+        progress = self.progress
+        progress.updated_at = time.time()
+        progress.steps_per_s = progress.steps / max(progress.updated_at - progress.started_at, 1e-3)
+        progress.score_mean = float(np.mean(self.recent_scores)) if self.recent_scores else 0.0
+        key = f"{self.settings.table}:actor:{self.actor_id}"
+        self.client.call(lambda client: client.redis.hset(key, mapping=progress.as_fields()))
+        if self.on_progress is not None:
+            self.on_progress(progress)
+
+    def _finish(self) -> None:
+        """Sends the rest and the last numbers, unless the server has gone already."""
+        with contextlib.suppress(rs.ReplayError):
+            if self.buffer.count:
+                self._push()
+            self._report()
+
+    def _on_connect(self, client: rs.Client) -> None:
+        ensure_table(client, self.table)
+        # A restarted server may count versions anew.
+        self.version = None

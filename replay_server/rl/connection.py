@@ -1,0 +1,84 @@
+"""A connection that outlives a short outage of the server, with a bound on how long it tries."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import redis
+
+import replay_server as rs
+
+Result = TypeVar("Result")
+
+
+class PersistentClient:
+    """Runs operations on a `replay_server.Client`; one that meets a lost connection is repeated on a new one.
+
+    An operation may therefore reach the server twice (a pushed batch can be stored twice around an outage), never
+    zero times. `on_connect` runs on every new connection first: what a restarted server has forgotten is set up
+    there.
+    """
+
+    def __init__(
+        self,
+        server_url: str,
+        *,
+        patience_s: float = 30.0,
+        stop: Callable[[], bool] = lambda: False,
+        on_connect: Callable[[rs.Client], None] = lambda client: None,
+    ) -> None:
+        """Connects. Raises ConnectionLost if the server did not answer for `patience_s` seconds, or `stop` says so."""
+        self._server_url = server_url
+        self._patience_s = patience_s
+        self._stop = stop
+        self._on_connect = on_connect
+        self._client: rs.Client | None = None
+        self.reconnections = -1
+        """How often a lost connection was replaced."""
+        self.call(lambda client: None)
+
+    def call(self, operation: Callable[[rs.Client], Result]) -> Result:
+        """Returns operation(client). Raises ConnectionLost as the constructor does; other errors pass through."""
+        gives_up_at: float | None = None
+        delay_s = 0.05
+        while True:
+            try:
+                return operation(self._connected())
+            except (ConnectionError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                self.close()
+                now = time.monotonic()
+                gives_up_at = gives_up_at or now + self._patience_s
+                if now + delay_s > gives_up_at or self._stop():
+                    raise rs.ConnectionLost(
+                        f"no server for {self._patience_s:g} s: {error}; start it again, then this part of the run"
+                    ) from error
+                time.sleep(delay_s)
+                delay_s = min(2 * delay_s, 1.0)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # The connection may be broken already.
+                client.close()
+
+    def _connected(self) -> rs.Client:
+        if self._client is None:
+            client = rs.Client(self._server_url)
+            self._client = client
+            self._on_connect(client)
+            self.reconnections += 1
+        return self._client
+
+
+def ensure_table(client: rs.Client, table: rs.Table) -> None:
+    """Creates the table unless the server has one of that name (made by another part, or restored)."""
+    if table.name in client.tables():
+        return
+    try:
+        client.create_table(table)
+    except rs.ReplayError:
+        if table.name not in client.tables():  # Else another part was faster.
+            raise
