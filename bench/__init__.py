@@ -1,4 +1,4 @@
-"""Benchmarks: ``replay-server bench server``. Every result file says on what machine and by what command it was made."""
+"""Benchmarks: ``replay-server bench server``. A result file says on what machine and by what command."""
 
 if __name__ != "replay_server.bench":
     raise ImportError("import it as replay_server.bench: the folder bench/ is a part of the package replay_server")

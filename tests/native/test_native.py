@@ -1,4 +1,4 @@
-"""Builds the C tests under AddressSanitizer and UndefinedBehaviorSanitizer, runs each, and fuzzes what reads the wire."""
+"""Builds the C tests under AddressSanitizer and UndefinedBehaviorSanitizer, runs each, fuzzes what reads the wire."""
 
 from __future__ import annotations
 

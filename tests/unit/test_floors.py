@@ -97,7 +97,9 @@ def test_the_core_allocates_only_where_it_is_counted() -> None:
     for path in c_files():
         if path.name in ("memory.c", "memory.h") and path.parent.name == "base":
             continue
-        code = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment.group().count("\n"), path.read_text(), flags=re.DOTALL)
+        code = re.sub(
+            r"/\*.*?\*/", lambda comment: "\n" * comment.group().count("\n"), path.read_text(), flags=re.DOTALL
+        )
         for number, line in enumerate(code.splitlines(), 1):
             if allocation.search(line):
                 wrong.append(f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()}")
@@ -119,7 +121,7 @@ def python_modules() -> dict[str, Path]:
 
 
 def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, bool]]:
-    """Every import in a file as (module, whether it runs when the file is imported); TYPE_CHECKING blocks are left out."""
+    """Every import in a file as (module, whether it runs at import of the file); TYPE_CHECKING blocks are left out."""
     tree = ast.parse(path.read_text(), str(path))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
 

@@ -1,0 +1,35 @@
+"""``replay-server bench …``: which benchmark, and a folder for its sockets."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+
+USAGE = """usage: replay-server bench server|peers [options]
+
+  server   push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item
+  peers    the same loads on this server and on Redis (MSET, MGET), in turns
+
+  --json FILE  --plot FILE.png; `replay-server bench server --help` lists the rest"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a benchmark. Returns the exit status: 0, 1 on failure, 2 for wrong usage."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if argv else 2
+    name, rest = argv[0], list(argv[1:])
+    if name not in ("server", "peers"):
+        print(f"unknown benchmark {name!r}: expected server or peers\n\n{USAGE}", file=sys.stderr)
+        return 2
+    if name == "server":
+        from replay_server.bench.server import main as run
+    else:
+        from replay_server.bench.peers import main as run
+    with tempfile.TemporaryDirectory(prefix="replay-bench-") as folder:
+        try:
+            return run(rest, folder)
+        except (RuntimeError, FileNotFoundError) as error:
+            print(f"replay-server bench {name}: {error}", file=sys.stderr)
+            return 1

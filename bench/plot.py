@@ -1,0 +1,74 @@
+"""Draws a result file of loads: push and sample rate and latency against the number of pushers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+PANELS = (
+    ("push_items_per_s", "pushed items per second"),
+    ("sample_batches_per_s", "sampled batches per second"),
+    ("push_latency_us", "latency of a push, ms (— p50, ·· p99)"),
+    ("sample_latency_us", "latency of a sample, ms (— p50, ·· p99)"),
+)
+
+
+def plot_loads(content: Mapping[str, Any], path: str) -> None:
+    """Writes a PNG: a row for each kind of item, a column for each panel; bars reach from lowest to highest."""
+    names = list(content["median"])
+    kinds = sorted({name.partition(".")[0] for name in names})
+    figure, rows = plt.subplots(len(kinds), len(PANELS), figsize=(4.2 * len(PANELS), 3.4 * len(kinds)), squeeze=False)
+    for kind, row in zip(kinds, rows, strict=True):
+        # "replay." and "redis." in a comparison; nothing in between where one server was measured.
+        systems = sorted(
+            {match[1] or "" for name in names if (match := re.match(rf"{kind}\.(\w+\.)?pushers=\d+\.", name))}
+        )
+        for (what, title), axes in zip(PANELS, row, strict=True):
+            for index, system in enumerate(systems):
+                if what.endswith("_us"):
+                    _line(axes, content, f"{kind}.{system}", f"{what}_p50", f"C{index}-", system, 1e3)
+                    _line(axes, content, f"{kind}.{system}", f"{what}_p99", f"C{index}:", "", 1e3)
+                else:
+                    _line(axes, content, f"{kind}.{system}", what, f"C{index}-", system, 1)
+            axes.set_title(f"{kind}: {title}", fontsize=9)
+            axes.set_xlabel("pushers")
+            axes.set_ylim(bottom=0)
+            axes.grid(alpha=0.3)
+            if len(systems) > 1:
+                axes.legend(fontsize=8)
+    host = content["machine"]
+    figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
+    figure.tight_layout()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _line(
+    axes: Any, content: Mapping[str, Any], prefix: str, what: str, style: str, label: str, divisor: float
+) -> None:
+    points = []
+    for name, median in content["median"].items():
+        match = re.fullmatch(rf"{re.escape(prefix)}\.?pushers=(\d+)\.{what}", name)
+        if match:
+            low, high = content["spread"][name]
+            points.append((int(match[1]), median / divisor, (median - low) / divisor, (high - median) / divisor))
+    if points:
+        pushers, values, below, above = zip(*sorted(points), strict=True)
+        axes.errorbar(
+            pushers,
+            values,
+            yerr=(below, above),
+            fmt=style,
+            capsize=2,
+            label=label.rstrip("."),
+            marker="o",
+            markersize=3,
+        )
