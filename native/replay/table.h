@@ -19,6 +19,11 @@
 #define TABLE_MAX_NAME 255
 #define TABLE_MAX_DIMENSIONS 8
 #define TABLE_MAX_BATCH (1u << 20)
+#define TABLE_MAX_CAPACITY (1ull << 31)
+#define TABLE_MAX_ITEM_BYTES (512ull << 20) /* all columns of one item together */
+#define TABLE_MAX_EXPONENT 100.0            /* of priorities (alpha) and of importance weights (beta) */
+#define TABLE_MAX_STAGING_BYTES (2ull << 30) /* of one table, for ADDs that found no spare slots */
+#define TABLE_KEPT_STAGING_BYTES (64ull << 20) /* kept for the next such ADD */
 #define TABLE_SPARE_SLOTS 32768u   /* beyond capacity: half for reservations, half for items removed while pinned */
 
 enum column_type {
@@ -70,6 +75,8 @@ struct table_info {
 int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length, struct error *error);
 /* Writes the config back as msgpack into memory from memory_alloc. */
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error);
+/* Changes limiter, max_times_sampled and max_bytes of `config` from a msgpack map of those keys; on refusal it is as before. */
+int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
 const char *column_type_name(enum column_type type);  /* NumPy's: "uint8", "float32", … */
 
 struct table *table_new(const struct table_config *config, struct error *error);

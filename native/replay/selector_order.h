@@ -1,0 +1,16 @@
+/* selector_order: live items by age, a doubly linked list over the slots; for the fifo remover and the fifo sampler.
+ * All operations are O(1). */
+#ifndef REPLAY_REPLAY_SELECTOR_ORDER_H
+#define REPLAY_REPLAY_SELECTOR_ORDER_H
+
+#include "replay/storage.h"
+
+struct selector_order {
+    uint32_t oldest, newest; /* STORAGE_NO_SLOT when empty */
+};
+
+void selector_order_init(struct selector_order *order);
+void selector_order_append(struct selector_order *order, struct storage *storage, uint32_t slot);
+void selector_order_remove(struct selector_order *order, struct storage *storage, uint32_t slot);
+
+#endif

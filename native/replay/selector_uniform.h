@@ -1,0 +1,20 @@
+/* selector_uniform: draws live items with equal probability: a dense array of their slots. All operations are O(1). */
+#ifndef REPLAY_REPLAY_SELECTOR_UNIFORM_H
+#define REPLAY_REPLAY_SELECTOR_UNIFORM_H
+
+#include "base/random.h"
+#include "replay/storage.h"
+
+struct selector_uniform {
+    uint32_t *slots; /* NULL in tables that sample otherwise */
+    uint32_t count, room;
+};
+
+int selector_uniform_init(struct selector_uniform *uniform, uint32_t room); /* -1: memory is exhausted */
+void selector_uniform_free(struct selector_uniform *uniform);
+void selector_uniform_insert(struct selector_uniform *uniform, struct storage *storage, uint32_t slot);
+void selector_uniform_remove(struct selector_uniform *uniform, struct storage *storage, uint32_t slot);
+/* n draws with replacement; count > 0. */
+void selector_uniform_sample(const struct selector_uniform *uniform, struct random_state *random, uint32_t n, uint32_t *slots);
+
+#endif

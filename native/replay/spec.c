@@ -1,0 +1,555 @@
+/* spec: a table's configuration as msgpack, read strictly (unknown and repeated keys are refused) and written back. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/msgpack.h"
+#include "replay/table_state.h"
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} column_types[COLUMN_TYPES] = {
+    [COLUMN_BOOL] = {"bool", 1},       [COLUMN_INT8] = {"int8", 1},       [COLUMN_INT16] = {"int16", 2},
+    [COLUMN_INT32] = {"int32", 4},     [COLUMN_INT64] = {"int64", 8},     [COLUMN_UINT8] = {"uint8", 1},
+    [COLUMN_UINT16] = {"uint16", 2},   [COLUMN_UINT32] = {"uint32", 4},   [COLUMN_UINT64] = {"uint64", 8},
+    [COLUMN_FLOAT16] = {"float16", 2}, [COLUMN_FLOAT32] = {"float32", 4}, [COLUMN_FLOAT64] = {"float64", 8},
+};
+static const char *const sampler_names[] = {"prioritized", "uniform", "fifo"};
+static const char *const remover_names[] = {"fifo"};
+static const char *const limiter_names[] = {"min_size", "sample_to_insert_ratio", "queue"};
+
+const char *column_type_name(enum column_type type)
+{
+    return column_types[type].name;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------- */
+
+#define TRUNCATED "expected a msgpack map of a table's settings, and it ends early or is malformed"
+
+struct spec_reader {
+    struct msgpack_reader bytes;
+    struct error *error;
+};
+
+static int refuse(struct spec_reader *spec, const char *what, const char *expected)
+{
+    return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected %s", what, expected);
+}
+
+static int next_value(struct spec_reader *spec, struct msgpack_value *value)
+{
+    return msgpack_read(&spec->bytes, value) ? 0 : error_set(spec->error, ERROR_BADSCHEMA, TRUNCATED);
+}
+
+static int read_unsigned(struct spec_reader *spec, const char *what, uint64_t least, uint64_t most, uint64_t *number)
+{
+    struct msgpack_value value;
+    if (next_value(spec, &value)) {
+        return -1;
+    }
+    if (value.type != MSGPACK_UNSIGNED || value.unsigned_integer < least || value.unsigned_integer > most) {
+        return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected an integer from %" PRIu64 " to %" PRIu64, what, least, most);
+    }
+    *number = value.unsigned_integer;
+    return 0;
+}
+
+static int read_real(struct spec_reader *spec, const char *what, double least, double most, double *number)
+{
+    struct msgpack_value value;
+    if (next_value(spec, &value)) {
+        return -1;
+    }
+    double real = value.type == MSGPACK_DOUBLE ? value.real : value.type == MSGPACK_UNSIGNED ? (double)value.unsigned_integer : NAN;
+    if (!(real >= least && real <= most)) {
+        return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected a number from %g to %g", what, least, most);
+    }
+    *number = real;
+    return 0;
+}
+
+/* A name is 1 to 255 bytes without blanks and control characters, so that it can stand in messages and logs. */
+static int take_name(struct spec_reader *spec, const char *what, const struct msgpack_value *value, char *name)
+{
+    bool valid = value->type == MSGPACK_STRING && value->bytes.length >= 1 && value->bytes.length <= TABLE_MAX_NAME;
+    for (size_t i = 0; valid && i < value->bytes.length; i++) {
+        valid = value->bytes.data[i] > 0x20 && value->bytes.data[i] != 0x7f;
+    }
+    if (!valid) {
+        return refuse(spec, what, "a name of 1 to 255 bytes without blanks or control characters");
+    }
+    memcpy(name, value->bytes.data, value->bytes.length);
+    name[value->bytes.length] = 0;
+    return 0;
+}
+
+static int take_choice(struct spec_reader *spec, const char *what, const struct msgpack_value *value, const char *const *names,
+                       size_t count, int *choice)
+{
+    char list[128] = "";
+    for (size_t i = 0; i < count; i++) {
+        if (msgpack_string_is(value, names[i])) {
+            *choice = (int)i;
+            return 0;
+        }
+        strcat(strcat(list, i ? ", " : "one of: "), names[i]);
+    }
+    return refuse(spec, what, list);
+}
+
+/* Which of the allowed keys comes next; refuses others, and one that came before. */
+static int read_key(struct spec_reader *spec, const char *what, const char *const *names, size_t count, uint32_t *seen, int *key)
+{
+    struct msgpack_value value;
+    if (next_value(spec, &value)) {
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!msgpack_string_is(&value, names[i])) {
+            continue;
+        }
+        if (*seen & 1u << i) {
+            return error_set(spec->error, ERROR_BADSCHEMA, "%s: key '%s' is given twice", what, names[i]);
+        }
+        *seen |= 1u << i;
+        *key = (int)i;
+        return 0;
+    }
+    if (value.type != MSGPACK_STRING) {
+        return refuse(spec, what, "keys that are strings");
+    }
+    int length = value.bytes.length < 64 ? (int)value.bytes.length : 64;
+    return error_set(spec->error, ERROR_BADSCHEMA, "%s: unknown key '%.*s'; check its spelling against docs/protocol.md", what, length,
+                     (const char *)value.bytes.data);
+}
+
+static int read_map(struct spec_reader *spec, const char *what, uint32_t *pairs)
+{
+    struct msgpack_value value;
+    if (next_value(spec, &value)) {
+        return -1;
+    }
+    if (value.type != MSGPACK_MAP) {
+        return refuse(spec, what, "a map");
+    }
+    *pairs = value.count;
+    return 0;
+}
+
+static int take_type(struct spec_reader *spec, const char *what, const struct msgpack_value *value, struct column *column)
+{
+    for (int i = 0; i < COLUMN_TYPES; i++) {
+        if (msgpack_string_is(value, column_types[i].name)) {
+            column->type = (enum column_type)i;
+            return 0;
+        }
+    }
+    return refuse(spec, what, "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64");
+}
+
+static int take_shape(struct spec_reader *spec, const char *what, const struct msgpack_value *value, struct column *column)
+{
+    if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS) {
+        return refuse(spec, what, "a shape of at most 8 dimensions");
+    }
+    column->dimensions = value->count;
+    for (uint32_t i = 0; i < column->dimensions; i++) {
+        if (read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_column_map(struct spec_reader *spec, const char *what, uint32_t pairs, struct column *column)
+{
+    static const char *const keys[] = {"dtype", "shape", "step_only"};
+    uint32_t seen = 0;
+    int key;
+    for (uint32_t i = 0; i < pairs; i++) {
+        struct msgpack_value value;
+        if (read_key(spec, what, keys, 3, &seen, &key) || next_value(spec, &value)) {
+            return -1;
+        }
+        if ((key == 0 && take_type(spec, what, &value, column)) || (key == 1 && take_shape(spec, what, &value, column))) {
+            return -1;
+        }
+        if (key == 2 && (value.type != MSGPACK_BOOLEAN || value.boolean)) {
+            return refuse(spec, what, "step_only to be false: steps and windows are not available in this version");
+        }
+    }
+    return seen & 1 ? 0 : refuse(spec, what, "a dtype");
+}
+
+/* {"dtype": …, "shape": […]} or [dtype, shape]. */
+static int read_column(struct spec_reader *spec, struct column *column)
+{
+    char what[TABLE_MAX_NAME + 16];
+    snprintf(what, sizeof what, "column '%s'", column->name);
+    struct msgpack_value value, type, shape;
+    if (next_value(spec, &value)) {
+        return -1;
+    }
+    if (value.type == MSGPACK_MAP) {
+        if (read_column_map(spec, what, value.count, column)) {
+            return -1;
+        }
+    } else if (value.type == MSGPACK_ARRAY && value.count == 2) {
+        if (next_value(spec, &type) || take_type(spec, what, &type, column) || next_value(spec, &shape) ||
+            take_shape(spec, what, &shape, column)) {
+            return -1;
+        }
+    } else {
+        return refuse(spec, what, "a map of dtype and shape, or [dtype, shape]");
+    }
+    column->item_bytes = column_types[column->type].bytes;
+    for (uint32_t i = 0; i < column->dimensions; i++) {
+        if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) {
+            return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item", what,
+                             (unsigned long long)TABLE_MAX_ITEM_BYTES);
+        }
+        column->item_bytes *= column->shape[i];
+    }
+    return 0;
+}
+
+static int read_signature(struct spec_reader *spec, struct table_config *config)
+{
+    uint32_t pairs = 0;
+    if (read_map(spec, "signature", &pairs)) {
+        return -1;
+    }
+    if (pairs < 1 || pairs > TABLE_MAX_COLUMNS) {
+        return refuse(spec, "signature", "1 to 64 columns");
+    }
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < pairs; i++) {
+        struct column *column = &config->column[i];
+        struct msgpack_value name;
+        if (next_value(spec, &name) || take_name(spec, "signature", &name, column->name)) {
+            return -1;
+        }
+        for (uint32_t j = 0; j < i; j++) {
+            if (strcmp(config->column[j].name, column->name) == 0) {
+                return error_set(spec->error, ERROR_BADSCHEMA, "signature: column '%s' is given twice", column->name);
+            }
+        }
+        if (read_column(spec, column)) {
+            return -1;
+        }
+        total += column->item_bytes;
+    }
+    config->columns = pairs;
+    return total <= TABLE_MAX_ITEM_BYTES ? 0 : error_set(spec->error, ERROR_BADSCHEMA,
+        "signature: expected at most %llu bytes an item, got %" PRIu64, (unsigned long long)TABLE_MAX_ITEM_BYTES, total);
+}
+
+/* A selector: {"kind": …, …} or the kind alone as a string. */
+static int read_selector(struct spec_reader *spec, const char *what, const char *const *names, size_t count, int *kind,
+                         double *priority_exponent)
+{
+    static const char *const keys[] = {"kind", "priority_exponent"};
+    struct msgpack_value value;
+    if (next_value(spec, &value)) {
+        return -1;
+    }
+    if (value.type == MSGPACK_STRING) {
+        return take_choice(spec, what, &value, names, count, kind);
+    }
+    if (value.type != MSGPACK_MAP) {
+        return refuse(spec, what, "a map with a kind, or a kind");
+    }
+    uint32_t seen = 0, pairs = value.count;
+    for (uint32_t i = 0; i < pairs; i++) {
+        int key;
+        if (read_key(spec, what, keys, priority_exponent ? 2 : 1, &seen, &key)) {
+            return -1;
+        }
+        if (key == 0 ? next_value(spec, &value) || take_choice(spec, what, &value, names, count, kind)
+                     : read_real(spec, "priority_exponent", 0, TABLE_MAX_EXPONENT, priority_exponent)) {
+            return -1;
+        }
+    }
+    if (!(seen & 1)) {
+        return refuse(spec, what, "a kind");
+    }
+    return seen & 2 && *kind != SAMPLER_PRIORITIZED ? refuse(spec, what, "priority_exponent only with kind prioritized") : 0;
+}
+
+static int check_limiter_keys(struct spec_reader *spec, const struct table_config *config, uint32_t seen)
+{
+    static const char *const expected[] = {
+        [LIMITER_MIN_SIZE] = "kind min_size with min_size_to_sample",
+        [LIMITER_SAMPLE_TO_INSERT_RATIO] =
+            "kind sample_to_insert_ratio with samples_per_insert, min_size_to_sample and error_buffer",
+        [LIMITER_QUEUE] = "kind queue with size",
+    };
+    static const uint32_t keys[] = {[LIMITER_MIN_SIZE] = 0x3, [LIMITER_SAMPLE_TO_INSERT_RATIO] = 0xf, [LIMITER_QUEUE] = 0x11};
+    if (!(seen & 1)) {
+        return refuse(spec, "rate_limiter", "a kind");
+    }
+    if (seen != keys[config->limiter]) {
+        return refuse(spec, "rate_limiter", expected[config->limiter]);
+    }
+    /* Below these neither side could make a step: one item is worth samples_per_insert samples (as in Reverb). */
+    if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO && config->error_buffer < fmax(1, config->samples_per_insert)) {
+        return refuse(spec, "rate_limiter", "error_buffer to be at least 1 and at least samples_per_insert");
+    }
+    return 0;
+}
+
+static int read_limiter(struct spec_reader *spec, struct table_config *config)
+{
+    static const char *const keys[] = {"kind", "min_size_to_sample", "samples_per_insert", "error_buffer", "size"};
+    uint32_t pairs = 0, seen = 0;
+    if (read_map(spec, "rate_limiter", &pairs)) {
+        return -1;
+    }
+    config->min_size_to_sample = 1;
+    config->samples_per_insert = config->error_buffer = 0;
+    config->queue_size = 0;
+    for (uint32_t i = 0; i < pairs; i++) {
+        struct msgpack_value value;
+        int key, kind = 0, failed = 0;
+        if (read_key(spec, "rate_limiter", keys, 5, &seen, &key)) {
+            return -1;
+        }
+        switch (key) {
+        case 0:
+            failed = next_value(spec, &value) || take_choice(spec, "rate_limiter", &value, limiter_names, 3, &kind);
+            config->limiter = (enum limiter_kind)kind;
+            break;
+        case 1: failed = read_unsigned(spec, keys[1], 0, TABLE_MAX_CAPACITY, &config->min_size_to_sample); break;
+        case 2: failed = read_real(spec, keys[2], 1e-9, 1e12, &config->samples_per_insert); break;
+        case 3: failed = read_real(spec, keys[3], 0, 1e18, &config->error_buffer); break;
+        case 4: failed = read_unsigned(spec, "rate_limiter size", 1, TABLE_MAX_CAPACITY, &config->queue_size); break;
+        default: break;
+        }
+        if (failed) {
+            return -1;
+        }
+    }
+    return check_limiter_keys(spec, config, seen);
+}
+
+/* What must hold between settings, at creation and after each change. */
+static int check_config(struct table_config *config, struct error *error)
+{
+    uint64_t capacity = table_effective_capacity(config);
+    if (capacity == 0) {
+        return error_set(error, ERROR_BADSCHEMA, "max_bytes: expected room for at least one item, got %" PRIu64, config->max_bytes);
+    }
+    uint64_t needed = config->limiter == LIMITER_QUEUE ? config->queue_size : config->min_size_to_sample;
+    if (needed > capacity) {
+        return error_set(error, ERROR_BADSCHEMA, "rate_limiter: expected %s of at most %" PRIu64 " (capacity and max_bytes), got %"
+                         PRIu64 "; the table could never be sampled", config->limiter == LIMITER_QUEUE ? "a size"
+                         : "min_size_to_sample", capacity, needed);
+    }
+    if (config->limiter == LIMITER_QUEUE && config->max_times_sampled == 0) {
+        config->max_times_sampled = 1; /* a queue whose items never leave would block adders for ever */
+    }
+    return 0;
+}
+
+enum spec_key {
+    KEY_NAME, KEY_CAPACITY, KEY_SIGNATURE, KEY_SAMPLER, KEY_REMOVER, KEY_RATE_LIMITER, KEY_MAX_TIMES_SAMPLED, KEY_MAX_BYTES,
+    KEY_SEED, SPEC_KEYS
+};
+static const char *const spec_keys[SPEC_KEYS] = {"name", "capacity", "signature", "sampler", "remover", "rate_limiter",
+                                                 "max_times_sampled", "max_bytes", "seed"};
+
+static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key)
+{
+    struct msgpack_value value;
+    uint64_t number;
+    int kind = 0;
+    switch (key) {
+    case KEY_NAME:
+        return next_value(spec, &value) || take_name(spec, "name", &value, config->name) ? -1 : 0;
+    case KEY_CAPACITY:
+        return read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
+    case KEY_SIGNATURE:
+        return read_signature(spec, config);
+    case KEY_SAMPLER:
+        if (read_selector(spec, "sampler", sampler_names, 3, &kind, &config->priority_exponent)) {
+            return -1;
+        }
+        config->sampler = (enum sampler_kind)kind;
+        return 0;
+    case KEY_REMOVER:
+        return read_selector(spec, "remover", remover_names, 1, &kind, NULL);
+    case KEY_RATE_LIMITER:
+        return read_limiter(spec, config);
+    case KEY_MAX_TIMES_SAMPLED:
+        if (read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) {
+            return -1;
+        }
+        config->max_times_sampled = (uint32_t)number;
+        return 0;
+    case KEY_MAX_BYTES:
+        return read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
+    case KEY_SEED:
+        return read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
+    case SPEC_KEYS:
+        break;
+    }
+    return -1;
+}
+
+static int read_settings(struct spec_reader *spec, struct table_config *config, uint32_t *seen)
+{
+    uint32_t pairs = 0;
+    if (read_map(spec, "table", &pairs)) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < pairs; i++) {
+        int key;
+        if (read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) || read_setting(spec, config, (enum spec_key)key)) {
+            return -1;
+        }
+    }
+    return spec->bytes.at == spec->bytes.end ? 0 : refuse(spec, "table", "nothing after the msgpack map");
+}
+
+int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length, struct error *error)
+{
+    struct spec_reader reader = {{spec, spec + length}, error};
+    memset(config, 0, sizeof *config);
+    config->sampler = SAMPLER_PRIORITIZED;
+    config->priority_exponent = 0.6;
+    config->min_size_to_sample = 1;
+    uint32_t seen = 0;
+    if (read_settings(&reader, config, &seen)) {
+        return -1;
+    }
+    if (name) {
+        struct msgpack_value value = {.type = MSGPACK_STRING};
+        value.bytes.data = (const uint8_t *)name;
+        value.bytes.length = strlen(name);
+        if (take_name(&reader, "name", &value, config->name)) {
+            return -1;
+        }
+    } else if (!(seen & 1u << KEY_NAME)) {
+        return refuse(&reader, "table", "a name");
+    }
+    if (!(seen & 1u << KEY_CAPACITY) || !(seen & 1u << KEY_SIGNATURE)) {
+        return refuse(&reader, "table", "capacity and signature");
+    }
+    if (config->limiter == LIMITER_QUEUE && !(seen & 1u << KEY_SAMPLER)) {
+        config->sampler = SAMPLER_FIFO;
+    }
+    if (config->sampler != SAMPLER_PRIORITIZED) {
+        config->priority_exponent = 0;
+    }
+    return check_config(config, error);
+}
+
+int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error)
+{
+    const uint32_t allowed = 1u << KEY_RATE_LIMITER | 1u << KEY_MAX_TIMES_SAMPLED | 1u << KEY_MAX_BYTES;
+    struct spec_reader reader = {{spec, spec + length}, error};
+    struct table_config changed = *config;
+    uint32_t seen = 0;
+    if (read_settings(&reader, &changed, &seen)) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < SPEC_KEYS; i++) {
+        if (seen & ~allowed & 1u << i) {
+            return error_set(error, ERROR_BADSCHEMA, "%s cannot be changed in a live table, only rate_limiter, max_times_sampled and "
+                             "max_bytes; create another table", spec_keys[i]);
+        }
+    }
+    if (check_config(&changed, error)) {
+        return -1;
+    }
+    *config = changed;
+    return 0;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------- */
+
+static void write_text(struct msgpack_writer *writer, const char *text)
+{
+    msgpack_write_string(writer, text, strlen(text));
+}
+
+static void write_signature(struct msgpack_writer *writer, const struct table_config *config)
+{
+    msgpack_write_map(writer, config->columns);
+    for (uint32_t i = 0; i < config->columns; i++) {
+        const struct column *column = &config->column[i];
+        write_text(writer, column->name);
+        msgpack_write_map(writer, 2);
+        write_text(writer, "dtype");
+        write_text(writer, column_type_name(column->type));
+        write_text(writer, "shape");
+        msgpack_write_array(writer, column->dimensions);
+        for (uint32_t j = 0; j < column->dimensions; j++) {
+            msgpack_write_unsigned(writer, column->shape[j]);
+        }
+    }
+}
+
+static void write_limiter(struct msgpack_writer *writer, const struct table_config *config)
+{
+    static const uint32_t pairs[] = {2, 4, 2};
+    msgpack_write_map(writer, pairs[config->limiter]);
+    write_text(writer, "kind");
+    write_text(writer, limiter_names[config->limiter]);
+    if (config->limiter == LIMITER_QUEUE) {
+        write_text(writer, "size");
+        msgpack_write_unsigned(writer, config->queue_size);
+        return;
+    }
+    if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO) {
+        write_text(writer, "samples_per_insert");
+        msgpack_write_double(writer, config->samples_per_insert);
+        write_text(writer, "error_buffer");
+        msgpack_write_double(writer, config->error_buffer);
+    }
+    write_text(writer, "min_size_to_sample");
+    msgpack_write_unsigned(writer, config->min_size_to_sample);
+}
+
+int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error)
+{
+    struct msgpack_writer writer = {0};
+    msgpack_write_map(&writer, SPEC_KEYS);
+    write_text(&writer, spec_keys[KEY_NAME]);
+    write_text(&writer, config->name);
+    write_text(&writer, spec_keys[KEY_CAPACITY]);
+    msgpack_write_unsigned(&writer, config->capacity);
+    write_text(&writer, spec_keys[KEY_SIGNATURE]);
+    write_signature(&writer, config);
+    write_text(&writer, spec_keys[KEY_SAMPLER]);
+    msgpack_write_map(&writer, config->sampler == SAMPLER_PRIORITIZED ? 2 : 1);
+    write_text(&writer, "kind");
+    write_text(&writer, sampler_names[config->sampler]);
+    if (config->sampler == SAMPLER_PRIORITIZED) {
+        write_text(&writer, "priority_exponent");
+        msgpack_write_double(&writer, config->priority_exponent);
+    }
+    write_text(&writer, spec_keys[KEY_REMOVER]);
+    msgpack_write_map(&writer, 1);
+    write_text(&writer, "kind");
+    write_text(&writer, remover_names[config->remover]);
+    write_text(&writer, spec_keys[KEY_RATE_LIMITER]);
+    write_limiter(&writer, config);
+    write_text(&writer, spec_keys[KEY_MAX_TIMES_SAMPLED]);
+    msgpack_write_unsigned(&writer, config->max_times_sampled);
+    write_text(&writer, spec_keys[KEY_MAX_BYTES]);
+    msgpack_write_unsigned(&writer, config->max_bytes);
+    write_text(&writer, spec_keys[KEY_SEED]);
+    msgpack_write_unsigned(&writer, config->seed);
+    if (writer.failed) {
+        memory_free(writer.data);
+        return error_set(error, ERROR_GENERIC, "out of memory for the spec of table '%s'", config->name);
+    }
+    *spec = writer.data;
+    *length = writer.length;
+    return 0;
+}

@@ -1,0 +1,256 @@
+/* table_add: reserve, land, validate, commit. */
+#include "replay/table_state.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* ---- reservations -------------------------------------------------------------------------------------------------- */
+
+/* Staging is mapped, not from the heap: it is large, and its pages must go back. One area is kept for the next. */
+static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error)
+{
+    if (table->staging && table->staging_bytes >= bytes) {
+        uint8_t *staging = table->staging;
+        *taken_bytes = table->staging_bytes;
+        table->staging = NULL;
+        return staging;
+    }
+    if (bytes > TABLE_MAX_STAGING_BYTES || table->staging_total_bytes > TABLE_MAX_STAGING_BYTES - bytes) {
+        error_set(error, ERROR_LIMIT, "an ADD of this size needs %zu bytes of staging, and %zu of %llu are in use; add at most %u "
+                  "items at once", bytes, table->staging_total_bytes, (unsigned long long)TABLE_MAX_STAGING_BYTES,
+                  TABLE_RESERVED_LIMIT);
+        return NULL;
+    }
+    uint8_t *staging = memory_map(bytes);
+    if (!staging) {
+        error_set(error, ERROR_GENERIC, "out of memory: %zu bytes of staging could not be mapped", bytes);
+        return NULL;
+    }
+    table->staging_total_bytes += bytes;
+    *taken_bytes = bytes;
+    return staging;
+}
+
+static void staging_give(struct table *table, uint8_t *staging, size_t bytes)
+{
+    if (!table->staging && bytes <= TABLE_KEPT_STAGING_BYTES) {
+        table->staging = staging;
+        table->staging_bytes = bytes;
+        return;
+    }
+    table->staging_total_bytes -= bytes;
+    memory_unmap(staging, bytes);
+}
+
+static struct reservation *reservation_take(struct table *table, uint32_t n)
+{
+    struct reservation *reservation = table->pool;
+    if (n <= TABLE_POOLED_RESERVATION_ROOM && reservation) {
+        table->pool = reservation->next;
+        table->pooled--;
+        return reservation;
+    }
+    uint32_t room = n <= TABLE_POOLED_RESERVATION_ROOM ? TABLE_POOLED_RESERVATION_ROOM : n;
+    reservation = memory_alloc(sizeof *reservation + room * sizeof reservation->slots[0]);
+    if (reservation) {
+        reservation->room = room;
+    }
+    return reservation;
+}
+
+static void reservation_give(struct table *table, struct reservation *reservation)
+{
+    table->reservations--;
+    if (reservation->staging) {
+        staging_give(table, reservation->staging, reservation->staging_bytes);
+    }
+    if (reservation->room == TABLE_POOLED_RESERVATION_ROOM && table->pooled < TABLE_POOLED_RESERVATIONS) {
+        reservation->next = table->pool;
+        table->pool = reservation;
+        table->pooled++;
+        return;
+    }
+    memory_free(reservation);
+}
+
+struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error)
+{
+    if (n < 1 || n > TABLE_MAX_BATCH) {
+        error_set(error, ERROR_LIMIT, "expected 1 to %u items at once, got %" PRIu32, TABLE_MAX_BATCH, n);
+        return NULL;
+    }
+    if (n > table_effective_capacity(&table->config)) {
+        error_set(error, ERROR_LIMIT, "%" PRIu32 " items at once never fit a table of %" PRIu64 "; add fewer at once", n,
+                  table_effective_capacity(&table->config));
+        return NULL;
+    }
+    struct reservation *reservation = reservation_take(table, n);
+    if (!reservation) {
+        error_set(error, ERROR_GENERIC, "out of memory for a reservation of %" PRIu32 " items", n);
+        return NULL;
+    }
+    reservation->table = table;
+    reservation->n = n;
+    reservation->staging = NULL;
+    struct storage *storage = &table->storage;
+    table->reservations++;
+    if (storage->reserved + (uint64_t)n <= TABLE_RESERVED_LIMIT && n <= storage_free_slots(storage)) {
+        for (uint32_t i = 0; i < n; i++) {
+            reservation->slots[i] = storage_reserve(storage);
+        }
+        return reservation;
+    }
+    reservation->staging = staging_take(table, n * storage->item_bytes, &reservation->staging_bytes, error);
+    if (!reservation->staging) {
+        reservation_give(table, reservation);
+        return NULL;
+    }
+    return reservation;
+}
+
+/* Where a column begins in the staging area: columns follow one another, n items each. */
+static uint8_t *staging_column(const struct reservation *reservation, uint32_t column)
+{
+    const struct storage *storage = &reservation->table->storage;
+    uint8_t *base = reservation->staging;
+    for (uint32_t i = 0; i < column; i++) {
+        base += (size_t)reservation->n * storage->column_item_bytes[i];
+    }
+    return base;
+}
+
+void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride, const uint32_t **slots)
+{
+    const struct storage *storage = &reservation->table->storage;
+    assert(column < storage->columns);
+    if (reservation->staging) {
+        *base = staging_column(reservation, column);
+        *stride = storage->column_item_bytes[column];
+        *slots = NULL;
+    } else {
+        *base = storage->base[column];
+        *stride = storage->stride[column];
+        *slots = reservation->slots;
+    }
+}
+
+void reservation_fill(struct reservation *reservation, uint32_t column, const void *items)
+{
+    struct storage *storage = &reservation->table->storage;
+    assert(column < storage->columns);
+    if (reservation->staging) {
+        memcpy(staging_column(reservation, column), items, (size_t)reservation->n * storage->column_item_bytes[column]);
+    } else {
+        storage_scatter(storage, column, reservation->slots, reservation->n, items);
+    }
+}
+
+void reservation_release(struct reservation *reservation)
+{
+    struct table *table = reservation->table;
+    if (!reservation->staging) {
+        for (uint32_t i = reservation->n; i-- > 0;) {
+            storage_unreserve(&table->storage, reservation->slots[i]);
+        }
+    }
+    reservation_give(table, reservation);
+}
+
+/* ---- commit -------------------------------------------------------------------------------------------------------- */
+
+int table_can_add(const struct table *table, uint64_t n, struct error *error)
+{
+    uint64_t capacity = table_effective_capacity(&table->config);
+    if (n > capacity) {
+        return error_set(error, ERROR_LIMIT, "%" PRIu64 " items at once never fit a table of %" PRIu64 "; add fewer at once", n,
+                         capacity);
+    }
+    return rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
+}
+
+/* Staged bytes need slots at commit. The bounds on reservations and pins leave enough of them, unless a caller holds more
+ * pins than it should, or many slots were retired. */
+static int staged_slots(const struct table *table, uint32_t n, uint64_t excess, struct error *error)
+{
+    const struct storage *storage = &table->storage;
+    uint64_t available = storage_free_slots(storage);
+    uint32_t slot = table->order.oldest;
+    for (uint64_t i = 0; i < excess && available < n; i++, slot = storage->slot[slot].newer) {
+        available += !storage->slot[slot].pins && storage->slot[slot].generation < STORAGE_MAX_GENERATION;
+    }
+    if (available < n) {
+        return error_set(error, ERROR_LIMIT, "no slots for %" PRIu32 " items: %" PRIu32 " are held by replies in flight, %" PRIu32
+                         " by unfinished ADDs; add at most %u items at once, or read replies faster", n, storage->pinned,
+                         storage->reserved, TABLE_RESERVED_LIMIT);
+    }
+    return 0;
+}
+
+static void unstage(struct table *table, struct reservation *reservation)
+{
+    struct storage *storage = &table->storage;
+    for (uint32_t i = 0; i < reservation->n; i++) {
+        reservation->slots[i] = storage_reserve(storage);
+    }
+    for (uint32_t column = 0; column < storage->columns; column++) {
+        storage_scatter(storage, column, reservation->slots, reservation->n, staging_column(reservation, column));
+    }
+}
+
+static void enter(struct table *table, uint32_t slot, double priority, double weight)
+{
+    storage_enter(&table->storage, slot);
+    selector_order_append(&table->order, &table->storage, slot);
+    max_tree_write(&table->priorities, slot, priority);
+    switch (table->config.sampler) {
+    case SAMPLER_PRIORITIZED:
+        sum_tree_write(&table->weights, slot, weight);
+        table->drawable += weight > 0;
+        return;
+    case SAMPLER_UNIFORM:
+        selector_uniform_insert(&table->uniform, &table->storage, slot);
+        break;
+    case SAMPLER_FIFO:
+        break;
+    }
+    table->drawable++;
+}
+
+int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
+                 struct error *error)
+{
+    assert(reservation->table == table);
+    uint32_t n = reservation->n;
+    if ((priorities && table_check_priorities(table, priorities, n, error)) || table_can_add(table, n, error)) {
+        return -1;
+    }
+    struct storage *storage = &table->storage;
+    uint64_t capacity = table_effective_capacity(&table->config);
+    uint64_t excess = (uint64_t)storage->live + n > capacity ? (uint64_t)storage->live + n - capacity : 0;
+    if (reservation->staging && staged_slots(table, n, excess, error)) {
+        return -1;
+    }
+    double default_priority = storage->live ? max_tree_maximum(&table->priorities) : 1.0;
+    double default_weight = priorities ? 0 : table_weight(table, default_priority);
+    for (uint64_t i = 0; i < excess; i++) {
+        table_remove(table, table->order.oldest);
+    }
+    if (reservation->staging) {
+        unstage(table, reservation);
+    }
+    bool prioritized = table->config.sampler == SAMPLER_PRIORITIZED;
+    for (uint32_t i = 0; i < n; i++) {
+        double priority = priorities ? priorities[i] : default_priority;
+        enter(table, reservation->slots[i], priority,
+              priorities && prioritized ? table_weight(table, priority) : default_weight);
+        ids[i] = table_id(table, reservation->slots[i]);
+    }
+    table_repair(table);
+    rate_limiter_added(&table->limiter, n);
+    table->added += n;
+    reservation_give(table, reservation);
+    return 0;
+}

@@ -1,0 +1,223 @@
+/* table_sample: drawing batches, pinning what was drawn, and reading items by id. */
+#include "replay/table_state.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/memory.h"
+
+int table_can_sample(const struct table *table, uint64_t n, struct error *error)
+{
+    uint64_t size = table->storage.live;
+    if (n < 1 || n > TABLE_MAX_BATCH) {
+        return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
+    }
+    bool fifo = table->config.sampler == SAMPLER_FIFO;
+    if (fifo && n > table_effective_capacity(&table->config)) {
+        return error_set(error, ERROR_LIMIT, "a fifo sample of %" PRIu64 " is more than a table of %" PRIu64 " can hold; sample fewer "
+                         "at once", n, table_effective_capacity(&table->config));
+    }
+    uint64_t max_times_sampled = table->config.max_times_sampled;
+    if (max_times_sampled && n > table_effective_capacity(&table->config) * max_times_sampled) {
+        return error_set(error, ERROR_LIMIT, "a sample of %" PRIu64 " is more than %" PRIu64 " items allow within max_times_sampled = %"
+                         PRIu64 "; sample fewer at once", n, table_effective_capacity(&table->config), max_times_sampled);
+    }
+    if (rate_limiter_can_sample(&table->limiter, size, n, error)) {
+        return -1;
+    }
+    if (size == 0) {
+        return error_set(error, ERROR_TIMEOUT, "too few items: the table is empty");
+    }
+    if (fifo && n > size) {
+        return error_set(error, ERROR_TIMEOUT, "too few items: a fifo sample of %" PRIu64 " waits, the table holds %" PRIu64, n, size);
+    }
+    if (table->drawable == 0) {
+        return error_set(error, ERROR_TIMEOUT, "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
+    }
+    if (max_times_sampled && n > table->drawable * max_times_sampled - table->drawable_times) {
+        return error_set(error, ERROR_TIMEOUT, "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
+                         "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits", table->drawable,
+                         table->drawable * max_times_sampled - table->drawable_times, max_times_sampled, n);
+    }
+    return 0;
+}
+
+/* P of an item as drawn now. A fifo draw is certain. */
+static double probability(const struct table *table, uint32_t slot, double total)
+{
+    switch (table->config.sampler) {
+    case SAMPLER_PRIORITIZED:
+        return sum_tree_weight(&table->weights, slot) / total;
+    case SAMPLER_UNIFORM:
+        return 1.0 / (double)table->storage.live;
+    case SAMPLER_FIFO:
+        break;
+    }
+    return 1.0;
+}
+
+static double total_weight(const struct table *table)
+{
+    return table->config.sampler == SAMPLER_PRIORITIZED ? sum_tree_total(&table->weights) : 0;
+}
+
+static void draw(struct table *table, uint32_t n, uint32_t *slots)
+{
+    switch (table->config.sampler) {
+    case SAMPLER_PRIORITIZED:
+        sum_tree_sample(&table->weights, &table->random, n, slots);
+        return;
+    case SAMPLER_UNIFORM:
+        selector_uniform_sample(&table->uniform, &table->random, n, slots);
+        return;
+    case SAMPLER_FIFO:
+        break;
+    }
+    uint32_t slot = table->order.oldest;
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = slot;
+        slot = table->storage.slot[slot].newer;
+    }
+}
+
+static void count_draw(struct table *table, uint32_t slot)
+{
+    struct slot *entry = &table->storage.slot[slot];
+    if (entry->times_sampled < UINT32_MAX) {
+        entry->times_sampled++;
+        table->drawable_times++;
+    }
+}
+
+/* Pins, ids, probabilities of a batch already drawn, when items may be sampled any number of times. */
+static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities)
+{
+    double total = total_weight(table);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + 16 < n) {
+            __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
+        }
+        count_draw(table, slots[i]);
+        storage_pin(&table->storage, slots[i]);
+        if (ids) {
+            ids[i] = table_id(table, slots[i]);
+        }
+        if (probabilities) {
+            probabilities[i] = probability(table, slots[i], total);
+        }
+    }
+}
+
+/* As take_batch with a bound on the times an item is sampled: an item that reaches it leaves at once, and a later occurrence
+ * in this batch is drawn anew from what is left. Probabilities are those of the moment of the draw. */
+static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities)
+{
+    double total = total_weight(table);
+    for (uint32_t i = 0; i < n; i++) {
+        if (table->storage.slot[slots[i]].state != SLOT_LIVE) {
+            draw(table, 1, &slots[i]); /* table_can_sample has counted: something is left */
+        }
+        uint32_t slot = slots[i];
+        count_draw(table, slot);
+        storage_pin(&table->storage, slot);
+        if (ids) {
+            ids[i] = table_id(table, slot);
+        }
+        if (probabilities) {
+            probabilities[i] = probability(table, slot, total);
+        }
+        if (table->storage.slot[slot].times_sampled >= table->config.max_times_sampled) {
+            table_remove(table, slot);
+            table_repair(table);
+            total = total_weight(table);
+        }
+    }
+}
+
+/* (N P)^-beta over the batch's maximum, which is (P_min / P)^beta whatever N is. */
+static void importance_weights(uint32_t n, double beta, const double *probabilities, float *weights)
+{
+    double least = INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        least = probabilities[i] < least ? probabilities[i] : least;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        weights[i] = (float)(probabilities[i] == least ? 1.0 : pow(least / probabilities[i], beta));
+    }
+}
+
+int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, uint64_t *ids, double *probabilities,
+                 float *weights, struct error *error)
+{
+    if (!(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
+        return error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g", TABLE_MAX_EXPONENT, beta);
+    }
+    if (table_can_sample(table, n, error)) {
+        return -1;
+    }
+    bool weighted = weights && table->config.sampler == SAMPLER_PRIORITIZED;
+    double *own = NULL; /* an item that leaves in this draw has its probability nowhere else */
+    if (weighted && !probabilities && !(own = probabilities = memory_alloc(n * sizeof *own))) {
+        return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);
+    }
+    draw(table, n, slots);
+    if (table->config.max_times_sampled) {
+        take_one_by_one(table, n, slots, ids, probabilities);
+    } else {
+        take_batch(table, n, slots, ids, probabilities);
+    }
+    if (weighted) {
+        importance_weights(n, beta, probabilities, weights);
+    } else if (weights) {
+        for (uint32_t i = 0; i < n; i++) {
+            weights[i] = 1;
+        }
+    }
+    memory_free(own);
+    rate_limiter_sampled(&table->limiter, n);
+    table->sampled += n;
+    return 0;
+}
+
+void table_unpin(struct table *table, const uint32_t *slots, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + 16 < n) {
+            __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
+        }
+        storage_unpin(&table->storage, slots[i]);
+    }
+}
+
+int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities, struct error *error)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = table_slot(table, ids[i]);
+        if (slots[i] == STORAGE_NO_SLOT) {
+            return error_set(error, ERROR_GENERIC, "item %" PRIu64 " (index %" PRIu32 ") is not in table '%s': it has left, or never "
+                             "was; ask for live ids only", ids[i], i, table->config.name);
+        }
+    }
+    double total = total_weight(table);
+    for (uint32_t i = 0; i < n; i++) {
+        storage_pin(&table->storage, slots[i]);
+        if (probabilities) { /* of a table whose priorities are all zero no item can be drawn */
+            probabilities[i] = table->drawable ? probability(table, slots[i], total) : 0;
+        }
+    }
+    return 0;
+}
+
+void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride)
+{
+    assert(column < table->storage.columns);
+    *base = table->storage.base[column];
+    *stride = table->storage.stride[column];
+}
+
+void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out)
+{
+    assert(column < table->storage.columns);
+    storage_gather(&table->storage, column, slots, n, out);
+}

@@ -1,0 +1,84 @@
+/* table_state: what a table is made of; for the files of this floor and its tests, not for callers. */
+#ifndef REPLAY_REPLAY_TABLE_STATE_H
+#define REPLAY_REPLAY_TABLE_STATE_H
+
+#include "base/random.h"
+#include "replay/max_tree.h"
+#include "replay/rate_limiter.h"
+#include "replay/selector_order.h"
+#include "replay/selector_uniform.h"
+#include "replay/storage.h"
+#include "replay/sum_tree.h"
+#include "replay/table.h"
+
+#define TABLE_RESERVED_LIMIT (TABLE_SPARE_SLOTS / 2)
+#define TABLE_POOLED_RESERVATIONS 64u      /* kept for reuse, so that ADD allocates nothing */
+#define TABLE_POOLED_RESERVATION_ROOM 1024u /* items; larger ones are freed */
+
+struct reservation {
+    struct table *table;
+    struct reservation *next; /* in the pool */
+    uint32_t n, room;
+    uint8_t *staging; /* NULL: bytes land in slots[] */
+    size_t staging_bytes;
+    uint32_t slots[];
+};
+
+struct table {
+    struct table_config config;
+    struct storage storage;
+    struct rate_limiter limiter;
+    struct selector_order order;
+    struct selector_uniform uniform; /* SAMPLER_UNIFORM only */
+    struct sum_tree weights;         /* SAMPLER_PRIORITIZED only: p^alpha by slot */
+    struct max_tree priorities;      /* raw p by slot */
+    struct random_state random;
+    double max_priority_allowed;     /* larger ones would overflow p^alpha */
+    uint64_t drawable;               /* live items that the sampler may draw */
+    uint64_t drawable_times;         /* how often those were sampled, together */
+    uint64_t added, sampled, removed, stale_updates, updates_applied;
+    struct reservation *pool;
+    uint32_t pooled, reservations;
+    uint8_t *staging; /* one area kept for reuse */
+    size_t staging_bytes, staging_total_bytes;
+};
+
+/* Capacity, or fewer where max_bytes binds. */
+uint64_t table_effective_capacity(const struct table_config *config);
+double table_weight(const struct table *table, double priority); /* p^alpha; > 0 exactly if p > 0 */
+/* Whole-batch check; -1 with ERROR_BADPRIORITY. */
+int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error);
+bool table_is_drawable(const struct table *table, uint32_t slot);
+/* Takes a live item out of all indexes; trees need table_repair afterwards. */
+void table_remove(struct table *table, uint32_t slot);
+void table_repair(struct table *table);
+
+static inline uint64_t table_id(const struct table *table, uint32_t slot)
+{
+    return (uint64_t)table->storage.slot[slot].generation << 32 | slot; /* shard 0 */
+}
+
+/* The slot of a live item, or STORAGE_NO_SLOT when the item has left or never was. */
+static inline uint32_t table_slot(const struct table *table, uint64_t id)
+{
+    uint32_t slot = (uint32_t)id;
+    if (slot >= table->storage.slots) {
+        return STORAGE_NO_SLOT;
+    }
+    const struct slot *entry = &table->storage.slot[slot];
+    return entry->state == SLOT_LIVE && entry->generation == id >> 32 ? slot : STORAGE_NO_SLOT;
+}
+
+static inline void table_prefetch_id(const struct table *table, uint64_t id)
+{
+    uint32_t slot = (uint32_t)id;
+    if (slot < table->storage.slots) {
+        __builtin_prefetch(&table->storage.slot[slot], 1);
+        wide_tree_prefetch_leaf(&table->priorities.tree, slot);
+        if (table->config.sampler == SAMPLER_PRIORITIZED) {
+            wide_tree_prefetch_leaf(&table->weights.tree, slot);
+        }
+    }
+}
+
+#endif
