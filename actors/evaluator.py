@@ -18,7 +18,7 @@ from replay_server.actors.rollout import Stop, as_callable
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import epsilon_greedy
-from replay_server.rl.networks import make_network
+from replay_server.rl.networks import make_acting_network
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.weights import load_arrays
 
@@ -90,19 +90,19 @@ def run_evaluator(
     settings: ApexSettings,
     server_url: str,
     stop: Stop,
-    on_result: Callable[[Evaluation], None] | None = None,
+    on_result: Callable[[Evaluation, nn.Module], None] | None = None,
     *,
     patience_s: float = 30.0,
 ) -> list[Evaluation]:
     """Evaluates published weights every `eval_every_updates` learner steps until `stop`; uses one torch thread.
 
     Each result is appended, as JSON, to the list ``<table>:evaluations`` on the server, set as the hash
-    ``<table>:evaluator``, and passed to `on_result`. Versions are learner steps. Raises ConnectionLost if the server
-    stayed away for `patience_s` seconds.
+    ``<table>:evaluator``, and passed to `on_result` with the network that earned it. Versions are learner steps.
+    Raises ConnectionLost if the server stayed away for `patience_s` seconds.
     """
     stopped = as_callable(stop)
     torch.set_num_threads(1)
-    network = make_network(settings, environment_spec(settings)).eval()
+    network = make_acting_network(settings, environment_spec(settings))
     results: list[Evaluation] = []
     due = settings.eval_every_updates
     client = PersistentClient(server_url, patience_s=patience_s, stop=stopped)
@@ -122,7 +122,7 @@ def run_evaluator(
             results.append(result)
             client.call(functools.partial(_publish, settings.table, result, len(results)))
             if on_result is not None:
-                on_result(result)
+                on_result(result, network)
         return results
     finally:
         client.close()

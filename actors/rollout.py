@@ -18,7 +18,7 @@ from replay_server.rl.connection import PersistentClient, ensure_table
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
 from replay_server.rl.n_step import NStepAccumulator, TransitionBuffer
-from replay_server.rl.networks import make_network
+from replay_server.rl.networks import make_acting_network
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table, push_rows_max
@@ -103,7 +103,7 @@ class _Actor:
             actor_id, settings.actors, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent
         )
         self.spec = environment_spec(settings)
-        self.network = make_network(settings, self.spec).eval()
+        self.network = make_acting_network(settings, self.spec)
         self.table = apex_table(settings, self.spec)
         environments_seed, exploration_seed = np.random.SeedSequence([settings.seed, actor_id]).spawn(2)
         self.generator = np.random.default_rng(exploration_seed)

@@ -13,6 +13,9 @@ import replay_server as rs
 
 Result = TypeVar("Result")
 
+LOST = (ConnectionError, rs.TableNotFound, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+"""What says that the server is away, or came back without what was on it."""
+
 
 class PersistentClient:
     """Runs operations on a `replay_server.Client`; one that meets a lost connection is repeated on a new one.
@@ -47,7 +50,7 @@ class PersistentClient:
         while True:
             try:
                 return operation(self._connected())
-            except (ConnectionError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+            except LOST as error:
                 self.close()
                 now = time.monotonic()
                 gives_up_at = gives_up_at or now + self._patience_s
@@ -66,7 +69,8 @@ class PersistentClient:
 
     def _connected(self) -> rs.Client:
         if self._client is None:
-            client = rs.Client(self._server_url)
+            # Its own reconnecting is kept short, so that `stop` is looked at often.
+            client = rs.Client(self._server_url, connect_timeout=2.0, reconnect_timeout=0.5)
             self._client = client
             self._on_connect(client)
             self.reconnections += 1

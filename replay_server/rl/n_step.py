@@ -99,9 +99,7 @@ class NStepAccumulator:
         """
         needed, free = self.environments * self.n_step, out.rows - out.count
         if free < needed:
-            raise ValueError(
-                f"expected room for {needed} transitions, {free} are free; push and clear the buffer first"
-            )
+            raise ValueError(f"expected room for {needed} transitions, {free} are free; push and clear first")
         appended = self._finish_windows(observations, q_values, out)
         self._length[self._ended] = 0
 

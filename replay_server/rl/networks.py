@@ -62,10 +62,18 @@ def _convolved(size: int) -> int:
 def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwork:
     """The network for an environment, initialised from ``settings.seed`` (torch's global generator is left as it was).
 
-    Every part of a run that calls this holds the same initial weights. Images get channels_last weights, which the
-    CPU's and GPU's convolutions both prefer.
+    Every part of a run that calls this holds the same initial weights. Images get channels_last weights, which large
+    batches prefer on CPU and GPU alike; `make_acting_network` suits small ones.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         network = DuelingNetwork(spec.observation_shape, spec.num_actions, settings.hidden)
     return network.to(memory_format=torch.channels_last) if spec.is_image else network
+
+
+def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwork:
+    """As `make_network`, for forward passes over the few observations of an actor's environments on one core.
+
+    There, with Atari screens, contiguous weights are about a quarter faster than channels_last.
+    """
+    return make_network(settings, spec).to(memory_format=torch.contiguous_format).eval()

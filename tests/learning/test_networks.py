@@ -1,0 +1,91 @@
+"""The dueling network's size, outputs, initial weights, and its way through the weights codec."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.networks import DuelingNetwork, make_acting_network, make_network
+from replay_server.rl.settings import ApexSettings
+from replay_server.rl.weights import load_arrays, module_arrays
+
+ATARI = EnvironmentSpec((4, 84, 84), "uint8", 4, frames_per_step=4)
+CARTPOLE = EnvironmentSpec((4,), "float32", 2)
+
+
+def test_four_actions_make_exactly_the_published_number_of_parameters() -> None:
+    network = DuelingNetwork((4, 84, 84), 4)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 3_292_837
+
+
+def test_bytes_go_in_and_come_out_scaled_by_255() -> None:
+    network = make_network(ApexSettings(), ATARI)
+    screens = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    before = screens.clone()
+    q_values = network(screens)
+    assert q_values.shape == (3, 4)
+    assert torch.equal(screens, before)
+    features = network.body(screens.float() / 255)
+    advantage = network.advantage(features)
+    expected = network.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(q_values, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_float_screens_are_not_scaled_in_place() -> None:
+    network = make_network(ApexSettings(), ATARI)
+    screens = torch.full((1, 4, 84, 84), 255.0)
+    network(screens)
+    assert screens.max() == 255.0
+
+
+def test_advantages_are_centred_on_the_value() -> None:
+    network = make_network(ApexSettings(), CARTPOLE)
+    observations = torch.randn(5, 4)
+    mean = network(observations).mean(dim=1, keepdim=True)
+    torch.testing.assert_close(mean, network.value(network.body(observations)), rtol=1e-4, atol=1e-5)
+
+
+def test_every_part_of_a_run_starts_from_the_same_weights_and_seeds_nothing_else() -> None:
+    torch.manual_seed(123)
+    expected = torch.rand(3)
+    torch.manual_seed(123)
+    first, second = make_network(ApexSettings(seed=7), CARTPOLE), make_acting_network(ApexSettings(seed=7), CARTPOLE)
+    assert torch.equal(torch.rand(3), expected)
+    other = make_network(ApexSettings(seed=8), CARTPOLE)
+    for name, array in module_arrays(first).items():
+        np.testing.assert_array_equal(array, module_arrays(second)[name])
+    assert any((array != module_arrays(other)[name]).any() for name, array in module_arrays(first).items())
+
+
+@pytest.mark.parametrize("spec", [ATARI, CARTPOLE], ids=["atari", "cartpole"])
+def test_weights_survive_the_way_through_arrays_and_memory_formats(spec: EnvironmentSpec) -> None:
+    source = make_network(ApexSettings(seed=1), spec)
+    target = make_acting_network(ApexSettings(seed=2), spec)
+    arrays = {name: array.copy() for name, array in module_arrays(source).items()}
+    for array in arrays.values():
+        assert array.flags.c_contiguous
+        array.flags.writeable = False
+    load_arrays(target, arrays)
+    observations = torch.zeros((2, *spec.observation_shape), dtype=getattr(torch, spec.observation_dtype))
+    torch.testing.assert_close(target(observations), source(observations), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_of_another_network_are_refused_before_anything_is_changed() -> None:
+    network = make_network(ApexSettings(), CARTPOLE)
+    before = {name: array.copy() for name, array in module_arrays(network).items()}
+    wider = module_arrays(make_network(ApexSettings(hidden=64), CARTPOLE))
+    with pytest.raises(ValueError, match="expected shape"):
+        load_arrays(network, wider)
+    with pytest.raises(ValueError, match="missing"):
+        load_arrays(network, {})
+    for name, array in module_arrays(network).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_observations_that_are_neither_vectors_nor_images_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 \\(vector\\) or 3 \\(image\\)"):
+        DuelingNetwork((4, 4), 2)
+    with pytest.raises(ValueError, match="36×36"):
+        DuelingNetwork((4, 20, 20), 2)

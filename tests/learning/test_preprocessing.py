@@ -1,0 +1,143 @@
+"""What reaches network and table: screens, rewards, ends, lost lives, resets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.preprocessing import clip_rewards
+from replay_server.rl.settings import ApexSettings
+
+BREAKOUT = ApexSettings(env="ALE/Breakout-v5")
+
+
+def seed(value: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(value)
+
+
+def test_rewards_are_clipped_for_the_learner_only_where_asked() -> None:
+    rewards = np.array([-7.0, 0.5, 4.0])
+    assert clip_rewards(rewards, 1.0).tolist() == [-1.0, 0.5, 1.0]
+    assert clip_rewards(rewards, None).tolist() == [-7.0, 0.5, 4.0]
+
+
+def test_atari_spec_is_stacked_bytes_and_the_minimal_action_set() -> None:
+    spec = environment_spec(BREAKOUT)
+    assert (spec.observation_shape, spec.observation_dtype) == ((4, 84, 84), "uint8")
+    assert (spec.num_actions, spec.frames_per_step, spec.is_image) == (4, 4, True)
+
+
+def test_vector_spec_is_float32() -> None:
+    spec = environment_spec(ApexSettings(env="CartPole-v1"))
+    assert (spec.observation_shape, spec.observation_dtype) == ((4,), "float32")
+    assert (spec.num_actions, spec.frames_per_step, spec.is_image) == (2, 1, False)
+
+
+def test_continuous_actions_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="discrete actions"):
+        environment_spec(ApexSettings(env="Pendulum-v1"))
+
+
+def test_breakout_reports_lost_lives_fires_and_resets_one_step_after_the_end() -> None:
+    environments = make_environments(BREAKOUT, 4, seed(0))
+    generator = np.random.default_rng(0)
+    lost, ended, fired = np.zeros(4, int), np.zeros(4, int), 0
+    previous = environments.reset()
+    assert (previous.shape, previous.dtype) == ((4, 4, 84, 84), np.uint8)
+    was_over = np.zeros(4, bool)
+    for _ in range(700):
+        kept = previous.copy()
+        chosen = generator.choice([0, 2, 3], size=4)
+        actions = environments.forced(chosen)
+        fired += int((actions == 1).sum())
+        step = environments.step(actions)
+        np.testing.assert_array_equal(previous, kept, err_msg="earlier observations stay as they were")
+        assert (step.ignored == was_over).all()
+        assert not (step.lost_life & (step.terminated | step.truncated | step.ignored)).any()
+        assert (step.rewards[step.ignored] == 0).all()
+        lost[~was_over] += step.lost_life[~was_over]
+        was_over = step.terminated | step.truncated
+        for environment in np.flatnonzero(was_over):
+            assert lost[environment] == 4, "a game of 5 lives: 4 are lost before its end"
+            lost[environment] = 0
+        ended += was_over
+        previous = step.observations
+    environments.close()
+    assert ended.min() >= 1
+    assert fired >= 4 * ended.sum()
+
+
+def test_breakout_without_a_chosen_fire_goes_on_after_each_lost_life() -> None:
+    environments = make_environments(ApexSettings(env="ALE/Breakout-v5", noop_max=0), 1, seed(1))
+    environments.reset()
+    over = False
+    for _ in range(1_000):  # 5 balls that nobody hits are over within some hundred steps
+        over = over or bool(environments.step(environments.forced(np.zeros(1, np.int64))).terminated[0])
+    environments.close()
+    assert over
+
+
+def test_a_frame_limit_truncates_and_does_not_terminate() -> None:
+    settings = ApexSettings(env="ALE/Pong-v5", max_frames_per_episode=400)
+    environments = make_environments(settings, 2, seed(2))
+    environments.reset()
+    for _ in range(101):
+        step = environments.step(np.zeros(2, np.int64))
+        if step.truncated.any():
+            break
+    environments.close()
+    assert step.truncated.any()
+    assert not step.terminated.any()
+
+
+def test_scores_are_unclipped_and_whole_games() -> None:
+    environments = make_environments(ApexSettings(env="ALE/SpaceInvaders-v5"), 2, seed(3))
+    environments.reset()
+    scores, running, finished = EpisodeScores(2), np.zeros(2), []
+    generator = np.random.default_rng(1)
+    largest = 0.0
+    for _ in range(900):
+        step = environments.step(environments.forced(generator.integers(6, size=2)))
+        running += step.rewards
+        largest = max(largest, step.rewards.max())
+        for environment, score in scores.add(step):
+            assert score == running[environment]
+            running[environment] = 0.0
+            finished.append(score)
+    environments.close()
+    assert finished
+    assert largest > 1.0
+
+
+def test_cartpole_shows_its_final_observation_and_then_ignores_one_action() -> None:
+    environments = make_environments(ApexSettings(env="CartPole-v1"), 3, seed(4))
+    observations = environments.reset()
+    assert (observations.shape, observations.dtype) == ((3, 4), np.float32)
+    was_over = np.zeros(3, bool)
+    ends = 0
+    for _ in range(100):
+        step = environments.step(np.zeros(3, np.int64))
+        assert (step.ignored == was_over).all()
+        was_over = step.terminated | step.truncated
+        out_of_bounds = (np.abs(step.observations[:, 2]) > 0.2094) | (np.abs(step.observations[:, 0]) > 2.4)
+        assert (out_of_bounds == step.terminated).all()
+        assert (np.abs(step.observations[step.ignored]) <= 0.05).all(), "a fresh start"
+        ends += int(was_over.sum())
+    environments.close()
+    assert ends >= 6
+
+
+def test_the_same_seed_plays_the_same_games() -> None:
+    def screens(value: int) -> np.ndarray:
+        environments = make_environments(BREAKOUT, 2, seed(value))
+        environments.reset()
+        last = np.empty(0)
+        for action in [1, 2, 2, 3, 0] * 6:
+            last = environments.step(np.full(2, action)).observations
+        environments.close()
+        return last
+
+    np.testing.assert_array_equal(screens(5), screens(5))
+    assert (screens(5) != screens(6)).any()
