@@ -1,0 +1,56 @@
+/* cdef: all that Python may call of the core; read by cffi, which understands no preprocessor. The declarations repeat
+ * replay/table.h and base/error.h, and the generated C is compiled against those headers, so a difference does not build. */
+
+enum error_code {
+    ERROR_NONE, ERROR_GENERIC, ERROR_NOTABLE, ERROR_EXISTS, ERROR_BADSCHEMA, ERROR_BADSHAPE, ERROR_BADPRIORITY,
+    ERROR_TIMEOUT, ERROR_LIMIT, ERROR_STALEVERSION, ...
+};
+
+struct error {
+    enum error_code code;
+    char message[480];
+};
+
+const char *error_code_name(enum error_code code);
+
+struct table;
+struct reservation;
+struct table_config { ...; };
+
+struct table_info {
+    uint64_t size, capacity, bytes;
+    uint64_t added, sampled, removed, stale_updates, updates_applied;
+    uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
+    double max_priority;
+    double total_priority;
+};
+
+int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length,
+                       struct error *error);
+
+struct table *table_new(const struct table_config *config, struct error *error);
+void table_free(struct table *table);
+void table_info(const struct table *table, struct table_info *info);
+void table_reset(struct table *table);
+void table_seed(struct table *table, uint64_t seed);
+
+int table_can_add(const struct table *table, uint64_t n, struct error *error);
+int table_can_sample(const struct table *table, uint64_t n, struct error *error);
+
+struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);
+void reservation_fill(struct reservation *reservation, uint32_t column, const void *items);
+void reservation_release(struct reservation *reservation);
+int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
+                 struct error *error);
+
+int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, uint64_t *ids, double *probabilities,
+                 float *weights, struct error *error);
+void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
+int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
+              struct error *error);
+void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
+
+int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
+                 uint64_t *stale, struct error *error);
+uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);
+int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);

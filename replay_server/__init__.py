@@ -1,0 +1,74 @@
+"""A replay server for distributed reinforcement learning.
+
+`Buffer` in process, `Server` in a child process, `Client` by URL: one set of tables, one set of methods.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from .batch import Batch
+from .client import Client
+from .errors import (
+    ConnectionLost,
+    LimitExceeded,
+    PriorityError,
+    ReplayError,
+    SchemaError,
+    ServerError,
+    StaleVersion,
+    TableNotFound,
+    Timeout,
+)
+from .sampler import Sampler
+from .server import Server
+from .table import Column, Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Table, Uniform
+
+if TYPE_CHECKING:
+    from . import aio
+    from .buffer import Buffer
+
+try:
+    __version__ = importlib.metadata.version("replay-server")
+except importlib.metadata.PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Batch",
+    "Buffer",
+    "Client",
+    "Column",
+    "ConnectionLost",
+    "Fifo",
+    "LimitExceeded",
+    "MinSize",
+    "Prioritized",
+    "PriorityError",
+    "Queue",
+    "ReplayError",
+    "SampleToInsertRatio",
+    "Sampler",
+    "SchemaError",
+    "Server",
+    "ServerError",
+    "StaleVersion",
+    "Table",
+    "TableNotFound",
+    "Timeout",
+    "Uniform",
+    "aio",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`Buffer` and `aio` are imported when first asked for: a client needs neither the native core nor asyncio."""
+    if name == "Buffer":
+        value = importlib.import_module(".buffer", __name__).Buffer
+    elif name == "aio":
+        value = importlib.import_module(".aio", __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

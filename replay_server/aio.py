@@ -1,0 +1,419 @@
+"""The asyncio twin of the client: the same methods, to be awaited; runs on uvloop as on asyncio's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from . import commands
+from .batch import Batch, check_out, new_batch
+from .codec import Reading, encode_command
+from .commands import Command, SignatureChanged, greet
+from .connection import Address, ReadBuffer, set_options
+from .errors import ConnectionLost, ReplayError, SchemaError
+from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
+
+if TYPE_CHECKING:
+    import redis.asyncio
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` on uvloop where it is installed, on asyncio's own loop where not."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    loop = uvloop.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+class _Connection:
+    """One connection, one request at a time. After any failure but an error reply `usable` is False."""
+
+    def __init__(self, address: Address, socket_timeout: float) -> None:
+        self._address, self._timeout = address, socket_timeout
+        self._loop = asyncio.get_running_loop()
+        self._buffer = ReadBuffer()
+        self._socket: socket.socket | None = None
+        self.usable = True
+
+    async def open(self, connect_timeout: float) -> None:
+        address = self._address
+        try:
+            if address.path is not None:
+                family, target = socket.AF_UNIX, address.path
+            else:
+                found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                family, target = found[0][0], found[0][4]
+            self._socket = opened = socket.socket(family, socket.SOCK_STREAM)
+            opened.setblocking(False)
+            await asyncio.wait_for(self._loop.sock_connect(opened, target), connect_timeout)
+            if address.path is None:
+                set_options(opened)
+        except (OSError, asyncio.TimeoutError) as error:
+            self.close()
+            sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
+            raise ConnectionLost(f"cannot connect to {address}: {sentence}. Is the server running?") from error
+        except BaseException:
+            self.close()
+            raise
+        try:
+            await self.execute(greet(address.username, address.password))
+        except BaseException:
+            self.close()
+            raise
+
+    async def execute(self, command: Command[T]) -> T:
+        self.usable = False  # a cancelled exchange leaves bytes behind: the connection is not used again
+        try:
+            for buffer in encode_command(command.arguments):
+                await self._within(self._loop.sock_sendall(self._socket, buffer), self._timeout)
+            wait = None if command.wait_s is None else command.wait_s + self._timeout
+            result = await self._receive(command.read(), wait)
+        except (OSError, asyncio.TimeoutError) as error:
+            if isinstance(error, ReplayError):
+                raise
+            sentence = getattr(error, "strerror", None) or str(error) or "no progress in time"
+            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
+        self.usable = True
+        if isinstance(result, ReplayError):
+            raise result
+        return result
+
+    async def _receive(self, reading: Reading[T], wait: float | None) -> T:
+        wanted = next(reading)
+        try:
+            while True:
+                if wanted is None:
+                    while (line := self._buffer.line()) is None:
+                        self._buffer.end += await self._some(self._buffer.space(), wait)
+                        wait = self._timeout  # the command's own wait is over once bytes come
+                    wanted = reading.send(line)
+                else:
+                    filled = self._buffer.take(wanted)
+                    while filled < len(wanted):
+                        filled += await self._some(wanted[filled:], self._timeout)
+                    while not self._buffer.skip_line_end():
+                        self._buffer.end += await self._some(self._buffer.space(), self._timeout)
+                    wanted = reading.send(b"")
+        except StopIteration as stop:
+            return stop.value
+
+    async def _some(self, target: memoryview, wait: float | None) -> int:
+        count = await self._within(self._loop.sock_recv_into(self._socket, target), wait)
+        if count == 0:
+            raise ConnectionResetError("the server closed the connection")
+        return count
+
+    @staticmethod
+    async def _within(work: Any, seconds: float | None) -> Any:
+        return await work if seconds is None else await asyncio.wait_for(work, seconds)
+
+    def gone(self) -> bool:
+        """Whether the server has closed an idle connection, as far as can be seen without sending."""
+        assert self._socket is not None
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) == b""
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self.usable = False
+        if self._socket is not None:
+            self._socket.close()
+
+
+class Client:
+    """`replay_server.Client` for asyncio: arguments, results and errors are the same; see there.
+
+    Each running command has a connection of its own, so any number of tasks may share a client. A cancelled command
+    closes its connection: whether a cancelled `add` was stored is not known.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout: float = 5.0,
+        socket_timeout: float = 60.0,
+        reconnect_timeout: float = 5.0,
+    ) -> None:
+        self._address = Address.parse(url)
+        self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
+        self._idle: list[_Connection] = []
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._tables: dict[str, Table] = {}
+        self._redis: redis.asyncio.Redis | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"aio.Client({str(self._address)!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL that the client was made with."""
+        return self._address.url
+
+    @property
+    def redis(self) -> redis.asyncio.Redis:
+        """A redis-py asyncio client of the same server."""
+        if self._redis is None:
+            import redis.asyncio
+
+            self._redis = redis.asyncio.Redis.from_url(self._address.url)
+        return self._redis
+
+    async def close(self) -> None:
+        """Closes every connection; commands that wait raise `ConnectionLost`."""
+        self._closed = True
+        current = asyncio.current_task()
+        waiting = [task for task in self._running if task is not current]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._redis is not None:
+            await self._redis.aclose()
+
+    async def _acquire(self, deadline: float) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.gone():
+                return connection
+            connection.close()
+        delay = 0.02
+        while True:
+            connection = _Connection(self._address, self._timeouts[1])
+            try:
+                await connection.open(self._timeouts[0])
+                return connection
+            except ConnectionLost:
+                if time.monotonic() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, 0.5)
+
+    async def _attempts(self, command: Command[T]) -> T:
+        deadline = time.monotonic() + self._timeouts[2]
+        while True:
+            connection = await self._acquire(deadline)
+            try:
+                return await connection.execute(command)
+            except ConnectionLost:
+                if not command.repeatable:
+                    raise
+                if command.wait_s is None or command.wait_s > 0:
+                    deadline = max(deadline, time.monotonic() + self._timeouts[2])
+                if time.monotonic() > deadline:
+                    raise
+            finally:
+                if connection.usable and not self._closed:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    async def _run(self, command: Command[T]) -> T:
+        """Runs a command in a task of its own, so that `close` can end it without cancelling the caller's task."""
+        if self._closed:
+            raise ConnectionLost(f"{command.what}: the client of {self._address} is closed")
+        task = asyncio.ensure_future(self._attempts(command))
+        self._running.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._closed and task.cancelled():
+                raise ConnectionLost(f"{command.what}: the client of {self._address} was closed") from None
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ReplayError):
+                await task
+            raise
+        finally:
+            self._running.discard(task)
+
+    async def _known(self, name: str) -> Table:
+        table = self._tables.get(name)
+        return await self.table(name) if table is None else table
+
+    # ---- tables ------------------------------------------------------------------------------------------------------
+
+    async def create_table(self, table: Table) -> None:
+        """See `replay_server.Client.create_table`."""
+        await self._run(commands.create(table))
+        self._tables.pop(table.name, None)
+
+    async def tables(self) -> list[str]:
+        """See `replay_server.Client.tables`."""
+        return await self._run(commands.tables())
+
+    async def table(self, name: str) -> Table:
+        """See `replay_server.Client.table`."""
+        self._tables.pop(name, None)
+        table = await self._run(commands.spec(name))
+        self._tables[name] = table
+        return table
+
+    async def drop_table(self, name: str) -> None:
+        """See `replay_server.Client.drop_table`."""
+        await self._run(commands.drop(name))
+        self._tables.pop(name, None)
+
+    async def configure(
+        self,
+        name: str,
+        *,
+        rate_limiter: RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """See `replay_server.Client.configure`."""
+        given = {"rate_limiter": rate_limiter, "max_times_sampled": max_times_sampled, "max_bytes": max_bytes}
+        await self._run(commands.configure(name, {key: value for key, value in given.items() if value is not None}))
+        self._tables.pop(name, None)
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """See `replay_server.Client.info`."""
+        return await self._run(commands.info(name))
+
+    async def reset(self, name: str) -> None:
+        """See `replay_server.Client.reset`."""
+        await self._run(commands.reset(name))
+
+    async def checkpoint(self) -> str:
+        """See `replay_server.Client.checkpoint`."""
+        return await self._run(commands.checkpoint())
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    async def add(
+        self, name: str, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None
+    ) -> np.ndarray:
+        """See `replay_server.Client.add`."""
+        table = await self._known(name)
+        try:
+            return await self._add(table, data, priorities, timeout)
+        except SchemaError:
+            if (current := await self.table(name)).signature == table.signature:
+                raise
+        return await self._add(current, data, priorities, timeout)
+
+    async def _add(self, table: Table, data: Mapping[str, Any], priorities: Any, timeout: float | None) -> np.ndarray:
+        count, columns = check_columns(table, data)
+        checked = None if priorities is None else check_priorities(priorities, count)
+        if count == 0:
+            return np.empty(0, np.uint64)
+        return await self._run(commands.add(table, count, columns, checked, timeout))
+
+    async def sample(
+        self,
+        name: str,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        timeout: float | None = None,
+        out: Batch | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Batch:
+        """See `replay_server.Client.sample`."""
+        for attempt in (0, 1):
+            table = await self._known(name)
+            try:
+                if out is not None:
+                    check_out(out, table, batch_size, columns)
+                batch = new_batch(table, batch_size, columns) if out is None else out
+                beta = importance_sampling_exponent
+                return await self._run(commands.sample(table, batch_size, beta, timeout, batch, columns))
+            except SchemaError as error:
+                changed = (await self.table(name)).signature != table.signature
+                if attempt or not (changed or isinstance(error, SignatureChanged)):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def get(self, name: str, ids: Any) -> Batch:
+        """See `replay_server.Client.get`."""
+        checked = check_ids(ids)
+        for attempt in (0, 1):
+            table = await self._known(name)
+            try:
+                return await self._run(commands.get(table, checked, new_batch(table, len(checked))))
+            except SignatureChanged:
+                if attempt:
+                    raise
+                await self.table(name)
+        raise AssertionError("unreachable")
+
+    async def update_priorities(self, name: str, ids: Any, priorities: Any) -> tuple[int, int]:
+        """See `replay_server.Client.update_priorities`."""
+        checked = check_ids(ids)
+        return await self._run(commands.update(name, checked, check_priorities(priorities, len(checked))))
+
+    async def delete(self, name: str, ids: Any) -> int:
+        """See `replay_server.Client.delete`."""
+        return await self._run(commands.delete(name, check_ids(ids)))
+
+    @contextlib.asynccontextmanager
+    async def sampler(
+        self,
+        name: str,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        prefetch: int = 2,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> AsyncIterator[AsyncIterator[Batch]]:
+        """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task."""
+        ready: asyncio.Queue[Batch | BaseException] = asyncio.Queue(maxsize=prefetch)
+
+        async def fill() -> None:
+            try:
+                while True:
+                    await ready.put(
+                        await self.sample(name, batch_size, importance_sampling_exponent, timeout, None, columns)
+                    )
+            except ReplayError as error:
+                await ready.put(error)
+
+        async def batches() -> AsyncIterator[Batch]:
+            while not isinstance(item := await ready.get(), BaseException):
+                yield item
+            raise item
+
+        task = asyncio.ensure_future(fill())
+        try:
+            yield batches()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # ---- weights -----------------------------------------------------------------------------------------------------
+
+    async def publish_weights(self, key: str, arrays: Mapping[str, Any], version: int | None = None) -> int:
+        """See `replay_server.Client.publish_weights`."""
+        return await self._run(commands.publish_weights(key, arrays, version))
+
+    async def fetch_weights(self, key: str, newer_than: int | None = None) -> tuple[int, dict[str, np.ndarray]] | None:
+        """See `replay_server.Client.fetch_weights`."""
+        return await self._run(commands.fetch_weights(key, newer_than))

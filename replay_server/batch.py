@@ -1,0 +1,109 @@
+"""A sampled batch, and the pool that lets a background sampler reuse batches that the caller has dropped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import SchemaError
+from .table import Table
+
+
+@dataclass(eq=False)
+class Batch:
+    """N sampled items. The arrays belong to the caller.
+
+    Attributes:
+        data: column name → array (N, *column.shape) of the column's dtype.
+        ids: uint64 (N,), to hand back to `update_priorities`.
+        probabilities: float64 (N,), with which each item was drawn.
+        weights: float32 (N,), (size · P)^−β divided by the batch's maximum.
+    """
+
+    data: dict[str, np.ndarray]
+    ids: np.ndarray
+    probabilities: np.ndarray
+    weights: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def arrays(self) -> list[np.ndarray]:
+        """ids, probabilities, weights, then the columns."""
+        return [self.ids, self.probabilities, self.weights, *self.data.values()]
+
+
+def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) -> Batch:
+    """An uninitialised batch of `count` items of a table, of the named columns (None: all).
+
+    Raises:
+        SchemaError: the table has no such column.
+    """
+    names = list(table.signature) if columns is None else list(columns)
+    if unknown := [name for name in names if name not in table.signature]:
+        raise SchemaError(
+            f"table {table.name!r} has no column {unknown[0]!r}: expected some of {', '.join(table.signature)}"
+        )
+    signature = table.signature
+    return Batch(
+        {name: np.empty((count, *signature[name].shape), signature[name].dtype) for name in names},
+        np.empty(count, np.uint64),
+        np.empty(count, np.float64),
+        np.empty(count, np.float32),
+    )
+
+
+def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | None = None) -> None:
+    """Checks that a sample of `count` items can be received into `out`.
+
+    Raises:
+        SchemaError: an array is missing, read-only, not C-contiguous, or of another dtype or shape.
+    """
+    names = list(table.signature) if columns is None else list(columns)
+    if list(out.data) != names:
+        raise SchemaError(f"out has the columns {', '.join(out.data)}; expected {', '.join(names)}")
+    expected = [("ids", out.ids, "uint64", (count,)), ("probabilities", out.probabilities, "float64", (count,))]
+    expected.append(("weights", out.weights, "float32", (count,)))
+    for name in names:
+        column = table.signature[name]
+        expected.append((name, out.data[name], column.dtype, (count, *column.shape)))
+    for name, array, dtype, shape in expected:
+        if array.dtype != np.dtype(dtype) or array.shape != shape or not array.flags.c_contiguous:
+            raise SchemaError(
+                f"out's {name!r} must be a C-contiguous {dtype} of shape {shape}, got {array.dtype} of {array.shape}"
+            )
+        if not array.flags.writeable:
+            raise SchemaError(f"out's {name!r} is read-only: samples are received into it")
+
+
+class BatchPool:
+    """Arrays of batches, used again once nobody outside refers to any of them.
+
+    A batch, a view, a memoryview or a tensor made from an array each hold a reference to it, so arrays are reused only
+    when nothing can see their bytes any more: the caller need neither copy nor give back.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sets: list[tuple[list[np.ndarray], list[str]]] = []
+        lone = [np.empty(0)]
+        self._lone_references = sys.getrefcount(lone[0])
+
+    def take(self, table: Table, count: int, columns: Iterable[str] | None = None) -> Batch:
+        """A batch whose arrays nobody else refers to; new arrays where all of the pool's are in use."""
+        for arrays, names in self._sets:
+            if all(sys.getrefcount(arrays[i]) == self._lone_references for i in range(len(arrays))):
+                batch = Batch(dict(zip(names, arrays[3:], strict=True)), *arrays[:3])
+                try:
+                    check_out(batch, table, count, columns)
+                except SchemaError:  # the table was made anew with other columns
+                    self._sets.clear()
+                    break
+                return batch
+        batch = new_batch(table, count, columns)
+        if len(self._sets) < self._size:
+            self._sets.append((batch.arrays(), list(batch.data)))
+        return batch

@@ -1,0 +1,316 @@
+"""A table in this process: the native core without server or sockets, with the methods of the client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+
+from ._native import ffi, lib
+from .batch import Batch, check_out, new_batch
+from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
+from .sampler import Sampler
+from .table import RateLimiter, Table, check_columns, check_ids, check_priorities, limiter_map
+
+T = TypeVar("T")
+
+_INFO_FIELDS = (
+    "size",
+    "capacity",
+    "bytes",
+    "added",
+    "sampled",
+    "removed",
+    "stale_updates",
+    "updates_applied",
+    "reserved_slots",
+    "pinned_slots",
+    "free_slots",
+    "retired_slots",
+    "item_bytes",
+    "max_priority",
+    "total_priority",
+)  # fmt: skip
+
+
+def _pointer(c_type: str, array: np.ndarray) -> Any:
+    """An array's memory as a C pointer; the pointer keeps the array alive."""
+    return ffi.from_buffer(f"{c_type}[]", array)
+
+
+class Buffer:
+    """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
+
+    Any number of threads may share it: every call takes the table for itself, and waits without it.
+
+    Args:
+        table: what it holds.
+
+    Raises:
+        SchemaError: the core refuses the table's spec.
+        LimitExceeded: there is no memory for it.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting_add = self._waiting_sample = 0
+        self._error = ffi.new("struct error *")
+        self._columns = {name: index for index, name in enumerate(table.signature)}
+        config = ffi.new("struct table_config *")
+        spec = table.pack()
+        if lib.table_config_parse(config, ffi.NULL, spec, len(spec), self._error) != 0:
+            raise self._refusal()
+        core = lib.table_new(config, self._error)
+        if core == ffi.NULL:
+            raise self._refusal()
+        self._core = ffi.gc(core, lib.table_free)
+        self._slots = np.empty(0, np.uint32)
+
+    def __repr__(self) -> str:
+        return f"Buffer({self._table.name!r}, capacity={self._table.capacity})"
+
+    def __len__(self) -> int:
+        return self.info()["size"]
+
+    @property
+    def table(self) -> Table:
+        """What the buffer was made with, changes by `configure` included."""
+        return self._table
+
+    def _refusal(self) -> ReplayError:
+        message = ffi.string(self._error.message).decode("utf-8", "replace")
+        return error_from_core(ffi.string(lib.error_code_name(self._error.code)).decode(), message)
+
+    def _check(self, status: int) -> None:
+        if status != 0:
+            raise self._refusal()
+
+    def _waited(
+        self, what: str, timeout: float | None, attempt: Callable[[], T], cancelled: threading.Event | None
+    ) -> T:
+        """Tries until the table admits it or time is up; the lock is held, and given up while waiting."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return attempt()
+            except Timeout as error:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    after = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
+                    raise Timeout(f"{what} {after}: {error.reason}", error.reason) from None
+                if cancelled is not None and cancelled.is_set():
+                    raise ConnectionLost(f"{what}: the sampler was closed") from None
+                self._changed.wait(left)
+
+    def _notify(self) -> None:
+        if self._waiting_add or self._waiting_sample:
+            self._changed.notify_all()
+
+    def _scratch(self, count: int) -> Any:
+        if len(self._slots) < count:
+            self._slots = np.empty(count, np.uint32)
+        return _pointer("uint32_t", self._slots)
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    def add(self, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None) -> np.ndarray:
+        """Adds N items, all or none; their ids, uint64 (N,). See `replay_server.Client.add`."""
+        count, columns = check_columns(self._table, data)
+        checked = None if priorities is None else check_priorities(priorities, count)
+        ids = np.empty(count, np.uint64)
+        if count == 0:
+            return ids
+        raw = ffi.NULL if checked is None else _pointer("double", checked)
+        with self._lock:
+            self._waiting_add += 1
+            try:
+                what = f"add of {count} to {self._table.name!r}"
+                self._waited(what, timeout, lambda: self._add_now(count, columns, raw, ids), None)
+            finally:
+                self._waiting_add -= 1
+            self._notify()
+        return ids
+
+    def _add_now(self, count: int, columns: Sequence[np.ndarray], raw: Any, ids: np.ndarray) -> None:
+        # Asked first, so that a wait copies nothing.
+        self._check(lib.table_can_add(self._core, count, self._error))
+        reservation = lib.table_reserve(self._core, count, self._error)
+        if reservation == ffi.NULL:
+            raise self._refusal()
+        for index, column in enumerate(columns):
+            lib.reservation_fill(reservation, index, _pointer("uint8_t", column.reshape(-1).view(np.uint8)))
+        if lib.table_commit(self._core, reservation, raw, _pointer("uint64_t", ids), self._error) != 0:
+            refusal = self._refusal()
+            lib.reservation_release(reservation)
+            raise refusal
+
+    def sample(
+        self,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        timeout: float | None = None,
+        out: Batch | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Batch:
+        """Draws a batch. See `replay_server.Client.sample`."""
+        return self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, None)
+
+    def _sample(
+        self,
+        batch_size: int,
+        beta: float,
+        timeout: float | None,
+        out: Batch | None,
+        columns: Sequence[str] | None,
+        cancelled: threading.Event | None,
+    ) -> Batch:
+        if out is None:
+            batch = new_batch(self._table, batch_size, columns)
+        else:
+            check_out(out, self._table, batch_size, columns)
+            batch = out
+        with self._lock:
+            self._waiting_sample += 1
+            try:
+                what = f"sample of {batch_size} from {self._table.name!r}"
+                self._waited(what, timeout, lambda: self._sample_now(batch, float(beta)), cancelled)
+            finally:
+                self._waiting_sample -= 1
+            self._notify()
+        return batch
+
+    def _sample_now(self, batch: Batch, beta: float) -> None:
+        count = len(batch)
+        slots = self._scratch(count)
+        status = lib.table_sample(
+            self._core,
+            count,
+            beta,
+            slots,
+            _pointer("uint64_t", batch.ids),
+            _pointer("double", batch.probabilities),
+            _pointer("float", batch.weights),
+            self._error,
+        )
+        self._check(status)
+        self._gather(batch, slots, count)
+
+    def _gather(self, batch: Batch, slots: Any, count: int) -> None:
+        """Copies the columns of pinned slots and unpins them."""
+        for name, array in batch.data.items():
+            target = ffi.from_buffer(array)
+            lib.table_gather(self._core, self._columns[name], slots, count, target)
+        lib.table_unpin(self._core, slots, count)
+
+    def get(self, ids: Any) -> Batch:
+        """The live items of those ids. See `replay_server.Client.get`."""
+        checked = check_ids(ids)
+        count = len(checked)
+        batch = new_batch(self._table, count)
+        batch.ids[:] = checked
+        batch.weights.fill(1.0)
+        if count:
+            with self._lock:
+                slots = self._scratch(count)
+                probabilities = _pointer("double", batch.probabilities)
+                status = lib.table_get(
+                    self._core, count, _pointer("uint64_t", checked), slots, probabilities, self._error
+                )
+                self._check(status)
+                self._gather(batch, slots, count)
+        return batch
+
+    def update_priorities(self, ids: Any, priorities: Any) -> tuple[int, int]:
+        """Sets priorities; how many were applied, how many stale. See `replay_server.Client.update_priorities`."""
+        checked = check_ids(ids)
+        raw = check_priorities(priorities, len(checked))
+        counts = ffi.new("uint64_t[2]")
+        with self._lock:
+            status = lib.table_update(
+                self._core,
+                len(checked),
+                _pointer("uint64_t", checked),
+                _pointer("double", raw),
+                counts,
+                counts + 1,
+                self._error,
+            )
+            self._check(status)
+            self._notify()
+        return int(counts[0]), int(counts[1])
+
+    def delete(self, ids: Any) -> int:
+        """Removes items; how many of the ids were live."""
+        checked = check_ids(ids)
+        with self._lock:
+            count = lib.table_delete(self._core, len(checked), _pointer("uint64_t", checked))
+            self._notify()
+        return int(count)
+
+    def sampler(
+        self,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        prefetch: int = 2,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Sampler:
+        """An endless iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
+        cancelled = threading.Event()
+
+        def cancel() -> None:
+            cancelled.set()
+            with self._lock:
+                self._changed.notify_all()
+
+        def draw(beta: float, out: Batch) -> Batch:
+            return self._sample(batch_size, beta, timeout, out, columns, cancelled)
+
+        beta = importance_sampling_exponent
+        return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns)
+
+    # ---- the table ---------------------------------------------------------------------------------------------------
+
+    def configure(
+        self,
+        *,
+        rate_limiter: RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Changes the table; None leaves a value as it is. See `replay_server.Client.configure`."""
+        given = {"rate_limiter": rate_limiter, "max_times_sampled": max_times_sampled, "max_bytes": max_bytes}
+        changes = {key: value for key, value in given.items() if value is not None}
+        fields: dict[str, Any] = dict(changes)
+        if rate_limiter is not None:
+            fields["rate_limiter"] = limiter_map(rate_limiter)
+        packed = msgpack.packb(fields)
+        with self._lock:
+            self._check(lib.table_configure(self._core, packed, len(packed), self._error))
+            self._table = Table(**{**vars(self._table), **changes})
+            self._changed.notify_all()
+
+    def info(self) -> dict[str, Any]:
+        """Counters and state. See `replay_server.Client.info`."""
+        core = ffi.new("struct table_info *")
+        with self._lock:
+            lib.table_info(self._core, core)
+            fields = {name: getattr(core, name) for name in _INFO_FIELDS}
+            blocked = lib.table_can_sample(self._core, 1, self._error) != 0
+            fields["reason"] = ffi.string(self._error.message).decode("utf-8", "replace") if blocked else ""
+            # An add or a sample that runs holds the lock, so whoever is counted here waits.
+            fields["waiting_add"], fields["waiting_sample"] = self._waiting_add, self._waiting_sample
+            fields["waiting"] = self._waiting_add + self._waiting_sample
+        return fields
+
+    def reset(self) -> None:
+        """Removes every item; ids stay unique."""
+        with self._lock:
+            lib.table_reset(self._core)
+            self._notify()

@@ -1,0 +1,171 @@
+"""The command `replay-server`: `serve` becomes the native server; every other subcommand is imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from . import __version__
+from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
+from .errors import ServerError
+from .server import TRANSPORTS, find_executable, server_arguments, setup_message
+
+EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
+
+SUBCOMMANDS = {
+    "serve": "run a server",
+    "apex": "the whole Ape-X job on one machine",
+    "actor": "one Ape-X actor for a server elsewhere",
+    "learner": "the Ape-X learner for a server elsewhere",
+    "bench": "measure this server and others",
+}
+_ELSEWHERE = {
+    "apex": ("replay_server.jobs.apex", "main_apex"),
+    "actor": ("replay_server.jobs.parts", "main_actor"),
+    "learner": ("replay_server.jobs.parts", "main_learner"),
+    "bench": ("replay_server.bench.main", "main"),
+}
+_LATER = ("train", "top", "dashboard", "doctor")
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10}{text}" for name, text in SUBCOMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: replay-server SUBCOMMAND [OPTIONS]",
+            "",
+            *lines,
+            "",
+            "replay-server SUBCOMMAND --help tells its options.",
+        ]
+    )
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"replay-server: {message}", file=sys.stderr)
+    return status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(_usage(), file=sys.stdout if given else sys.stderr)
+        return 0 if given else EXIT_USAGE
+    name, rest = given[0], given[1:]
+    if name in ("-V", "--version"):
+        print(f"replay-server {__version__}")
+        return 0
+    try:
+        if name == "serve":
+            return serve(rest)
+        if name in _ELSEWHERE:
+            return _dispatch(name, rest)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    if name in _LATER:
+        return _fail(f"{name}: not available in this version", EXIT_USAGE)
+    return _fail(f"unknown subcommand {name!r}\n{_usage()}", EXIT_USAGE)
+
+
+def _dispatch(name: str, rest: list[str]) -> int:
+    module_name, function_name = _ELSEWHERE[name]
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "replay_server":
+            raise
+        extra = "dev" if name == "bench" else "rl"
+        return _fail(f"{name} needs {error.name}: pip install 'replay-server[{extra}]'", EXIT_FAILURE)
+    status = getattr(module, function_name)(rest)
+    return 0 if status is None else int(status)
+
+
+# ---- serve -----------------------------------------------------------------------------------------------------------
+
+
+def _serve_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="replay-server serve",
+        description="Runs a replay server. It prints one line when it is ready: ready url=… unix=… pid=…",
+        epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}, never from an argument. "
+        "Exit status: 0 stopped by a signal, 1 failure, 2 usage, 3 address in use.",
+    )
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1); other than loopback needs a password")
+    parser.add_argument("--port", type=int, help="TCP port (default 6379); 0 = any free one, -1 = no TCP")
+    parser.add_argument("--unixsocket", metavar="PATH", help="listen on a unix socket as well")
+    parser.add_argument("--unixsocketperm", metavar="OCTAL", help="its permissions (default 700)")
+    parser.add_argument("--transport", default="kernel", choices=TRANSPORTS, help="network stack (default kernel)")
+    parser.add_argument("--config", metavar="FILE.toml", help="settings and tables; options given here win")
+    parser.add_argument("--maxmemory", metavar="BYTES", help="limit of the key-value store, e.g. 2gb (default 0: none)")
+    parser.add_argument("--maxclients", type=int, metavar="N", help="connections at a time")
+    parser.add_argument("--dir", metavar="PATH", help="where files are written")
+    parser.add_argument("--restore", metavar="FILE", help="not available in this version")
+    parser.add_argument("--password-file", metavar="PATH", help="file whose first line is the password")
+    parser.add_argument(
+        "--allow-remote", action="store_true", default=None, help="serve other hosts without a password"
+    )
+    return parser
+
+
+def _merged(options: argparse.Namespace) -> ServeConfig:
+    """The file's settings with the options given on the command line over them."""
+    settings = load_config(options.config) if options.config else ServeConfig()
+    for name in ("host", "port", "unixsocket", "unixsocketperm", "maxclients", "dir", "password_file", "allow_remote"):
+        if (value := getattr(options, name)) is not None:
+            setattr(settings, name, value)
+    if options.maxmemory is not None:
+        settings.maxmemory = parse_size(options.maxmemory)
+    if not -1 <= settings.port <= 65535:
+        raise ConfigError(f"port must be between 0 and 65535, or -1 for no TCP; got {settings.port}")
+    if settings.port == -1 and settings.unixsocket is None:
+        raise ConfigError("port -1 without --unixsocket leaves nothing to listen on")
+    return settings
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Checks the arguments and becomes the native server: same process id, same terminal, same signals."""
+    options = _serve_parser().parse_args(arguments)
+    if options.restore is not None:
+        return _fail("--restore: not available in this version", EXIT_USAGE)
+    if options.transport != "kernel":
+        return _fail(f"--transport {options.transport}: not available in this version", EXIT_USAGE)
+    try:
+        settings = _merged(options)
+        password = os.environ.get(PASSWORD_VARIABLE) or None
+        if settings.password_file is not None:
+            password = read_password(settings.password_file)
+        permissions = None if settings.unixsocketperm is None else int(settings.unixsocketperm, 8)
+    except ConfigError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except ValueError:
+        return _fail(f"unixsocketperm must be octal, such as 700; got {settings.unixsocketperm!r}", EXIT_USAGE)
+    try:
+        executable = str(find_executable(options.transport))
+    except ServerError as error:
+        return _fail(str(error), EXIT_FAILURE)
+    command = [executable] + server_arguments(
+        host=settings.host,
+        port=settings.port,
+        unix=settings.unixsocket,
+        maxmemory=settings.maxmemory,
+        maxclients=settings.maxclients,
+        directory=settings.dir,
+        unix_permissions=permissions,
+        allow_remote=settings.allow_remote,
+    )
+    setup = os.memfd_create("replay-server-setup", 0)
+    with open(os.dup(setup), "wb") as file:
+        file.write(setup_message(settings.tables, password, settings.config))
+    os.lseek(setup, 0, os.SEEK_SET)
+    os.set_inheritable(setup, True)
+    environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
+    sys.stdout.flush()
+    try:
+        os.execve(executable, [*command, "--setup-fd", str(setup)], environment)
+    except OSError as error:
+        return _fail(f"cannot run {executable}: {error.strerror}", EXIT_FAILURE)

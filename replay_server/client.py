@@ -1,0 +1,392 @@
+"""The blocking client: one object for any number of threads; each running command has a connection of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from . import commands
+from .batch import Batch, check_out, new_batch
+from .commands import Command, SignatureChanged
+from .connection import Address, Connection
+from .errors import ConnectionLost, SchemaError
+from .sampler import Sampler
+from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
+
+if TYPE_CHECKING:
+    import redis
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of a replay server.
+
+    Connecting is tried again for `reconnect_timeout` seconds. Where a connection breaks under a command that is safe to
+    repeat (reads, samples, priority updates), the command is repeated as long; where it may have changed something
+    (`add`, `delete`, `publish_weights`), `ConnectionLost` is raised at once and the next command connects anew.
+
+    Args:
+        url: `redis://[:password@]host:port` or `unix:///path`.
+        connect_timeout: seconds for one attempt to connect.
+        socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
+        reconnect_timeout: seconds to go on trying.
+
+    Raises:
+        ValueError: the URL is malformed. (Connecting happens with the first command.)
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout: float = 5.0,
+        socket_timeout: float = 60.0,
+        reconnect_timeout: float = 5.0,
+    ) -> None:
+        self._address = Address.parse(url)
+        self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._all: set[Connection] = set()
+        self._closed = threading.Event()
+        self._process = os.getpid()
+        self._tables: dict[str, Table] = {}
+        self._redis: redis.Redis | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({str(self._address)!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL that the client was made with."""
+        return self._address.url
+
+    @property
+    def redis(self) -> redis.Redis:
+        """A redis-py client of the same server, for everything that is not REPLAY.* or WEIGHTS.*."""
+        if self._redis is None:
+            import redis
+
+            self._redis = redis.Redis.from_url(self._address.url)
+        return self._redis
+
+    def close(self) -> None:
+        """Closes every connection; a command that waits in another thread raises `ConnectionLost` at once."""
+        self._closed.set()
+        with self._lock:
+            for connection in self._all:
+                connection.abort()
+            for connection in self._idle:
+                connection.close()
+            self._all.difference_update(self._idle)
+            self._idle.clear()
+        if self._redis is not None:
+            self._redis.close()
+
+    # ---- connections -------------------------------------------------------------------------------------------------
+
+    def _acquire(self, deadline: float) -> Connection:
+        """An idle connection that still stands, or a new one; connecting is tried until the deadline."""
+        if self._process != os.getpid():
+            # A forked child must not write into its parent's connections.
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self._idle, self._all, self._redis = [], set(), None
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.gone():
+                    return connection
+                self._discard(connection)
+        delay = 0.02
+        while True:
+            if self._closed.is_set():
+                raise ConnectionLost(f"the client of {self._address} is closed")
+            try:
+                connection = Connection(self._address, self._timeouts[0], self._timeouts[1])
+                break
+            except ConnectionLost:
+                if time.monotonic() + delay > deadline:
+                    raise
+                self._closed.wait(delay)
+                delay = min(2 * delay, 0.5)
+        with self._lock:
+            self._all.add(connection)
+        if self._closed.is_set():  # close() may have looked before the connection was among all
+            self._discard(connection)
+            raise ConnectionLost(f"the client of {self._address} is closed")
+        return connection
+
+    def _discard(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.close()
+
+    def _release(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.usable and not self._closed.is_set():
+                self._idle.append(connection)
+            else:
+                self._discard(connection)
+
+    def _run(self, command: Command[T]) -> T:
+        """Runs a command on a connection of its own, repeating it after a loss where that is safe."""
+        deadline = time.monotonic() + self._timeouts[2]
+        while True:
+            connection = self._acquire(deadline)
+            try:
+                return connection.execute(command)
+            except ConnectionLost:
+                if self._closed.is_set():
+                    raise ConnectionLost(f"{command.what}: the client of {self._address} was closed") from None
+                if not command.repeatable:
+                    raise
+                # A wait may have lasted longer than the time to reconnect: that time starts with the loss.
+                if command.wait_s is None or command.wait_s > 0:
+                    deadline = max(deadline, time.monotonic() + self._timeouts[2])
+                if time.monotonic() > deadline:
+                    raise
+            finally:
+                self._release(connection)
+
+    def _known(self, name: str) -> Table:
+        table = self._tables.get(name)
+        return self.table(name) if table is None else table
+
+    # ---- tables ------------------------------------------------------------------------------------------------------
+
+    def create_table(self, table: Table) -> None:
+        """Creates a table; creating it again with the same spec is fine.
+
+        Raises:
+            SchemaError: a table of that name has another spec.
+            LimitExceeded: the server has no room for it.
+        """
+        self._run(commands.create(table))
+        self._tables.pop(table.name, None)
+
+    def tables(self) -> list[str]:
+        """The names of the server's tables."""
+        return self._run(commands.tables())
+
+    def table(self, name: str) -> Table:
+        """What the server's table of that name is.
+
+        Raises:
+            TableNotFound: there is none.
+        """
+        self._tables.pop(name, None)
+        table = self._run(commands.spec(name))
+        self._tables[name] = table
+        return table
+
+    def drop_table(self, name: str) -> None:
+        """Removes a table with all its items; whoever waits on it gets `TableNotFound`."""
+        self._run(commands.drop(name))
+        self._tables.pop(name, None)
+
+    def configure(
+        self,
+        name: str,
+        *,
+        rate_limiter: RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Changes a live table; None leaves a value as it is.
+
+        Raises:
+            SchemaError: a value is outside what its field allows.
+        """
+        given = {"rate_limiter": rate_limiter, "max_times_sampled": max_times_sampled, "max_bytes": max_bytes}
+        self._run(commands.configure(name, {key: value for key, value in given.items() if value is not None}))
+        self._tables.pop(name, None)
+
+    def info(self, name: str) -> dict[str, Any]:
+        """Counters and state of a table: at least size, capacity, bytes, added, sampled, removed, stale_updates,
+        max_priority, waiting (blocked clients) and reason (why a sample would wait now, "" if it would not)."""
+        return self._run(commands.info(name))
+
+    def reset(self, name: str) -> None:
+        """Removes every item of a table."""
+        self._run(commands.reset(name))
+
+    def checkpoint(self) -> str:
+        """Saves everything to the server's directory; the path of the file."""
+        return self._run(commands.checkpoint())
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, name: str, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None
+    ) -> np.ndarray:
+        """Adds N items, all or none.
+
+        Args:
+            name: the table.
+            data: column name → array (N, *column.shape) of exactly the column's dtype; lists of Python numbers are
+                converted where that loses nothing but a float's last digits.
+            priorities: float64 (N,), raw (before α), at least 0, 0 = never sampled; None = the maximum over the live
+                items, 1.0 if there are none.
+            timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
+
+        Returns:
+            The items' ids, uint64 (N,).
+
+        Raises:
+            SchemaError, PriorityError: nothing was stored.
+            Timeout: the rate limiter did not admit them in time; nothing was stored.
+            LimitExceeded: they could never be admitted.
+            ConnectionLost: whether they were stored is not known.
+        """
+        table = self._known(name)
+        try:
+            return self._add(table, data, priorities, timeout)
+        except SchemaError:
+            # The table may have been made anew since its spec was read. Nothing was stored: trying again is safe.
+            if (current := self.table(name)).signature == table.signature:
+                raise
+        return self._add(current, data, priorities, timeout)
+
+    def _add(self, table: Table, data: Mapping[str, Any], priorities: Any, timeout: float | None) -> np.ndarray:
+        count, columns = check_columns(table, data)
+        checked = None if priorities is None else check_priorities(priorities, count)
+        if count == 0:
+            return np.empty(0, np.uint64)
+        return self._run(commands.add(table, count, columns, checked, timeout))
+
+    def sample(
+        self,
+        name: str,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        timeout: float | None = None,
+        out: Batch | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Batch:
+        """Draws a batch, received straight into its arrays.
+
+        Args:
+            name: the table.
+            batch_size: items; drawn with replacement, except by a `Fifo` sampler.
+            importance_sampling_exponent: β of the weights.
+            timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
+            out: a batch of the same size whose arrays are used again.
+            columns: only these; None = all.
+
+        Raises:
+            Timeout: sampling was not possible in time; `.reason` says why.
+            SchemaError: `out` or `columns` do not fit the table.
+        """
+        for attempt in (0, 1):
+            table = self._known(name)
+            try:
+                if out is not None:
+                    check_out(out, table, batch_size, columns)
+                batch = new_batch(table, batch_size, columns) if out is None else out
+                beta = importance_sampling_exponent
+                return self._run(commands.sample(table, batch_size, beta, timeout, batch, columns))
+            except SchemaError as error:
+                changed = self.table(name).signature != table.signature
+                if attempt or not (changed or isinstance(error, SignatureChanged)):
+                    raise
+        raise AssertionError("unreachable")
+
+    def get(self, name: str, ids: Any) -> Batch:
+        """The live items of those ids, probabilities as of now, all weights 1.
+
+        Raises:
+            ServerError: one of them has left the table.
+        """
+        checked = check_ids(ids)
+        for attempt in (0, 1):
+            table = self._known(name)
+            try:
+                return self._run(commands.get(table, checked, new_batch(table, len(checked))))
+            except SignatureChanged:
+                if attempt:
+                    raise
+                self.table(name)
+        raise AssertionError("unreachable")
+
+    def update_priorities(self, name: str, ids: Any, priorities: Any) -> tuple[int, int]:
+        """Sets the priorities of items that are still there.
+
+        Args:
+            name: the table.
+            ids: uint64 (n,), as `add` and `sample` gave them; where an id comes twice the last one counts.
+            priorities: float64 (n,), raw, at least 0.
+
+        Returns:
+            How many were applied, and how many were stale because their item has left.
+
+        Raises:
+            PriorityError: a priority is NaN, infinite or negative; nothing was changed.
+        """
+        checked = check_ids(ids)
+        return self._run(commands.update(name, checked, check_priorities(priorities, len(checked))))
+
+    def delete(self, name: str, ids: Any) -> int:
+        """Removes items; how many of the ids were live."""
+        return self._run(commands.delete(name, check_ids(ids)))
+
+    def sampler(
+        self,
+        name: str,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        prefetch: int = 2,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Sampler:
+        """An endless iterator over batches that a background thread samples ahead on a connection of its own.
+
+        Args:
+            name: the table.
+            batch_size: items of each batch.
+            importance_sampling_exponent: β; may be set later through the sampler's attribute of that name.
+            prefetch: batches sampled ahead.
+            timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
+            columns: only these; None = all.
+        """
+        connect, sock, reconnect = self._timeouts
+        source = Client(self.url, connect_timeout=connect, socket_timeout=sock, reconnect_timeout=reconnect)
+
+        def draw(beta: float, out: Batch) -> Batch:
+            return source.sample(name, batch_size, beta, timeout, out, columns)
+
+        return Sampler(
+            draw, lambda: source._known(name), source.close, batch_size, importance_sampling_exponent, prefetch, columns
+        )
+
+    # ---- weights -----------------------------------------------------------------------------------------------------
+
+    def publish_weights(self, key: str, arrays: Mapping[str, Any], version: int | None = None) -> int:
+        """Publishes named arrays or tensors; readers see the whole set or the one before.
+
+        Args:
+            key: whose weights.
+            arrays: name → array or tensor (bfloat16 is refused).
+            version: above the published one; None = one more than that.
+
+        Returns:
+            The version.
+
+        Raises:
+            StaleVersion: that version or a newer one is published.
+        """
+        return self._run(commands.publish_weights(key, arrays, version))
+
+    def fetch_weights(self, key: str, newer_than: int | None = None) -> tuple[int, dict[str, np.ndarray]] | None:
+        """The newest published weights: version and arrays; None when there are none newer than `newer_than`."""
+        return self._run(commands.fetch_weights(key, newer_than))

@@ -1,0 +1,248 @@
+"""Every REPLAY.* and WEIGHTS.* command as data: what to send, how to read the reply, whether it may be repeated.
+
+The blocking client and the asyncio client run the same commands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgpack
+import numpy as np
+
+from .batch import Batch
+from .codec import (
+    Argument,
+    Blob,
+    Reading,
+    as_dict,
+    bulk_after,
+    bulk_into,
+    bytes_of,
+    decode_arrays,
+    encode_arrays,
+    length_of,
+    not_resp,
+    read_value,
+    value_after,
+)
+from .errors import ReplayError, SchemaError, ServerError, Timeout
+from .table import Table, limiter_map
+
+T = TypeVar("T")
+
+
+class SignatureChanged(SchemaError):
+    """A reply does not fit the table's signature as this client knows it: the table was made anew."""
+
+
+@dataclass(frozen=True)
+class Command(Generic[T]):
+    """One request.
+
+    Attributes:
+        what: for error messages, e.g. "sample of 512 from 'atari'".
+        arguments: what is sent.
+        read: makes the generator that reads the reply; it returns the result, or an exception object to be raised.
+        repeatable: whether sending it twice is safe, so that it may be sent again when the connection was lost.
+        wait_s: how long the server may hold the reply back, None = for ever.
+    """
+
+    what: str
+    arguments: Sequence[Argument]
+    read: Callable[[], Reading[T | ReplayError]]
+    repeatable: bool
+    wait_s: float | None = 0.0
+
+
+def _block(timeout: float | None) -> tuple[Argument, ...]:
+    """BLOCK for a timeout in seconds, rounded up to whole milliseconds."""
+    if timeout is None:
+        return ("BLOCK", 0)
+    if not timeout >= 0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout!r}")
+    if math.isinf(timeout):
+        return ("BLOCK", 0)
+    return ("BLOCK", math.ceil(timeout * 1000)) if timeout > 0 else ()
+
+
+def _explain(what: str, timeout: float | None, value: Any) -> Any:
+    """Gives a Timeout the command that it ended."""
+    if isinstance(value, Timeout):
+        waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s" if timeout else "stopped"
+        return Timeout(f"{what} {waited}: {value.reason}", value.reason)
+    return value
+
+
+def _plain(what: str, arguments: Sequence[Argument], convert: Callable[[Any], T], repeatable: bool) -> Command[T]:
+    """A command whose reply is one value."""
+
+    def read() -> Reading[Any]:
+        value = yield from read_value()
+        return value if isinstance(value, ReplayError) else convert(value)
+
+    return Command(what, arguments, read, repeatable)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]:
+    """HELLO 3, with AUTH where there is a password."""
+    login = ("AUTH", username or "default", password) if password is not None else ()
+    return _plain("HELLO", ("HELLO", 3, *login), as_dict, True)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def create(table: Table) -> Command[None]:
+    return _plain(
+        f"creation of table {table.name!r}", ("REPLAY.CREATE", table.name, table.pack()), _nothing, repeatable=True
+    )
+
+
+def spec(name: str) -> Command[Table]:
+    return _plain(f"spec of {name!r}", ("REPLAY.SPEC", name), lambda value: Table.unpack(value, name), True)
+
+
+def tables() -> Command[list[str]]:
+    return _plain("list of tables", ("REPLAY.LIST",), lambda names: [_text(name) for name in names], True)
+
+
+def drop(name: str) -> Command[None]:
+    return _plain(f"drop of {name!r}", ("REPLAY.DROP", name), _nothing, False)
+
+
+def reset(name: str) -> Command[None]:
+    return _plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False)
+
+
+def configure(name: str, changes: Mapping[str, Any]) -> Command[None]:
+    fields = dict(changes)
+    if "rate_limiter" in fields and not isinstance(fields["rate_limiter"], Mapping):
+        fields["rate_limiter"] = limiter_map(fields["rate_limiter"])
+    packed = msgpack.packb(fields)
+    return _plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True)
+
+
+def checkpoint() -> Command[str]:
+    return _plain("checkpoint", ("REPLAY.SAVE",), _text, False)
+
+
+_INFO_NUMBERS = ("max_priority", "total_priority")
+
+
+def info(name: str) -> Command[dict[str, Any]]:
+    def convert(value: Any) -> dict[str, Any]:
+        fields = {}
+        for key, field in as_dict(value).items():
+            key = _text(key)
+            field = _text(field) if isinstance(field, bytes) else field
+            fields[key] = float(field) if key in _INFO_NUMBERS else field
+        return fields
+
+    return _plain(f"info of {name!r}", ("REPLAY.INFO", name), convert, True)
+
+
+# ---- items -----------------------------------------------------------------------------------------------------------
+
+
+def add(
+    table: Table, count: int, columns: Sequence[np.ndarray], priorities: np.ndarray | None, timeout: float | None
+) -> Command[np.ndarray]:
+    """REPLAY.ADD of checked columns; the result is the ids, uint64 (count,)."""
+    what = f"add of {count} to {table.name!r}"
+    blobs: list[Argument] = []
+    for name, column in zip(table.signature, columns, strict=True):
+        blobs += (name, bytes_of(column))
+    given: Argument = b"" if priorities is None else bytes_of(priorities)
+    head = ("REPLAY.ADD", table.name, count, given, *_block(timeout))
+
+    def read() -> Reading[Any]:
+        line = yield None
+        if line[:1] == b"-":
+            return _explain(what, timeout, (yield from value_after(line)))
+        ids = np.empty(count, np.uint64)
+        if not (yield from bulk_into(line, ids)):
+            raise ServerError(f"expected {count} ids of 8 bytes after an add, got {length_of(line)} bytes")
+        return ids
+
+    return Command(what, (*head, "COLUMNS", len(columns), *blobs), read, False, timeout)
+
+
+def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
+    """Reads [ids, probabilities, weights, name, blob, …] straight into the arrays of `out`."""
+    line = yield None
+    if line[:1] == b"-":
+        return _explain(what, timeout, (yield from value_after(line)))
+    if line[:1] != b"*" or length_of(line) < 3 or length_of(line) % 2 == 0:
+        raise not_resp(line)
+    fits = length_of(line) == 3 + 2 * len(out.data)
+    for array in (out.ids, out.probabilities, out.weights):
+        fits = (yield from bulk_into((yield None), array)) and fits
+    for _ in range((length_of(line) - 3) // 2):
+        name = yield from bulk_after((yield None))
+        column = out.data.get(bytes(name or b"").decode("utf-8", "replace"))
+        fits = (yield from bulk_into((yield None), np.empty(0) if column is None else column)) and fits
+    return out if fits else SignatureChanged(f"{what}: the reply does not fit the table's signature")
+
+
+def sample(
+    table: Table, count: int, beta: float, timeout: float | None, out: Batch, columns: Sequence[str] | None
+) -> Command[Batch]:
+    """REPLAY.SAMPLE into `out`, whose arrays fit."""
+    what = f"sample of {count} from {table.name!r}"
+    chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
+    arguments = ("REPLAY.SAMPLE", table.name, count, "BETA", float(beta), *_block(timeout), *chosen)
+    return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout)
+
+
+def get(table: Table, ids: np.ndarray, out: Batch) -> Command[Batch]:
+    what = f"get of {len(ids)} from {table.name!r}"
+    return Command(
+        what, ("REPLAY.GET", table.name, bytes_of(ids)), lambda: _batch_reading(what, 0, out), repeatable=True
+    )
+
+
+def update(name: str, ids: np.ndarray, priorities: np.ndarray) -> Command[tuple[int, int]]:
+    # Repeating an update sets the same priorities again.
+    arguments = ("REPLAY.UPDATE", name, bytes_of(ids), bytes_of(priorities))
+    return _plain(f"update of {len(ids)} in {name!r}", arguments, lambda value: (int(value[0]), int(value[1])), True)
+
+
+def delete(name: str, ids: np.ndarray) -> Command[int]:
+    return _plain(f"delete of {len(ids)} from {name!r}", ("REPLAY.DEL", name, bytes_of(ids)), int, False)
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+def publish_weights(key: str, arrays: Mapping[str, Any], version: int | None) -> Command[int]:
+    blob: Blob = encode_arrays(arrays)
+    arguments = ("WEIGHTS.PUBLISH", key, "*" if version is None else int(version), blob)
+    return _plain(f"publication of weights {key!r}", arguments, int, False)
+
+
+def fetch_weights(key: str, newer_than: int | None) -> Command[tuple[int, dict[str, np.ndarray]] | None]:
+    def read() -> Reading[Any]:
+        line = yield None
+        if line[:1] != b"*" or length_of(line) != 2:
+            return (yield from value_after(line))  # null, or an error
+        version = yield from read_value()
+        blob = yield from bulk_after((yield None))
+        try:
+            return int(version), decode_arrays(blob or b"")
+        except SchemaError as error:  # the reply is read whole: the connection stays usable
+            return error
+
+    newer = () if newer_than is None else ("NEWER", int(newer_than))
+    return Command(f"fetch of weights {key!r}", ("WEIGHTS.GET", key, *newer), read, repeatable=True)

@@ -1,0 +1,284 @@
+"""A server's address, and one blocking connection to it: scatter-gather out, straight into the caller's arrays in."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from .codec import MAX_LINE_BYTES, Buffer, Reading, encode_command, not_resp
+from .commands import Command, greet
+from .errors import ConnectionLost, ReplayError
+
+T = TypeVar("T")
+
+_BUFFER_BYTES = 64 * 1024
+_VECTORS = 256  # well under IOV_MAX
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, from its URL: `redis://[[user]:password@]host[:port]` or `unix://[[user]:password@]/path`.
+
+    Raises:
+        ValueError: the URL is neither.
+    """
+
+    url: str = field(repr=False)
+    host: str = "127.0.0.1"
+    port: int = 6379
+    path: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        parts = urlsplit(url)
+        username = unquote(parts.username) if parts.username else None
+        password = unquote(parts.password) if parts.password is not None else None
+        if parts.scheme == "unix" and parts.path:
+            password = parse_qs(parts.query).get("password", [password])[0]
+            return cls(url, path=unquote(parts.path), username=username, password=password)
+        if parts.scheme == "redis" and parts.hostname and parts.path in ("", "/", "/0"):
+            return cls(url, parts.hostname, parts.port or 6379, None, username, password)
+        shown = url if "@" not in url else f"{parts.scheme}://…@{url.rpartition('@')[2]}"
+        raise ValueError(f"expected redis://[:password@]host:port or unix:///path, got {shown!r}")
+
+    def __str__(self) -> str:
+        """The address without its password."""
+        return f"unix://{self.path}" if self.path is not None else f"redis://{self.host}:{self.port}"
+
+    def open_socket(self, timeout_s: float) -> socket.socket:
+        """A connected socket.
+
+        Raises:
+            ConnectionLost: nothing listens there, or it does not answer in time.
+        """
+        try:
+            if self.path is not None:
+                opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                try:
+                    opened.settimeout(timeout_s)
+                    opened.connect(self.path)
+                except BaseException:
+                    opened.close()
+                    raise
+            else:
+                opened = socket.create_connection((self.host, self.port), timeout_s)
+                set_options(opened)
+        except OSError as error:
+            raise ConnectionLost(
+                f"cannot connect to {self}: {error.strerror or error}. Is the server running?"
+            ) from error
+        return opened
+
+
+def url_with_password(url: str, password: str | None) -> str:
+    """A password put into a URL that has none."""
+    if password is None:
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://:{quote(password, safe='')}@{rest}"
+
+
+def set_options(connected: socket.socket) -> None:
+    """Small requests leave at once, and a host that vanished is noticed within a minute even by an endless wait."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6)):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class ReadBuffer:
+    """Bytes that came and were not asked for yet: lines are cut from it, and large values take from it first."""
+
+    __slots__ = ("data", "end", "start", "view")
+
+    def __init__(self) -> None:
+        self.data = bytearray(_BUFFER_BYTES)
+        self.view = memoryview(self.data)
+        self.start = self.end = 0
+
+    def line(self) -> bytes | None:
+        """The next line without its CRLF, or None when more bytes must come.
+
+        Raises:
+            ServerError: no line is that long.
+        """
+        at = self.data.find(b"\r\n", self.start, self.end)
+        if at >= 0:
+            line = bytes(self.view[self.start : at])
+            self.start = at + 2
+            return line
+        if self.end - self.start >= MAX_LINE_BYTES:
+            raise not_resp(bytes(self.view[self.start : self.end]))
+        return None
+
+    def space(self) -> memoryview:
+        """Where the next bytes go; never empty after `line` returned None or `skip_line_end` False."""
+        if self.start == self.end:
+            self.start = self.end = 0
+        elif self.end == len(self.data):
+            rest = bytes(self.view[self.start : self.end])
+            self.view[: len(rest)] = rest
+            self.start, self.end = 0, len(rest)
+        return self.view[self.end :]
+
+    def take(self, target: memoryview) -> int:
+        """Moves bytes to the front of `target`; how many."""
+        count = min(len(target), self.end - self.start)
+        target[:count] = self.view[self.start : self.start + count]
+        self.start += count
+        return count
+
+    def skip_line_end(self) -> bool:
+        """Drops the CRLF after a bulk string; False when it has not come yet."""
+        if self.end - self.start < 2:
+            return False
+        mark = bytes(self.view[self.start : self.start + 2])
+        if mark != b"\r\n":
+            raise not_resp(mark)
+        self.start += 2
+        return True
+
+
+class Connection:
+    """One connection, one request at a time, used by one thread at a time; only `abort` may come from another.
+
+    Args:
+        address: where to.
+        connect_timeout: seconds for connecting and greeting.
+        socket_timeout: seconds without progress, beyond a command's own wait, until the server counts as lost.
+
+    Raises:
+        ConnectionLost: it cannot be made.
+        ServerError: the server refuses it (password, number of clients).
+    """
+
+    def __init__(self, address: Address, connect_timeout: float, socket_timeout: float) -> None:
+        self._address = address
+        self._socket_timeout = socket_timeout
+        self._socket = address.open_socket(connect_timeout)
+        self._buffer = ReadBuffer()
+        self.usable = True
+        try:
+            self.execute(greet(address.username, address.password))
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(self, command: Command[T]) -> T:
+        """Sends a command and returns its result. After any failure but an error reply, `usable` is False.
+
+        Raises:
+            ReplayError: the error reply.
+            ConnectionLost: the connection broke.
+        """
+        self.usable = False
+        try:
+            result = self._exchange(command)
+        except OSError as error:
+            if isinstance(error, ReplayError):
+                raise
+            sentence = "no progress in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
+        self.usable = True
+        if isinstance(result, ReplayError):
+            raise result
+        return result
+
+    def _exchange(self, command: Command[T]) -> T | ReplayError:
+        buffers = encode_command(command.arguments)
+        self._socket.settimeout(self._socket_timeout)
+        try:
+            self._send(buffers)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._parting_words(command) or error from None
+        if command.wait_s is None:
+            self._socket.settimeout(None)
+        elif command.wait_s > 0:
+            self._socket.settimeout(command.wait_s + self._socket_timeout)
+        return self._receive(command.read())
+
+    def _send(self, buffers: Sequence[Buffer]) -> None:
+        if len(buffers) == 1:
+            self._socket.sendall(buffers[0])
+            return
+        pending = [memoryview(buffer) for buffer in buffers]
+        first = 0
+        while first < len(pending):
+            sent = self._socket.sendmsg(pending[first : first + _VECTORS])
+            while first < len(pending) and sent >= len(pending[first]):
+                sent -= len(pending[first])
+                first += 1
+            if sent:
+                pending[first] = pending[first][sent:]
+
+    def _parting_words(self, command: Command[T]) -> ReplayError | None:
+        """The error reply that the server sent before it closed on a request that it would not read to the end."""
+        self._socket.settimeout(1.0)
+        with contextlib.suppress(OSError, ReplayError):
+            result = self._receive(command.read())
+            if isinstance(result, ReplayError):
+                return result
+        return None
+
+    def _receive(self, reading: Reading[T]) -> T:
+        wanted = next(reading)
+        try:
+            while True:
+                if wanted is None:
+                    wanted = reading.send(self._line())
+                else:
+                    self._fill(wanted)
+                    wanted = reading.send(b"")
+        except StopIteration as stop:
+            return stop.value
+
+    def _line(self) -> bytes:
+        while (line := self._buffer.line()) is None:
+            self._more()
+        return line
+
+    def _fill(self, target: memoryview) -> None:
+        filled = self._buffer.take(target)
+        while filled < len(target):
+            count = self._socket.recv_into(target[filled:])
+            if count == 0:
+                raise ConnectionResetError("the server closed the connection in mid-reply")
+            filled += count
+        while not self._buffer.skip_line_end():
+            self._more()
+
+    def _more(self) -> None:
+        space = self._buffer.space()
+        count = self._socket.recv_into(space)
+        if count == 0:
+            raise ConnectionResetError("the server closed the connection")
+        self._buffer.end += count
+        # The command's own wait is over once bytes come.
+        if self._socket.gettimeout() != self._socket_timeout:
+            self._socket.settimeout(self._socket_timeout)
+
+    def gone(self) -> bool:
+        """Whether the server has closed an idle connection, as far as can be seen without sending."""
+        self._socket.setblocking(False)
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def abort(self) -> None:
+        """From any thread: ends the connection, and a wait on it at once."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.usable = False
+        self._socket.close()

@@ -1,0 +1,90 @@
+"""What the library raises, and how a refusal of the server or of the native core becomes one of these."""
+
+from __future__ import annotations
+
+
+class ReplayError(Exception):
+    """Base of every error of this library."""
+
+
+class ConnectionLost(ReplayError, ConnectionError):
+    """The server cannot be reached, or went away before the reply was complete.
+
+    Commands that are safe to repeat were repeated before this is raised. When an `add` or a `publish_weights` raises
+    it, whether the server stored the data is not known.
+    """
+
+
+class Timeout(ReplayError, TimeoutError):
+    """The condition for an `add` or a `sample` did not come true in time.
+
+    Attributes:
+        reason: what it waited for, e.g. "3 items, sampling needs 1000 (min_size)".
+    """
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = message if reason is None else reason
+
+
+class TableNotFound(ReplayError, LookupError):
+    """No table of that name on the server."""
+
+
+class SchemaError(ReplayError, ValueError):
+    """A table's spec, or the columns, shapes or dtypes of a batch, are wrong. Nothing was stored."""
+
+
+class PriorityError(ReplayError, ValueError):
+    """A priority is NaN, infinite, negative, or too large for the table's exponent. Nothing was changed."""
+
+
+class LimitExceeded(ReplayError):
+    """A configured bound of the server: request size, clients, memory, items, or a batch that no wait could admit."""
+
+
+class ServerError(ReplayError, RuntimeError):
+    """Any other error of the server, or a server process that does not start.
+
+    Attributes:
+        code: the first word of the server's error reply ("ERR", "NOAUTH", …); "" if it is not a reply.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StaleVersion(ServerError):
+    """Weights of that version, or a newer one, are already published."""
+
+
+_BY_CODE: dict[str, type[ReplayError]] = {
+    "NOTABLE": TableNotFound,
+    "EXISTS": SchemaError,
+    "BADSCHEMA": SchemaError,
+    "BADSHAPE": SchemaError,
+    "BADPRIORITY": PriorityError,
+    "LIMIT": LimitExceeded,
+    "OOM": LimitExceeded,
+}
+
+
+def error_from_reply(text: str) -> ReplayError:
+    """The exception for an error reply, given without its leading '-': "CODE sentence"."""
+    code, _, sentence = text.partition(" ")
+    if code == "TIMEOUT":
+        return Timeout(sentence)
+    if code == "STALEVERSION":
+        return StaleVersion(sentence, code)
+    kind = _BY_CODE.get(code)
+    if kind is not None:
+        return kind(sentence or text)
+    if code == "ERR" and sentence.startswith("max number of clients"):
+        return LimitExceeded(sentence)
+    return ServerError(text, code)
+
+
+def error_from_core(code_name: str, message: str) -> ReplayError:
+    """The exception for a refusal of the native core: the code's name as the server would send it, and the sentence."""
+    return error_from_reply(f"{code_name} {message}")

@@ -1,0 +1,271 @@
+"""A replay server as a child process: started with its tables, ended with its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from .connection import url_with_password
+from .errors import ServerError
+from .table import Table
+
+_EXECUTABLES = {"kernel": "replay-server-kernel"}
+TRANSPORTS = ("kernel", "dpdk", "fstack")
+_READY = re.compile(r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)$")
+_LOG_BYTES = 64 * 1024
+
+_running: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _forget_in_forked_child() -> None:
+    # A forked child must neither hold its parent's lifelines open nor stop its servers.
+    for server in _running:
+        server._disown()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_forked_child)
+
+
+def find_executable(transport: str = "kernel") -> Path:
+    """The native server for a transport.
+
+    Raises:
+        ServerError: this version has none for that transport, or the package was installed without it.
+    """
+    if transport not in TRANSPORTS:
+        raise ServerError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
+    name = _EXECUTABLES.get(transport)
+    if name is None:
+        raise ServerError(f"transport {transport!r} is not available in this version: use 'kernel'")
+    if override := os.environ.get("REPLAY_SERVER_EXECUTABLE"):
+        return Path(override)
+    # An editable install keeps Python files in the source tree and what was built beside the compiled extension.
+    folders = [Path(__file__).parent]
+    native = importlib.util.find_spec("replay_server._native")
+    if native is not None and native.origin:
+        folders.append(Path(native.origin).parent)
+    for folder in folders:
+        if (folder / "bin" / name).is_file():
+            return folder / "bin" / name
+    looked = " and ".join(str(folder / "bin") for folder in folders)
+    raise ServerError(f"{name} is not in {looked}: install the package again (pip install .)")
+
+
+def setup_message(
+    tables: Iterable[Table], password: str | None = None, config: Mapping[str, Any] | None = None
+) -> bytes:
+    """What the native server reads from --setup-fd: passwords and tables do not travel on the command line."""
+    values = {str(name): _config_value(value) for name, value in (config or {}).items()}
+    return msgpack.packb({"password": password, "tables": [table.to_spec() for table in tables], "config": values})
+
+
+def _config_value(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def server_arguments(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    unix: str | os.PathLike[str] | None = None,
+    maxmemory: int = 0,
+    maxclients: int | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    unix_permissions: int | None = None,
+    allow_remote: bool = False,
+) -> list[str]:
+    """The native server's arguments, without the descriptors."""
+    arguments = ["--host", host, "--port", str(port)]
+    if unix is not None:
+        arguments += ["--unixsocket", os.fspath(unix)]
+    if unix_permissions is not None:
+        arguments += ["--unixsocketperm", f"{unix_permissions:o}"]
+    if maxmemory:
+        arguments += ["--maxmemory", str(maxmemory)]
+    if maxclients is not None:
+        arguments += ["--maxclients", str(maxclients)]
+    if directory is not None:
+        arguments += ["--dir", os.fspath(directory)]
+    if allow_remote:
+        arguments += ["--allow-remote"]
+    return arguments
+
+
+class Server:
+    """A replay server in a child process; a context manager.
+
+    The child stops by itself when this process ends, however it ends.
+
+    Args:
+        tables: created before anyone can connect.
+        host: address to listen on; one that is not loopback needs a password.
+        port: 0 = any free one, -1 = no TCP.
+        unix: path of a unix socket to listen on as well, None = none.
+        password: clients must give it; it is part of `url`.
+        directory: where the server writes files, None = the current one.
+        maxmemory: bytes that the key-value store may hold, 0 = no limit.
+        transport: "kernel".
+        config: further settings, as for CONFIG SET.
+        start_timeout: seconds until the server must be ready.
+
+    Attributes:
+        url: for `Client`: of TCP, or of the unix socket where there is no TCP.
+        unix_url: of the unix socket, None = there is none.
+        pid: process id.
+
+    Raises:
+        ServerError: the server did not start; the message holds what it printed.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[Table] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        unix: str | os.PathLike[str] | None = None,
+        password: str | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        maxmemory: int = 0,
+        transport: str = "kernel",
+        config: Mapping[str, Any] | None = None,
+        *,
+        start_timeout: float = 30.0,
+    ) -> None:
+        command = [str(find_executable(transport))]
+        command += server_arguments(host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory)
+        setup = setup_message(tables, password, config)
+        self._stderr = tempfile.TemporaryFile(prefix="replay-server-")  # noqa: SIM115 - closed with the server
+        self._process, self._lifeline = self._spawn(command, setup)
+        self._owner = os.getpid()
+        _running.add(self)
+        try:
+            ready = self._await_ready(time.monotonic() + start_timeout)
+        except BaseException:
+            self.stop(timeout=0)
+            raise
+        self.unix_url = url_with_password(f"unix://{ready['unix']}", password) if ready["unix"] else None
+        url = url_with_password(ready["url"], password) if ready["url"] else self.unix_url
+        if url is None:
+            raise ServerError("the server listens nowhere: give it a port or a unix socket")
+        self.url: str = url
+        self.pid = int(ready["pid"])
+
+    def _spawn(self, command: list[str], setup: bytes) -> tuple[subprocess.Popen[bytes], int]:
+        """Starts the child with the two descriptors; the write end of the lifeline stays here."""
+        lifeline_read, lifeline_write = os.pipe()
+        try:
+            with tempfile.TemporaryFile(prefix="replay-server-setup-") as setup_file:
+                setup_file.write(setup)
+                setup_file.seek(0)
+                descriptors = (setup_file.fileno(), lifeline_read)
+                command += ["--setup-fd", str(descriptors[0]), "--lifeline-fd", str(descriptors[1])]
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=self._stderr,
+                    pass_fds=descriptors,
+                    # Ctrl-C in a terminal reaches the parent alone, which then stops the server in its own time.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(lifeline_write)
+            raise ServerError(f"cannot run {command[0]}: {error.strerror or error}") from error
+        finally:
+            os.close(lifeline_read)
+        return process, lifeline_write
+
+    def _await_ready(self, deadline: float) -> dict[str, str]:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        text = b""
+        while b"\n" not in text:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                raise ServerError(f"the server was not ready in time; it printed: {self.log().strip() or 'nothing'}")
+            chunk = os.read(descriptor, 4096)
+            if not chunk:
+                status = self._process.wait()
+                printed = (self.log() + text.decode("utf-8", "replace")).strip() or "nothing"
+                raise ServerError(f"the server did not start (exit status {status}); it printed: {printed}")
+            text += chunk
+        line = text.split(b"\n")[0].decode("utf-8", "replace")
+        if (match := _READY.match(line)) is None:
+            raise ServerError(f"expected a line 'ready url=… unix=… pid=…' from the server, got {line!r}")
+        return match.groupdict()
+
+    def log(self) -> str:
+        """The end of what the server has printed on its standard error."""
+        # pread leaves the offset alone, which the child shares.
+        descriptor = self._stderr.fileno()
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode("utf-8", "replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process is alive."""
+        return self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status once it has ended: 0 = stopped in order, −N = killed by signal N."""
+        return self._process.poll()
+
+    def stop(self, timeout: float = 10.0) -> int | None:
+        """Ends the server: it finishes pending replies, removes its socket file, exits; killed after `timeout` seconds.
+
+        Returns:
+            Its exit status; None in a process that did not start it.
+        """
+        if self._owner != os.getpid():
+            return None
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._close()
+        return self._process.returncode
+
+    def _close(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        _running.discard(self)
+
+    def _disown(self) -> None:
+        """In a forked child: lets go of the server without touching it."""
+        self._close()
+        self._process.returncode = 0  # keeps Popen's destructor from waiting for a process that is not its child
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def __del__(self) -> None:
+        if getattr(self, "_lifeline", -1) >= 0 and self._owner == os.getpid():
+            self.stop()
+
+    def __repr__(self) -> str:
+        return f"Server(pid={self._process.pid}, running={self.running})"

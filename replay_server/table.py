@@ -1,0 +1,409 @@
+"""Tables as data: columns, samplers, removers, rate limiters, their msgpack spec, and the check of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgpack
+import numpy as np
+
+from .errors import PriorityError, SchemaError
+
+COLUMN_DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)  # fmt: skip
+MAX_COLUMNS = 64
+MAX_DIMENSIONS = 8
+MAX_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, init=False)
+class Column:
+    """One value of every item: a NumPy dtype and the shape of a single item, () for a scalar.
+
+    Args:
+        dtype: one of `COLUMN_DTYPES`, as a name or anything `numpy.dtype` accepts.
+        shape: up to 8 dimensions, each at least 1.
+
+    Raises:
+        SchemaError: the dtype or the shape is none of these.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __init__(self, dtype: Any, shape: Any = ()) -> None:
+        try:
+            kind = np.dtype(dtype)
+        except TypeError as error:
+            raise SchemaError(f"a column's dtype must be one of {', '.join(COLUMN_DTYPES)}, got {dtype!r}") from error
+        if kind.name not in COLUMN_DTYPES or kind.newbyteorder("<") != kind:
+            raise SchemaError(f"a column's dtype must be one of {', '.join(COLUMN_DTYPES)}, got {kind}")
+        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if len(sizes) > MAX_DIMENSIONS or not all(isinstance(size, int | np.integer) and size >= 1 for size in sizes):
+            raise SchemaError(f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 1, got {shape!r}")
+        object.__setattr__(self, "dtype", kind.name)
+        object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one item's value."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Prioritized:
+    """Sampler: item i is drawn with p_i^α / Σ p^α, stratified over the batch (Schaul et al. 2016); zero = never.
+
+    Args:
+        priority_exponent: α ≥ 0.
+    """
+
+    priority_exponent: float = 0.6
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Sampler: every item is drawn with the same probability, with replacement."""
+
+
+@dataclass(frozen=True)
+class Fifo:
+    """As a sampler, the oldest items in order; as a remover, the oldest item leaves first."""
+
+
+@dataclass(frozen=True)
+class MinSize:
+    """Rate limiter: sampling waits until the table holds `min_size_to_sample` items."""
+
+    min_size_to_sample: int = 1
+
+
+@dataclass(frozen=True)
+class SampleToInsertRatio:
+    """Rate limiter (Reverb's): holds sampled / inserted items at `samples_per_insert`; either side waits for the other.
+
+    Args:
+        samples_per_insert: how often an item is to be sampled on average, > 0.
+        min_size_to_sample: items needed before the first sample.
+        error_buffer: how far, in samples, either side may run ahead. At least a few times the larger of the sampled
+            batch and the added batch times `samples_per_insert`, or batches can never be admitted.
+    """
+
+    samples_per_insert: float
+    min_size_to_sample: int
+    error_buffer: float
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Rate limiter: at most `size` items wait; adding waits while it is full. Use with the `Fifo` sampler and
+    `max_times_sampled=1`."""
+
+    size: int
+
+
+Sampler: TypeAlias = Prioritized | Uniform | Fifo
+Remover: TypeAlias = Fifo
+RateLimiter: TypeAlias = MinSize | SampleToInsertRatio | Queue
+
+_SAMPLERS: dict[str, type[Any]] = {"prioritized": Prioritized, "uniform": Uniform, "fifo": Fifo}
+_REMOVERS: dict[str, type[Any]] = {"fifo": Fifo}
+_LIMITERS: dict[str, type[Any]] = {
+    "min_size": MinSize,
+    "sample_to_insert_ratio": SampleToInsertRatio,
+    "queue": Queue,
+}
+
+
+def _to_map(part: Any, kinds: dict[str, type[Any]], what: str) -> dict[str, Any]:
+    """{"kind": …} and the fields of a sampler, remover or rate limiter."""
+    for kind, part_type in kinds.items():
+        if type(part) is part_type:
+            return {"kind": kind, **vars(part)}
+    expected = ", ".join(part_type.__name__ for part_type in kinds.values())
+    raise SchemaError(f"{what} must be one of {expected}, got {part!r}")
+
+
+def _from_map(value: Any, kinds: dict[str, type[Any]], what: str) -> Any:
+    fields = {"kind": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+    kind = fields.pop("kind", None)
+    if kind not in kinds:
+        raise SchemaError(f'{what} must be one of {", ".join(kinds)}, or a map with such a "kind", got {value!r}')
+    try:
+        return kinds[kind](**fields)
+    except TypeError as error:
+        names = ", ".join(getattr(kinds[kind], "__dataclass_fields__", {})) or "no others"
+        raise SchemaError(f"{what} {kind!r} takes {names}; got {', '.join(fields) or 'none'}") from error
+
+
+def _whole(value: Any, name: str, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise SchemaError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _real(value: Any, name: str, least: float) -> None:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < least:
+        raise SchemaError(f"{name} must be a finite number of at least {least:g}, got {value!r}")
+
+
+def _check_name(name: Any, what: str) -> None:
+    if not isinstance(name, str) or not name or len(name.encode()) > MAX_NAME_BYTES or "\0" in name:
+        raise SchemaError(f"{what} must be a string of 1 to {MAX_NAME_BYTES} bytes, got {name!r}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a table holds, how it samples and removes, and when callers wait.
+
+    Args:
+        name: 1 to 255 bytes.
+        capacity: items; the remover makes room beyond it.
+        signature: the columns by name; their order is kept.
+        sampler: `Prioritized`, `Uniform` or `Fifo`.
+        remover: `Fifo`.
+        rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
+        max_times_sampled: an item leaves after so many samples; 0 = no limit.
+        max_bytes: payload bytes of the live items; 0 = no limit.
+        seed: of the sampler's random numbers; 0 = from the operating system.
+
+    Raises:
+        SchemaError: a value is outside what its field allows.
+    """
+
+    name: str
+    capacity: int
+    signature: Mapping[str, Column]
+    sampler: Sampler = Prioritized()
+    remover: Remover = Fifo()
+    rate_limiter: RateLimiter = MinSize(1)
+    max_times_sampled: int = 0
+    max_bytes: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "a table's name")
+        _whole(self.capacity, "capacity", 1)
+        _whole(self.max_times_sampled, "max_times_sampled", 0)
+        _whole(self.max_bytes, "max_bytes", 0)
+        _whole(self.seed, "seed", 0)
+        if not isinstance(self.signature, Mapping) or not 1 <= len(self.signature) <= MAX_COLUMNS:
+            raise SchemaError(f"signature must be a dict of 1 to {MAX_COLUMNS} columns, got {self.signature!r}")
+        for name, column in self.signature.items():
+            _check_name(name, "a column's name")
+            if not isinstance(column, Column):
+                raise SchemaError(f"column {name!r} must be an rs.Column(dtype, shape), got {column!r}")
+        object.__setattr__(self, "signature", dict(self.signature))
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        _to_map(self.sampler, _SAMPLERS, "sampler")
+        _to_map(self.remover, _REMOVERS, "remover")
+        limiter_map(self.rate_limiter)
+        if isinstance(self.sampler, Prioritized):
+            _real(self.sampler.priority_exponent, "priority_exponent", 0)
+
+    @property
+    def item_bytes(self) -> int:
+        """Payload bytes of one item."""
+        return sum(column.item_bytes for column in self.signature.values())
+
+    def to_spec(self) -> dict[str, Any]:
+        """The map of REPLAY.CREATE, of plain types (docs/protocol.md)."""
+        return {
+            "name": self.name,
+            "capacity": int(self.capacity),
+            "signature": {
+                name: {"dtype": column.dtype, "shape": list(column.shape)} for name, column in self.signature.items()
+            },
+            "sampler": _to_map(self.sampler, _SAMPLERS, "sampler"),
+            "remover": _to_map(self.remover, _REMOVERS, "remover"),
+            "rate_limiter": limiter_map(self.rate_limiter),
+            "max_times_sampled": int(self.max_times_sampled),
+            "max_bytes": int(self.max_bytes),
+            "seed": int(self.seed),
+        }
+
+    def pack(self) -> bytes:
+        """`to_spec` as msgpack."""
+        return msgpack.packb(self.to_spec())
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], name: str | None = None) -> Table:
+        """The table that a spec describes; `name` supplies or overrides its name.
+
+        Raises:
+            SchemaError: a key is missing or unknown, or a value is outside what its field allows.
+        """
+        fields = dict(spec)
+        if name is not None:
+            fields["name"] = name
+        known = set(cls.__dataclass_fields__)
+        if unknown := sorted(set(fields) - known):
+            raise SchemaError(f"unknown key {unknown[0]!r} in a table's spec: expected {', '.join(sorted(known))}")
+        if missing := [key for key in ("name", "capacity", "signature") if key not in fields]:
+            raise SchemaError(f"a table's spec needs {missing[0]!r}")
+        if not isinstance(fields["signature"], Mapping):
+            raise SchemaError(f"signature must be a map of columns, got {fields['signature']!r}")
+        fields["signature"] = {key: _column_from(key, value) for key, value in fields["signature"].items()}
+        parts = (("sampler", _SAMPLERS), ("remover", _REMOVERS), ("rate_limiter", _LIMITERS))
+        for key, kinds in parts:
+            if key in fields:
+                fields[key] = _from_map(fields[key], kinds, key)
+        return cls(**fields)
+
+    @classmethod
+    def unpack(cls, spec: bytes, name: str | None = None) -> Table:
+        """`from_spec` of msgpack bytes."""
+        return cls.from_spec(msgpack.unpackb(spec), name)
+
+
+def limiter_map(limiter: RateLimiter) -> dict[str, Any]:
+    """A rate limiter as in a table's spec, after checking its numbers."""
+    fields = _to_map(limiter, _LIMITERS, "rate_limiter")
+    for name in ("min_size_to_sample", "size"):
+        if name in fields:
+            _whole(fields[name], name, 1)
+            fields[name] = int(fields[name])
+    for name in ("samples_per_insert", "error_buffer"):
+        if name in fields:
+            _real(fields[name], name, 0)
+            fields[name] = float(fields[name])
+            if fields[name] == 0:
+                raise SchemaError(f"{name} must be above 0, got 0")
+    return fields
+
+
+def _column_from(name: str, value: Any) -> Column:
+    if isinstance(value, Mapping) and "dtype" in value and not set(value) - {"dtype", "shape"}:
+        return Column(value["dtype"], value.get("shape", ()))
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return Column(value[0], value[1])
+    raise SchemaError(f'column {name!r} must be {{"dtype": …, "shape": […]}} or [dtype, shape], got {value!r}')
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
+    """Checks one batch against a table's signature.
+
+    Arrays (and tensors) must have exactly the column's dtype and the shape (N, *column.shape). Python numbers in lists
+    are converted where no information but rounding of floats is lost.
+
+    Returns:
+        N, and the columns in the signature's order, C-contiguous.
+
+    Raises:
+        SchemaError: columns are missing or unknown, or a dtype, shape or length differs.
+    """
+    if not isinstance(data, Mapping):
+        raise SchemaError(f"expected a dict of columns for table {table.name!r}, got {type(data).__name__}")
+    if data.keys() != table.signature.keys():
+        missing = [name for name in table.signature if name not in data]
+        unknown = [str(name) for name in data if name not in table.signature]
+        problems = "".join(f"; missing: {name}" for name in missing) + "".join(f"; unknown: {name}" for name in unknown)
+        raise SchemaError(f"table {table.name!r} expects the columns {', '.join(table.signature)}{problems}")
+    count = -1
+    columns = []
+    for name, column in table.signature.items():
+        array = _column_array(name, column, data[name])
+        if array.ndim == 0 or array.shape[1:] != column.shape:
+            expected = ", ".join(["N", *map(str, column.shape)]) + ("," if not column.shape else "")
+            raise SchemaError(f"column {name!r} expects shape ({expected}), got {array.shape}")
+        if count not in (-1, array.shape[0]):
+            raise SchemaError(f"column {name!r} has {array.shape[0]} items where the columns before it have {count}")
+        count = array.shape[0]
+        columns.append(np.ascontiguousarray(array))
+    return count, columns
+
+
+def _column_array(name: str, column: Column, value: Any) -> np.ndarray:
+    dtype = np.dtype(column.dtype)
+    if isinstance(value, bool | int | float | list | tuple):
+        return _from_python(name, dtype, value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = type(value).__name__
+        raise SchemaError(f"column {name!r} expects an array of {dtype}, got {got}: {error}") from error
+    if array.dtype != dtype:
+        raise SchemaError(
+            f"column {name!r} expects dtype {dtype}, got {array.dtype}; convert it, e.g. with .astype({dtype.name!r})"
+        )
+    return array
+
+
+# A list may be converted to numbers of the same kind, or of a more general one.
+_GENERALITY = {"b": 0, "i": 1, "u": 1, "f": 2}
+
+
+def _from_python(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
+    """Python numbers as the column's dtype: bools to anything, ints to integers that hold them and to floats, floats to
+    floats."""
+    try:
+        natural = np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(f"column {name!r} expects {dtype} of one shape, got a list that is not: {error}") from error
+    if natural.dtype == dtype or natural.size == 0:
+        return natural.astype(dtype)
+    if _GENERALITY.get(natural.dtype.kind, 3) > _GENERALITY[dtype.kind]:
+        raise SchemaError(f"column {name!r} expects {dtype}, got a list of {natural.dtype}: convert it first")
+    with np.errstate(over="ignore"):
+        converted = natural.astype(dtype)
+    if natural.dtype.kind in "iu" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        fits = int(natural.min()) >= limits.min and int(natural.max()) <= limits.max
+    else:
+        fits = dtype.kind != "f" or bool((np.isfinite(converted) == np.isfinite(natural)).all())
+    if not fits:
+        raise SchemaError(f"column {name!r} expects {dtype}, which cannot hold {natural.min()} to {natural.max()}")
+    return converted
+
+
+def check_priorities(priorities: Any, count: int) -> np.ndarray:
+    """Priorities as float64 (count,), C-contiguous.
+
+    Raises:
+        PriorityError: not `count` numbers, or one is NaN, infinite or negative.
+    """
+    try:
+        array = np.ascontiguousarray(priorities, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PriorityError(f"expected {count} priorities, numbers of at least 0, got {priorities!r}") from error
+    if np.ndim(priorities) != 1 or array.shape != (count,):
+        raise PriorityError(f"expected {count} priorities, shape ({count},), got shape {np.shape(priorities)}")
+    valid = np.isfinite(array) & (array >= 0)
+    if not valid.all():
+        at = int(np.argmin(valid))
+        raise PriorityError(f"a priority must be finite and at least 0, got {array[at]} at index {at}")
+    return array
+
+
+def check_ids(ids: Any) -> np.ndarray:
+    """Item ids as uint64 (n,), C-contiguous.
+
+    Raises:
+        SchemaError: they are not ids.
+    """
+    array = np.asarray(ids)
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.uint64)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and int(array.min()) < 0):
+        raise SchemaError(f"expected item ids, uint64 of shape (n,), got {array.dtype} of shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=np.uint64)
