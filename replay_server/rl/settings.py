@@ -138,7 +138,9 @@ PROFILES: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "optimizer_epsilon": 1e-8,
         "gradient_norm": 10.0,
-        "target_update_every": 200,
+        # A soft target: with copies every 200 steps the greedy policy swings between 200 and 500 for ever.
+        "target_update_every": 1,
+        "target_mix": 0.005,
         "publish_every": 10,
         "pull_every_frames": 50,
         "hidden": 128,

@@ -1,0 +1,7 @@
+"""The learners: what turns sampled experience into new weights."""
+
+if __name__ != "replay_server.learner":
+    raise ImportError(
+        "expected to be imported as replay_server.learner, came as "
+        f"{__name__!r}: install the package (pip install -e .) instead of importing from the source folder"
+    )

@@ -1,0 +1,145 @@
+"""Checkpoints of a learner: networks and optimizer as safetensors, counters as JSON; written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from replay_server.learner.dqn import Dqn
+
+BEST = "best"
+"""Folder, beside the step_N folders, of the network that evaluations judged best."""
+
+
+def write_checkpoint(folder: Path, learner: Dqn, counters: Mapping[str, Any], keep: int = 3) -> Path:
+    """Writes `folder`/step_N with N = learner.step, removes all but the newest `keep` of them, and returns its path.
+
+    The files are written beside it and renamed at the end, so that a step_N folder is always complete.
+    """
+    path = folder / f"step_{learner.step}"
+    with _WrittenWhole(path) as partial:
+        save_file(_contiguous(learner.online.state_dict()), partial / "network.safetensors")
+        save_file(_contiguous(learner.target.state_dict()), partial / "target.safetensors")
+        save_file(_optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
+        _write_json(partial / "counters.json", {**counters, "step": learner.step})
+    for old in checkpoints(folder)[: -max(1, keep)]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def read_checkpoint(path: Path, learner: Dqn) -> dict[str, Any]:
+    """Loads networks, optimizer and step of a checkpoint into `learner`; returns its counters.
+
+    Raises FileNotFoundError if a file is missing and ValueError if it belongs to other settings.
+    """
+    counters = json.loads((path / "counters.json").read_text())
+    try:
+        learner.online.load_state_dict(load_file(path / "network.safetensors"))
+        learner.target.load_state_dict(load_file(path / "target.safetensors"))
+    except RuntimeError as error:
+        raise ValueError(
+            f"{path} holds another network: use the env and hidden it was written with ({error})"
+        ) from error
+    _load_optimizer_tensors(learner.optimizer, load_file(path / "optimizer.safetensors"), path)
+    learner.step = int(counters["step"])
+    return counters
+
+
+def write_best(folder: Path, state: Mapping[str, Tensor], counters: Mapping[str, Any]) -> Path:
+    """Writes `folder`/best: the network an evaluation judged best and the evaluation as counters.json."""
+    path = folder / BEST
+    with _WrittenWhole(path) as partial:
+        save_file(_contiguous(state), partial / "network.safetensors")
+        _write_json(partial / "counters.json", counters)
+    return path
+
+
+def read_network(path: Path, network: nn.Module) -> dict[str, Any]:
+    """Loads only the online network of a step_N or best folder into `network`; returns its counters."""
+    network.load_state_dict(load_file(path / "network.safetensors"))
+    return json.loads((path / "counters.json").read_text())
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Returns the complete step_N folders, oldest step first."""
+    found = [path for path in folder.glob("step_*") if path.name[5:].isdigit() and (path / "counters.json").exists()]
+    return sorted(found, key=lambda path: int(path.name[5:]))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Returns the complete step_N folder with the greatest N, or None."""
+    found = checkpoints(folder)
+    return found[-1] if found else None
+
+
+class _WrittenWhole:
+    """Context of a temporary folder beside `path` that takes its place when the block ends without an error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True)
+        return self.partial
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is not None:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            return
+        for file in self.partial.iterdir():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+        if self.path.exists():
+            # A folder cannot be renamed over one that holds files: the old one steps aside first.
+            old = self.path.with_name(f".{self.path.name}.{os.getpid()}.old")
+            self.path.rename(old)
+            self.partial.rename(self.path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            self.partial.rename(self.path)
+
+
+def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Optimizer state as "<parameter index>.<name>" tensors; hyperparameters come from the settings, not from here."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{index}.{name}": torch.as_tensor(value).detach().cpu().contiguous()
+        for index, entries in state.items()
+        for name, value in entries.items()
+        if value is not None
+    }
+
+
+def _load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path) -> None:
+    if not tensors:
+        return
+    entries: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        entries.setdefault(int(index), {})[name] = tensor
+    expected = {"exp_avg", "exp_avg_sq"} if isinstance(optimizer, torch.optim.Adam) else {"square_avg", "grad_avg"}
+    parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+    if len(entries) != parameters or not expected <= entries[0].keys():
+        raise ValueError(
+            f"{path} holds the state of another optimizer: expected {sorted(expected)} of {parameters} parameters, "
+            f"came {sorted(entries.get(0, {}))} of {len(entries)}; use the optimizer it was written with"
+        )
+    optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n")

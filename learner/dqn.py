@@ -1,0 +1,177 @@
+"""The Ape-X learner's algorithm: one dueling double DQN update, readable from top to bottom.
+
+Horgan et al. 2018 (Distributed Prioritized Experience Replay), Wang et al. 2016 (dueling), van Hasselt et al. 2016
+(double), Schaul et al. 2016 (prioritized replay). Nothing here knows of servers or files: `replay_server.learner.loop`
+feeds it batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from replay_server.rl.settings import ApexSettings
+
+
+@dataclass
+class Loss:
+    """One batch's loss and what came out on the way. Tensors stay on the device, without gradient except `total`."""
+
+    total: Tensor
+    """Scalar, mean over the batch of w·½δ² (or w·Huber(δ)); carries the gradient."""
+    td_error: Tensor
+    """float32 (batch,), δ = target − Q(s, a)."""
+    q: Tensor
+    """float32 (batch,), Q(s, a) of the online network."""
+
+
+def double_dqn_loss(
+    online: nn.Module, target: nn.Module, batch: Mapping[str, Tensor], weights: Tensor, kind: str = "squared"
+) -> Loss:
+    """Returns the importance-weighted double DQN loss of one batch.
+
+    `batch` holds obs and next_obs (batch, *shape), action int64 (batch,), reward float32 (batch,): the n-step return,
+    and discount float32 (batch,): γ^m·(1 − terminated), so that a window cut short or ended needs no special case.
+    `weights` float32 (batch,) are the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1.
+    """
+    q = online(batch["obs"]).float().gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+    with torch.no_grad():
+        # Double DQN: the online network chooses the action, the target network says what it is worth.
+        best_action = online(batch["next_obs"]).argmax(dim=1, keepdim=True)
+        bootstrap = target(batch["next_obs"]).float().gather(1, best_action).squeeze(1)
+        target_value = batch["reward"] + batch["discount"] * bootstrap
+    td_error = target_value - q
+    if kind == "squared":
+        loss = 0.5 * td_error.square()
+    elif kind == "huber":
+        loss = nn.functional.huber_loss(q, target_value, reduction="none", delta=1.0)
+    else:
+        raise ValueError(f"expected loss 'squared' or 'huber', came {kind!r}")
+    return Loss(total=(weights * loss).mean(), td_error=td_error.detach(), q=q.detach())
+
+
+def new_priorities(td_error: Tensor, settings: ApexSettings) -> Tensor:
+    """Returns |δ| + ε as float32 (batch,), before the priority exponent; all ones in a run without prioritization."""
+    if not settings.prioritized:
+        return torch.ones_like(td_error)
+    return td_error.abs() + settings.priority_epsilon
+
+
+def make_optimizer(parameters: Any, settings: ApexSettings) -> torch.optim.Optimizer:
+    """Returns the optimizer that the settings name: centred RMSProp (Ape-X), or Adam."""
+    if settings.optimizer == "rmsprop":
+        return torch.optim.RMSprop(
+            parameters,
+            lr=settings.learning_rate,
+            alpha=settings.rmsprop_decay,
+            eps=settings.optimizer_epsilon,
+            centered=True,
+        )
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=settings.learning_rate, eps=settings.optimizer_epsilon)
+    raise ValueError(f"expected optimizer 'rmsprop' or 'adam', came {settings.optimizer!r}")
+
+
+def learning_rate_at(step: int, settings: ApexSettings) -> float:
+    """Returns the learning rate of learner step `step` (the first is 0): constant, or falling linearly to its end."""
+    if settings.learning_rate_end is None or settings.learning_rate_decay_updates <= 0:
+        return settings.learning_rate
+    done = min(1.0, step / settings.learning_rate_decay_updates)
+    return settings.learning_rate + done * (settings.learning_rate_end - settings.learning_rate)
+
+
+@dataclass
+class Update:
+    """What one learner step produced; tensors are on the learner's device and not yet waited for."""
+
+    priorities: Tensor
+    """float32 (batch,), to be written back under the batch's ids."""
+    loss: Tensor
+    mean_q: Tensor
+    td_error: Tensor
+    """Mean |δ|."""
+    gradient_norm: Tensor
+    """Global norm before clipping."""
+
+
+class Dqn:
+    """Online network, target network and optimizer, and the step that trains them.
+
+    `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by.
+    """
+
+    def __init__(self, settings: ApexSettings, make_network: Callable[[], nn.Module], device: torch.device) -> None:
+        self.settings = settings
+        self.device = device
+        self.step = 0
+        self.online = make_network().to(device)
+        self.target = make_network().to(device).requires_grad_(False)
+        self.target.load_state_dict(self.online.state_dict())
+        self.parameters = list(self.online.parameters())
+        self.optimizer = make_optimizer(self.parameters, settings)
+
+    def update(self, data: Mapping[str, np.ndarray], weights: np.ndarray) -> Update:
+        """Does one learner step on a sampled batch (columns as in `double_dqn_loss`, as NumPy arrays)."""
+        batch = {name: self._to_device(array) for name, array in data.items()}
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.step, self.settings)
+
+        with self._autocast():
+            loss = double_dqn_loss(self.online, self.target, batch, self._to_device(weights), self.settings.loss)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
+        self.optimizer.step()
+
+        self.step += 1
+        if self.step % self.settings.target_update_every == 0:
+            self.update_target()
+        return Update(
+            priorities=new_priorities(loss.td_error, self.settings),
+            loss=loss.total.detach(),
+            mean_q=loss.q.mean(),
+            td_error=loss.td_error.abs().mean(),
+            gradient_norm=gradient_norm.detach(),
+        )
+
+    @torch.no_grad()
+    def update_target(self) -> None:
+        """Moves the target network to the online one: a copy, or the share `target_mix` of the way."""
+        for old, new in zip(self.target.parameters(), self.parameters, strict=True):
+            old.lerp_(new, self.settings.target_mix)
+        for old, new in zip(self.target.buffers(), self.online.buffers(), strict=True):
+            old.copy_(new)
+
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            # From pinned memory the copy runs beside the previous step's kernels.
+            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
+        if tensor.ndim == 4:
+            # Images meet channels-last weights; turning bytes over is a quarter of the work of turning floats over.
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if not self.settings.bfloat16:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+def choose_device(name: str) -> torch.device:
+    """Returns the device that a setting names; "auto" is cuda where there is one, else cpu.
+
+    ValueError if it is absent.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but torch finds no CUDA device: use --device cpu")
+    return device

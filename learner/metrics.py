@@ -1,0 +1,93 @@
+"""Metrics of a run: one JSON object per line in metrics.jsonl, and the same numbers for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Metrics:
+    """Appends rows to `folder`/metrics.jsonl; scalars also go to TensorBoard's event files where it is installed.
+
+    Learner and job write to the same file: each row is one append of one line, which the kernel does not interleave.
+    """
+
+    def __init__(self, folder: Path, kind: str, tensorboard: bool = True) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._kind = kind
+        self._file = os.open(folder / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._events = _event_file(folder / "tensorboard", kind) if tensorboard else None
+
+    def write(self, step: int, values: Mapping[str, Any], kind: str | None = None) -> None:
+        """Writes one row: its kind (learner, progress, evaluation), the time in seconds, the learner step, values."""
+        kind = kind or self._kind
+        row = {"kind": kind, "time_s": round(time.time(), 3), "step": step, **values}
+        line = json.dumps({name: _json_number(value) for name, value in row.items()}) + "\n"
+        os.write(self._file, line.encode())
+        if self._events is not None:
+            self._events.add(step, {f"{kind}/{name}": value for name, value in values.items()})
+
+    def close(self) -> None:
+        """Flushes and closes; safe to call twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+
+def read_metrics(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Returns the rows of one kind, oldest first; a last line cut short by a crash is left out."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if row.get("kind") == kind:
+            rows.append(row)
+    return rows
+
+
+def _json_number(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _EventFile:
+    """TensorBoard's event file, written with TensorBoard's own writer: the job need not import torch for it."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventFileWriter(str(folder), flush_secs=10, filename_suffix=f".{suffix}")
+
+    def add(self, step: int, scalars: Mapping[str, Any]) -> None:
+        values = [
+            self._summary.Value(tag=tag, simple_value=float(value))
+            for tag, value in scalars.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        ]
+        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=self._summary(value=values)))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _event_file(folder: Path, suffix: str) -> _EventFile | None:
+    try:
+        return _EventFile(folder, suffix)
+    except ImportError:
+        return None

@@ -1,0 +1,1 @@
+"""Jobs: whole training runs put together from server, actors, learner and evaluator."""

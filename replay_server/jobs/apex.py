@@ -1,0 +1,396 @@
+"""`replay-server apex`: a whole Ape-X run on one machine, from the server to the final score."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+import replay_server as rs
+from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
+from replay_server.jobs.progress import ActorState, Rate, Snapshot, make_view
+from replay_server.jobs.run_directory import RunDirectory, new_run_path, write_json
+from replay_server.jobs.supervisor import EXIT_SERVER_LOST, Part, PartFailed, stop_parts
+from replay_server.learner.metrics import Metrics, read_metrics
+from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.settings import ApexSettings
+from replay_server.rl.tables import apex_table
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+LOOK_EVERY_S = 0.5
+PROGRESS_ROW_EVERY_S = 10.0
+STOP_GRACE_S = 3.0
+"""What parts have to end in after Ctrl-C; with the server's stop it stays under 5 s."""
+FINISH_GRACE_S = 30.0
+"""What parts have to end in when nobody is waiting for the prompt."""
+
+
+def main_apex(argv: list[str] | None = None) -> int:
+    """Runs the job described by the command line; returns its exit code (see `ApexJob.run`), 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="replay-server apex",
+        description="Ape-X on one machine: server, actors, learner and evaluator. Ends at --minutes, --max-updates, "
+        "--max-transitions or --target-score, whichever is first; without any of them, at Ctrl-C.",
+    )
+    add_settings(parser)
+    given = given_settings(parser.parse_args(argv))
+    try:
+        settings, why = _settings(given)
+        check_settings(settings)
+        run_directory = RunDirectory(new_run_path(settings))
+        run_directory.create(settings)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print(f"{settings.env} · {why} · {settings.actors} actors × {settings.envs_per_actor} environments · "
+          f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
+    print(f"run directory {run_directory.path}", flush=True)
+    return ApexJob(settings, run_directory).run()
+
+
+def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
+    if not given.get("resume"):
+        return resolve_settings(given, one_machine=True)
+    if given.get("logdir") is None:
+        raise ValueError("--resume needs --logdir: the run directory to go on with")
+    settings = RunDirectory(Path(given["logdir"])).settings(given)
+    return settings, f"profile {settings.profile} (resumed)"
+
+
+class ApexJob:
+    """One run: owns the server, the child processes and the run directory's summary.
+
+    The run directory's numbers go on over --resume: frames, transitions, restarts and minutes are of all sessions.
+    """
+
+    def __init__(self, settings: ApexSettings, run_directory: RunDirectory) -> None:
+        self.settings = settings
+        self.run_directory = run_directory
+        self.parts: list[Part] = []
+        self.actors: list[Part] = []
+        self.evaluations: list[dict[str, Any]] = []
+        self.snapshot = Snapshot(capacity=settings.capacity)
+        self.ended_by = ""
+        self._server: rs.Server | None = None
+        self._client: rs.Client | None = None
+        self._seen_evaluations = 0
+        self._good_evaluations = 0
+        self._frames = [_Total() for _ in range(settings.actors)]
+        self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
+        self._first_step: float | None = None
+        self._first_updates: int | None = None
+        self._earlier = self._earlier_sessions()
+
+    def run(self) -> int:
+        """Runs until a stop condition; returns 0, 1 (a part failed for good), 5 (server lost), or 130 (interrupted)."""
+        settings = self.settings
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, _interrupt)
+        title = f"{settings.env} seed {settings.seed}"
+        sockets = Path(tempfile.mkdtemp(prefix="replay-server-"))  # mode 700: nobody else reaches the socket
+        code, final = 0, None
+        metrics = Metrics(self.run_directory.path, "progress")
+        try:
+            with make_view(title) as view:
+                try:
+                    self._start(sockets)
+                    self._watch(view, metrics)
+                except rs.ConnectionLost as error:
+                    code, self.ended_by = EXIT_SERVER_LOST, "server lost"
+                    view.message(f"replay server lost ({error}): stopping the run")
+                except (PartFailed, rs.ReplayError) as error:
+                    code, self.ended_by = EXIT_FAILED, "failure"
+                    view.message(f"the run failed: {error}")
+            print(f"ending ({self.ended_by})", flush=True)
+            self._stop(FINISH_GRACE_S)
+            if code == 0:
+                final = self._final_evaluation()
+        except KeyboardInterrupt:
+            code, self.ended_by = EXIT_INTERRUPTED, "interrupted"
+            print("interrupted: ending all parts", flush=True)
+        finally:
+            # Nothing may cut the way out short; it is bounded anyway.
+            for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(name, signal.SIG_IGN)
+            self._stop(STOP_GRACE_S)
+            shutil.rmtree(sockets, ignore_errors=True)
+            self._progress_row(metrics)
+            metrics.close()
+            self._write_summary(final)
+        self._say_goodbye(code)
+        return code
+
+    # -- starting and stopping
+
+    def _start(self, sockets: Path) -> None:
+        settings = self.settings
+        table = apex_table(settings, environment_spec(settings))
+        socket = sockets / "server.sock"
+        self._server = rs.Server([table], host="127.0.0.1", port=0, unix=str(socket))
+        url = f"unix://{socket}"
+        print(f"server {self._server.url} (process {self._server.pid})", flush=True)
+        self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
+        common = {
+            "settings": json.loads(self.run_directory.config.read_text()),
+            "server_url": url,
+            "run_directory": str(self.run_directory.path),
+        }
+        logs = self.run_directory.logs
+        learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", restart=False)
+        self.actors = [
+            Part(
+                f"actor {index}", {**common, "part": "actor", "actor_id": index}, logs / f"actor-{index}.log",
+                restart=True, threads=1,
+            )
+            for index in range(settings.actors)
+        ]  # fmt: skip
+        evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log", restart=True, threads=1)
+        self.parts = [learner, *self.actors, evaluator]
+        for part in self.parts:
+            part.start()
+
+    def _stop(self, grace_s: float) -> None:
+        """Ends parts, then the server; does nothing the second time."""
+        parts, self.parts = self.parts, []
+        killed = stop_parts(parts, grace_s)
+        if killed:
+            print(f"had to kill: {', '.join(killed)}", flush=True)
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._server is not None:
+            with contextlib.suppress(rs.ReplayError):
+                self._server.stop(timeout=1.5)
+            self._server = None
+
+    # -- watching
+
+    def _watch(self, view: Any, metrics: Metrics) -> None:
+        """Returns when a stop condition is met, with `ended_by` naming it."""
+        assert self._server is not None
+        row_time = time.monotonic()
+        while not self.ended_by:
+            time.sleep(LOOK_EVERY_S)
+            if not self._server.running:
+                raise rs.ConnectionLost(
+                    f"its process ended with status {self._server.returncode}: {self._server_words()}"
+                )
+            for part in self.parts:
+                code = part.watch()
+                if code == EXIT_SERVER_LOST:
+                    raise rs.ConnectionLost(f"{part.name} found no server")
+                if code == 0 and part.finished:
+                    self.ended_by = "max_updates"
+                elif code is not None:
+                    view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
+            try:
+                self._look()
+                for evaluation in self._new_evaluations():
+                    self._take_evaluation(evaluation, metrics)
+                    view.message(
+                        f"evaluation of version {evaluation['version']}: {evaluation['score_mean']:.1f} "
+                        f"± {evaluation['score_std']:.1f} over {evaluation['episodes']} games"
+                    )
+            except redis.exceptions.ConnectionError as error:
+                raise rs.ConnectionLost(str(error)) from error
+            view.show(self.snapshot)
+            self.ended_by = self.ended_by or self._met_condition()
+            if time.monotonic() - row_time >= PROGRESS_ROW_EVERY_S:
+                row_time = time.monotonic()
+                self._progress_row(metrics)
+
+    def _server_words(self) -> str:
+        assert self._server is not None
+        lines = self._server.log().strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def _look(self) -> None:
+        """Brings the snapshot up to date from what the server knows."""
+        assert self._client is not None
+        settings, snapshot, store = self.settings, self.snapshot, self._client.redis
+        now = time.monotonic()
+        info = self._client.info(settings.table)
+        learner = _numbers(store.hgetall(f"{settings.table}:learner"))
+        snapshot.actors = []
+        for index, part in enumerate(self.actors):
+            report = _numbers(store.hgetall(f"{settings.table}:actor:{index}"))
+            self._frames[index].add(report.get("started_at", 0.0), report.get("frames", 0.0))
+            snapshot.actors.append(
+                ActorState(
+                    frames=self._frames[index].total,
+                    episodes=int(report.get("episodes", 0)),
+                    score_mean=report.get("score_mean", 0.0),
+                    version=int(report.get("version", -1)),
+                    restarts=part.restarts,
+                    alive=part.pid is not None,
+                )
+            )
+        frames = sum(total.total for total in self._frames)
+        if self._first_step is None and (frames or info["added"]):
+            self._first_step = now
+        if learner:
+            snapshot.learner = learner
+            snapshot.updates = int(learner["updates"])
+            if self._first_updates is None:
+                self._first_updates = snapshot.updates
+        snapshot.elapsed_s = self._earlier["elapsed_s"] + (now - self._first_step if self._first_step else 0.0)
+        snapshot.frames = int(self._earlier["frames"]) + frames
+        snapshot.transitions = int(self._earlier["transitions"]) + int(info["added"])
+        snapshot.size = int(info["size"])
+        snapshot.waiting = str(info["reason"])
+        after_warm_up = int(info["added"]) - settings.min_size_to_sample
+        snapshot.samples_per_insert = int(info["sampled"]) / after_warm_up if after_warm_up > 0 else 0.0
+        snapshot.restarts = int(self._earlier["restarts"]) + sum(part.restarts for part in self.parts)
+        snapshot.frames_per_s = self._rates["frames"].add(now, snapshot.frames)
+        snapshot.transitions_per_s = self._rates["transitions"].add(now, snapshot.transitions)
+        if learner:
+            snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
+
+    def _new_evaluations(self) -> list[dict[str, Any]]:
+        assert self._client is not None
+        rows: Any = self._client.redis.lrange(f"{self.settings.table}:evaluations", self._seen_evaluations, -1)
+        self._seen_evaluations += len(rows)
+        return [json.loads(row) for row in rows]
+
+    def _take_evaluation(self, evaluation: dict[str, Any], metrics: Metrics) -> None:
+        snapshot = self.snapshot
+        evaluation = {
+            "minutes": round(snapshot.elapsed_s / 60.0, 3),
+            "transitions": snapshot.transitions,
+            "frames": snapshot.frames,
+            "updates": evaluation["version"],
+            **evaluation,
+        }
+        self.evaluations.append(evaluation)
+        snapshot.evaluation, snapshot.evaluations = evaluation, len(self.evaluations)
+        target = self.settings.target_score
+        good = target is not None and evaluation["score_mean"] >= target
+        self._good_evaluations = self._good_evaluations + 1 if good else 0
+        metrics.write(evaluation["updates"], evaluation, kind="evaluation")
+        scores = {name: evaluation[f"score_{name}"] for name in ("mean", "std", "min", "max")}
+        self.run_directory.append_score({**evaluation, **scores})
+
+    def _met_condition(self) -> str:
+        """Returns the name of the setting whose limit is reached, "" if none is."""
+        settings, snapshot = self.settings, self.snapshot
+        if self._good_evaluations >= settings.target_evaluations:
+            return "target_score"
+        played_s = snapshot.elapsed_s - self._earlier["elapsed_s"]
+        if settings.minutes is not None and played_s >= 60.0 * settings.minutes:
+            return "minutes"
+        if settings.max_transitions is not None and snapshot.transitions >= settings.max_transitions:
+            return "max_transitions"
+        return ""
+
+    # -- what stays
+
+    def _progress_row(self, metrics: Metrics) -> None:
+        snapshot = self.snapshot
+        names = (
+            "elapsed_s", "frames", "transitions", "frames_per_s", "transitions_per_s", "updates_per_s", "size",
+            "samples_per_insert", "weight_staleness", "restarts",
+        )  # fmt: skip
+        values = {name: getattr(snapshot, name) for name in names}
+        scores = {f"actor_{index}_score": actor.score_mean for index, actor in enumerate(snapshot.actors)}
+        metrics.write(snapshot.updates, {**values, **scores})
+
+    def _earlier_sessions(self) -> dict[str, float]:
+        """Totals that the last session of a resumed run left in metrics.jsonl, and its evaluations."""
+        totals = {"elapsed_s": 0.0, "frames": 0, "transitions": 0, "restarts": 0}
+        if self.settings.resume:
+            self.evaluations = read_metrics(self.run_directory.path, "evaluation")
+            rows = read_metrics(self.run_directory.path, "progress")
+            if rows:
+                totals = {name: rows[-1][name] for name in totals}
+        return totals
+
+    def _final_evaluation(self) -> dict[str, Any] | None:
+        if self.settings.final_episodes < 1:
+            return None
+        from replay_server.jobs.evaluation import final_evaluation
+
+        print(f"playing {self.settings.final_episodes} fresh games with the kept checkpoint", flush=True)
+        return final_evaluation(self.settings, self.run_directory.path)
+
+    def _write_summary(self, final: dict[str, Any] | None) -> None:
+        settings, snapshot = self.settings, self.snapshot
+        played_s = max(snapshot.elapsed_s - self._earlier["elapsed_s"], 1e-9)
+        frames = snapshot.frames - int(self._earlier["frames"])
+        updates = snapshot.updates - (self._first_updates or 0)
+        empty = {"checkpoint": None, "checkpoint_step": None, "eval_episodes": 0, "eval_mean": None, "eval_std": None}
+        summary = {
+            "env": settings.env,
+            "seed": settings.seed,
+            "profile": settings.profile,
+            "sticky_actions": settings.sticky_actions,
+            "ended_by": self.ended_by,
+            "minutes": snapshot.elapsed_s / 60.0,
+            "frames": snapshot.frames,
+            "transitions": snapshot.transitions,
+            "updates": snapshot.updates,
+            "frames_per_s": frames / played_s if snapshot.elapsed_s else 0.0,
+            "updates_per_s": updates / played_s if snapshot.elapsed_s else 0.0,
+            "restarts": snapshot.restarts,
+            "eval_epsilon": settings.eval_epsilon,
+            **empty,
+            **(final or {}),
+            "evaluations": self.evaluations,
+        }
+        write_json(self.run_directory.summary, summary)
+        what = f"{settings.env}, seed {settings.seed}, profile {settings.profile}"
+        self.run_directory.draw_scores(f"{what}, sticky actions {settings.sticky_actions:g}")
+
+    def _say_goodbye(self, code: int) -> None:
+        summary = json.loads(self.run_directory.summary.read_text())
+        if summary["eval_mean"] is not None:
+            print(
+                f"score {summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} over {summary['eval_episodes']} games "
+                f"({summary['checkpoint']}, step {summary['checkpoint_step']})"
+            )
+        saved = sorted(self.run_directory.checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
+        where = f"newest checkpoint {saved[-1]}" if saved else "no checkpoint yet"
+        print(f"{self.run_directory.summary}; {where}", flush=True)
+        if code and saved:
+            print(f"go on with: replay-server apex --resume --logdir {self.run_directory.path}", flush=True)
+
+
+class _Total:
+    """A counter that starts again from 0 whenever its process does, summed over all of its lives."""
+
+    def __init__(self) -> None:
+        self._life = 0.0
+        self._before = 0.0
+        self._count = 0.0
+
+    def add(self, life: float, count: float) -> None:
+        if life != self._life:
+            self._before += self._count
+            self._life = life
+        self._count = count
+
+    @property
+    def total(self) -> int:
+        return int(self._before + self._count)
+
+
+def _numbers(fields: Any) -> dict[str, float]:
+    """A hash of decimal strings as numbers."""
+    return {name.decode(): float(value) for name, value in fields.items()}
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main_apex())

@@ -1,0 +1,135 @@
+"""Command-line options made from the fields of `ApexSettings`: one source for names, types, defaults and help."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import os
+import textwrap
+import types
+import typing
+from typing import Any
+
+from replay_server.rl.settings import ApexSettings, apply_profile
+
+ATARI_CORES = 16
+"""Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
+
+
+def add_settings(parser: argparse.ArgumentParser, leave_out: frozenset[str] = frozenset()) -> None:
+    """Adds one option per field of `ApexSettings` (``--field-name``); fields not given leave no trace in the result."""
+    types_of = typing.get_type_hints(ApexSettings)
+    docs = _field_docs(ApexSettings)
+    group = parser.add_argument_group("settings of the run (defaults are the paper's; a profile changes some)")
+    for field in dataclasses.fields(ApexSettings):
+        if field.name in leave_out:
+            continue
+        text = docs.get(field.name, "").replace("%", "%%")
+        words = f"{text} (default: {field.default})".strip()
+        flag = "--" + field.name.replace("_", "-")
+        kind = types_of[field.name]
+        if kind is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)
+        elif typing.get_origin(kind) is typing.Literal:
+            group.add_argument(flag, choices=typing.get_args(kind), default=argparse.SUPPRESS, help=words)
+        else:
+            group.add_argument(
+                flag, type=_converter(kind), metavar=_metavar(kind), default=argparse.SUPPRESS, help=words
+            )
+
+
+def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
+    """Returns the fields that the user gave on the command line, by name."""
+    names = {field.name for field in dataclasses.fields(ApexSettings)}
+    return {name: value for name, value in vars(namespace).items() if name in names}
+
+
+def resolve_settings(given: dict[str, Any], one_machine: bool, cores: int | None = None) -> tuple[ApexSettings, str]:
+    """Returns the settings of a new run and a sentence on which profile it has and why.
+
+    Fields in `given` win over the profile. Without a profile: `cartpole` for vector observations; for ALE/* `paper`,
+    or `atari-small` where one machine with fewer than `ATARI_CORES` cores does everything. ValueError for an unknown
+    profile.
+    """
+    cores = cores or len(os.sched_getaffinity(0))
+    settings = ApexSettings(**given)
+    if "profile" in given:
+        why = "as asked for"
+    elif not settings.env.startswith("ALE/"):
+        settings.profile, why = "cartpole", "chosen for vector observations"
+    elif one_machine and cores < ATARI_CORES:
+        settings.profile = "atari-small"
+        why = f"chosen because this machine has {cores} cores and the paper's settings want {ATARI_CORES} or more"
+    else:
+        why = "the paper's settings"
+    return apply_profile(settings, set(given)), f"profile {settings.profile} ({why})"
+
+
+def check_settings(settings: ApexSettings) -> None:
+    """Raises ValueError, naming the option, for a value that no run can have."""
+    at_least = {
+        "actors": 1, "envs_per_actor": 1, "n_step": 1, "capacity": 1, "min_size_to_sample": 1, "batch_size": 1,
+        "push_every": 1, "target_update_every": 1, "publish_every": 1, "prefetch": 1, "eval_every_updates": 1,
+        "eval_episodes": 1, "final_episodes": 0, "target_evaluations": 1, "checkpoints_kept": 1, "frame_stack": 1,
+    }  # fmt: skip
+    for name, least in at_least.items():
+        if getattr(settings, name) < least:
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, came {getattr(settings, name)}")
+    for name in ("minutes", "max_updates", "max_transitions"):
+        value = getattr(settings, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, came {value}")
+    if settings.min_size_to_sample > settings.capacity:
+        raise ValueError(
+            f"--min-size-to-sample {settings.min_size_to_sample} is more than --capacity {settings.capacity}: "
+            "learning could never begin"
+        )
+    if not 0.0 <= settings.discount <= 1.0:
+        raise ValueError(f"--discount: expected 0 to 1, came {settings.discount}")
+    if not 0.0 < settings.target_mix <= 1.0:
+        raise ValueError(f"--target-mix: expected more than 0 and at most 1, came {settings.target_mix}")
+
+
+def _field_docs(settings: type) -> dict[str, str]:
+    """Returns the string that follows each field in the class's source, on one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
+    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    docs: dict[str, str] = {}
+    for before, after in itertools.pairwise(body):
+        if (
+            isinstance(before, ast.AnnAssign)
+            and isinstance(before.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            docs[before.target.id] = " ".join(after.value.value.split())
+    return docs
+
+
+def _members(kind: Any) -> list[Any]:
+    """The types of a union without None; a plain type is a union of one."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return [member for member in typing.get_args(kind) if member is not type(None)]
+    return [kind]
+
+
+def _converter(kind: Any) -> Any:
+    members = _members(kind)
+    optional = members != [kind]
+    base = members[0]
+
+    def convert(text: str) -> Any:
+        if optional and text.lower() == "none":
+            return None
+        return base(text.replace("_", "")) if base is int else base(text)
+
+    convert.__name__ = base.__name__  # argparse names it in "invalid … value"
+    return convert
+
+
+def _metavar(kind: Any) -> str:
+    return {int: "N", float: "X", str: "TEXT"}.get(_members(kind)[0], "VALUE")

@@ -1,0 +1,93 @@
+"""One part of a job in a process of its own: started by `replay_server.jobs.supervisor`, ends when its parent does.
+
+Standard input is both its instructions (one line of JSON) and its lifeline: at end of file, whatever ended the parent,
+the part stops. ``python -m replay_server.jobs.child``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from replay_server.errors import ConnectionLost
+from replay_server.rl.settings import ApexSettings
+
+EXIT_FAILED = 1
+EXIT_SERVER_LOST = 5
+STOP_GRACE_S = 10.0
+"""A part that has not ended this long after it was told to is ended."""
+
+
+def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> int:
+    """Runs a part until it ends; returns its exit code: 0, 5 if the server was lost, 1 for any other failure."""
+    try:
+        part(stop)
+    except ConnectionLost as error:
+        if stop.is_set():
+            return 0  # the job was ending anyway
+        print(f"the server is lost: {error}", file=sys.stderr, flush=True)
+        return EXIT_SERVER_LOST
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILED
+    return 0
+
+
+def _part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
+    settings = ApexSettings(**instructions["settings"])
+    url = instructions["server_url"]
+    name = instructions["part"]
+    if name == "actor":
+        from replay_server.actors.rollout import run_actor
+
+        return lambda stop: run_actor(settings, url, instructions["actor_id"], stop)
+    run_directory = Path(instructions["run_directory"])
+    if name == "learner":
+        from replay_server.learner.loop import run_learner
+
+        return lambda stop: run_learner(settings, url, run_directory, stop)
+    if name == "evaluator":
+        from replay_server.jobs.evaluation import run_evaluations
+
+        return lambda stop: run_evaluations(settings, url, run_directory, stop)
+    raise ValueError(f"expected part actor, learner or evaluator, came {name!r}")
+
+
+def _hold_lifeline(stop: threading.Event) -> None:
+    """Sets `stop` at end of file on standard input, and ends the process if that does not."""
+    while os.read(0, 4096):
+        pass
+    stop.set()
+    time.sleep(STOP_GRACE_S)
+    os._exit(EXIT_FAILED)
+
+
+def main() -> int:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    # A terminal's Ctrl-C is for the job, which tells its parts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        if not piece:
+            return EXIT_FAILED  # the parent was gone before it could say what to do
+        line += piece
+    threading.Thread(target=_hold_lifeline, args=(stop,), name="lifeline", daemon=True).start()
+    return run_part(_part(json.loads(line)), stop)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: a library's thread that does not end must not hold up the job's end.
+    os._exit(code)

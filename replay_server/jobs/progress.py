@@ -1,0 +1,202 @@
+"""What a running job looks like: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+PLAIN_EVERY_S = 10.0
+RATE_WINDOW_S = 10.0
+
+
+@dataclass
+class ActorState:
+    """One actor as the job sees it."""
+
+    frames: int = 0
+    episodes: int = 0
+    score_mean: float = 0.0
+    version: int = -1
+    restarts: int = 0
+    alive: bool = True
+
+
+@dataclass
+class Snapshot:
+    """The numbers of one moment; totals are over the whole run, restarts of parts and earlier sessions included."""
+
+    elapsed_s: float = 0.0
+    """Since the first actor step."""
+    frames: int = 0
+    transitions: int = 0
+    updates: int = 0
+    frames_per_s: float = 0.0
+    transitions_per_s: float = 0.0
+    updates_per_s: float = 0.0
+    size: int = 0
+    capacity: int = 0
+    samples_per_insert: float = 0.0
+    """Items sampled for each one added after learning began, as the rate limiter counts it."""
+    waiting: str = ""
+    """Why sampling would wait now, "" if it would not."""
+    learner: dict[str, float] = field(default_factory=dict)
+    """loss, mean_q, td_error, version, waiting_share …, as the learner last reported them."""
+    actors: list[ActorState] = field(default_factory=list)
+    evaluation: dict[str, Any] | None = None
+    evaluations: int = 0
+    restarts: int = 0
+
+    @property
+    def weight_staleness(self) -> int:
+        """Learner steps between the newest published weights and the oldest that an actor plays with."""
+        playing = [actor.version for actor in self.actors if actor.alive]
+        return max(0, int(self.learner.get("version", 0)) - max(0, min(playing, default=0)))
+
+
+class Rate:
+    """Counts per second over the last `RATE_WINDOW_S` seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque()
+
+    def add(self, now: float, count: float) -> float:
+        """Takes the count at a time, returns the rate."""
+        self._points.append((now, count))
+        while len(self._points) > 2 and now - self._points[0][0] > RATE_WINDOW_S:
+            self._points.popleft()
+        (start, first), (end, last) = self._points[0], self._points[-1]
+        return (last - first) / (end - start) if end > start else 0.0
+
+
+class PlainView:
+    """One line every `PLAIN_EVERY_S` seconds, for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._next = 0.0
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + PLAIN_EVERY_S
+            self.message(plain_line(snapshot))
+
+
+class LiveView:
+    """A table that is drawn again in place, with messages scrolling above it (rich)."""
+
+    def __init__(self, stream: TextIO, title: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._title = title
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def message(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._live.update(_table(snapshot, self._title))
+
+
+def make_view(title: str, stream: TextIO | None = None) -> PlainView | LiveView:
+    """A live view where `stream` (standard output) is a terminal and rich is installed, plain lines elsewhere."""
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        return PlainView(stream)
+    try:
+        return LiveView(stream, title)
+    except ImportError:
+        return PlainView(stream)
+
+
+def plain_line(snapshot: Snapshot) -> str:
+    """Everything that matters, on one line."""
+    learner = snapshot.learner
+    parts = [
+        f"{_clock(snapshot.elapsed_s)}",
+        f"frames {snapshot.frames} ({snapshot.frames_per_s:.0f}/s)",
+        f"transitions {snapshot.transitions} ({snapshot.transitions_per_s:.0f}/s)",
+        f"updates {snapshot.updates} ({snapshot.updates_per_s:.1f}/s)",
+        f"replay {snapshot.size}/{snapshot.capacity}",
+        f"samples/insert {snapshot.samples_per_insert:.2f}",
+    ]
+    if learner:
+        parts.append(
+            f"loss {learner.get('loss', 0.0):.4g} Q {learner.get('mean_q', 0.0):.4g} "
+            f"TD {learner.get('td_error', 0.0):.4g}"
+        )
+    elif snapshot.waiting:
+        parts.append(f"learner waits: {snapshot.waiting}")
+    scores = " ".join(f"{actor.score_mean:.1f}" for actor in snapshot.actors if actor.episodes)
+    if scores:
+        parts.append(f"actor scores {scores}")
+    if snapshot.evaluation is not None:
+        parts.append(f"evaluation {snapshot.evaluation['score_mean']:.1f}")
+    parts.append(f"staleness {snapshot.weight_staleness}")
+    if snapshot.restarts:
+        parts.append(f"restarts {snapshot.restarts}")
+    return " · ".join(parts)
+
+
+def _table(snapshot: Snapshot, title: str) -> Any:
+    from rich.table import Table
+
+    learner, evaluation = snapshot.learner, snapshot.evaluation
+    table = Table(title=f"{title} · {_clock(snapshot.elapsed_s)}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+
+    def row(*cells: str) -> None:
+        table.add_row(*cells)
+
+    row("frames/s", f"{snapshot.frames_per_s:,.0f}", "frames", f"{snapshot.frames:,}")
+    row("transitions/s", f"{snapshot.transitions_per_s:,.0f}", "transitions", f"{snapshot.transitions:,}")
+    row("updates/s", f"{snapshot.updates_per_s:,.1f}", "updates", f"{snapshot.updates:,}")
+    row(
+        "replay", f"{snapshot.size:,} of {snapshot.capacity:,}",
+        "samples per insert", f"{snapshot.samples_per_insert:.2f}",
+    )  # fmt: skip
+    row("loss", _number(learner, "loss"), "mean Q", _number(learner, "mean_q"))
+    row("TD error", _number(learner, "td_error"), "gradient norm", _number(learner, "gradient_norm"))
+    row(
+        "weight staleness", f"{snapshot.weight_staleness} updates",
+        "learner waits", f"{100 * learner['waiting_share']:.0f} %" if "waiting_share" in learner else snapshot.waiting,
+    )  # fmt: skip
+    score = "–" if evaluation is None else f"{evaluation['score_mean']:.1f} ± {evaluation['score_std']:.1f}"
+    row("evaluation", score, "evaluations", str(snapshot.evaluations))
+    row("restarts", str(snapshot.restarts), "", "")
+    for index, actor in enumerate(snapshot.actors):
+        state = f"{actor.score_mean:.1f}" if actor.alive else "starting again"
+        row(f"actor {index} score", state, "games", f"{actor.episodes:,}")
+    return table
+
+
+def _number(values: dict[str, float], name: str) -> str:
+    return f"{values[name]:.4g}" if name in values else "–"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60:d}:{int(seconds) % 60:02d}"

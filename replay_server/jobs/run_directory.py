@@ -1,0 +1,104 @@
+"""The files of one run: config.json, metrics.jsonl, scores, checkpoints, logs and summary.json in one folder."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from replay_server.rl.settings import ApexSettings
+
+SCORE_COLUMNS = (
+    "minutes", "transitions", "frames", "updates", "version", "episodes", "mean", "std", "min", "max",
+)  # fmt: skip
+
+
+class RunDirectory:
+    """Paths and writers of a run's folder. `path` is absolute."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.config = self.path / "config.json"
+        self.summary = self.path / "summary.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.logs = self.path / "logs"
+        self.scores = self.path / "scores.csv"
+        self.plot = self.path / "scores.png"
+
+    def create(self, settings: ApexSettings) -> None:
+        """Makes the folder and writes config.json. FileExistsError if it holds a run and this is not `resume`."""
+        if self.config.exists() and not settings.resume:
+            raise FileExistsError(
+                f"{self.path} already holds a run: add --resume to go on with it, or give another --logdir"
+            )
+        self.logs.mkdir(parents=True, exist_ok=True)
+        write_json(self.config, dataclasses.asdict(settings))
+
+    def settings(self, given: dict[str, Any]) -> ApexSettings:
+        """Returns the settings of the run that is here, with the fields in `given` changed.
+
+        FileNotFoundError if there is no run, ValueError if its config.json is not one of ours.
+        """
+        if not self.config.exists():
+            raise FileNotFoundError(f"--resume: {self.path} holds no run (no config.json): check --logdir")
+        values = json.loads(self.config.read_text())
+        names = {field.name for field in dataclasses.fields(ApexSettings)}
+        unknown = sorted(set(values) - names)
+        if unknown:
+            raise ValueError(f"{self.config} has settings that this version does not know: {', '.join(unknown)}")
+        return ApexSettings(**{**values, **given})
+
+    def append_score(self, evaluation: dict[str, Any]) -> None:
+        """Adds one evaluation (keys `SCORE_COLUMNS`) to scores.csv."""
+        new = not self.scores.exists()
+        with open(self.scores, "a", newline="") as handle:
+            writer = csv.DictWriter(handle, SCORE_COLUMNS, extrasaction="ignore")
+            if new:
+                writer.writeheader()
+            writer.writerow(evaluation)
+
+    def draw_scores(self, title: str) -> bool:
+        """Draws scores.csv against transitions into scores.png; False without scores or without matplotlib."""
+        if not self.scores.exists():
+            return False
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return False
+        with open(self.scores, newline="") as handle:
+            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(handle)]
+        transitions = [row["transitions"] for row in rows]
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.fill_between(
+            transitions,
+            [row["mean"] - row["std"] for row in rows],
+            [row["mean"] + row["std"] for row in rows],
+            alpha=0.2,
+            linewidth=0,
+        )
+        axes.plot(transitions, [row["mean"] for row in rows], marker=".")
+        axes.set(title=title, xlabel="transitions added", ylabel="score (mean ± standard deviation of full games)")
+        axes.grid(alpha=0.3)
+        figure.savefig(self.plot, dpi=120)
+        return True
+
+
+def new_run_path(settings: ApexSettings) -> Path:
+    """Returns the folder a run is written to: --logdir, or runs/<env>-<seed>-<time>."""
+    if settings.logdir is not None:
+        return Path(settings.logdir)
+    env = re.sub(r"[^A-Za-z0-9.-]+", "-", settings.env)
+    return Path("runs") / f"{env}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes a JSON file whole: to a file beside it, then renamed."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(values, indent=2) + "\n")
+    partial.replace(path)
