@@ -1,0 +1,134 @@
+"""A server, two actor hosts and a learner host, in four network namespaces; an actor host is cut off and comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import replay_server as rs
+
+pytest.importorskip("torch", reason="needs the extra rl (make setup installs it)")
+pytest.importorskip("gymnasium", reason="needs the extra rl (make setup installs it)")
+
+PASSWORD = "a password that nobody prints"
+PORT = 6400
+SEED = 1
+SETTINGS = ["--env", "CartPole-v1", "--profile", "cartpole", "--actors", "2", "--seed", str(SEED)]
+ENVIRONMENT = {"REPLAY_SERVER_PASSWORD": PASSWORD, "OMP_NUM_THREADS": "1"}
+GOOD_SCORE = 450.0
+
+pytestmark = [pytest.mark.root, pytest.mark.learning, pytest.mark.timeout(500)]
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float, running: list[subprocess.Popen[str]]) -> Any:
+    """Polls until the condition holds; fails with what was waited for, or when one of the processes has ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        for process in running:
+            assert process.poll() is None, f"while waiting for {what}: {process.args} ended with {process.returncode}"
+        time.sleep(0.2)
+    pytest.fail(f"waited {seconds:g} s for {what}")
+
+
+def number(client: rs.Client, key: str, field: str) -> float:
+    value = client.redis.hget(key, field)
+    return float(value) if value is not None else 0.0
+
+
+@contextmanager
+def logs_on_failure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for log in sorted(folder.glob("*.log")):
+            print(f"--- {log.name}\n{log.read_text()[-3000:]}")
+        raise
+
+
+def greedy_score(client: rs.Client) -> float:
+    """Mean of 20 greedy games with the newest published weights."""
+    from replay_server.actors.evaluator import evaluate
+    from replay_server.rl.environment_spec import environment_spec
+    from replay_server.rl.networks import make_acting_network
+    from replay_server.rl.settings import ApexSettings, apply_profile
+    from replay_server.rl.weights import load_arrays
+
+    settings = apply_profile(ApexSettings(env="CartPole-v1", profile="cartpole", seed=SEED), set())
+    settings = dataclasses.replace(settings, actors=2)
+    network = make_acting_network(settings, environment_spec(settings))
+    fetched = client.fetch_weights(settings.table)
+    assert fetched is not None
+    load_arrays(network, fetched[1])
+    return statistics.mean(evaluate(network, settings, episodes=20, seed=1234))
+
+
+def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(network: Any, tmp_path: Path) -> None:
+    module = [sys.executable, "-m", "replay_server"]
+    address = network.addresses["server"]
+    socket = tmp_path / "s"
+    url = f"redis://{address}:{PORT}"
+
+    with logs_on_failure(tmp_path):
+        serve = [*module, "serve", "--host", address, "--port", str(PORT), "--unixsocket", str(socket)]
+        server = network.start("server", serve, tmp_path / "server.log", ENVIRONMENT)
+        wait_for("the server's ready line", lambda: "ready url=" in (tmp_path / "server.log").read_text(), 20, [server])
+        learn = [*module, "learner", "--server", url, "--logdir", str(tmp_path / "run"), *SETTINGS]
+        learner = network.start("learner", learn, tmp_path / "learner.log", ENVIRONMENT)
+        actors = [
+            network.start(
+                f"actors{i}",
+                [*module, "actor", "--server", url, "--actor-id", str(i), *SETTINGS],
+                tmp_path / f"actor{i}.log",
+                ENVIRONMENT,
+            )
+            for i in range(2)
+        ]
+        running = [server, learner, *actors]
+
+        # The hosts' network is not this process's: it looks on through the server's unix socket.
+        with rs.Client(f"unix://:{PASSWORD}@{socket}") as client:
+            frames = [lambda i=i: number(client, f"apex:actor:{i}", "frames") for i in range(2)]
+            updates = lambda: number(client, "apex:learner", "updates")  # noqa: E731
+            wait_for(
+                "both actors and the learner at work", lambda: all(f() > 0 for f in frames) and updates(), 90, running
+            )
+
+            network.set_link("actors1", up=False)
+            time.sleep(2)  # what was already on its way arrives
+            cut_frames, cut_updates, other_frames = frames[1](), updates(), frames[0]()
+            wait_for("the learner to go on", lambda: updates() > cut_updates + 100, 60, running)
+            wait_for("the other actor to go on", lambda: frames[0]() > other_frames, 60, running)
+            assert frames[1]() == cut_frames, "the host was not cut off"
+
+            network.set_link("actors1", up=True)
+            wait_for("the cut-off actor to come back", lambda: frames[1]() > cut_frames, 60, running)
+
+            wait_for(f"a greedy score of {GOOD_SCORE:g}", lambda: greedy_score(client) >= GOOD_SCORE, 240, running)
+            info = client.info("apex")
+            assert info["added"] > 0
+
+        for process in (*actors, learner, server):
+            process.terminate()
+        assert [process.wait(timeout=20) for process in (*actors, learner)] == [130, 130, 130]
+        assert server.wait(timeout=20) == 0
+        assert not socket.exists()
+        for file in tmp_path.rglob("*.log"):
+            assert PASSWORD not in file.read_text(), f"{file.name} prints the password"
+
+
+def test_a_server_on_an_open_address_wants_a_password(network: Any, tmp_path: Path) -> None:
+    """Bound to an address that other hosts can reach, it is refused without one."""
+    serve = [sys.executable, "-m", "replay_server", "serve", "--host", network.addresses["server"], "--port", "0"]
+    assert network.start("server", serve, tmp_path / "refused.log").wait(timeout=20) == 2
+    assert "password" in (tmp_path / "refused.log").read_text()
