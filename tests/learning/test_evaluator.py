@@ -1,0 +1,130 @@
+"""Evaluation plays whole games, counts every environment the same, and reports through the server."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import replay_server as rs
+from replay_server.actors.evaluator import ENVIRONMENTS_MAX, Evaluation, evaluate, run_evaluator
+from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.networks import make_network
+from replay_server.rl.settings import ApexSettings
+from replay_server.rl.weights import module_arrays
+
+
+class CoinGame(gymnasium.Env):
+    """Lasts 1 or 60 steps by an even chance; each step pays the action. Shows (step, length)."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.step_number, self.length], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.step_number = 0
+        self.length = int(self.np_random.choice([1, 60]))
+        return self._observation(), {}
+
+    def step(self, action):
+        self.step_number += 1
+        return self._observation(), float(action), self.step_number >= self.length, False, {}
+
+
+gymnasium.register("CoinGame-v0", CoinGame)
+
+
+class Prefers(nn.Module):
+    """Always the same action."""
+
+    def __init__(self, action: int) -> None:
+        super().__init__()
+        self.action = action
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(torch.full((len(observations),), self.action), 3).float()
+
+
+COIN_GAME = ApexSettings(env="CoinGame-v0", eval_episodes=4, eval_every_updates=10, hidden=16)
+
+
+def test_scores_are_those_of_the_greedy_actions_and_unclipped() -> None:
+    assert set(evaluate(Prefers(2), COIN_GAME, 20, seed=0)) <= {2.0, 120.0}
+    assert set(evaluate(Prefers(0), COIN_GAME, 20, seed=0)) == {0.0}
+
+
+def test_exactly_the_asked_number_of_games_is_scored() -> None:
+    for episodes in (1, 3, ENVIRONMENTS_MAX, ENVIRONMENTS_MAX + 7):
+        assert len(evaluate(Prefers(1), COIN_GAME, episodes, seed=episodes)) == episodes
+
+
+def test_short_games_are_not_favoured_by_playing_side_by_side() -> None:
+    scores = evaluate(Prefers(1), COIN_GAME, 400, seed=1)
+    assert 0.4 < np.mean(np.array(scores) > 1.0) < 0.6
+
+
+def test_epsilon_one_ignores_the_network() -> None:
+    assert np.mean(evaluate(Prefers(0), COIN_GAME, 20, seed=2, epsilon=1.0)) > 0.0
+
+
+def test_the_same_seed_gives_the_same_scores() -> None:
+    first, again, other = (evaluate(Prefers(1), COIN_GAME, 30, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_a_stop_signal_ends_an_evaluation_without_half_a_result() -> None:
+    stop = threading.Event()
+    stop.set()
+    assert evaluate(Prefers(1), COIN_GAME, 10, seed=5, stop=stop) == []
+
+
+def test_breakout_scores_whole_games_of_five_lives() -> None:
+    settings = ApexSettings(env="ALE/Breakout-v5", max_frames_per_episode=3_000)
+    network = make_network(settings, environment_spec(settings))
+    scores = evaluate(network, settings, 2, seed=6, epsilon=0.5)
+    assert len(scores) == 2
+    assert all(score >= 0 for score in scores)
+
+
+def test_the_evaluator_waits_for_due_versions_and_reports_each_once() -> None:
+    network = make_network(COIN_GAME, environment_spec(COIN_GAME))
+    stop, results = threading.Event(), []
+    with rs.Server() as server, rs.Client(server.url) as client:
+
+        def keep(result: Evaluation, evaluated: nn.Module) -> None:
+            assert module_arrays(evaluated).keys() == module_arrays(network).keys()
+            results.append(result.version)
+            if result.version == 10:
+                client.publish_weights("apex", module_arrays(network), version=15)  # not due before 20
+                client.publish_weights("apex", module_arrays(network), version=25)
+            else:
+                stop.set()
+
+        client.publish_weights("apex", module_arrays(network), version=5)
+        threading.Timer(0.6, lambda: client.publish_weights("apex", module_arrays(network), version=10)).start()
+        returned = run_evaluator(COIN_GAME, server.url, stop, keep)
+        stored = [json.loads(row) for row in client.redis.lrange("apex:evaluations", 0, -1)]
+        newest = client.redis.hgetall("apex:evaluator")
+    assert results == [10, 25]
+    assert [row["version"] for row in stored] == [10, 25]
+    assert stored[0]["episodes"] == 4
+    assert stored[1]["score_mean"] == returned[1].score_mean
+    assert newest[b"version"] == b"25"
+    assert newest[b"evaluations"] == b"2"
+
+
+def test_weights_of_another_environment_end_the_evaluator_with_the_reason() -> None:
+    settings = ApexSettings(env="CartPole-v1", hidden=16)
+    with rs.Server() as server, rs.Client(server.url) as client:
+        client.publish_weights("apex", module_arrays(make_network(settings, environment_spec(settings))), version=50)
+        with pytest.raises(ValueError, match="weights of another network"):
+            run_evaluator(COIN_GAME, server.url, threading.Event())
