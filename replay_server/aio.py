@@ -41,41 +41,54 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
+async def _open_socket(address: Address, timeout_s: float) -> socket.socket:
+    """A connected socket that does not block.
+
+    Raises:
+        ConnectionLost: nothing listens there, or it does not answer in time.
+    """
+    loop = asyncio.get_running_loop()
+    opened: socket.socket | None = None
+    try:
+        if address.path is not None:
+            family, target = socket.AF_UNIX, address.path
+        else:
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            family, target = found[0][0], found[0][4]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        opened.setblocking(False)
+        await asyncio.wait_for(loop.sock_connect(opened, target), timeout_s)
+        if address.path is None:
+            set_options(opened)
+        return opened
+    except BaseException as error:
+        if opened is not None:
+            opened.close()
+        if not isinstance(error, OSError | asyncio.TimeoutError):
+            raise
+        sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
+        raise ConnectionLost(f"cannot connect to {address}: {sentence}. Is the server running?") from error
+
+
 class _Connection:
     """One connection, one request at a time. After any failure but an error reply `usable` is False."""
 
-    def __init__(self, address: Address, socket_timeout: float) -> None:
-        self._address, self._timeout = address, socket_timeout
+    def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
+        self._address, self._socket, self._timeout = address, connected, socket_timeout
         self._loop = asyncio.get_running_loop()
         self._buffer = ReadBuffer()
-        self._socket: socket.socket | None = None
         self.usable = True
 
-    async def open(self, connect_timeout: float) -> None:
-        address = self._address
+    @classmethod
+    async def open(cls, address: Address, connect_timeout: float, socket_timeout: float) -> _Connection:
+        """Connects and greets; errors as for `connection.Connection`."""
+        connection = cls(address, await _open_socket(address, connect_timeout), socket_timeout)
         try:
-            if address.path is not None:
-                family, target = socket.AF_UNIX, address.path
-            else:
-                found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-                family, target = found[0][0], found[0][4]
-            self._socket = opened = socket.socket(family, socket.SOCK_STREAM)
-            opened.setblocking(False)
-            await asyncio.wait_for(self._loop.sock_connect(opened, target), connect_timeout)
-            if address.path is None:
-                set_options(opened)
-        except (OSError, asyncio.TimeoutError) as error:
-            self.close()
-            sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            raise ConnectionLost(f"cannot connect to {address}: {sentence}. Is the server running?") from error
+            await connection.execute(greet(address.username, address.password))
         except BaseException:
-            self.close()
+            connection.close()
             raise
-        try:
-            await self.execute(greet(address.username, address.password))
-        except BaseException:
-            self.close()
-            raise
+        return connection
 
     async def execute(self, command: Command[T]) -> T:
         self.usable = False  # a cancelled exchange leaves bytes behind: the connection is not used again
@@ -125,7 +138,6 @@ class _Connection:
 
     def gone(self) -> bool:
         """Whether the server has closed an idle connection, as far as can be seen without sending."""
-        assert self._socket is not None
         try:
             return self._socket.recv(1, socket.MSG_PEEK) == b""
         except (BlockingIOError, InterruptedError):
@@ -135,8 +147,7 @@ class _Connection:
 
     def close(self) -> None:
         self.usable = False
-        if self._socket is not None:
-            self._socket.close()
+        self._socket.close()
 
 
 class Client:
@@ -207,10 +218,8 @@ class Client:
             connection.close()
         delay = 0.02
         while True:
-            connection = _Connection(self._address, self._timeouts[1])
             try:
-                await connection.open(self._timeouts[0])
-                return connection
+                return await _Connection.open(self._address, self._timeouts[0], self._timeouts[1])
             except ConnectionLost:
                 if time.monotonic() + delay > deadline:
                     raise

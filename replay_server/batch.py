@@ -65,8 +65,11 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
     names = list(table.signature) if columns is None else list(columns)
     if list(out.data) != names:
         raise SchemaError(f"out has the columns {', '.join(out.data)}; expected {', '.join(names)}")
-    expected = [("ids", out.ids, "uint64", (count,)), ("probabilities", out.probabilities, "float64", (count,))]
-    expected.append(("weights", out.weights, "float32", (count,)))
+    expected: list[tuple[str, np.ndarray, str, tuple[int, ...]]] = [
+        ("ids", out.ids, "uint64", (count,)),
+        ("probabilities", out.probabilities, "float64", (count,)),
+        ("weights", out.weights, "float32", (count,)),
+    ]
     for name in names:
         column = table.signature[name]
         expected.append((name, out.data[name], column.dtype, (count, *column.shape)))

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgpack
 import numpy as np
 
 from ._native import ffi, lib
 from .batch import Batch, check_out, new_batch
+from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
 from .table import RateLimiter, Table, check_columns, check_ids, check_priorities, limiter_map
@@ -290,7 +290,7 @@ class Buffer:
         fields: dict[str, Any] = dict(changes)
         if rate_limiter is not None:
             fields["rate_limiter"] = limiter_map(rate_limiter)
-        packed = msgpack.packb(fields)
+        packed = pack(fields)
         with self._lock:
             self._check(lib.table_configure(self._core, packed, len(packed), self._error))
             self._table = Table(**{**vars(self._table), **changes})

@@ -1,10 +1,11 @@
-"""The command `replay-server`: `serve` becomes the native server; every other subcommand is imported when it is called."""
+"""The command `replay-server`: `serve` becomes the native server; other subcommands are imported when called."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -124,6 +125,8 @@ def _merged(options: argparse.Namespace) -> ServeConfig:
         raise ConfigError(f"port must be between 0 and 65535, or -1 for no TCP; got {settings.port}")
     if settings.port == -1 and settings.unixsocket is None:
         raise ConfigError("port -1 without --unixsocket leaves nothing to listen on")
+    if settings.unixsocketperm is not None and not re.fullmatch("[0-7]{3,4}", settings.unixsocketperm):
+        raise ConfigError(f"unixsocketperm must be octal, such as 700; got {settings.unixsocketperm!r}")
     return settings
 
 
@@ -139,23 +142,20 @@ def serve(arguments: Sequence[str]) -> int:
         password = os.environ.get(PASSWORD_VARIABLE) or None
         if settings.password_file is not None:
             password = read_password(settings.password_file)
-        permissions = None if settings.unixsocketperm is None else int(settings.unixsocketperm, 8)
     except ConfigError as error:
         return _fail(str(error), EXIT_USAGE)
-    except ValueError:
-        return _fail(f"unixsocketperm must be octal, such as 700; got {settings.unixsocketperm!r}", EXIT_USAGE)
     try:
         executable = str(find_executable(options.transport))
     except ServerError as error:
         return _fail(str(error), EXIT_FAILURE)
-    command = [executable] + server_arguments(
+    native_arguments = server_arguments(
         host=settings.host,
         port=settings.port,
         unix=settings.unixsocket,
         maxmemory=settings.maxmemory,
         maxclients=settings.maxclients,
         directory=settings.dir,
-        unix_permissions=permissions,
+        unix_permissions=settings.unixsocketperm,
         allow_remote=settings.allow_remote,
     )
     setup = os.memfd_create("replay-server-setup", 0)
@@ -166,6 +166,6 @@ def serve(arguments: Sequence[str]) -> int:
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     sys.stdout.flush()
     try:
-        os.execve(executable, [*command, "--setup-fd", str(setup)], environment)
+        os.execve(executable, [executable, *native_arguments, "--setup-fd", str(setup)], environment)
     except OSError as error:
         return _fail(f"cannot run {executable}: {error.strerror}", EXIT_FAILURE)

@@ -27,6 +27,13 @@ MAX_LINE_BYTES = 64 * 1024
 MAX_DEPTH = 32
 
 
+def pack(value: Any) -> bytes:
+    """A value of plain types as msgpack."""
+    packed = msgpack.packb(value)
+    assert packed is not None  # the type stubs allow it
+    return packed
+
+
 class Blob:
     """One argument that lies in several buffers."""
 
@@ -39,7 +46,7 @@ class Blob:
 
 def bytes_of(array: np.ndarray) -> memoryview:
     """The bytes of a C-contiguous array, without a copy."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def encode_command(arguments: Sequence[Argument]) -> list[Buffer]:
@@ -217,7 +224,7 @@ def encode_arrays(arrays: Mapping[str, Any]) -> Blob:
         padding = -array.nbytes % _ALIGNMENT
         pieces += (bytes_of(array), bytes(padding))
         offset += array.nbytes + padding
-    packed = msgpack.packb(header)
+    packed = pack(header)
     padding = -(_PREFIX.size + len(packed)) % _ALIGNMENT
     return Blob([_PREFIX.pack(ARRAYS_MAGIC, len(packed)) + packed + bytes(padding), *pieces])
 

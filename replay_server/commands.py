@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import msgpack
 import numpy as np
 
 from .batch import Batch
@@ -26,6 +25,7 @@ from .codec import (
     encode_arrays,
     length_of,
     not_resp,
+    pack,
     read_value,
     value_after,
 )
@@ -130,7 +130,7 @@ def configure(name: str, changes: Mapping[str, Any]) -> Command[None]:
     fields = dict(changes)
     if "rate_limiter" in fields and not isinstance(fields["rate_limiter"], Mapping):
         fields["rate_limiter"] = limiter_map(fields["rate_limiter"])
-    packed = msgpack.packb(fields)
+    packed = pack(fields)
     return _plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True)
 
 

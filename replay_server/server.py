@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
+from .codec import pack
 from .connection import url_with_password
 from .errors import ServerError
 from .table import Table
@@ -70,7 +69,7 @@ def setup_message(
 ) -> bytes:
     """What the native server reads from --setup-fd: passwords and tables do not travel on the command line."""
     values = {str(name): _config_value(value) for name, value in (config or {}).items()}
-    return msgpack.packb({"password": password, "tables": [table.to_spec() for table in tables], "config": values})
+    return pack({"password": password, "tables": [table.to_spec() for table in tables], "config": values})
 
 
 def _config_value(value: Any) -> str:
@@ -85,7 +84,7 @@ def server_arguments(
     maxmemory: int = 0,
     maxclients: int | None = None,
     directory: str | os.PathLike[str] | None = None,
-    unix_permissions: int | None = None,
+    unix_permissions: str | None = None,
     allow_remote: bool = False,
 ) -> list[str]:
     """The native server's arguments, without the descriptors."""
@@ -93,7 +92,7 @@ def server_arguments(
     if unix is not None:
         arguments += ["--unixsocket", os.fspath(unix)]
     if unix_permissions is not None:
-        arguments += ["--unixsocketperm", f"{unix_permissions:o}"]
+        arguments += ["--unixsocketperm", unix_permissions]
     if maxmemory:
         arguments += ["--maxmemory", str(maxmemory)]
     if maxclients is not None:

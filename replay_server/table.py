@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgpack
 import numpy as np
 
+from .codec import pack
 from .errors import PriorityError, SchemaError
 
 COLUMN_DTYPES = (
@@ -241,7 +242,7 @@ class Table:
 
     def pack(self) -> bytes:
         """`to_spec` as msgpack."""
-        return msgpack.packb(self.to_spec())
+        return pack(self.to_spec())
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], name: str | None = None) -> Table:
