@@ -58,11 +58,12 @@ def replay_learner(url: str, kind: ItemKind, size: int, seed: int, **_: Any) -> 
 
     def step(latencies: Latencies) -> None:
         nonlocal batch
-        batch = timed(
+        reused = batch
+        drawn = batch = timed(
             latencies["sample"],
-            lambda: client.sample("bench", size, importance_sampling_exponent=0.4, out=batch),
+            lambda: client.sample("bench", size, importance_sampling_exponent=0.4, out=reused),
         )
-        timed(latencies["update"], lambda: client.update_priorities("bench", batch.ids, priorities))
+        timed(latencies["update"], lambda: client.update_priorities("bench", drawn.ids, priorities))
 
     return step
 
@@ -105,7 +106,7 @@ def redis_learner(url: str, kind: ItemKind, size: int, seed: int, capacity: int,
     out = {name: np.empty((size, *shape), of) for name, (of, shape) in kind.columns.items()}
 
     def sample() -> None:
-        values = client.mget([f"item:{index}" for index in generator.integers(0, capacity, size)])
+        values: Any = client.mget([f"item:{index}" for index in generator.integers(0, capacity, size)])
         for row, value in enumerate(values):
             item = np.frombuffer(value, dtype)[0]
             for name, array in out.items():
