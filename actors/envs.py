@@ -7,7 +7,7 @@ with an end is the episode's true final one, and the action of the following ste
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -68,7 +68,7 @@ class AtariEnvironments:
 
         gymnasium.register_envs(ale_py)
         # One thread: a run has an actor process for every core to be used.
-        self._env = gymnasium.make_vec(
+        self._env: Any = gymnasium.make_vec(
             settings.env,
             num_envs=num_envs,
             vectorization_mode="vector_entry_point",
@@ -91,8 +91,8 @@ class AtariEnvironments:
         self.num_envs = num_envs
         self.num_actions = int(self._env.single_action_space.n)
         action_set = list(self._env.ale.get_action_set())
-        self._fire = action_set.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in action_set else None
-        self._fire_after_life = settings.fire_on_reset and self._fire is not None
+        has_fire = settings.fire_on_reset and ale_py.Action.FIRE in action_set
+        self._fire = action_set.index(ale_py.Action.FIRE) if has_fire else None
         self._seeds = (seed.generate_state(num_envs) >> 1).astype(np.int64)
         self._lives = np.zeros(num_envs, np.int64)
         self._must_fire = np.zeros(num_envs, bool)
@@ -106,7 +106,7 @@ class AtariEnvironments:
         return observations
 
     def forced(self, actions: np.ndarray) -> np.ndarray:
-        return np.where(self._must_fire, self._fire, actions) if self._fire_after_life else actions
+        return actions if self._fire is None else np.where(self._must_fire, self._fire, actions)
 
     def step(self, actions: np.ndarray) -> EnvStep:
         observations, rewards, terminated, truncated, info = self._env.step(actions)
@@ -128,7 +128,7 @@ class VectorEnvironments:
     """Environments with vector observations (CartPole, LunarLander, …), stepped one after the other."""
 
     def __init__(self, settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
-        self._env = gymnasium.make_vec(
+        self._env: Any = gymnasium.make_vec(
             settings.env,
             num_envs=num_envs,
             vectorization_mode="sync",

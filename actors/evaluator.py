@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -157,5 +158,5 @@ def _fetch(table: str, newer_than: int, client: rs.Client) -> tuple[int, dict[st
 def _publish(table: str, result: Evaluation, evaluations: int, client: rs.Client) -> None:
     row = asdict(result)
     client.redis.rpush(f"{table}:evaluations", json.dumps(row))
-    fields = {name: str(value) for name, value in row.items()}
+    fields: dict[Any, str] = {name: str(value) for name, value in row.items()}
     client.redis.hset(f"{table}:evaluator", mapping={**fields, "evaluations": str(evaluations)})

@@ -6,8 +6,9 @@ import collections
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ class ActorProgress:
     """Unix time of its first step."""
     updated_at: float = 0.0
 
-    def as_fields(self) -> dict[str, str]:
+    def as_fields(self) -> Mapping[Any, str]:
         return {field.name: str(getattr(self, field.name)) for field in fields(self)}
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import redis
+import redis.exceptions
 
 import replay_server as rs
 

@@ -68,7 +68,7 @@ def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwor
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         network = DuelingNetwork(spec.observation_shape, spec.num_actions, settings.hidden)
-    return network.to(memory_format=torch.channels_last) if spec.is_image else network
+    return _formatted(network, torch.channels_last) if spec.is_image else network
 
 
 def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwork:
@@ -76,4 +76,8 @@ def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> Duelin
 
     There, with Atari screens, contiguous weights are about a quarter faster than channels_last.
     """
-    return make_network(settings, spec).to(memory_format=torch.contiguous_format).eval()
+    return _formatted(make_network(settings, spec), torch.contiguous_format).eval()
+
+
+def _formatted(network: DuelingNetwork, memory_format: torch.memory_format) -> DuelingNetwork:
+    return network.to(memory_format=memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)
