@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import replay_server as rs
+from replay_server.connection import url_with_password
 from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
 from replay_server.jobs.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 
+PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 EXIT_SERVER_LOST = 5
 EXIT_INTERRUPTED = 130
 
@@ -73,8 +76,16 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         "--server",
         required=True,
         metavar="URL",
-        help="redis://[:password@]host:port or unix:///path of the replay server",
+        type=_with_password,
+        help="redis://host:port or unix:///path of the replay server. Its password comes from the variable "
+        f"{PASSWORD_VARIABLE}, so that it does not stand in the list of processes",
     )
+
+
+def _with_password(url: str) -> str:
+    """The URL with the environment's password, unless it has one of its own."""
+    password = os.environ.get(PASSWORD_VARIABLE)
+    return url if "@" in url else url_with_password(url, password or None)
 
 
 def _settings(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> ApexSettings:

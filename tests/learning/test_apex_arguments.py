@@ -1,0 +1,124 @@
+"""The command line of a job: options made from the settings, profiles, and what is refused."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+pytest.importorskip("torch")
+
+from replay_server.jobs.apex import main_apex
+from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
+from replay_server.jobs.parts import main_actor, main_learner
+from replay_server.jobs.progress import Rate, Snapshot, plain_line
+from replay_server.rl.settings import ApexSettings
+
+
+def parse(*words: str) -> dict:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    return given_settings(parser.parse_args(words))
+
+
+def test_only_options_that_were_given_count_as_given():
+    assert parse() == {}
+    assert parse("--actors", "3", "--minutes", "0.5", "--no-prioritized", "--reward-clip", "none") == {
+        "actors": 3,
+        "minutes": 0.5,
+        "prioritized": False,
+        "reward_clip": None,
+    }
+
+
+def test_every_option_is_explained_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        parse("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--importance-sampling-exponent" in text
+    assert "a lost life counts as terminated" in text.lower()
+    assert "(default: 6.25e-05)" in text
+
+
+def test_given_options_win_over_the_profile():
+    settings, why = resolve_settings(parse("--env", "CartPole-v1", "--batch-size", "64"), one_machine=True)
+    assert (settings.profile, settings.batch_size, settings.optimizer) == ("cartpole", 64, "adam")
+    assert "cartpole" in why
+
+
+@pytest.mark.parametrize(
+    ("env", "cores", "one_machine", "profile"),
+    [
+        ("ALE/Breakout-v5", 2, True, "atari-small"),
+        ("ALE/Breakout-v5", 64, True, "paper"),
+        ("ALE/Breakout-v5", 2, False, "paper"),
+        ("LunarLander-v3", 64, True, "cartpole"),
+    ],
+)
+def test_profile_follows_environment_and_machine(env, cores, one_machine, profile):
+    assert resolve_settings({"env": env}, one_machine=one_machine, cores=cores)[0].profile == profile
+
+
+def test_a_profile_that_was_asked_for_stays():
+    assert resolve_settings({"env": "ALE/Pong-v5", "profile": "paper"}, one_machine=True, cores=2)[0].batch_size == 512
+    with pytest.raises(ValueError, match="unknown profile 'papre'"):
+        resolve_settings({"profile": "papre"}, one_machine=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"actors": 0}, "--actors: expected at least 1, came 0"),
+        ({"minutes": -1.0}, "--minutes: expected more than 0"),
+        ({"capacity": 10, "min_size_to_sample": 20}, "learning could never begin"),
+        ({"target_mix": 0.0}, "--target-mix"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_option(changes, words):
+    with pytest.raises(ValueError, match=words):
+        check_settings(ApexSettings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (main_apex, ["--actors", "many"]),
+        (main_apex, ["--env", "CartPole-v1", "--batch-size", "0"]),
+        (main_apex, ["--resume"]),
+        (main_actor, ["--server", "redis://127.0.0.1:1", "--env", "CartPole-v1", "--actors", "2", "--actor-id", "2"]),
+        (main_actor, ["--env", "CartPole-v1", "--actor-id", "0"]),
+        (main_learner, ["--server", "redis://127.0.0.1:1", "--resume"]),
+    ],
+)
+def test_wrong_usage_ends_with_2(main, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ending:
+        main(words)
+    assert ending.value.code == 2
+    assert capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_directory_is_never_written_over(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SystemExit) as ending:
+        main_apex(["--env", "CartPole-v1", "--logdir", str(tmp_path)])
+    assert ending.value.code == 2
+    assert "already holds a run: add --resume" in capsys.readouterr().err
+
+
+def test_plain_line_shows_what_matters_before_and_after_learning_began():
+    snapshot = Snapshot(elapsed_s=61.0, capacity=1000, waiting="50 items, sampling needs 100")
+    assert "1:01" in plain_line(snapshot)
+    assert "learner waits: 50 items" in plain_line(snapshot)
+    snapshot.learner = {"loss": 0.5, "mean_q": 10.0, "td_error": 0.1, "version": 300.0}
+    snapshot.evaluation = {"score_mean": 480.0}
+    assert "loss 0.5 Q 10 TD 0.1" in plain_line(snapshot)
+    assert "evaluation 480.0" in plain_line(snapshot)
+
+
+def test_rates_are_of_the_last_seconds_only():
+    rate = Rate()
+    assert rate.add(0.0, 0) == 0.0
+    assert rate.add(5.0, 500) == 100.0
+    assert rate.add(100.0, 500) < 10.0

@@ -1,0 +1,188 @@
+"""The whole job on one machine: how it ends, what it leaves, what it survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SMALL = [
+    "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200",
+    "--hidden", "16", "--eval-episodes", "2", "--eval-every-updates", "200", "--final-episodes", "2",
+]  # fmt: skip
+
+
+class Job:
+    """`replay-server apex` in a child process, with its output in a file and its temporary files in a folder."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.run = folder / "run"
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir(exist_ok=True)
+        self.output = folder / "output"
+        with open(self.output, "ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "replay_server.jobs.apex", "--logdir", str(self.run), *SMALL, *words],
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def children(self) -> dict[int, str]:
+        """Process ids of the job's children that are alive, with their command lines."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                    if int(fields[1]) == self.process.pid and fields[0] != "Z":
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except (OSError, IndexError):
+                    continue
+        return found
+
+    def wait_for(self, what: str, timeout_s: float = 120.0) -> re.Match[str]:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if match := re.search(what, self.text):
+                return match
+            assert self.process.poll() is None, self.text
+            time.sleep(0.1)
+        raise AssertionError(f"no {what!r} in time:\n{self.text}")
+
+    def wait(self, timeout_s: float = 120.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def summary(self) -> dict:
+        return json.loads((self.run / "summary.json").read_text())
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs: list[Job] = []
+
+    def start_job(*words: str) -> Job:
+        jobs.append(Job(tmp_path, *words))
+        return jobs[-1]
+
+    yield start_job
+    for job in jobs:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.wait()
+
+
+def gone(processes: dict[int, str], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not any(_alive(pid) for pid in processes):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
+    job = start("--max-updates", "600")
+    assert job.wait() == 0, job.text
+    summary = job.summary()
+    names = "env seed frames updates frames_per_s updates_per_s eval_episodes eval_mean eval_std restarts"
+    assert set(names.split()) | {"sticky_actions", "profile", "evaluations"} <= summary.keys()
+    assert summary["updates"] == 600
+    assert summary["eval_episodes"] == 2
+    assert summary["frames"] >= summary["transitions"] - 100
+    assert (job.run / "checkpoints" / "step_600" / "network.safetensors").exists()
+    assert json.loads((job.run / "config.json").read_text())["hidden"] == 16
+    assert not list(job.temporary.iterdir())
+
+    resumed = start("--resume", "--max-updates", "800")
+    assert resumed.wait() == 0, resumed.text
+    assert resumed.summary()["updates"] == 800
+    assert resumed.summary()["frames"] > summary["frames"]
+    assert len(resumed.summary()["evaluations"]) >= len(summary["evaluations"])
+
+
+def test_interrupt_ends_everything_within_5_s_and_leaves_no_process_and_no_socket(start):
+    job = start()
+    job.wait_for(r"updates [1-9]")
+    children = job.children()
+    assert len(children) == 5  # server, learner, two actors, evaluator
+    assert list(job.temporary.rglob("server.sock"))
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait(5.0) == 130
+    assert gone(children, 0.5)
+    assert not list(job.temporary.iterdir())
+    assert job.summary()["ended_by"] == "interrupted"
+    assert "go on with: replay-server apex --resume" in job.text
+
+
+def test_interrupt_while_parts_are_starting_ends_within_5_s(start):
+    job = start()
+    job.wait_for(r"server redis://")
+    time.sleep(0.3)
+    children = job.children()
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait(5.0) == 130
+    assert gone(children, 0.5)
+    assert not list(job.temporary.iterdir())
+
+
+def test_killed_job_takes_its_parts_with_it(start):
+    job = start()
+    job.wait_for(r"updates [1-9]")
+    children = job.children()
+    job.process.kill()
+    job.process.wait()
+    assert gone(children, 12.0)
+
+
+def test_killed_actor_is_started_again_and_counted(start):
+    job = start("--max-updates", "3000")
+    job.wait_for(r"updates [1-9]")
+    children = job.children()
+    actors = [pid for pid in children if Path(f"/proc/{pid}/fd/1").resolve().name == "actor-0.log"]
+    os.kill(actors[0], signal.SIGKILL)
+    job.wait_for(r"actor 0 ended \(-9\): starting it again")
+    assert job.wait() == 0, job.text
+    assert job.summary()["restarts"] == 1
+
+
+def test_lost_server_ends_the_job_with_5_a_message_and_a_checkpoint(start):
+    job = start()
+    job.wait_for(r"updates [1-9]")
+    children = job.children()
+    os.kill(int(job.wait_for(r"\(process (\d+)\)")[1]), signal.SIGKILL)
+    assert job.wait(30.0) == 5
+    assert "replay server lost" in job.text
+    assert gone(children, 0.5)
+    (checkpoint,) = (job.run / "checkpoints").glob("step_*")
+    assert int(checkpoint.name[5:]) > 0
+    assert f"newest checkpoint {checkpoint}" in job.text
+    assert job.summary()["ended_by"] == "server lost"
+
+
+def test_part_that_cannot_live_ends_the_job_with_its_reason(start):
+    job = start("--device", "cuda:99")
+    assert job.wait() == 1
+    assert re.search(r"learner ended with exit code 1; its log is .*learner\.log .*cuda:99", job.text)
