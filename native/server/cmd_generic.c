@@ -1,0 +1,395 @@
+/* cmd_generic: commands on keys of any type. Order of checks and error texts follow Redis 7.0's db.c, expire.c. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "server/command_table.h"
+#include "server/keyspace.h"
+#include "store/glob.h"
+
+#define SHARED_INTEGERS 10000           /* integers that Redis keeps one copy of, and so reports as shared */
+#define SHARED_REFERENCES 2147483647
+
+static unsigned database_of(const struct client *client) {
+    return (unsigned)client->database;
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+static void del_command(struct client *client) {
+    int64_t deleted = 0;
+    for (uint32_t i = 1; i < client->argc; i++) {
+        struct dict_entry *entry = keyspace_find(client, i);
+        if (entry == NULL) continue;
+        keyspace_remove(client, entry);
+        deleted++;
+    }
+    reply_integer(client, deleted);
+}
+
+static void exists_command(struct client *client) {
+    int64_t count = 0;
+    for (uint32_t i = 1; i < client->argc; i++) count += keyspace_find_read(client, i) != NULL;
+    reply_integer(client, count);
+}
+
+static void type_command(struct client *client) {
+    struct dict_entry *entry = keyspace_find(client, 1);
+    reply_status(client, entry != NULL ? value_type_name(store_value(entry)) : "none");
+}
+
+static void rename_generic(struct client *client, bool only_new) {
+    struct dict_entry *entry = keyspace_find(client, 1);
+    if (entry == NULL) {
+        reply_no_such_key(client);
+        return;
+    }
+    const struct resp_argument *name = &client->argv[2];
+    struct dict_entry *target = keyspace_find(client, 2);
+    if (only_new && target != NULL) {
+        reply_integer(client, 0);
+        return;
+    }
+    if (target != entry && !store_rename(client->server->store, database_of(client), entry, name->data, name->length)) {
+        reply_out_of_memory(client);
+        return;
+    }
+    if (only_new)
+        reply_integer(client, 1);
+    else
+        reply_status(client, "OK");
+}
+
+static void rename_command(struct client *client) {
+    rename_generic(client, false);
+}
+
+static void renamenx_command(struct client *client) {
+    rename_generic(client, true);
+}
+
+static void randomkey_command(struct client *client) {
+    const struct dict_entry *entry = store_random(client->server->store, database_of(client));
+    if (entry == NULL)
+        reply_null(client);
+    else
+        reply_bulk(client, entry->key, entry->key_length);
+}
+
+static void dbsize_command(struct client *client) {
+    reply_integer(client, (int64_t)dict_count(&client->server->store->databases[client->database].keys));
+}
+
+/* One pass over the database: it takes about 0.1 us a key, and holds the loop that long. */
+static void keys_command(struct client *client) {
+    struct store *store = client->server->store;
+    const struct resp_argument *pattern = &client->argv[1];
+    bool all = pattern->length == 1 && pattern->data[0] == '*';
+    int64_t now_ms = clock_unix_ms();
+    size_t mark = reply_array_deferred(client), count = 0;
+    struct dict_position position = {0};
+    const struct dict_entry *entry;
+    while ((entry = dict_next(&store->databases[client->database].keys, &position)) != NULL) {
+        if (!all && !glob_match(pattern->data, pattern->length, entry->key, entry->key_length)) continue;
+        if (store_has_expired(store, database_of(client), entry, now_ms)) continue;
+        reply_bulk(client, entry->key, entry->key_length);
+        count++;
+    }
+    reply_set_array_length(client, mark, count);
+}
+
+static void scan_command(struct client *client) {
+    struct store *store = client->server->store;
+    uint64_t cursor;
+    struct scan_options options;
+    struct scan_found found;
+    if (!scan_cursor_argument(client, 1, &cursor) || !scan_options_parse(client, 2, true, &options)) return;
+    if (!scan_dict(client, &store->databases[client->database].keys, &options, &cursor, &found)) return;
+    int64_t now_ms = clock_unix_ms();
+    size_t kept = 0;
+    for (size_t i = 0; i < found.count; i++) {
+        const struct dict_entry *entry = found.entries[i];
+        bool right_type = options.type == NULL || argument_is(options.type, value_type_name(store_value(entry)));
+        if (right_type && !store_has_expired(store, database_of(client), entry, now_ms)) found.entries[kept++] = entry;
+    }
+    reply_scan_cursor(client, cursor);
+    reply_array(client, kept);
+    for (size_t i = 0; i < kept; i++) reply_bulk(client, found.entries[i]->key, found.entries[i]->key_length);
+    scan_found_free(&found);
+}
+
+/* Databases are emptied at once and freed in slices, with ASYNC and SYNC alike. */
+static void flush(struct client *client, unsigned first, unsigned last) {
+    bool known = client->argc == 1 || argument_is(&client->argv[1], "async") || argument_is(&client->argv[1], "sync");
+    if (client->argc > 2 || !known) {
+        reply_syntax_error(client);
+        return;
+    }
+    for (unsigned database = first; database <= last; database++) store_flush(client->server->store, database);
+    reply_status(client, "OK");
+}
+
+static void flushdb_command(struct client *client) {
+    flush(client, database_of(client), database_of(client));
+}
+
+static void flushall_command(struct client *client) {
+    flush(client, 0, STORE_DATABASES - 1);
+}
+
+/* ---- expiry ------------------------------------------------------------------------------------------------------ */
+
+enum expire_flags {
+    EXPIRE_NX = 1 << 0,
+    EXPIRE_XX = 1 << 1,
+    EXPIRE_GT = 1 << 2,
+    EXPIRE_LT = 1 << 3,
+};
+
+static bool expire_flags_parse(struct client *client, uint32_t *flags) {
+    static const char *const words[] = {"nx", "xx", "gt", "lt"};
+    *flags = 0;
+    for (uint32_t i = 3; i < client->argc; i++) {
+        unsigned word = 0;
+        while (word < 4 && !argument_is(&client->argv[i], words[word])) word++;
+        if (word == 4) {
+            int shown = client->argv[i].length < 256 ? (int)client->argv[i].length : 256;
+            reply_error(client, "ERR Unsupported option %.*s", shown, (const char *)client->argv[i].data);
+            return false;
+        }
+        *flags |= 1u << word;
+    }
+    if (*flags & EXPIRE_NX && *flags & ~(uint32_t)EXPIRE_NX) {
+        reply_error(client, "ERR NX and XX, GT or LT options at the same time are not compatible");
+        return false;
+    }
+    if (*flags & EXPIRE_GT && *flags & EXPIRE_LT) {
+        reply_error(client, "ERR GT and LT options at the same time are not compatible");
+        return false;
+    }
+    return true;
+}
+
+/* A key that does not end counts as ending after all others, but GT never applies to it. */
+static bool expiry_allowed(uint32_t flags, bool ends, int64_t current_ms, int64_t at_ms) {
+    if (flags & EXPIRE_NX && ends) return false;
+    if (flags & EXPIRE_XX && !ends) return false;
+    if (flags & EXPIRE_GT && (!ends || at_ms <= current_ms)) return false;
+    return !(flags & EXPIRE_LT && ends && at_ms >= current_ms);
+}
+
+static void expire_generic(struct client *client, bool seconds, bool relative) {
+    uint32_t flags;
+    int64_t at_ms, current_ms = 0, now_ms = clock_unix_ms();
+    if (!expire_flags_parse(client, &flags) || !integer_argument(client, 2, &at_ms)) return;
+    bool overflow = seconds && (at_ms > INT64_MAX / 1000 || at_ms < INT64_MIN / 1000);
+    if (!overflow) {
+        at_ms *= seconds ? 1000 : 1;
+        overflow = relative && __builtin_add_overflow(at_ms, now_ms, &at_ms);
+    }
+    if (overflow) {
+        reply_error(client, "ERR invalid expire time in '%s' command", client->command->name);
+        return;
+    }
+    struct store *store = client->server->store;
+    struct dict_entry *entry = keyspace_find(client, 1);
+    if (entry == NULL ||
+        !expiry_allowed(flags, store_expiry(store, database_of(client), entry, &current_ms), current_ms, at_ms)) {
+        reply_integer(client, 0);
+        return;
+    }
+    if (at_ms <= now_ms) {
+        keyspace_remove(client, entry);
+    } else if (!store_expire_at(store, database_of(client), entry, at_ms)) {
+        reply_out_of_memory(client);
+        return;
+    }
+    reply_integer(client, 1);
+}
+
+static void expire_command(struct client *client) {
+    expire_generic(client, true, true);
+}
+
+static void pexpire_command(struct client *client) {
+    expire_generic(client, false, true);
+}
+
+static void expireat_command(struct client *client) {
+    expire_generic(client, true, false);
+}
+
+static void pexpireat_command(struct client *client) {
+    expire_generic(client, false, false);
+}
+
+static void reply_expiry(struct client *client, bool seconds, bool relative) {
+    struct dict_entry *entry = keyspace_find(client, 1);
+    int64_t at_ms;
+    if (entry == NULL) {
+        reply_integer(client, -2);
+        return;
+    }
+    if (!store_expiry(client->server->store, database_of(client), entry, &at_ms)) {
+        reply_integer(client, -1);
+        return;
+    }
+    int64_t value = at_ms;
+    if (relative) {
+        value -= clock_unix_ms();
+        value = value < 0 ? 0 : value;
+    }
+    if (seconds) value = value / 1000 + (value % 1000 >= 500);
+    reply_integer(client, value);
+}
+
+static void ttl_command(struct client *client) {
+    reply_expiry(client, true, true);
+}
+
+static void pttl_command(struct client *client) {
+    reply_expiry(client, false, true);
+}
+
+static void expiretime_command(struct client *client) {
+    reply_expiry(client, true, false);
+}
+
+static void pexpiretime_command(struct client *client) {
+    reply_expiry(client, false, false);
+}
+
+static void persist_command(struct client *client) {
+    struct dict_entry *entry = keyspace_find(client, 1);
+    bool ends = entry != NULL && store_value(entry)->expiry != 0;
+    if (ends) store_persist(client->server->store, database_of(client), entry);
+    reply_integer(client, ends);
+}
+
+/* ---- looking inside ---------------------------------------------------------------------------------------------- */
+
+static int64_t reference_count(const struct value *value) {
+    int64_t integer;
+    bool shared = value->encoding == ENCODING_INTEGER && string_to_int64(value, &integer) && integer >= 0 &&
+                  integer < SHARED_INTEGERS;
+    return shared ? SHARED_REFERENCES : 1;
+}
+
+static void object_command(struct client *client) {
+    static const char *const help[] = {
+        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "ENCODING <key>",
+        "    Return the kind of internal representation used in order to store the value",
+        "    associated with a <key>.",
+        "REFCOUNT <key>",
+        "    Return the number of references of the value associated with the specified",
+        "    <key>.",
+        "HELP",
+        "    Print this help.",
+        NULL,
+    };
+    const struct resp_argument *word = &client->argv[1];
+    bool encoding = argument_is(word, "encoding"), refcount = argument_is(word, "refcount");
+    bool wants_help = argument_is(word, "help");
+    if (!encoding && !refcount && !wants_help) {
+        reply_unknown_subcommand(client);
+        return;
+    }
+    if (client->argc != (wants_help ? 2 : 3)) {
+        reply_subcommand_arity_error(client);
+        return;
+    }
+    if (wants_help) {
+        reply_help(client, help);
+        return;
+    }
+    const struct dict_entry *entry = keyspace_find(client, 2);
+    if (entry == NULL)
+        reply_null(client);
+    else if (encoding)
+        reply_bulk_string(client, value_encoding_name(store_value(entry)));
+    else
+        reply_integer(client, reference_count(store_value(entry)));
+}
+
+/* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */
+static bool memory_samples_valid(struct client *client) {
+    for (uint32_t i = 3; i < client->argc; i += 2) {
+        int64_t samples;
+        if (!argument_is(&client->argv[i], "samples") || i + 1 >= client->argc) {
+            reply_syntax_error(client);
+            return false;
+        }
+        if (!integer_argument(client, i + 1, &samples)) return false;
+        if (samples < 0) {
+            reply_syntax_error(client);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void memory_command(struct client *client) {
+    static const char *const help[] = {
+        "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "USAGE <key> [SAMPLES <count>]",
+        "    Return memory in bytes used by <key> and its value.",
+        "HELP",
+        "    Print this help.",
+        NULL,
+    };
+    const struct resp_argument *word = &client->argv[1];
+    bool usage = argument_is(word, "usage"), wants_help = argument_is(word, "help");
+    if (!usage && !wants_help) {
+        reply_unknown_subcommand(client);
+        return;
+    }
+    if (usage ? client->argc < 3 : client->argc != 2) {
+        reply_subcommand_arity_error(client);
+        return;
+    }
+    if (wants_help) {
+        reply_help(client, help);
+        return;
+    }
+    if (!memory_samples_valid(client)) return;
+    const struct dict_entry *entry = keyspace_find(client, 2);
+    if (entry == NULL)
+        reply_null(client);
+    else
+        reply_integer(client, (int64_t)(sizeof *entry + entry->key_length + value_memory_bytes(store_value(entry))));
+}
+
+#define READ COMMAND_READONLY
+#define WRITE COMMAND_WRITE
+#define FAST COMMAND_FAST
+#define ROW(name, arity, flags, first, last, summary) \
+    {#name, name##_command, arity, flags, first, last, (first) > 0, "generic", summary, NULL}
+#define SERVER_ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 0, 0, 0, "server", summary, NULL}
+
+const struct command commands_generic[] = {
+    SERVER_ROW(dbsize, 1, READ | FAST, "Returns the number of keys in the database."),
+    ROW(del, -2, WRITE, 1, -1, "Deletes one or more keys."),
+    ROW(exists, -2, READ | FAST, 1, -1, "Determines whether one or more keys exist."),
+    ROW(expire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in seconds."),
+    ROW(expireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix timestamp."),
+    ROW(expiretime, 2, READ | FAST, 1, 1, "Returns the expiration time of a key as a Unix timestamp."),
+    SERVER_ROW(flushall, -1, WRITE, "Removes all keys from all databases."),
+    SERVER_ROW(flushdb, -1, WRITE, "Removes all keys from the current database."),
+    ROW(keys, 2, READ, 0, 0, "Returns all key names that match a pattern."),
+    {"memory", memory_command, -2, READ, 2, 2, 1, "server", "Tells how much memory a key and its value take.", NULL},
+    {"object", object_command, -2, READ, 2, 2, 1, "generic", "Tells how the value of a key is stored.", NULL},
+    ROW(persist, 2, WRITE | FAST, 1, 1, "Removes the expiration time of a key."),
+    ROW(pexpire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in milliseconds."),
+    ROW(pexpireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix milliseconds timestamp."),
+    ROW(pexpiretime, 2, READ | FAST, 1, 1, "Returns the expiration time of a key as a Unix milliseconds timestamp."),
+    ROW(pttl, 2, READ | FAST, 1, 1, "Returns the expiration time in milliseconds of a key."),
+    ROW(randomkey, 1, READ, 0, 0, "Returns a random key name from the database."),
+    ROW(rename, 3, WRITE, 1, 2, "Renames a key and overwrites the destination."),
+    ROW(renamenx, 3, WRITE | FAST, 1, 2, "Renames a key only when the target key name doesn't exist."),
+    ROW(scan, -2, READ, 0, 0, "Iterates over the key names in the database."),
+    {"touch", exists_command, -2, READ | FAST, 1, -1, 1, "generic", "Returns how many of the keys exist.", NULL},
+    ROW(ttl, 2, READ | FAST, 1, 1, "Returns the expiration time in seconds of a key."),
+    ROW(type, 2, READ | FAST, 1, 1, "Determines the type of value stored at a key."),
+    {"unlink", del_command, -2, WRITE | FAST, 1, -1, 1, "generic", "Deletes keys; large values are freed later.", NULL},
+    {0},
+};

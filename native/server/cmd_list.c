@@ -1,0 +1,289 @@
+/* cmd_list: commands on lists. Order of checks and error texts follow Redis 7.0's t_list.c. */
+#include <string.h>
+
+#include "server/command_table.h"
+#include "server/keyspace.h"
+
+static struct list *list_of(const struct dict_entry *entry) {
+    return (struct list *)store_value(entry);
+}
+
+/* The entry of a list, or NULL with the reply written: an error, or by `absent` where there is no key. */
+static struct dict_entry *find_list(struct client *client, bool reads, void (*absent)(struct client *client)) {
+    struct dict_entry *entry = reads ? keyspace_find_read(client, 1) : keyspace_find(client, 1);
+    if (entry == NULL)
+        absent(client);
+    else if (!keyspace_type_is(client, entry, VALUE_LIST))
+        return NULL;
+    return entry;
+}
+
+static void reply_zero(struct client *client) {
+    reply_integer(client, 0);
+}
+
+static void reply_empty_array(struct client *client) {
+    reply_array(client, 0);
+}
+
+static void reply_ok(struct client *client) {
+    reply_status(client, "OK");
+}
+
+/* A list goes with its last element. */
+static void remove_if_empty(struct client *client, struct dict_entry *entry) {
+    if (list_length(list_of(entry)) == 0) keyspace_remove(client, entry);
+}
+
+/* ---- pushing and popping ----------------------------------------------------------------------------------------- */
+
+static void push(struct client *client, bool at_head, bool only_existing) {
+    struct dict_entry *entry = keyspace_find(client, 1);
+    if (!keyspace_type_is(client, entry, VALUE_LIST)) return;
+    if (entry == NULL && only_existing) {
+        reply_integer(client, 0);
+        return;
+    }
+    if (entry == NULL) {
+        entry = keyspace_put(client, 1, (struct value *)list_new(), false);
+        if (entry == NULL) return;
+    }
+    struct list *list = list_of(entry);
+    for (uint32_t i = 2; i < client->argc; i++) {
+        struct value *element = keyspace_string(client, i);
+        if (element == NULL || !list_push(list, at_head, element)) {
+            value_free(element);
+            remove_if_empty(client, entry);
+            reply_out_of_memory(client);
+            return;
+        }
+    }
+    store_changed(client->server->store);
+    reply_integer(client, (int64_t)list_length(list));
+}
+
+static void lpush_command(struct client *client) {
+    push(client, true, false);
+}
+
+static void rpush_command(struct client *client) {
+    push(client, false, false);
+}
+
+static void lpushx_command(struct client *client) {
+    push(client, true, true);
+}
+
+static void rpushx_command(struct client *client) {
+    push(client, false, true);
+}
+
+static void pop_one(struct client *client, struct list *list, bool at_head) {
+    struct value *element = list_pop(list, at_head);
+    reply_string(client, element);
+    value_free(element);
+}
+
+static void pop(struct client *client, bool at_head) {
+    if (client->argc > 3) {
+        reply_arity_error(client);
+        return;
+    }
+    bool counted = client->argc == 3;
+    int64_t count = 1;
+    if (counted && (!number_parse_int64(client->argv[2].data, client->argv[2].length, &count) || count < 0)) {
+        reply_error(client, "ERR value is out of range, must be positive");
+        return;
+    }
+    struct dict_entry *entry = find_list(client, false, counted ? reply_null_array : reply_null);
+    if (entry == NULL) return;
+    struct list *list = list_of(entry);
+    if (counted) {
+        if ((uint64_t)count > list_length(list)) count = (int64_t)list_length(list);
+        reply_array(client, (size_t)count);
+    }
+    for (int64_t i = 0; i < count; i++) pop_one(client, list, at_head);
+    store_changed(client->server->store);
+    remove_if_empty(client, entry);
+}
+
+static void lpop_command(struct client *client) {
+    pop(client, true);
+}
+
+static void rpop_command(struct client *client) {
+    pop(client, false);
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static void llen_command(struct client *client) {
+    struct dict_entry *entry = find_list(client, true, reply_zero);
+    if (entry != NULL) reply_integer(client, (int64_t)list_length(list_of(entry)));
+}
+
+static void lindex_command(struct client *client) {
+    struct dict_entry *entry = find_list(client, true, reply_null);
+    int64_t index;
+    if (entry == NULL || !integer_argument(client, 2, &index)) return;
+    int64_t length = (int64_t)list_length(list_of(entry));
+    if (index < 0) index += length;
+    if (index < 0 || index >= length)
+        reply_null(client);
+    else
+        reply_string(client, *list_element(list_at(list_of(entry), (uint64_t)index)));
+}
+
+/* Turns bounds that may count from the end into 0 <= start <= end < length; false where nothing lies between them. */
+static bool clamp_range(int64_t length, int64_t *start, int64_t *end) {
+    if (*start < 0) *start += length;
+    if (*end < 0) *end += length;
+    if (*start < 0) *start = 0;
+    if (*start > *end || *start >= length) return false;
+    if (*end >= length) *end = length - 1;
+    return true;
+}
+
+static void lrange_command(struct client *client) {
+    int64_t start, end;
+    if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
+    struct dict_entry *entry = find_list(client, true, reply_empty_array);
+    if (entry == NULL) return;
+    struct list *list = list_of(entry);
+    if (!clamp_range((int64_t)list_length(list), &start, &end)) {
+        reply_array(client, 0);
+        return;
+    }
+    reply_array(client, (size_t)(end - start + 1));
+    struct list_position position = list_at(list, (uint64_t)start);
+    for (int64_t i = start; i <= end; i++) {
+        reply_string(client, *list_element(position));
+        list_step(&position, false);
+    }
+}
+
+/* ---- changing ---------------------------------------------------------------------------------------------------- */
+
+static void lset_command(struct client *client) {
+    struct dict_entry *entry = find_list(client, false, reply_no_such_key);
+    int64_t index;
+    if (entry == NULL || !integer_argument(client, 2, &index)) return;
+    struct list *list = list_of(entry);
+    int64_t length = (int64_t)list_length(list);
+    if (index < 0) index += length;
+    if (index < 0 || index >= length) {
+        reply_error(client, "ERR index out of range");
+        return;
+    }
+    struct value *element = keyspace_string(client, 3);
+    if (element == NULL) {
+        reply_out_of_memory(client);
+        return;
+    }
+    struct value **place = list_element(list_at(list, (uint64_t)index));
+    value_free(*place);
+    *place = element;
+    store_changed(client->server->store);
+    reply_ok(client);
+}
+
+static void ltrim_command(struct client *client) {
+    int64_t start, end;
+    if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
+    struct dict_entry *entry = find_list(client, false, reply_ok);
+    if (entry == NULL) return;
+    struct list *list = list_of(entry);
+    int64_t length = (int64_t)list_length(list);
+    store_changed(client->server->store);
+    if (!clamp_range(length, &start, &end)) {
+        keyspace_remove(client, entry);
+        reply_ok(client);
+        return;
+    }
+    /* What is cut off is freed in slices. */
+    struct list *dropped = list_new();
+    if (dropped == NULL) {
+        reply_out_of_memory(client);
+        return;
+    }
+    list_drop(list, true, (uint64_t)start, dropped);
+    list_drop(list, false, (uint64_t)(length - 1 - end), dropped);
+    store_discard(client->server->store, &dropped->head);
+    reply_ok(client);
+}
+
+static bool element_equals(const struct value *element, const struct resp_argument *argument) {
+    struct string_view view;
+    string_view(element, &view);
+    return view.length == argument->length && memcmp(view.data, argument->data, view.length) == 0;
+}
+
+static void lrem_command(struct client *client) {
+    int64_t count;
+    if (!integer_argument(client, 2, &count)) return;
+    struct dict_entry *entry = find_list(client, false, reply_zero);
+    if (entry == NULL) return;
+    struct list *list = list_of(entry);
+    bool backwards = count < 0, more = true;
+    uint64_t wanted = count == 0 ? UINT64_MAX : count < 0 ? 0 - (uint64_t)count : (uint64_t)count, removed = 0;
+    struct list_position position = list_at(list, backwards ? list_length(list) - 1 : 0);
+    while (more && removed < wanted) {
+        if (element_equals(*list_element(position), &client->argv[3])) {
+            value_free(list_remove(list, &position, backwards, &more));
+            removed++;
+        } else {
+            more = list_step(&position, backwards);
+        }
+    }
+    if (removed > 0) store_changed(client->server->store);
+    remove_if_empty(client, entry);
+    reply_integer(client, (int64_t)removed);
+}
+
+static void linsert_command(struct client *client) {
+    bool after = argument_is(&client->argv[2], "after");
+    if (!after && !argument_is(&client->argv[2], "before")) {
+        reply_syntax_error(client);
+        return;
+    }
+    struct dict_entry *entry = find_list(client, false, reply_zero);
+    if (entry == NULL) return;
+    struct list *list = list_of(entry);
+    struct list_position position = list_at(list, 0);
+    bool more = true;
+    while (more && !element_equals(*list_element(position), &client->argv[3])) more = list_step(&position, false);
+    if (!more) {
+        reply_integer(client, -1);
+        return;
+    }
+    struct value *element = keyspace_string(client, 4);
+    if (element == NULL || !list_insert(list, position, after, element)) {
+        value_free(element);
+        reply_out_of_memory(client);
+        return;
+    }
+    store_changed(client->server->store);
+    reply_integer(client, (int64_t)list_length(list));
+}
+
+#define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
+#define READ COMMAND_READONLY
+#define FAST COMMAND_FAST
+#define ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 1, 1, 1, "list", summary, NULL}
+
+const struct command commands_list[] = {
+    ROW(lindex, 3, READ, "Returns an element from a list by its index."),
+    ROW(linsert, 5, WRITE, "Inserts an element before or after another element in a list."),
+    ROW(llen, 2, READ | FAST, "Returns the length of a list."),
+    ROW(lpop, -2, COMMAND_WRITE | FAST, "Returns the first elements in a list after removing them."),
+    ROW(lpush, -3, WRITE | FAST, "Prepends elements to a list. Creates the key if it doesn't exist."),
+    ROW(lpushx, -3, WRITE | FAST, "Prepends elements to a list only when the list exists."),
+    ROW(lrange, 4, READ, "Returns a range of elements from a list."),
+    ROW(lrem, 4, COMMAND_WRITE, "Removes elements from a list. Deletes the list if the last element was removed."),
+    ROW(lset, 4, WRITE, "Sets the value of an element in a list by its index."),
+    ROW(ltrim, 4, COMMAND_WRITE, "Removes elements from both ends of a list. Deletes the list if none remain."),
+    ROW(rpop, -2, COMMAND_WRITE | FAST, "Returns the last elements of a list after removing them."),
+    ROW(rpush, -3, WRITE | FAST, "Appends elements to a list. Creates the key if it doesn't exist."),
+    ROW(rpushx, -3, WRITE | FAST, "Appends elements to a list only when the list exists."),
+    {0},
+};

@@ -1,0 +1,96 @@
+/* expire: a binary heap of the keys that end, each knowing its place. */
+#include "store/expire.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "store/value.h"
+
+#define KEPT_CAPACITY 1024 /* an empty heap of more places than this gives its memory back */
+
+static struct value *value_of(const struct dict_entry *entry) {
+    return entry->value;
+}
+
+static void place(struct expire_heap *heap, uint32_t index, struct expire_item item) {
+    heap->items[index] = item;
+    value_of(item.entry)->expiry = index + 1;
+}
+
+static void sift_up(struct expire_heap *heap, uint32_t index, struct expire_item item) {
+    while (index > 0) {
+        uint32_t parent = (index - 1) / 2;
+        if (heap->items[parent].at_ms <= item.at_ms) break;
+        place(heap, index, heap->items[parent]);
+        index = parent;
+    }
+    place(heap, index, item);
+}
+
+static void sift_down(struct expire_heap *heap, uint32_t index, struct expire_item item) {
+    for (;;) {
+        uint64_t child = 2 * (uint64_t)index + 1;
+        if (child >= heap->count) break;
+        if (child + 1 < heap->count && heap->items[child + 1].at_ms < heap->items[child].at_ms) child++;
+        if (heap->items[child].at_ms >= item.at_ms) break;
+        place(heap, index, heap->items[child]);
+        index = (uint32_t)child;
+    }
+    place(heap, index, item);
+}
+
+static void put(struct expire_heap *heap, uint32_t index, struct expire_item item) {
+    if (index > 0 && heap->items[(index - 1) / 2].at_ms > item.at_ms)
+        sift_up(heap, index, item);
+    else
+        sift_down(heap, index, item);
+}
+
+bool expire_set(struct expire_heap *heap, struct dict_entry *entry, int64_t at_ms) {
+    struct expire_item item = {.at_ms = at_ms, .entry = entry};
+    uint32_t slot = value_of(entry)->expiry;
+    if (slot > 0) {
+        heap->sum_ms += (double)at_ms - (double)heap->items[slot - 1].at_ms;
+        put(heap, slot - 1, item);
+        return true;
+    }
+    if (heap->count == heap->capacity) {
+        if (heap->capacity > UINT32_MAX / 2) return false;
+        uint32_t capacity = heap->capacity == 0 ? 16 : heap->capacity * 2;
+        struct expire_item *grown = memory_realloc(heap->items, capacity * sizeof *grown);
+        if (grown == NULL) return false;
+        heap->items = grown;
+        heap->capacity = capacity;
+    }
+    heap->sum_ms += (double)at_ms;
+    heap->count++;
+    sift_up(heap, heap->count - 1, item);
+    return true;
+}
+
+void expire_clear(struct expire_heap *heap, struct dict_entry *entry) {
+    uint32_t slot = value_of(entry)->expiry;
+    if (slot == 0) return;
+    heap->sum_ms -= (double)heap->items[slot - 1].at_ms;
+    value_of(entry)->expiry = 0;
+    struct expire_item last = heap->items[--heap->count];
+    if (last.entry != entry) put(heap, slot - 1, last);
+    if (heap->count == 0 && heap->capacity > KEPT_CAPACITY) expire_free(heap);
+}
+
+void expire_moved(struct expire_heap *heap, struct dict_entry *entry) {
+    uint32_t slot = value_of(entry)->expiry;
+    if (slot > 0) heap->items[slot - 1].entry = entry;
+}
+
+bool expire_get(const struct expire_heap *heap, const struct dict_entry *entry, int64_t *at_ms) {
+    uint32_t slot = value_of(entry)->expiry;
+    if (slot == 0) return false;
+    *at_ms = heap->items[slot - 1].at_ms;
+    return true;
+}
+
+void expire_free(struct expire_heap *heap) {
+    memory_free(heap->items);
+    memset(heap, 0, sizeof *heap);
+}

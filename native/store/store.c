@@ -1,0 +1,225 @@
+/* store: the databases, and the slices in which expiry, rehash and freeing are done. */
+#include "store/store.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#define FREE_AT_ONCE 64    /* values of at most this many parts are freed where they stand */
+#define FREE_SLICE 64      /* parts freed between two looks at the clock */
+#define EXPIRE_SLICE 16
+#define REHASH_SLICE 64
+#define RANDOM_TRIES 100   /* picks of keys that have run out before RANDOMKEY gives up */
+
+struct store_discarded {
+    struct store_discarded *next;
+    struct value *value; /* NULL: keys */
+    struct dict keys;
+};
+
+struct store *store_new(void) {
+    struct store *store = memory_calloc(1, sizeof *store);
+    if (store == NULL) return NULL;
+    /* One hash key for the process: a second store must not change it under the first one's tables. */
+    static bool seeded;
+    if (!seeded) {
+        dict_seed(random_entropy(), random_entropy());
+        seeded = true;
+    }
+    random_seed(&store->random, random_entropy());
+    return store;
+}
+
+static void drop_value(void *context, void *value) {
+    store_discard(context, value);
+}
+
+static void drop_at_once(void *context, void *value) {
+    (void)context;
+    value_free(value);
+}
+
+/* Frees part of what was discarded; true when nothing is left. */
+static bool free_discarded(struct store *store, size_t steps) {
+    while (store->discarded != NULL) {
+        struct store_discarded *item = store->discarded;
+        if (item->value != NULL) {
+            if (!value_release(item->value, &steps)) return false;
+            item->value = NULL;
+        }
+        /* Large values inside are put before this item, which stays on the list until its dict is gone. */
+        if (!dict_release(&item->keys, &steps, drop_value, store)) return false;
+        struct store_discarded **link = &store->discarded;
+        while (*link != item) link = &(*link)->next;
+        *link = item->next;
+        store->discarded_count--;
+        memory_free(item);
+    }
+    return true;
+}
+
+void store_free(struct store *store) {
+    if (store == NULL) return;
+    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+        size_t steps = SIZE_MAX;
+        dict_release(&store->databases[d].keys, &steps, drop_at_once, NULL);
+        expire_free(&store->databases[d].expiry);
+    }
+    free_discarded(store, SIZE_MAX);
+    memory_free(store);
+}
+
+static struct store_discarded *discarded_push(struct store *store) {
+    struct store_discarded *discarded = memory_calloc(1, sizeof *discarded);
+    if (discarded == NULL) return NULL;
+    discarded->next = store->discarded;
+    store->discarded = discarded;
+    store->discarded_count++;
+    return discarded;
+}
+
+void store_discard(struct store *store, struct value *value) {
+    struct store_discarded *discarded = value_free_effort(value) > FREE_AT_ONCE ? discarded_push(store) : NULL;
+    if (discarded != NULL)
+        discarded->value = value;
+    else
+        value_free(value);
+}
+
+void store_flush(struct store *store, unsigned database) {
+    struct store_database *db = &store->databases[database];
+    store->changes += dict_count(&db->keys);
+    struct store_discarded *discarded = dict_count(&db->keys) > FREE_AT_ONCE ? discarded_push(store) : NULL;
+    if (discarded != NULL) {
+        discarded->keys = db->keys;
+        dict_init(&db->keys);
+    } else {
+        size_t steps = SIZE_MAX;
+        dict_release(&db->keys, &steps, drop_value, store);
+    }
+    expire_free(&db->expiry);
+}
+
+bool store_has_expired(const struct store *store, unsigned database, const struct dict_entry *entry, int64_t now_ms) {
+    int64_t at_ms;
+    return store_expiry(store, database, entry, &at_ms) && at_ms < now_ms;
+}
+
+struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length) {
+    struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
+    if (entry == NULL || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, clock_unix_ms()))
+        return entry;
+    store->expired_keys++;
+    store_remove(store, database, entry);
+    return NULL;
+}
+
+void store_replace(struct store *store, struct dict_entry *entry, struct value *value) {
+    struct value *old = entry->value;
+    value->expiry = old->expiry;
+    entry->value = value;
+    store_changed(store);
+    store_discard(store, old);
+}
+
+struct dict_entry *store_put(struct store *store, unsigned database, const uint8_t *key, size_t length,
+                             struct value *value, bool keep_expiry) {
+    struct store_database *db = &store->databases[database];
+    uint32_t hash = dict_hash(key, length);
+    struct dict_entry *entry = dict_find(&db->keys, hash, key, length);
+    if (entry != NULL) {
+        if (!keep_expiry) expire_clear(&db->expiry, entry);
+        store_replace(store, entry, value);
+        return entry;
+    }
+    entry = dict_add(&db->keys, hash, key, length);
+    if (entry != NULL) {
+        value->expiry = 0;
+        entry->value = value;
+        store_changed(store);
+    }
+    return entry;
+}
+
+void store_remove(struct store *store, unsigned database, struct dict_entry *entry) {
+    struct store_database *db = &store->databases[database];
+    expire_clear(&db->expiry, entry);
+    dict_unlink(&db->keys, entry);
+    store_changed(store);
+    store_discard(store, entry->value);
+    dict_entry_free(entry);
+}
+
+bool store_rename(struct store *store, unsigned database, struct dict_entry *entry, const uint8_t *key, size_t length) {
+    struct store_database *db = &store->databases[database];
+    uint32_t hash = dict_hash(key, length);
+    struct dict_entry *target = dict_find(&db->keys, hash, key, length);
+    if (target == NULL) {
+        target = dict_add(&db->keys, hash, key, length);
+        if (target == NULL) return false;
+    } else {
+        expire_clear(&db->expiry, target);
+        store_discard(store, target->value);
+    }
+    target->value = entry->value;
+    expire_moved(&db->expiry, target);
+    dict_unlink(&db->keys, entry);
+    dict_entry_free(entry);
+    store_changed(store);
+    return true;
+}
+
+bool store_expire_at(struct store *store, unsigned database, struct dict_entry *entry, int64_t at_ms) {
+    store_changed(store);
+    return expire_set(&store->databases[database].expiry, entry, at_ms);
+}
+
+bool store_expiry(const struct store *store, unsigned database, const struct dict_entry *entry, int64_t *at_ms) {
+    return expire_get(&store->databases[database].expiry, entry, at_ms);
+}
+
+void store_persist(struct store *store, unsigned database, struct dict_entry *entry) {
+    store_changed(store);
+    expire_clear(&store->databases[database].expiry, entry);
+}
+
+struct dict_entry *store_random(struct store *store, unsigned database) {
+    int64_t now_ms = clock_unix_ms();
+    for (int tries = 0; tries < RANDOM_TRIES; tries++) {
+        struct dict_entry *entry = dict_random(&store->databases[database].keys, &store->random);
+        if (entry == NULL || !store_has_expired(store, database, entry, now_ms)) return entry;
+    }
+    return NULL;
+}
+
+/* Removes keys that have run out until the deadline; false when some are left. */
+static bool expire_due(struct store *store, unsigned database, int64_t now_ms, uint64_t deadline_us) {
+    const struct expire_heap *heap = &store->databases[database].expiry;
+    for (unsigned removed = 0; heap->count > 0 && heap->items[0].at_ms < now_ms; removed++) {
+        if (removed % EXPIRE_SLICE == EXPIRE_SLICE - 1 && clock_monotonic_us() >= deadline_us) return false;
+        store->expired_keys++;
+        store_remove(store, database, heap->items[0].entry);
+    }
+    return true;
+}
+
+uint64_t store_step(struct store *store, uint64_t budget_us) {
+    uint64_t now_us = clock_monotonic_us(), deadline_us = now_us + budget_us, next_us = CLOCK_NEVER;
+    int64_t now_ms = clock_unix_ms();
+    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+        struct store_database *db = &store->databases[d];
+        if (!expire_due(store, d, now_ms, deadline_us)) return now_us;
+        while (dict_rehash(&db->keys, REHASH_SLICE))
+            if (clock_monotonic_us() >= deadline_us) return now_us;
+        if (db->expiry.count > 0) {
+            /* A key has run out only when its millisecond is over; a time far off must not overflow. */
+            uint64_t wait_ms = (uint64_t)(db->expiry.items[0].at_ms - now_ms) + 1;
+            uint64_t due_us = wait_ms < UINT32_MAX ? now_us + wait_ms * 1000 : now_us + UINT32_MAX * 1000ull;
+            if (due_us < next_us) next_us = due_us;
+        }
+    }
+    while (!free_discarded(store, FREE_SLICE))
+        if (clock_monotonic_us() >= deadline_us) return now_us;
+    return next_us;
+}

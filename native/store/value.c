@@ -1,0 +1,57 @@
+/* value: what is common to all types: names, sizes, freeing. */
+#include "store/value.h"
+
+#include <stdint.h>
+
+#include "base/memory.h"
+#include "store/t_hash.h"
+#include "store/t_list.h"
+#include "store/t_string.h"
+
+const char *value_type_name(const struct value *value) {
+    static const char *const names[VALUE_TYPES] = {"string", "list", "hash"};
+    return names[value->type];
+}
+
+const char *value_encoding_name(const struct value *value) {
+    switch ((enum value_encoding)value->encoding) {
+    case ENCODING_INTEGER: return "int";
+    case ENCODING_BYTES:
+        /* The border is Redis's, which clients may look at; here both are stored alike. */
+        return string_length(value) <= 44 ? "embstr" : "raw";
+    case ENCODING_BLOB: return "raw";
+    case ENCODING_CHUNKS: return "quicklist";
+    case ENCODING_PACKED: return "listpack";
+    case ENCODING_DICT: return "hashtable";
+    }
+    return "unknown";
+}
+
+size_t value_memory_bytes(const struct value *value) {
+    switch ((enum value_type)value->type) {
+    case VALUE_LIST: return list_memory_bytes((const struct list *)value);
+    case VALUE_HASH: return hash_memory_bytes((const struct hash *)value);
+    default: return string_memory_bytes(value);
+    }
+}
+
+size_t value_free_effort(const struct value *value) {
+    switch ((enum value_type)value->type) {
+    case VALUE_LIST: return list_length((const struct list *)value);
+    case VALUE_HASH: return value->encoding == ENCODING_DICT ? hash_count((const struct hash *)value) : 1;
+    default: return 1;
+    }
+}
+
+bool value_release(struct value *value, size_t *steps) {
+    switch ((enum value_type)value->type) {
+    case VALUE_LIST: return list_release((struct list *)value, steps);
+    case VALUE_HASH: return hash_release((struct hash *)value, steps);
+    default: string_free(value); return true;
+    }
+}
+
+void value_free(struct value *value) {
+    size_t steps = SIZE_MAX;
+    if (value != NULL) value_release(value, &steps);
+}

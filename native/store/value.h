@@ -1,0 +1,37 @@
+/* value: what a key holds. Each type begins with this header; value.c knows all types, t_*.c one each. */
+#ifndef REPLAY_STORE_VALUE_H
+#define REPLAY_STORE_VALUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum value_type { VALUE_STRING, VALUE_LIST, VALUE_HASH, VALUE_TYPES };
+
+enum value_encoding {
+    ENCODING_INTEGER,  /* string: an int64 */
+    ENCODING_BYTES,    /* string: bytes behind the header */
+    ENCODING_BLOB,     /* string: a blob, perhaps with room to grow */
+    ENCODING_CHUNKS,   /* list */
+    ENCODING_PACKED,   /* hash: few small fields in one buffer */
+    ENCODING_DICT,     /* hash */
+};
+
+struct value {
+    uint8_t type;
+    uint8_t encoding;
+    uint16_t reserved;
+    uint32_t expiry; /* place in the database's expiry heap, counted from 1; 0: lives until deleted */
+};
+
+const char *value_type_name(const struct value *value);     /* "string", "list", "hash" */
+const char *value_encoding_name(const struct value *value); /* as OBJECT ENCODING says it */
+size_t value_memory_bytes(const struct value *value);       /* estimate: what freeing the value would give back */
+
+/* About how many frees the value takes: what decides whether it is freed at once or in slices. */
+size_t value_free_effort(const struct value *value);
+/* Frees up to `steps` parts; true when the value itself is gone. Until then it may only be released further. */
+bool value_release(struct value *value, size_t *steps);
+void value_free(struct value *value); /* at once; NULL is allowed */
+
+#endif
