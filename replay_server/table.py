@@ -402,9 +402,12 @@ def check_ids(ids: Any) -> np.ndarray:
     Raises:
         SchemaError: they are not ids.
     """
+    if isinstance(ids, list | tuple):
+        # NumPy would make floats of a list that holds ids below and above 2^63.
+        if not all(isinstance(item, int | np.integer) and 0 <= item < 2**64 for item in ids):
+            raise SchemaError(f"expected item ids, whole numbers from 0 to 2^64 - 1, got {ids!r:.200}")
+        return np.array(ids, np.uint64)
     array = np.asarray(ids)
-    if array.size == 0 and array.ndim == 1:
-        return np.empty(0, np.uint64)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and int(array.min()) < 0):
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and (array < 0).any()):
         raise SchemaError(f"expected item ids, uint64 of shape (n,), got {array.dtype} of shape {array.shape}")
     return np.ascontiguousarray(array, dtype=np.uint64)
