@@ -79,6 +79,8 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
 const char *column_type_name(enum column_type type);  /* NumPy's: "uint8", "float32", … */
 
+uint64_t table_effective_capacity(const struct table_config *config); /* capacity, or fewer where max_bytes binds */
+
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table);       /* no reservation and no pin may be left */
 const struct table_config *table_config(const struct table *table);
@@ -91,6 +93,9 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
  * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows). */
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
 int table_can_sample(const struct table *table, uint64_t n, struct error *error);
+
+/* Whether every priority is finite, >= 0 and small enough for the exponent; -1 with ERROR_BADPRIORITY. */
+int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error);
 
 /* ---- add: reserve, land, validate, commit ---- */
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);

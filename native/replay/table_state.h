@@ -43,11 +43,7 @@ struct table {
     size_t staging_bytes, staging_total_bytes;
 };
 
-/* Capacity, or fewer where max_bytes binds. */
-uint64_t table_effective_capacity(const struct table_config *config);
 double table_weight(const struct table *table, double priority); /* p^alpha; > 0 exactly if p > 0 */
-/* Whole-batch check; -1 with ERROR_BADPRIORITY. */
-int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error);
 bool table_is_drawable(const struct table *table, uint32_t slot);
 /* Takes a live item out of all indexes; trees need table_repair afterwards. */
 void table_remove(struct table *table, uint32_t slot);

@@ -1,0 +1,117 @@
+/* replay_registry: the server's tables by name, who waits at them, and the replies in flight that pin their items. */
+#ifndef REPLAY_SERVER_REPLAY_REGISTRY_H
+#define REPLAY_SERVER_REPLAY_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay/table.h"
+#include "server/command.h"
+
+#define REPLAY_MAX_TABLES 256u
+#define REPLAY_TABLE_PINNED_LIMIT (TABLE_SPARE_SLOTS / 2)  /* items held by replies in flight, of one table */
+#define REPLAY_CLIENT_PINNED_LIMIT (TABLE_SPARE_SLOTS / 4) /* and by those of one client */
+#define REPLAY_GATHER_ITEM_BYTES 2048u        /* columns of at least this go from storage to the socket */
+#define REPLAY_COPY_BYTES (4u << 20)          /* as do longer columns, however small their items */
+#define REPLAY_POOLED_OBJECTS 256u            /* requests and replies kept for reuse, each */
+#define REPLAY_POOLED_BYTES (32u << 20)       /* memory of the replies kept */
+
+struct server;
+struct client;
+
+/* A table in service. It outlives its name: a dropped table goes when nothing refers to it any more. */
+struct replay_entry {
+    struct replay_registry *registry;
+    struct replay_entry *next;
+    struct table *table;
+    uint32_t references; /* requests in progress and replies in flight */
+    bool dropped;
+    struct wait_queue adders, samplers;
+};
+
+enum replay_request_kind { REPLAY_REQUEST_ADD, REPLAY_REQUEST_SAMPLE };
+
+/* An ADD or SAMPLE from its header on, across landing and waiting. */
+struct replay_request {
+    struct replay_request *next; /* in the pool */
+    struct replay_entry *entry;
+    enum replay_request_kind kind;
+    struct error error;          /* ADD: why it was refused while its columns came */
+    struct reservation *reservation;
+    uint32_t n;
+    bool blocks;
+    int64_t block_ms;
+    uint32_t first_column;       /* ADD: argument index of the first column's name */
+    uint64_t landed;             /* ADD: bit i set: column i is in place */
+    double beta;
+    uint32_t column_count;       /* SAMPLE: columns asked for, in order */
+    uint8_t columns[TABLE_MAX_COLUMNS];
+};
+
+struct replay_batch;
+
+struct replay_registry {
+    struct server *server;
+    struct replay_entry *entries; /* in order of creation */
+    uint32_t count;
+    struct replay_entry *dropped;
+    struct replay_request *requests; /* pools */
+    uint32_t requests_pooled;
+    struct replay_batch *batches;
+    uint32_t batches_pooled;
+    size_t batch_bytes_pooled;
+    void *scratch;               /* aligned copies of ids and priorities, for one command */
+    size_t scratch_bytes;
+};
+
+struct replay_registry *replay_registry_new(struct server *server); /* NULL: memory is exhausted */
+void replay_registry_free(struct replay_registry *registry);
+/* Creates a table from a spec that holds its name. An identical table that exists already is success. */
+int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error);
+/* As above, with the name apart (NULL: in the spec). */
+int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
+                                 struct error *error);
+/* NULL with ERROR_NOTABLE. */
+struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length, struct error *error);
+/* Takes a table out of service: its waiters are answered NOTABLE. */
+void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry);
+int replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
+void replay_entry_retain(struct replay_entry *entry);
+void replay_entry_release(struct replay_entry *entry);
+void *replay_registry_scratch(struct replay_registry *registry, size_t bytes); /* valid until the next call; NULL: exhausted */
+
+/* The client's request state: made with its table retained, given back by the server when the command has replied or the
+ * client went. NULL when memory is exhausted. */
+struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry, enum replay_request_kind kind);
+void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry);
+
+/* A batch being answered: slots, and for the client ids, probabilities and weights. */
+struct replay_batch {
+    struct replay_batch *next; /* in the pool */
+    struct replay_registry *registry;
+    struct replay_entry *entry;
+    struct client *client;
+    uint32_t n, room;
+    uint32_t pinned;           /* items counted against the client */
+    uint32_t references;       /* columns on their way, and the handler */
+    uint64_t *ids;
+    double *probabilities;
+    float *weights;
+    uint32_t *slots;
+    uint8_t *memory;
+    size_t memory_bytes;
+    struct replay_column_source *sources; /* one for each column of a table, in `memory` */
+};
+
+/* Room for n items; the table is retained. NULL: memory is exhausted. */
+struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n);
+/* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
+void replay_batch_release(struct replay_batch *batch);
+/* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is pinned or asked for. */
+int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
+                         uint32_t column_count, struct error *error);
+/* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. */
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns, uint32_t column_count);
+
+#endif

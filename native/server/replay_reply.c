@@ -1,0 +1,207 @@
+/* replay_reply: answers a batch of items: small columns copied, large ones sent from the slots they lie in. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/client.h"
+#include "server/replay_registry.h"
+#include "server/server.h"
+
+/* One column of a batch on its way to the socket. */
+struct replay_column_source {
+    struct reply_source source;
+    struct replay_batch *batch;
+    const uint8_t *base;
+    size_t stride, item_bytes;
+};
+
+static bool column_is_sent_from_slots(const struct column *column, uint32_t n)
+{
+    return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;
+}
+
+/* ---- batches ------------------------------------------------------------------------------------------------------- */
+
+static size_t batch_bytes(uint32_t n)
+{
+    size_t bytes = TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
+    return bytes + (size_t)n * (sizeof(uint64_t) + sizeof(double) + sizeof(float) + sizeof(uint32_t));
+}
+
+static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n)
+{
+    struct replay_batch *batch = registry->batches;
+    if (batch) {
+        registry->batches = batch->next;
+        registry->batches_pooled--;
+        registry->batch_bytes_pooled -= batch->memory_bytes;
+    } else if (!(batch = memory_calloc(1, sizeof *batch))) {
+        return NULL;
+    }
+    if (batch->memory_bytes < batch_bytes(n)) {
+        memory_free(batch->memory);
+        batch->memory_bytes = batch_bytes(n < 512 ? 512 : n);
+        batch->memory = memory_alloc(batch->memory_bytes);
+        if (!batch->memory) {
+            memory_free(batch);
+            return NULL;
+        }
+    }
+    return batch;
+}
+
+static void batch_give(struct replay_registry *registry, struct replay_batch *batch)
+{
+    if (registry->batches_pooled == REPLAY_POOLED_OBJECTS ||
+        registry->batch_bytes_pooled + batch->memory_bytes > REPLAY_POOLED_BYTES) {
+        memory_free(batch->memory);
+        memory_free(batch);
+        return;
+    }
+    batch->next = registry->batches;
+    registry->batches = batch;
+    registry->batches_pooled++;
+    registry->batch_bytes_pooled += batch->memory_bytes;
+}
+
+struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n)
+{
+    struct replay_batch *batch = batch_take(entry->registry, n);
+    if (!batch) {
+        return NULL;
+    }
+    batch->registry = entry->registry;
+    batch->entry = entry;
+    batch->client = client;
+    batch->n = n;
+    batch->pinned = 0;
+    batch->references = 1;
+    uint8_t *at = batch->memory;
+    batch->sources = (struct replay_column_source *)(void *)at;
+    at += TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
+    batch->ids = (uint64_t *)(void *)at;
+    at += n * sizeof(uint64_t);
+    batch->probabilities = (double *)(void *)at;
+    at += n * sizeof(double);
+    batch->weights = (float *)(void *)at;
+    at += n * sizeof(float);
+    batch->slots = (uint32_t *)(void *)at;
+    replay_entry_retain(entry);
+    return batch;
+}
+
+/* Unpinned slots may be what an ADD waits for only through the limiter, which counts draws: nobody is woken here. */
+void replay_batch_release(struct replay_batch *batch)
+{
+    assert(batch->references > 0);
+    if (--batch->references) {
+        return;
+    }
+    if (batch->pinned) {
+        table_unpin(batch->entry->table, batch->slots, batch->n);
+        batch->client->pinned_items -= batch->pinned;
+    }
+    struct replay_registry *registry = batch->registry;
+    replay_entry_release(batch->entry);
+    batch_give(registry, batch);
+}
+
+int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
+                         uint32_t column_count, struct error *error)
+{
+    const struct table_config *config = table_config(entry->table);
+    bool from_slots = false;
+    for (uint32_t i = 0; i < column_count; i++) {
+        from_slots |= column_is_sent_from_slots(&config->column[columns[i]], n);
+    }
+    if (!from_slots) {
+        return 0;
+    }
+    if (n > REPLAY_CLIENT_PINNED_LIMIT) {
+        return error_set(error, ERROR_LIMIT, "expected at most %u items at once of columns this large, got %" PRIu32
+                         "; ask for fewer items or columns", REPLAY_CLIENT_PINNED_LIMIT, n);
+    }
+    struct table_info info;
+    table_info(entry->table, &info);
+    uint64_t mine = client->pinned_items;
+    if (info.pinned_slots + n > REPLAY_TABLE_PINNED_LIMIT || mine + n > REPLAY_CLIENT_PINNED_LIMIT) {
+        return error_set(error, ERROR_LIMIT, "replies in flight hold %" PRIu64 " items of table '%s' (at most %u) and %" PRIu64
+                         " of this client (at most %u); read replies before asking for more", info.pinned_slots, config->name,
+                         REPLAY_TABLE_PINNED_LIMIT, mine, REPLAY_CLIENT_PINNED_LIMIT);
+    }
+    return 0;
+}
+
+/* ---- replying ------------------------------------------------------------------------------------------------------ */
+
+static int column_vectors(struct reply_source *source, size_t offset, struct iovec *vectors, int max)
+{
+    const struct replay_column_source *column = (const struct replay_column_source *)source;
+    size_t item = offset / column->item_bytes, within = offset % column->item_bytes;
+    int filled = 0;
+    for (; item < column->batch->n && filled < max; item++, within = 0) {
+        const uint8_t *bytes = column->base + column->batch->slots[item] * column->stride + within;
+        vectors[filled++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->item_bytes - within};
+    }
+    return filled;
+}
+
+static void column_released(struct reply_source *source)
+{
+    replay_batch_release(((struct replay_column_source *)source)->batch);
+}
+
+static void reply_column_from_slots(struct client *client, struct replay_batch *batch, uint32_t place, uint32_t column)
+{
+    struct replay_column_source *source = &batch->sources[place];
+    source->batch = batch;
+    source->item_bytes = table_config(batch->entry->table)->column[column].item_bytes;
+    table_column_view(batch->entry->table, column, &source->base, &source->stride);
+    source->source = (struct reply_source){.length_bytes = source->item_bytes * batch->n, .vectors = column_vectors,
+                                           .released = column_released};
+    batch->references++;
+    reply_source(client, &source->source);
+}
+
+/* Short columns are copied into the reply; longer ones into a blob, which the reply then sends without a second copy. */
+static void reply_column_copied(struct client *client, struct replay_batch *batch, uint32_t column)
+{
+    size_t bytes = table_config(batch->entry->table)->column[column].item_bytes * batch->n;
+    if (bytes <= 65536) {
+        void *scratch = replay_registry_scratch(batch->registry, bytes);
+        if (scratch) {
+            table_gather(batch->entry->table, column, batch->slots, batch->n, scratch);
+            reply_bulk(client, scratch, bytes);
+            return;
+        }
+    }
+    struct blob *blob = blob_new(bytes);
+    if (!blob) {
+        client_close(client); /* the array was announced: an error can no longer stand in its place */
+        return;
+    }
+    table_gather(batch->entry->table, column, batch->slots, batch->n, blob->data);
+    reply_blob(client, blob);
+    blob_release(blob);
+}
+
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns, uint32_t column_count)
+{
+    const struct table_config *config = table_config(batch->entry->table);
+    batch->pinned = batch->n;
+    client->pinned_items += batch->n;
+    reply_array(client, 3 + 2 * (size_t)column_count);
+    reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
+    reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
+    reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
+    for (uint32_t i = 0; i < column_count; i++) {
+        const struct column *column = &config->column[columns[i]];
+        reply_bulk_string(client, column->name);
+        if (column_is_sent_from_slots(column, batch->n)) {
+            reply_column_from_slots(client, batch, i, columns[i]);
+        } else {
+            reply_column_copied(client, batch, columns[i]);
+        }
+    }
+}
