@@ -169,7 +169,7 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
 {
     static const char *const keys[] = {"dtype", "shape", "step_only"};
     uint32_t seen = 0;
-    int key;
+    int key = 0;
     for (uint32_t i = 0; i < pairs; i++) {
         struct msgpack_value value;
         if (read_key(spec, what, keys, 3, &seen, &key) || next_value(spec, &value)) {
@@ -265,7 +265,7 @@ static int read_selector(struct spec_reader *spec, const char *what, const char 
     }
     uint32_t seen = 0, pairs = value.count;
     for (uint32_t i = 0; i < pairs; i++) {
-        int key;
+        int key = 0;
         if (read_key(spec, what, keys, priority_exponent ? 2 : 1, &seen, &key)) {
             return -1;
         }
@@ -314,7 +314,7 @@ static int read_limiter(struct spec_reader *spec, struct table_config *config)
     config->queue_size = 0;
     for (uint32_t i = 0; i < pairs; i++) {
         struct msgpack_value value;
-        int key, kind = 0, failed = 0;
+        int key = 0, kind = 0, failed = 0;
         if (read_key(spec, "rate_limiter", keys, 5, &seen, &key)) {
             return -1;
         }
@@ -365,7 +365,7 @@ static const char *const spec_keys[SPEC_KEYS] = {"name", "capacity", "signature"
 static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key)
 {
     struct msgpack_value value;
-    uint64_t number;
+    uint64_t number = 0;
     int kind = 0;
     switch (key) {
     case KEY_NAME:
@@ -407,7 +407,7 @@ static int read_settings(struct spec_reader *spec, struct table_config *config, 
         return -1;
     }
     for (uint32_t i = 0; i < pairs; i++) {
-        int key;
+        int key = 0;
         if (read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) || read_setting(spec, config, (enum spec_key)key)) {
             return -1;
         }

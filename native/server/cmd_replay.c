@@ -1,7 +1,5 @@
 /* cmd_replay: REPLAY.*: tables of experience. The protocol is written down in docs/protocol.md. */
-#include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -219,7 +217,10 @@ static int add_fill(struct replay_request *request, const struct resp_argument *
         reservation_fill(request->reservation, column, arguments[index].data);
         request->landed |= 1ull << column;
     }
-    return 0;
+    uint32_t columns = table_config(request->entry->table)->columns;
+    uint64_t all = UINT64_MAX >> (64 - columns);
+    return request->landed == all ? 0 : error_set(error, ERROR_GENERIC, "out of memory while a column's bytes came; nothing was "
+                                                  "stored, send the items again");
 }
 
 static int add_landing(struct replay_request *request, const struct resp_argument *arguments, uint32_t index, size_t length,
@@ -338,8 +339,6 @@ static void add_command(struct client *client)
         reply_failure(client, &error);
         return;
     }
-    uint32_t columns = table_config(request->entry->table)->columns;
-    assert(request->landed == (columns == 64 ? UINT64_MAX : (1ull << columns) - 1));
     struct wait_queue *queue = &request->entry->adders;
     if ((request->blocks && queue->length) || !add_attempt(client)) { /* those who wait already go first */
         client_block(client, queue, block_deadline(request), add_attempt, add_expired);

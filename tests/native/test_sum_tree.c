@@ -1,0 +1,316 @@
+/* Tests of the trees: exact descents, floating-point edges, repair against recomputation, and distribution by chi-square. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "check.h"
+#include "replay/max_tree.h"
+#include "replay/sum_tree.h"
+
+static struct random_state randomness;
+
+/* ---- plain references ---------------------------------------------------------------------------------------------- */
+
+static double plain_sum(const struct sum_tree *tree, uint32_t leaves)
+{
+    long double sum = 0;
+    for (uint32_t i = 0; i < leaves; i++) {
+        sum += sum_tree_weight(tree, i);
+    }
+    return (double)sum;
+}
+
+static void check_parents(const struct wide_tree *tree)
+{
+    CHECK(tree->touched_count == 0);
+    for (uint32_t level = 0; level + 1 < tree->depth; level++) {
+        uint32_t nodes = tree->leaves;
+        for (uint32_t i = 0; i <= level; i++) {
+            nodes = (nodes + 7) / 8;
+        }
+        for (uint32_t node = 0; node < nodes; node++) {
+            double sum = 0;
+            for (uint32_t i = 0; i < 8; i++) {
+                sum += tree->level[level][node * 8 + i];
+            }
+            CHECK(tree->level[level + 1][node] == sum);
+        }
+    }
+}
+
+static void set_one(struct sum_tree *tree, uint32_t leaf, double weight)
+{
+    sum_tree_set(tree, &leaf, &weight, 1);
+}
+
+/* ---- descents ------------------------------------------------------------------------------------------------------ */
+
+static void finds_the_leaf_of_every_running_sum(void)
+{
+    const uint32_t sizes[] = {1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 4097};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct sum_tree tree;
+        CHECK(sum_tree_init(&tree, sizes[s]) == 0);
+        for (uint32_t i = 0; i < sizes[s]; i++) {
+            set_one(&tree, i, i % 5); /* integers: sums are exact, every fifth weight is zero */
+        }
+        uint32_t target = 0;
+        for (uint32_t i = 0; i < sizes[s]; i++) {
+            for (uint32_t k = 0; k < i % 5; k++, target++) {
+                double targets[3] = {target, target + 0.5, nextafter(target + 1.0, 0)};
+                uint32_t leaves[3];
+                sum_tree_find(&tree, targets, 3, leaves);
+                CHECK(leaves[0] == i && leaves[1] == i && leaves[2] == i);
+            }
+        }
+        CHECK(sum_tree_total(&tree) == target);
+        sum_tree_free(&tree);
+    }
+}
+
+static void a_target_at_the_end_draws_the_last_positive_leaf(void)
+{
+    struct sum_tree tree;
+    CHECK(sum_tree_init(&tree, 1000) == 0);
+    set_one(&tree, 17, 0.1);
+    set_one(&tree, 700, 0.2);
+    set_one(&tree, 701, 0.3);
+    double targets[3] = {sum_tree_total(&tree), nextafter(sum_tree_total(&tree), 1), 0};
+    uint32_t leaves[3];
+    sum_tree_find(&tree, targets, 3, leaves);
+    CHECK(leaves[0] == 701 && leaves[1] == 701 && leaves[2] == 17);
+    sum_tree_free(&tree);
+}
+
+/* Weights over the whole range of doubles beside zeros: whatever rounds, no zero is drawn. */
+static void zero_weights_are_never_drawn(void)
+{
+    const double extremes[] = {DBL_TRUE_MIN, DBL_MIN, 1e-300, 1e-12, 1e-6, 0.1, 1.0 / 3, 1, 1e6, 1e12, 1e150, SUM_TREE_MAX_WEIGHT};
+    const uint32_t count = 5000;
+    for (int round = 0; round < 60; round++) {
+        struct sum_tree tree;
+        CHECK(sum_tree_init(&tree, count) == 0);
+        uint64_t range = 1 + random_below(&randomness, 12);
+        uint32_t positive = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (random_below(&randomness, 40) == 0) {
+                sum_tree_write(&tree, i, extremes[random_below(&randomness, range)] * (round % 2 ? 1 : random_unit(&randomness)));
+                positive += sum_tree_weight(&tree, i) > 0;
+            }
+        }
+        sum_tree_repair(&tree);
+        double total = sum_tree_total(&tree);
+        CHECK(isfinite(total) && (positive == 0) == (total == 0));
+        uint32_t leaves[512];
+        for (int i = 0; positive && i < 20; i++) {
+            sum_tree_sample(&tree, &randomness, 512, leaves);
+            for (int j = 0; j < 512; j++) {
+                CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
+            }
+            double targets[4] = {total, nextafter(total, 0), total * (1 - DBL_EPSILON), total * random_unit(&randomness)};
+            sum_tree_find(&tree, targets, 4, leaves);
+            for (int j = 0; j < 4; j++) {
+                CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
+            }
+        }
+        sum_tree_free(&tree);
+    }
+}
+
+static void twelve_orders_of_magnitude_keep_their_shares(void)
+{
+    struct sum_tree tree;
+    CHECK(sum_tree_init(&tree, 100000) == 0);
+    set_one(&tree, 5, 1e12);
+    set_one(&tree, 99999, 1);
+    /* The last leaf owns the last unit of the total: exactly there it must be found. */
+    double targets[3] = {1e12, 1e12 + 0.5, nextafter(1e12, 0)};
+    uint32_t leaves[3];
+    sum_tree_find(&tree, targets, 3, leaves);
+    CHECK(leaves[0] == 99999 && leaves[1] == 99999 && leaves[2] == 5);
+    set_one(&tree, 5, 0); /* nothing of the large weight stays behind */
+    CHECK(sum_tree_total(&tree) == 1);
+    sum_tree_free(&tree);
+}
+
+static void stratified_draws_take_one_from_each_part(void)
+{
+    struct sum_tree tree;
+    CHECK(sum_tree_init(&tree, 1024) == 0);
+    for (uint32_t i = 0; i < 1024; i++) {
+        set_one(&tree, i, 1);
+    }
+    uint32_t leaves[256];
+    sum_tree_sample(&tree, &randomness, 256, leaves);
+    for (uint32_t i = 0; i < 256; i++) {
+        CHECK(leaves[i] / 4 == i);
+    }
+    sum_tree_free(&tree);
+}
+
+/* ---- updates ------------------------------------------------------------------------------------------------------- */
+
+static void repair_equals_recomputation_after_a_million_updates(void)
+{
+    const uint32_t sizes[] = {5, 64, 1000, 33000};
+    for (size_t s = 0; s < 4; s++) {
+        struct sum_tree tree;
+        CHECK(sum_tree_init(&tree, sizes[s]) == 0);
+        uint32_t leaves[512];
+        double weights[512];
+        for (int round = 0; round < 500; round++) {
+            uint32_t n = 1 + (uint32_t)random_below(&randomness, 512);
+            for (uint32_t i = 0; i < n; i++) {
+                leaves[i] = (uint32_t)random_below(&randomness, sizes[s]);
+                weights[i] = random_below(&randomness, 4) ? pow(10, 12 * random_unit(&randomness) - 6) : 0;
+            }
+            sum_tree_set(&tree, leaves, weights, n);
+            CHECK(sum_tree_weight(&tree, leaves[n - 1]) == weights[n - 1]);
+            if (round % 100 == 0) {
+                check_parents(&tree.tree);
+            }
+        }
+        check_parents(&tree.tree);
+        double plain = plain_sum(&tree, sizes[s]);
+        CHECK(fabs(sum_tree_total(&tree) - plain) <= 1e-12 * plain);
+        sum_tree_free(&tree);
+    }
+}
+
+static void maximum_follows_rises_and_falls(void)
+{
+    struct max_tree tree;
+    CHECK(max_tree_init(&tree, 777) == 0);
+    double plain[777] = {0};
+    for (int round = 0; round < 20000; round++) {
+        uint32_t n = 1 + (uint32_t)random_below(&randomness, 5);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t leaf = (uint32_t)random_below(&randomness, 777);
+            plain[leaf] = random_below(&randomness, 3) ? random_unit(&randomness) : 0;
+            max_tree_write(&tree, leaf, plain[leaf]);
+        }
+        max_tree_repair(&tree);
+        if (round % 50 == 0) {
+            double maximum = 0;
+            for (int i = 0; i < 777; i++) {
+                maximum = fmax(maximum, plain[i]);
+            }
+            CHECK(max_tree_maximum(&tree) == maximum);
+        }
+    }
+    max_tree_free(&tree);
+}
+
+/* ---- distribution -------------------------------------------------------------------------------------------------- */
+
+/* The value that chi-square with k degrees of freedom exceeds with probability 1e-6 (z = 4.7534; Wilson and Hilferty, 1931).
+ * Draws are independent and seeds fixed; with other seeds each comparison would raise a false alarm once in a million. */
+static double chi_square_limit(double k)
+{
+    double root = 1 - 2 / (9 * k) + 4.7534 * sqrt(2 / (9 * k));
+    return k * root * root * root;
+}
+
+/* Bins of items by number (which = 0), by remainder (1), by weight (2). */
+static uint32_t bin_of(int which, uint32_t item, uint32_t items, double weight, uint32_t bins)
+{
+    switch (which) {
+    case 0: return (uint32_t)((uint64_t)item * bins / items);
+    case 1: return item % bins;
+    default: return (uint32_t)fmin(bins - 1, weight * bins / 10);
+    }
+}
+
+static void check_distribution(uint32_t items, uint32_t bins, uint32_t draws, uint64_t seed)
+{
+    struct sum_tree tree;
+    struct random_state random;
+    random_seed(&random, seed);
+    CHECK(sum_tree_init(&tree, items) == 0);
+    uint32_t *leaves = malloc(draws * sizeof *leaves);
+    double *targets = malloc(draws * sizeof *targets);
+    for (uint32_t i = 0; i < items; i++) {
+        double priority = random_below(&random, 10) ? 0.05 + 9.9 * random_unit(&random) : 0;
+        sum_tree_write(&tree, i, priority > 0 ? pow(priority, 0.6) : 0); /* p^alpha */
+    }
+    sum_tree_repair(&tree);
+    double total = plain_sum(&tree, items);
+    for (uint32_t i = 0; i < draws; i++) {
+        targets[i] = sum_tree_total(&tree) * random_unit(&random);
+    }
+    sum_tree_find(&tree, targets, draws, leaves);
+    for (int which = 0; which < 3; which++) {
+        uint32_t *seen = calloc(bins, sizeof *seen);
+        double *expected = calloc(bins, sizeof *expected);
+        for (uint32_t i = 0; i < items; i++) {
+            double weight = sum_tree_weight(&tree, i);
+            expected[bin_of(which, i, items, weight, bins)] += weight / total * draws;
+        }
+        for (uint32_t i = 0; i < draws; i++) {
+            double weight = sum_tree_weight(&tree, leaves[i]);
+            CHECK(weight > 0);
+            seen[bin_of(which, leaves[i], items, weight, bins)]++;
+        }
+        double statistic = 0, used = 0;
+        for (uint32_t bin = 0; bin < bins; bin++) {
+            CHECK(expected[bin] > 0 || seen[bin] == 0);
+            if (expected[bin] >= 5) {
+                statistic += (seen[bin] - expected[bin]) * (seen[bin] - expected[bin]) / expected[bin];
+                used++;
+            }
+        }
+        CHECK(used > 100);
+        CHECK(statistic < chi_square_limit(used - 1));
+        free(seen);
+        free(expected);
+    }
+    free(leaves);
+    free(targets);
+    sum_tree_free(&tree);
+}
+
+static void distribution_at_a_thousand_items(void)
+{
+    check_distribution(1000, 1000, 1000000, 1);
+    check_distribution(1000, 1000, 1000000, 2);
+}
+
+static void distribution_at_a_million_items(void)
+{
+    check_distribution(1000000, 4096, 3000000, 3);
+}
+
+/* A wrong tree must be noticed: the same comparison against weights that are off by two percent on half of the items. */
+static void chi_square_notices_two_percent(void)
+{
+    struct random_state random;
+    random_seed(&random, 4);
+    const uint32_t bins = 1000, draws = 1000000;
+    uint32_t seen[1000] = {0};
+    for (uint32_t i = 0; i < draws; i++) {
+        double u = random_unit(&random) * (bins / 2 * 1.02 + bins / 2 * 0.98);
+        seen[(uint32_t)fmin(bins - 1, u < bins / 2 * 1.02 ? u / 1.02 : bins / 2 + (u - bins / 2 * 1.02) / 0.98)]++;
+    }
+    double statistic = 0;
+    for (uint32_t bin = 0; bin < bins; bin++) {
+        statistic += (seen[bin] - 1000.0) * (seen[bin] - 1000.0) / 1000.0;
+    }
+    CHECK(statistic > chi_square_limit(bins - 1));
+}
+
+int main(void)
+{
+    random_seed(&randomness, 20240601);
+    RUN(finds_the_leaf_of_every_running_sum);
+    RUN(a_target_at_the_end_draws_the_last_positive_leaf);
+    RUN(zero_weights_are_never_drawn);
+    RUN(twelve_orders_of_magnitude_keep_their_shares);
+    RUN(stratified_draws_take_one_from_each_part);
+    RUN(repair_equals_recomputation_after_a_million_updates);
+    RUN(maximum_follows_rises_and_falls);
+    RUN(distribution_at_a_thousand_items);
+    RUN(distribution_at_a_million_items);
+    RUN(chi_square_notices_two_percent);
+    return 0;
+}
