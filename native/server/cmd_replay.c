@@ -151,8 +151,8 @@ static int add_header(struct client *client, struct replay_request *request, con
         return -1;
     }
     replay_request_set_entry(request, entry);
-    double *priorities;
-    uint8_t *spare;
+    double *priorities = NULL;
+    uint8_t *spare = NULL;
     if (copy_priorities(client, &arguments[3], request->n, 0, &spare, &priorities, error) ||
         (priorities && table_check_priorities(entry->table, priorities, request->n, error))) {
         return -1;
@@ -287,8 +287,8 @@ static bool add_attempt(struct client *client)
     struct replay_entry *entry = request->entry;
     uint32_t n = request->n;
     struct error error = {.code = ERROR_NONE};
-    double *priorities;
-    uint8_t *spare;
+    double *priorities = NULL;
+    uint8_t *spare = NULL;
     if (replay_entry_missing(entry, &error) ||
         copy_priorities(client, &client->argv[3], n, n * sizeof(uint64_t), &spare, &priorities, &error)) {
         reply_failure(client, &error);
