@@ -78,7 +78,7 @@ class _Loop:
         self.metrics = metrics
         self.checkpoint_folder = checkpoint_folder
         self.version_offset = self._version_offset()
-        self.version = 0
+        self.version = -1
         self.sums: dict[str, torch.Tensor] = {}
         self.updates_since_report = 0
         self.waited_s = 0.0

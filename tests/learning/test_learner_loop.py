@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -38,6 +39,13 @@ def transitions(count: int) -> dict[str, np.ndarray]:
     }
 
 
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def server(tmp_path):
     with rs.Server([apex_table(SETTINGS, environment_spec(SETTINGS))], unix=str(tmp_path / "s")) as server:
@@ -51,14 +59,13 @@ def client(server):
 
 
 def test_learner_writes_every_priority_back_and_publishes_its_steps_as_versions(server, client, tmp_path):
-    ids = client.add("apex", transitions(200), priorities=np.full(200, 1e9))
+    client.add("apex", transitions(200), priorities=np.full(200, 1e9))
     assert run_learner(SETTINGS, server.url, tmp_path / "run", threading.Event()) == 30
-    # A priority of 1e9 is what nobody has learned from: after 30 batches of 32 few are left, but the sampled ones are.
+    # 30 batches of 32 have met all 200 items: had one write-back been dropped, its items would still have 1e9.
     info = client.info("apex")
     assert info["sampled"] >= 30 * 32
     assert info["stale_updates"] == 0
-    probabilities = client.get("apex", ids).probabilities
-    assert (probabilities < 0.5 * probabilities.max()).sum() >= 32
+    assert info["max_priority"] < 1e3
     version, arrays = client.fetch_weights("apex")
     assert version == 30
     assert arrays["value.0.weight"].shape == (16, 16)
@@ -93,8 +100,7 @@ def test_learner_that_waits_for_its_first_batch_stops_when_told(server, client, 
     stop = threading.Event()
     thread = threading.Thread(target=run_learner, args=(SETTINGS, server.url, tmp_path / "run", stop))
     thread.start()
-    while not client.redis.exists("apex:learner") and client.fetch_weights("apex") is None:
-        time.sleep(0.05)
+    wait_until(lambda: client.fetch_weights("apex") is not None)
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
@@ -114,8 +120,7 @@ def test_learner_leaves_a_checkpoint_when_the_server_is_lost(server, client, tmp
 
     thread = threading.Thread(target=learn)
     thread.start()
-    while (held := client.fetch_weights("apex")) is None or held[0] < 20:
-        time.sleep(0.05)
+    wait_until(lambda: (client.fetch_weights("apex") or (-1,))[0] >= 20)
     os.kill(server.pid, signal.SIGKILL)
     thread.join(30)
     assert not thread.is_alive()
