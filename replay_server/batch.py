@@ -47,6 +47,8 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) ->
         raise SchemaError(
             f"table {table.name!r} has no column {unknown[0]!r}: expected some of {', '.join(table.signature)}"
         )
+    if len(set(names)) != len(names):
+        raise SchemaError(f"columns names one twice: {', '.join(names)}")
     signature = table.signature
     return Batch(
         {name: np.empty((count, *signature[name].shape), signature[name].dtype) for name in names},

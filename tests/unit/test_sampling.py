@@ -1,7 +1,7 @@
 """Sampling is right: frequencies against p^α / Σ p^α, zero priorities, and importance weights.
 
 Draws are stratified (Schaul et al. 2016), which only lowers the variance of counts against independent draws, so a
-chi-square test of counts is conservative. Each test refuses at a false-alarm rate of at most 10⁻⁶ for independent draws;
+chi-square test of counts is conservative. Each test has a false-alarm rate of at most 10⁻⁶ for independent draws;
 seeds are fixed, so a test that passes once passes always.
 """
 

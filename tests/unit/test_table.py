@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgpack
 import numpy as np
 import pytest
 
 import replay_server as rs
+from replay_server.codec import pack
 from replay_server.table import COLUMN_DTYPES, check_columns, check_ids, check_priorities
 
 SIGNATURE = {"obs": rs.Column("uint8", (2, 3)), "action": rs.Column("int64"), "reward": rs.Column(np.float32)}
@@ -119,7 +119,7 @@ def test_a_table_that_cannot_be_is_refused(changes):
 )
 def test_a_wrong_spec_is_refused_by_the_name_of_what_is_wrong(spec, said):
     with pytest.raises(rs.SchemaError, match=said):
-        rs.Table.unpack(msgpack.packb(spec))
+        rs.Table.unpack(pack(spec))
 
 
 def test_a_batch_of_arrays_is_passed_on_without_a_copy():

@@ -1,0 +1,107 @@
+"""Background prefetch through the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import replay_server as rs
+
+
+def test_batches_keep_coming_and_stay_as_they_were(client, table, items):
+    client.add(table, items(*range(50)))
+    kept, copies = [], []
+    with client.sampler(table, 32, prefetch=2) as batches:
+        for batch, _ in zip(batches, range(100), strict=False):
+            np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["k"])
+            kept.append(batch.data["k"][1:])  # a view is enough to keep a batch
+            copies.append(batch.data["k"][1:].copy())
+    for view, copy in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(view, copy)
+
+
+def test_dropped_batches_are_used_again(client, table, items):
+    client.add(table, items(1))
+    seen = set()
+    with client.sampler(table, 4096, prefetch=2) as batches:
+        for _ in range(60):
+            batch = next(batches)
+            seen.add(batch.data["x"].ctypes.data)
+            del batch
+    assert len(seen) <= 8
+
+
+def test_beta_may_be_annealed(client, make_table, items):
+    name = make_table(sampler=rs.Prioritized(1.0))
+    client.add(name, items(1, 2), [1.0, 3.0])
+    with client.sampler(name, 64, importance_sampling_exponent=0.0, prefetch=1) as batches:
+        assert (next(batches).weights == 1).all()
+        batches.importance_sampling_exponent = 1.0
+        for _ in range(3):
+            batch = next(batches)
+        assert batch.weights.min() == pytest.approx(1 / 3)
+
+
+def test_close_cancels_a_wait_promptly(client, table, eventually):
+    batches = client.sampler(table, 1)
+    outcome: list[list[rs.Batch]] = []
+    waiter = threading.Thread(target=lambda: outcome.append(list(batches)))
+    waiter.start()
+    eventually(lambda: client.info(table)["waiting"] == 1, "the sampler waits")
+    start = time.monotonic()
+    batches.close()
+    waiter.join(30)
+    assert outcome == [[]]
+    assert time.monotonic() - start < 5
+    eventually(lambda: client.info(table)["waiting"] == 0, "the server forgets it")
+    batches.close()
+
+
+def test_an_exception_in_the_loop_closes_the_sampler(client, table, items):
+    client.add(table, items(1))
+    before = threading.active_count()
+    with pytest.raises(KeyError), client.sampler(table, 4) as batches:
+        for _ in batches:
+            raise KeyError
+    assert threading.active_count() == before
+
+
+def test_a_timeout_is_raised_with_its_reason_and_ends_it(client, table):
+    with client.sampler(table, 1, timeout=0.02) as batches:
+        with pytest.raises(rs.Timeout, match="the table is empty"):
+            next(batches)
+        assert list(batches) == []
+
+
+def test_a_lost_server_is_raised(items):
+    with rs.Server([rs.Table("t", 10, {"k": rs.Column("int64")})]) as server:
+        client = rs.Client(server.url, reconnect_timeout=0.1)
+        client.add("t", {"k": [1]})
+        with client.sampler("t", 1, prefetch=1) as batches:
+            next(batches)
+            server.stop()
+            with pytest.raises(rs.ConnectionLost):
+                for _ in batches:
+                    pass
+
+
+def test_a_table_made_anew_changes_what_the_sampler_yields(client, server, make_table, items):
+    name = make_table()
+    client.add(name, items(1))
+    with client.sampler(name, 2, prefetch=1) as batches:
+        assert set(next(batches).data) == {"x", "k"}
+        client.drop_table(name)
+        client.create_table(rs.Table(name, 10, {"y": rs.Column("int8")}))
+        client.add(name, {"y": [1]})
+        for batch in batches:
+            if set(batch.data) == {"y"}:
+                break
+
+
+def test_settings_that_cannot_be_are_refused(client, table):
+    for arguments in ({"prefetch": 0}, {"batch_size": 0}):
+        with pytest.raises(ValueError):
+            client.sampler(table, **{"batch_size": 1, **arguments})
