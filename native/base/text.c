@@ -1,7 +1,6 @@
 /* text: a growable string that is appended to by format. */
 #include "base/text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,18 +27,24 @@ static bool text_reserve(struct text *text, size_t more)
     return true;
 }
 
-void text_append(struct text *text, const char *format, ...)
+void text_append_formatted(struct text *text, const char *format, va_list arguments)
 {
-    va_list arguments, again;
-    va_start(arguments, format);
+    va_list again;
     va_copy(again, arguments);
-    int needed = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
+    int needed = vsnprintf(NULL, 0, format, again);
+    va_end(again);
     if (needed >= 0 && text_reserve(text, (size_t)needed)) {
-        vsnprintf(text->data + text->length, (size_t)needed + 1, format, again);
+        vsnprintf(text->data + text->length, (size_t)needed + 1, format, arguments);
         text->length += (size_t)needed;
     }
-    va_end(again);
+}
+
+void text_append(struct text *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    text_append_formatted(text, format, arguments);
+    va_end(arguments);
 }
 
 void text_append_bytes(struct text *text, const void *bytes, size_t length)

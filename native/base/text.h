@@ -2,6 +2,7 @@
 #ifndef REPLAY_BASE_TEXT_H
 #define REPLAY_BASE_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -14,6 +15,7 @@ struct text {
 };
 
 void text_append(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_append_formatted(struct text *text, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
 void text_append_bytes(struct text *text, const void *bytes, size_t length);
 void text_free(struct text *text);
 

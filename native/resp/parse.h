@@ -18,6 +18,7 @@ struct resp_limits {
     size_t max_bulk_bytes;
     uint32_t max_arguments;
     size_t max_inline_bytes;
+    bool unauthenticated;       /* these are the smaller limits of a client before AUTH; only words the errors */
 };
 
 struct resp_argument {
@@ -77,6 +78,7 @@ struct resp_parser {
     /* how far it has come */
     enum resp_parser_state state;
     uint32_t expected;        /* arguments announced */
+    uint32_t received;        /* arguments complete, kept or not */
     uint32_t capacity;        /* of `arguments` */
     uint8_t *arena;           /* small arguments, in order */
     size_t arena_used, arena_capacity;

@@ -10,34 +10,9 @@
 #include "net/transport.h"
 #include "resp/parse.h"
 #include "server/command.h"
+#include "server/output.h"
 
 struct command_entry;
-
-/* A piece of output. The chain is ordered: bytes the transport has not yet released, then bytes not yet sent. */
-enum segment_kind { SEGMENT_SMALL, SEGMENT_LARGE, SEGMENT_BLOB, SEGMENT_SOURCE };
-
-struct segment {
-    struct segment *next;
-    enum segment_kind kind;
-    uint32_t capacity;          /* of data[] */
-    bool sealed;                /* nothing more is appended: a deferred header stands here */
-    size_t length;
-    size_t sent;                /* accepted by the transport */
-    struct blob *blob;
-    struct reply_source *source;
-    uint8_t data[];
-};
-
-#define SEGMENT_SMALL_BYTES 448u
-#define SEGMENT_LARGE_BYTES 16320u
-
-struct output {
-    struct segment *head, *tail;
-    struct segment *unsent;     /* first with bytes still to send; NULL when all was sent */
-    size_t unsent_bytes;
-    size_t head_released;       /* bytes of `head` that the transport has released */
-    size_t inline_bytes;        /* held in small and large segments */
-};
 
 enum client_reply_mode { CLIENT_REPLY_ON, CLIENT_REPLY_OFF, CLIENT_REPLY_SKIP_NEXT, CLIENT_REPLY_SKIP };
 
@@ -62,11 +37,14 @@ struct client {
     enum client_reply_mode reply_mode;
     bool error_replied;         /* by the command that runs */
     bool closing;               /* transport close was called; `closed` will free the client */
-    bool close_after_reply;
+    bool close_after_reply;     /* no further request is read */
     bool input_ended;           /* the peer sends no more: finish what is here, then close */
     bool reading, writing;      /* what was asked of the transport */
     bool in_ready, in_unsent;
+    bool output_failed;         /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
+    uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
+    const char *refusal;        /* error that awaits the request whose large argument was not kept */
 
     /* waiting */
     bool blocked;
@@ -85,7 +63,7 @@ struct client {
 
     char *name;
     char library_name[64], library_version[64];
-    uint64_t created_us, active_us;       /* active: last request; */
+    uint64_t created_us, active_us;       /* last request */
     uint64_t input_us, output_us;         /* last progress in either direction */
     uint64_t input_bytes, output_bytes, commands;
 };
@@ -96,6 +74,20 @@ void client_readable(void *context, void *owner);
 void client_writable(void *context, void *owner);
 void client_released(void *context, void *owner, size_t size_bytes);
 void client_closed(void *context, void *owner);
+
+/* The parser's question where a large argument lands; context is the client. */
+void client_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
+                 struct resp_landing *landing);
+/* Runs the request that the parser holds. Afterwards the client is blocked, closing, or ready for its next request. */
+void client_run_request(struct client *client);
+/* The request in progress is answered: its state is dropped, its arguments are released. */
+void client_request_done(struct client *client);
+/* Puts the client on the list of those whose pending input is run in the next turn. */
+void client_make_ready(struct client *client);
+/* Asks the transport for input, or not, as the client can take it. */
+void client_update_reading(struct client *client);
+/* Leaves its wait queue and the deadlines. */
+void client_unblock(struct client *client);
 
 /* Gives up the connection: everything the client holds (reservations, pins, its place in a queue) is released now, the
  * struct itself with the transport's `closed`. Safe to call twice, and from a handler. */
@@ -108,6 +100,10 @@ void client_run_pending(struct client *client);
 void client_write(struct client *client);
 /* Ends a wait by reply of `expired` (deadline, CLIENT UNBLOCK, stop). */
 void client_expire(struct client *client);
+/* Ends a wait with this error ("CODE text") in place of a reply of the command's own. */
+void client_interrupt(struct client *client, const char *error);
+/* Sets the name shown in CLIENT LIST; false: the error is replied. */
+bool client_set_name(struct client *client, const struct resp_argument *name);
 /* Tries a blocked client again; true if it is no longer blocked. */
 bool client_retry(struct client *client);
 void client_use_limits(struct client *client);   /* after AUTH or CONFIG SET */

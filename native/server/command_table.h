@@ -10,7 +10,9 @@
 
 /* One table per cmd_*.c, ended by a NULL name. */
 extern const struct command commands_connection[];
+extern const struct command commands_client[];
 extern const struct command commands_server[];
+extern const struct command commands_introspection[];
 extern const struct command commands_string[];
 extern const struct command commands_list[];
 extern const struct command commands_hash[];
@@ -22,7 +24,6 @@ struct command_stats {
     uint64_t calls;
     uint64_t rejected;   /* refused before the handler ran: arity, NOAUTH, OOM */
     uint64_t failed;     /* the handler replied with an error */
-    uint64_t usec_total;
     struct histogram latency_ns;   /* time in the handler, waiting excluded */
 };
 

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "net/transport.h"
 #include "resp/parse.h"
+#include "server/output.h"
 
 struct client;
 struct wait_queue;
@@ -31,10 +32,9 @@ struct server_config {
     int64_t unixsocketperm;               /* e.g. 0700 */
     char dir[PATH_MAX];
     char requirepass[512];                /* "": no password */
-    int64_t maxmemory;                    /* bytes, heap and table storage together; 0 = no limit */
+    int64_t maxmemory;                    /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
     int64_t maxclients;
     int64_t timeout_s;                    /* closes idle clients; 0 = never */
-    int64_t tcp_keepalive_s;
     int64_t client_stall_timeout_s;
     int64_t client_output_limit_bytes;
     int64_t max_request_bytes;
@@ -46,7 +46,6 @@ struct stats {
     uint64_t connections, connections_rejected, commands, errors, protocol_errors;
     uint64_t input_bytes, output_bytes;
     uint64_t output_limit_closes, stall_closes;
-    uint64_t keyspace_hits, keyspace_misses, expired_keys, evicted_keys;   /* the store's */
     uint64_t started_us;                  /* monotonic */
     uint64_t turns;                       /* of the loop */
     uint64_t turn_us_max;                 /* longest time the loop was held, waiting excluded */
@@ -72,7 +71,7 @@ struct server {
     struct transport_events events;
 
     struct client_list clients;           /* in the order they came */
-    struct client *ready_head, *ready_tail;   /* have unparsed input that may be run now */
+    struct client *ready_head;            /* have unparsed input that may be run now */
     struct client *unsent_head;           /* have replies to write at the end of this turn */
     struct client **deadlines;            /* binary heap of blocked clients, nearest deadline first */
     uint32_t deadline_count, deadline_capacity;
@@ -84,11 +83,10 @@ struct server {
     struct resp_limits limits;            /* of requests; from config */
     struct resp_limits limits_unauthenticated;
     uint8_t *read_buffer;                 /* shared: input is parsed out of it at once */
-    struct segment *free_small, *free_large;  /* pooled reply segments */
-    uint32_t free_small_count, free_large_count;
-    size_t output_bytes;                  /* reply bytes held for all clients, blobs and sources apart */
+    struct output_pool output_pool;
 
-    uint64_t now_us;                      /* monotonic, refreshed at each turn and after each command */
+    uint64_t now_ns, now_us;                      /* monotonic, refreshed at each turn and after each command */
+    uint64_t turn_began_us;               /* 0: waiting for events */
     uint64_t next_sweep_us;
     bool stop_asked;                      /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
@@ -116,8 +114,18 @@ void server_ask_stop(struct server *server);
  * that own the loop, and for tests. */
 uint64_t server_step(void *server);
 
-/* True if holding `more` bytes would exceed maxmemory. Heap and table storage count together. */
+/* True if holding `more` bytes of heap would exceed maxmemory. */
 bool server_memory_exceeded(const struct server *server, size_t more_bytes);
+
+/* Retries the waiters of woken queues, for a bounded time. */
+void server_run_woken(struct server *server);
+/* Answers the blocked clients whose deadline has come; returns the nearest deadline left, or CLOCK_NEVER. */
+uint64_t server_run_deadlines(struct server *server);
+/* Reads the clock into now_ns and now_us. */
+void server_tick(struct server *server);
+/* INFO's text: the named sections, or the default ones when count is 0. */
+void server_info_text(struct server *server, const struct resp_argument *sections, uint32_t count, struct text *out);
+struct client *server_client_by_id(const struct server *server, uint64_t id);
 
 /* Sections of INFO that other files write: "# Replay\r\n…" and "# Keyspace\r\n…". */
 void replay_info(struct server *server, struct text *out);

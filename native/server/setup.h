@@ -1,0 +1,23 @@
+/* setup: what a parent hands to a new server on a descriptor: password, settings and tables, none of which belong on a
+ * command line. */
+#ifndef REPLAY_SERVER_SETUP_H
+#define REPLAY_SERVER_SETUP_H
+
+#include <stdint.h>
+
+#include "server/server.h"
+
+struct setup {
+    uint8_t *bytes;     /* the msgpack map as it came */
+    size_t length;
+};
+
+/* Reads the descriptor to its end and closes it. */
+int setup_read(struct setup *setup, int descriptor, struct error *error);
+/* Takes password and settings over into the config, before the server is made. */
+int setup_configure(const struct setup *setup, struct server_config *config, struct error *error);
+/* Creates the tables. */
+int setup_create_tables(const struct setup *setup, struct server *server, struct error *error);
+void setup_free(struct setup *setup);
+
+#endif
