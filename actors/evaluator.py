@@ -55,8 +55,24 @@ def evaluate(
 
     Actions are greedy but for `epsilon` (None = ``settings.eval_epsilon``). Each environment plays a number of games
     fixed beforehand: taking the first games to finish would favour short ones. Returns [] if `stop` came first.
+    Runs on one torch thread: batches are so small that more only wait for each other.
     """
-    stopped = as_callable(stop)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _play(network, settings, episodes, seed, epsilon, as_callable(stop))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _play(
+    network: nn.Module,
+    settings: ApexSettings,
+    episodes: int,
+    seed: int,
+    epsilon: float | None,
+    stopped: Callable[[], bool],
+) -> list[float]:
     width = min(episodes, ENVIRONMENTS_MAX)
     quota = np.full(width, episodes // width)
     quota[: episodes % width] += 1
