@@ -166,6 +166,9 @@ class ApexJob:
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
         if self._client is not None:
+            # What the parts reported last; a lost server has nothing more to say.
+            with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError):
+                self._look()
             self._client.close()
             self._client = None
         if self._server is not None:

@@ -140,7 +140,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "gradient_norm": 10.0,
         # A soft target: with copies every 200 steps the greedy policy swings between 200 and 500 for ever.
         "target_update_every": 1,
-        "target_mix": 0.005,
+        "target_mix": 0.02,
         "publish_every": 10,
         "pull_every_frames": 50,
         "hidden": 128,
