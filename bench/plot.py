@@ -39,6 +39,7 @@ def plot_loads(content: Mapping[str, Any], path: str) -> None:
                     _line(axes, content, f"{kind}.{system}", what, f"C{index}-", system, 1)
             axes.set_title(f"{kind}: {title}", fontsize=9)
             axes.set_xlabel("pushers")
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)
             if len(systems) > 1:
