@@ -178,8 +178,11 @@ static int add_header(struct client *client, struct replay_request *request, con
         return error_set(error, ERROR_GENERIC, "syntax error; expected %" PRIu32 " names, each followed by its bytes, after COLUMNS",
                          expected);
     }
-    if (table_can_add(entry->table, request->n, error) && error->code == ERROR_LIMIT) {
-        return -1;
+    if (table_can_add(entry->table, request->n, error)) {
+        if (error->code == ERROR_LIMIT) {
+            return -1;
+        }
+        error->code = ERROR_NONE; /* it may have to wait, which is for the commit to find */
     }
     request->reservation = table_reserve(entry->table, request->n, error);
     return request->reservation ? 0 : -1;
