@@ -102,7 +102,7 @@ class ApexSettings:
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
     learner_threads: int = 0
-    """torch threads of the learner; 0 = all cores."""
+    """torch threads of the learner; 0 = all cores, or those without an actor where one machine does everything."""
     prefetch: int = 2
     """Batches sampled ahead of the learner."""
     checkpoint_every_s: float = 300.0
