@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)
 pytest.importorskip("scikit_build_core", reason="needs scikit-build-core (make setup installs it)")
 
 
@@ -18,7 +19,7 @@ def build(repository: Path, folder: Path, kind: str) -> Path:
     """Builds a wheel or an sdist of the checkout as pip would, without fetching anything."""
     code = f"import sys; from scikit_build_core.build import build_{kind}; build_{kind}(sys.argv[1])"
     result = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], cwd=repository, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", code, str(folder)], cwd=repository, capture_output=True, text=True, timeout=600
     )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     (file,) = folder.iterdir()
@@ -68,7 +69,8 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
     (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = email.message_from_bytes(wheel.read(path))
     base = {line.split(";")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
-    assert {name.split(">")[0].strip() for name in base} == {"numpy", "cffi", "msgpack", "redis", "uvloop"}
+    names = {name.split(">")[0].strip() for name in base}
+    assert names - {"tomli"} == {"numpy", "cffi", "msgpack", "redis", "uvloop"}  # tomli: before Python 3.11
     assert set(metadata.get_all("Provides-Extra", [])) == {"rl", "serverless", "dashboard", "dev", "all"}
 
 
