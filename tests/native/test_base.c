@@ -1,0 +1,186 @@
+/* test_base: memory accounting, blobs, random numbers, histograms, text and msgpack. */
+#include <math.h>
+#include <string.h>
+
+#include "base/blob.h"
+#include "base/histogram.h"
+#include "base/memory.h"
+#include "base/msgpack.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "check.h"
+
+static void memory_counts_what_is_held(void)
+{
+    size_t before = memory_used_bytes();
+    void *a = memory_alloc(1000);
+    CHECK(memory_used_bytes() >= before + 1000);
+    a = memory_realloc(a, 100000);
+    CHECK(memory_used_bytes() >= before + 100000);
+    CHECK(memory_peak_bytes() >= before + 100000);
+    memory_free(a);
+    memory_free(NULL);
+    CHECK(memory_used_bytes() == before);
+    size_t mapped = memory_mapped_bytes();
+    uint8_t *map = memory_map(1 << 20);
+    CHECK(map && memory_mapped_bytes() == mapped + (1 << 20) && map[12345] == 0);
+    memory_unmap(map, 1 << 20);
+    CHECK(memory_mapped_bytes() == mapped);
+}
+
+static void a_blob_goes_with_its_last_reference(void)
+{
+    size_t before = memory_used_bytes();
+    struct blob *blob = blob_new(5000);
+    CHECK(blob && blob->length == 5000 && blob_retain(blob) == blob);
+    blob_release(blob);
+    blob->data[4999] = 1;
+    blob_release(blob);
+    blob_release(NULL);
+    CHECK(memory_used_bytes() == before);
+    CHECK(blob_new(SIZE_MAX) == NULL);
+}
+
+static void random_numbers_repeat_by_seed_and_are_uniform(void)
+{
+    struct random_state a, b;
+    random_seed(&a, 7);
+    random_seed(&b, 7);
+    for (int i = 0; i < 100; i++)
+        CHECK(random_next(&a) == random_next(&b));
+    uint32_t counts[6] = {0};
+    for (int i = 0; i < 60000; i++)
+        counts[random_below(&a, 6)]++;
+    double chi_square = 0;
+    for (int i = 0; i < 6; i++)
+        chi_square += ((double)counts[i] - 10000) * ((double)counts[i] - 10000) / 10000;
+    CHECK(chi_square < 20.5); /* 5 degrees of freedom, p = 0.001; the seed is fixed */
+    for (int i = 0; i < 10000; i++) {
+        double unit = random_unit(&a);
+        CHECK(unit >= 0 && unit < 1);
+        CHECK(random_below(&a, 1) == 0);
+        CHECK(random_below(&a, (1ull << 63) + 1) <= 1ull << 63);
+    }
+    CHECK(random_entropy() != random_entropy());
+}
+
+static void quantiles_are_within_a_sixteenth(void)
+{
+    static struct histogram histogram;
+    CHECK(histogram_quantile(&histogram, 0.5) == 0);
+    for (uint64_t value = 1; value <= 100000; value++)
+        histogram_record(&histogram, value);
+    CHECK(histogram.count == 100000 && histogram.max == 100000);
+    const double quantiles[] = {0.01, 0.5, 0.9, 0.99, 0.999};
+    for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
+        double exact = quantiles[i] * 100000;
+        double found = (double)histogram_quantile(&histogram, quantiles[i]);
+        CHECK(found >= exact && found <= exact * 1.0625 + 1);
+    }
+    CHECK(histogram_quantile(&histogram, 1) == 100000);
+    histogram_record(&histogram, UINT64_MAX); /* beyond the last bucket: kept there */
+    CHECK(histogram_quantile(&histogram, 1) == UINT64_MAX);
+    histogram_reset(&histogram);
+    CHECK(histogram.count == 0 && histogram_quantile(&histogram, 0.5) == 0);
+}
+
+static void text_grows(void)
+{
+    struct text text = {0};
+    for (int i = 0; i < 1000; i++)
+        text_append(&text, "%d,", i);
+    text_append_bytes(&text, "end", 3);
+    CHECK(!text.failed && strncmp(text.data, "0,1,2,", 6) == 0);
+    CHECK(strcmp(text.data + text.length - 7, "999,end") == 0);
+    text_free(&text);
+    CHECK(text.data == NULL && text.length == 0);
+}
+
+static void write_sample(struct msgpack_writer *writer)
+{
+    static const char long_text[] = "a string of more than thirty-one bytes, which takes the longer form";
+    msgpack_write_map(writer, 3);
+    msgpack_write_string(writer, "numbers", 7);
+    msgpack_write_array(writer, 9);
+    msgpack_write_unsigned(writer, 5);
+    msgpack_write_unsigned(writer, 200);
+    msgpack_write_unsigned(writer, 60000);
+    msgpack_write_unsigned(writer, 1u << 31);
+    msgpack_write_unsigned(writer, UINT64_MAX);
+    msgpack_write_signed(writer, -1);
+    msgpack_write_signed(writer, -100000);
+    msgpack_write_signed(writer, INT64_MIN);
+    msgpack_write_double(writer, 0.1);
+    msgpack_write_string(writer, "text", 4);
+    msgpack_write_string(writer, long_text, sizeof long_text - 1);
+    msgpack_write_boolean(writer, true);
+    msgpack_write_nil(writer);
+}
+
+static void msgpack_reads_what_it_writes(void)
+{
+    struct msgpack_writer writer = {0};
+    write_sample(&writer);
+    CHECK(!writer.failed);
+    struct msgpack_reader reader = {writer.data, writer.data + writer.length};
+    struct msgpack_value value;
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_MAP && value.count == 3);
+    CHECK(msgpack_read(&reader, &value) && msgpack_string_is(&value, "numbers") && !msgpack_string_is(&value, "number"));
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_ARRAY && value.count == 9);
+    const uint64_t positive[] = {5, 200, 60000, 1u << 31, UINT64_MAX};
+    for (int i = 0; i < 5; i++)
+        CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_UNSIGNED && value.unsigned_integer == positive[i]);
+    const int64_t negative[] = {-1, -100000, INT64_MIN};
+    for (int i = 0; i < 3; i++)
+        CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_SIGNED && value.signed_integer == negative[i]);
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_DOUBLE && value.real == 0.1);
+    CHECK(msgpack_read(&reader, &value) && msgpack_string_is(&value, "text"));
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_STRING && value.bytes.length > 31);
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_BOOLEAN && value.boolean);
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_NIL);
+    CHECK(!msgpack_read(&reader, &value));
+    reader = (struct msgpack_reader){writer.data, writer.data + writer.length};
+    CHECK(msgpack_skip(&reader) && reader.at == reader.end);
+    memory_free(writer.data);
+}
+
+static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void)
+{
+    struct msgpack_writer writer = {0};
+    write_sample(&writer);
+    for (size_t cut = 0; cut < writer.length; cut++) {
+        /* A copy of exactly that size, so that a read beyond it is caught. */
+        uint8_t *copy = memory_alloc(cut);
+        memcpy(copy, writer.data, cut);
+        struct msgpack_reader reader = {copy, copy + cut};
+        CHECK(!msgpack_skip(&reader));
+        memory_free(copy);
+    }
+    memory_free(writer.data);
+    uint8_t nested[200];
+    memset(nested, 0x91, sizeof nested); /* arrays of one element, in each other */
+    struct msgpack_reader reader = {nested, nested + sizeof nested};
+    CHECK(!msgpack_skip(&reader));
+    const uint8_t lies[] = {0xdd, 0xff, 0xff, 0xff, 0xff, 0x01}; /* four billion elements in one byte */
+    struct msgpack_value value;
+    reader = (struct msgpack_reader){lies, lies + sizeof lies};
+    CHECK(!msgpack_read(&reader, &value));
+    const uint8_t extension[] = {0xd4, 0x01, 0x00};
+    reader = (struct msgpack_reader){extension, extension + sizeof extension};
+    CHECK(!msgpack_read(&reader, &value));
+    const uint8_t single[] = {0xca, 0x3f, 0x80, 0x00, 0x00};
+    reader = (struct msgpack_reader){single, single + sizeof single};
+    CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_DOUBLE && value.real == 1.0);
+}
+
+int main(void)
+{
+    RUN(memory_counts_what_is_held);
+    RUN(a_blob_goes_with_its_last_reference);
+    RUN(random_numbers_repeat_by_seed_and_are_uniform);
+    RUN(quantiles_are_within_a_sixteenth);
+    RUN(text_grows);
+    RUN(msgpack_reads_what_it_writes);
+    RUN(msgpack_refuses_what_is_cut_short_or_nested_too_deep);
+    return 0;
+}
