@@ -74,7 +74,7 @@ def make_optimizer(parameters: Any, settings: ApexSettings) -> torch.optim.Optim
             centered=True,
         )
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=settings.learning_rate, eps=settings.optimizer_epsilon)
+        return torch.optim.Adam(parameters, lr=settings.learning_rate, eps=settings.optimizer_epsilon, fused=True)
     raise ValueError(f"expected optimizer 'rmsprop' or 'adam', came {settings.optimizer!r}")
 
 

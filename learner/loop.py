@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import redis
 import torch
+from redis.exceptions import ConnectionError as StoreLost
 
 import replay_server as rs
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
@@ -141,7 +141,7 @@ class _Loop:
             self.client.redis.hset(
                 f"{self.settings.table}:learner", mapping={"updates": str(self.learner.step), **report}
             )
-        except redis.exceptions.ConnectionError as error:
+        except StoreLost as error:
             raise rs.ConnectionLost(f"the learner's report found no server: {error}") from error
 
     def checkpoint(self) -> None:

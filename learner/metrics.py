@@ -67,10 +67,11 @@ class _EventFile:
     """TensorBoard's event file, written with TensorBoard's own writer: the job need not import torch for it."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._event, self._summary = Event, Summary
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(folder), flush_secs=10, filename_suffix=f".{suffix}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -13,11 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import redis
+from redis.exceptions import ConnectionError as StoreLost
+from redis.exceptions import RedisError
 
 import replay_server as rs
 from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
-from replay_server.jobs.progress import ActorState, Rate, Snapshot, make_view
+from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
 from replay_server.jobs.run_directory import RunDirectory, new_run_path, write_json
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, Part, PartFailed, stop_parts
 from replay_server.learner.metrics import Metrics, read_metrics
@@ -29,7 +31,9 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 LOOK_EVERY_S = 0.5
 PROGRESS_ROW_EVERY_S = 10.0
-STOP_GRACE_S = 3.0
+DRAW_EVERY_S = 60.0
+STOP_CONDITIONS = ("minutes", "max_updates", "max_transitions", "target_score")
+STOP_GRACE_S = 2.5
 """What parts have to end in after Ctrl-C; with the server's stop it stays under 5 s."""
 FINISH_GRACE_S = 30.0
 """What parts have to end in when nobody is waiting for the prompt."""
@@ -88,6 +92,7 @@ class ApexJob:
         self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
         self._first_step: float | None = None
         self._first_updates: int | None = None
+        self._drawn = float("-inf")
         self._earlier = self._earlier_sessions()
 
     def run(self) -> int:
@@ -103,7 +108,7 @@ class ApexJob:
         try:
             with make_view(title) as view:
                 try:
-                    self._start(sockets)
+                    self._start(sockets, view)
                     self._watch(view, metrics)
                 except rs.ConnectionLost as error:
                     code, self.ended_by = EXIT_SERVER_LOST, "server lost"
@@ -132,13 +137,13 @@ class ApexJob:
 
     # -- starting and stopping
 
-    def _start(self, sockets: Path) -> None:
+    def _start(self, sockets: Path, view: View) -> None:
         settings = self.settings
         table = apex_table(settings, environment_spec(settings))
         socket = sockets / "server.sock"
         self._server = rs.Server([table], host="127.0.0.1", port=0, unix=str(socket))
         url = f"unix://{socket}"
-        print(f"server {self._server.url} (process {self._server.pid})", flush=True)
+        view.message(f"server {self._server.url} (process {self._server.pid})")
         self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
         common = {
             "settings": json.loads(self.run_directory.config.read_text()),
@@ -146,7 +151,10 @@ class ApexJob:
             "run_directory": str(self.run_directory.path),
         }
         logs = self.run_directory.logs
-        learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", restart=False)
+        # On cores that actors use too, the learner's threads wait for one another: on 2 busy cores an update took 5
+        # times as long on 2 threads as on 1.
+        threads = settings.learner_threads or max(1, len(os.sched_getaffinity(0)) - settings.actors)
+        learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", restart=False, threads=threads)
         self.actors = [
             Part(
                 f"actor {index}", {**common, "part": "actor", "actor_id": index}, logs / f"actor-{index}.log",
@@ -166,9 +174,10 @@ class ApexJob:
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
         if self._client is not None:
-            # What the parts reported last; a lost server has nothing more to say.
-            with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError):
-                self._look()
+            if self.ended_by in STOP_CONDITIONS:
+                # What the parts reported last. Nobody waits for the prompt, and the server is well.
+                with contextlib.suppress(rs.ReplayError, RedisError):
+                    self._look()
             self._client.close()
             self._client = None
         if self._server is not None:
@@ -178,7 +187,7 @@ class ApexJob:
 
     # -- watching
 
-    def _watch(self, view: Any, metrics: Metrics) -> None:
+    def _watch(self, view: View, metrics: Metrics) -> None:
         """Returns when a stop condition is met, with `ended_by` naming it."""
         assert self._server is not None
         row_time = time.monotonic()
@@ -200,11 +209,12 @@ class ApexJob:
                 self._look()
                 for evaluation in self._new_evaluations():
                     self._take_evaluation(evaluation, metrics)
+                    self._draw(DRAW_EVERY_S)
                     view.message(
                         f"evaluation of version {evaluation['version']}: {evaluation['score_mean']:.1f} "
                         f"± {evaluation['score_std']:.1f} over {evaluation['episodes']} games"
                     )
-            except redis.exceptions.ConnectionError as error:
+            except StoreLost as error:
                 raise rs.ConnectionLost(str(error)) from error
             view.show(self.snapshot)
             self.ended_by = self.ended_by or self._met_condition()
@@ -350,6 +360,15 @@ class ApexJob:
             "evaluations": self.evaluations,
         }
         write_json(self.run_directory.summary, summary)
+        if self.ended_by != "interrupted":  # the drawing library alone takes a second to load
+            self._draw(0.0)
+
+    def _draw(self, at_most_every_s: float) -> None:
+        now = time.monotonic()
+        if now - self._drawn < at_most_every_s:
+            return
+        self._drawn = now
+        settings = self.settings
         what = f"{settings.env}, seed {settings.seed}, profile {settings.profile}"
         self.run_directory.draw_scores(f"{what}, sticky actions {settings.sticky_actions:g}")
 

@@ -119,15 +119,18 @@ class LiveView:
         self._live.update(_table(snapshot, self._title))
 
 
-def make_view(title: str, stream: TextIO | None = None) -> PlainView | LiveView:
+View = PlainView | LiveView
+
+
+def make_view(title: str, stream: TextIO | None = None) -> View:
     """A live view where `stream` (standard output) is a terminal and rich is installed, plain lines elsewhere."""
-    stream = stream or sys.stdout
-    if not stream.isatty():
-        return PlainView(stream)
+    output = sys.stdout if stream is None else stream
+    if not output.isatty():
+        return PlainView(output)
     try:
-        return LiveView(stream, title)
+        return LiveView(output, title)
     except ImportError:
-        return PlainView(stream)
+        return PlainView(output)
 
 
 def plain_line(snapshot: Snapshot) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from replay_server.rl.settings import ApexSettings
 
-SCORE_COLUMNS = (
+SCORE_COLUMNS: tuple[str, ...] = (
     "minutes", "transitions", "frames", "updates", "version", "episodes", "mean", "std", "min", "max",
 )  # fmt: skip
 
