@@ -146,6 +146,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "hidden": 128,
         "reward_clip": None,
         "eval_every_updates": 500,
+        "final_episodes": 100,
         "learner_threads": 1,
     },
     "atari-small": {
