@@ -113,7 +113,7 @@ class _Connection:
             while True:
                 if wanted is None:
                     while (line := self._buffer.line()) is None:
-                        self._buffer.end += await self._some(self._buffer.space(), wait)
+                        await self._more(wait)
                         wait = self._timeout  # the command's own wait is over once bytes come
                     wanted = reading.send(line)
                 else:
@@ -121,10 +121,14 @@ class _Connection:
                     while filled < len(wanted):
                         filled += await self._some(wanted[filled:], self._timeout)
                     while not self._buffer.skip_line_end():
-                        self._buffer.end += await self._some(self._buffer.space(), self._timeout)
+                        await self._more(self._timeout)
                     wanted = reading.send(b"")
         except StopIteration as stop:
             return stop.value
+
+    async def _more(self, wait: float | None) -> None:
+        count = await self._some(self._buffer.space(), wait)
+        self._buffer.end += count
 
     async def _some(self, target: memoryview, wait: float | None) -> int:
         count = await self._within(self._loop.sock_recv_into(self._socket, target), wait)

@@ -98,7 +98,14 @@ def _nothing(_: Any) -> None:
 def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]:
     """HELLO 3, with AUTH where there is a password."""
     login = ("AUTH", username or "default", password) if password is not None else ()
-    return _plain("HELLO", ("HELLO", 3, *login), as_dict, True)
+
+    def read() -> Reading[Any]:
+        value = yield from read_value()
+        if isinstance(value, ServerError) and value.code == "NOAUTH":
+            return ServerError("the server needs a password: give it in the URL, redis://:password@host:port", "NOAUTH")
+        return value if isinstance(value, ReplayError) else as_dict(value)
+
+    return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

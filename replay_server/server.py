@@ -148,7 +148,12 @@ class Server:
         command += server_arguments(host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory)
         setup = setup_message(tables, password, config)
         self._stderr = tempfile.TemporaryFile(prefix="replay-server-")  # noqa: SIM115 - closed with the server
-        self._process, self._lifeline = self._spawn(command, setup)
+        self._last_words = ""
+        try:
+            self._process, self._lifeline = self._spawn(command, setup)
+        except BaseException:
+            self._stderr.close()
+            raise
         self._owner = os.getpid()
         _running.add(self)
         try:
@@ -210,6 +215,8 @@ class Server:
     def log(self) -> str:
         """The end of what the server has printed on its standard error."""
         # pread leaves the offset alone, which the child shares.
+        if self._stderr.closed:
+            return self._last_words
         descriptor = self._stderr.fileno()
         size = os.fstat(descriptor).st_size
         return os.pread(descriptor, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode("utf-8", "replace")
@@ -249,6 +256,8 @@ class Server:
             self._lifeline = -1
         if self._process.stdout is not None:
             self._process.stdout.close()
+        self._last_words = self.log()
+        self._stderr.close()
         _running.discard(self)
 
     def _disown(self) -> None:

@@ -110,7 +110,7 @@ def raw(server: rs.Server, open_raw: Callable[[str], Raw]) -> Raw:
 
 @pytest.fixture
 def make_table(client: rs.Client) -> Iterator[Callable[..., str]]:
-    """Creates a table of x: float32 (2,), k: int64 (or another signature) under a fresh name; it is dropped after the test."""
+    """Creates a table of x: float32 (2,), k: int64 (or another signature), dropped after the test."""
     names = []
 
     def make(capacity: int = 100, signature: dict[str, rs.Column] | None = None, **parts: Any) -> str:

@@ -1,0 +1,302 @@
+"""The server as a process: started, supervised and stopped from Python and from the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import replay_server as rs
+from replay_server.server import find_executable
+
+TABLE = rs.Table("t", 100, {"k": rs.Column("int64")})
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# ---- rs.Server -------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_starts_with_its_tables_and_stops_in_order(tmp_path):
+    with rs.Server([TABLE], unix=tmp_path / "s") as server:
+        assert server.url.startswith("redis://127.0.0.1:")
+        assert server.unix_url == f"unix://{tmp_path}/s"
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
+        assert server.running
+        assert alive(server.pid)
+        with rs.Client(server.url) as client:
+            assert client.table("t") == TABLE
+    assert not server.running
+    assert server.returncode == 0
+    assert not (tmp_path / "s").exists()
+    assert server.stop() == 0
+
+
+def test_settings_are_those_of_config_set():
+    settings = {"maxmemory-policy": "noeviction"}
+    with rs.Server(maxmemory=10 << 20, config=settings) as server, rs.Client(server.url) as client:
+        assert client.redis.config_get("maxmemory")["maxmemory"] == str(10 << 20)
+        assert client.redis.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"host": "0.0.0.0"}, "password"),
+        ({"host": "not a host"}, "not a host"),
+        ({"unix": "/no/such/directory/s"}, "/no/such/directory/s"),
+        ({"config": {"no-such-setting": "1"}}, "no-such-setting"),
+        ({"transport": "dpdk"}, "not available in this version"),
+        ({"transport": "carrier pigeon"}, "carrier pigeon"),
+        ({"directory": "/no/such/directory"}, "/no/such/directory"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why(arguments, said):
+    with pytest.raises(rs.ServerError, match=said):
+        rs.Server([TABLE], **arguments)
+
+
+def test_an_address_in_use_is_an_error():
+    with rs.Server() as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(rs.ServerError, match=r"exit status 3.*in use"):
+            rs.Server(port=port)
+
+
+def test_a_socket_file_left_by_a_killed_server_is_taken_over(tmp_path):
+    first = rs.Server(unix=tmp_path / "s")
+    os.kill(first.pid, signal.SIGKILL)
+    while first.running:
+        time.sleep(0.005)
+    assert (tmp_path / "s").exists()
+    with rs.Server(unix=tmp_path / "s") as server, rs.Client(server.unix_url) as client:
+        assert client.tables() == []
+    first.stop()
+
+
+def test_a_socket_in_use_is_not_taken_over(tmp_path):
+    with rs.Server(unix=tmp_path / "s") as server:
+        with pytest.raises(rs.ServerError, match="another server answers there"):
+            rs.Server(unix=tmp_path / "s")
+        with rs.Client(server.unix_url) as client:
+            assert client.tables() == []
+
+
+@pytest.mark.parametrize("end", ["returns", "is killed"])
+def test_a_server_dies_with_its_parent(end):
+    program = "import os, signal, replay_server as rs; server = rs.Server(); print(server.pid, flush=True); "
+    program += "os._exit(0)" if end == "returns" else "os.kill(os.getpid(), signal.SIGKILL)"
+    parent = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    pid = int(parent.stdout)
+    deadline = time.monotonic() + 20
+    while alive(pid):
+        assert time.monotonic() < deadline, "the server outlived its parent"
+        time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_neither_stops_nor_keeps_a_server():
+    with rs.Server([TABLE]) as server:
+        child = os.fork()
+        if child == 0:
+            server.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with rs.Client(server.url) as client:
+            assert client.tables() == ["t"]
+
+
+def test_ctrl_c_in_the_terminal_reaches_the_parent_alone():
+    with rs.Server() as server:
+        assert os.getpgid(server.pid) != os.getpgid(0)
+
+
+def test_stop_finishes_a_reply_that_is_being_sent():
+    import numpy as np
+
+    table = rs.Table("f", 100, {"obs": rs.Column("uint8", (4, 84, 84))})
+    with rs.Server([table]) as server, rs.Client(server.url) as client:
+        client.add("f", {"obs": np.zeros((64, 4, 84, 84), np.uint8)})
+        host, port = server.url.removeprefix("redis://").split(":")
+        with socket.create_connection((host, int(port))) as reader:
+            reader.sendall(b"REPLAY.SAMPLE f 64\r\n")
+            reader.recv(1)
+            os.kill(server.pid, signal.SIGTERM)
+            count = 1
+            while chunk := reader.recv(1 << 20):
+                count += len(chunk)
+        assert count > 64 * 4 * 84 * 84
+        assert server.stop() == 0
+
+
+# ---- replay-server serve ---------------------------------------------------------------------------------------------
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "replay_server", "serve", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        cwd="/",
+    )
+
+
+def refused(*arguments: str, **environment: str) -> tuple[int, str]:
+    process = start(*arguments, **environment)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def ready_url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready url=redis://"), line + process.stderr.read()  # type: ignore[union-attr]
+    assert line.rstrip().endswith(f"pid={process.pid}")
+    return line.split()[1].removeprefix("url=")
+
+
+def ended(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_becomes_the_server_and_ends_by_a_signal(tmp_path, number):
+    process = start("--port", "0", "--unixsocket", str(tmp_path / "s"))
+    with rs.Client(ready_url(process)) as client:
+        client.create_table(TABLE)
+    assert Path(f"/proc/{process.pid}/exe").resolve() == find_executable().resolve()
+    assert ended(process, number) == 0
+    assert not (tmp_path / "s").exists()
+
+
+def test_serve_reads_a_configuration_file(tmp_path):
+    (tmp_path / "password").write_text("secret\n")
+    (tmp_path / "serve.toml").write_text(
+        f"""
+        port = 0
+        maxmemory = "64mb"
+        dir = "{tmp_path}"
+        password_file = "{tmp_path}/password"
+
+        [config]
+        maxmemory-policy = "noeviction"
+
+        [[tables]]
+        name = "t"
+        capacity = 100
+        [tables.signature]
+        k = {{ dtype = "int64" }}
+        """
+    )
+    process = start("--config", str(tmp_path / "serve.toml"))
+    url = ready_url(process)
+    with rs.Client(url.replace("redis://", "redis://:secret@")) as client:
+        assert client.table("t") == TABLE
+        assert client.redis.config_get("maxmemory")["maxmemory"] == str(64 << 20)
+    assert ended(process) == 0
+
+
+def test_serve_takes_the_password_from_the_environment_and_forgets_it():
+    process = start("--port", "0", REPLAY_SERVER_PASSWORD="secret")
+    url = ready_url(process)
+    assert b"secret" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    assert b"secret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    with rs.Client(url) as client, pytest.raises(rs.ServerError, match="needs a password"):
+        client.tables()
+    with rs.Client(url.replace("redis://", "redis://:secret@")) as client:
+        assert client.tables() == []
+    assert ended(process) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "70000"], "70000"),
+        (["--port", "x"], "x"),
+        (["--nonsense"], "nonsense"),
+        (["--port", "-1"], "nothing to listen on"),
+        (["--transport", "dpdk"], "not available in this version"),
+        (["--restore", "x"], "not available in this version"),
+        (["--maxmemory", "much"], "much"),
+        (["--unixsocketperm", "999"], "octal"),
+        (["--config", "/no/such/file.toml"], "/no/such/file.toml"),
+        (["--password-file", "/no/such/file"], "/no/such/file"),
+        (["--host", "0.0.0.0", "--port", "0"], "password"),
+    ],
+)
+def test_wrong_usage_is_exit_2_with_the_reason(arguments, said):
+    status, text = refused(*arguments)
+    assert status == 2
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port = ", "file.toml"),
+        ("ports = 1", "unknown key 'ports'"),
+        ('port = "x"', "port must be int"),
+        ("port = true", "port must be int"),
+        ('[[tables]]\nname = "t"', "capacity"),
+        ('[[tables]]\nname = "t"\ncapacity = 1\nsignature = { x = { dtype = "nope" } }', "nope"),
+    ],
+)
+def test_a_wrong_configuration_file_is_exit_2_with_the_reason(tmp_path, text, said):
+    (tmp_path / "file.toml").write_text(text)
+    status, message = refused("--config", str(tmp_path / "file.toml"))
+    assert status == 2
+    assert "file.toml" in message
+    assert said in message
+
+
+def test_an_address_in_use_is_exit_3():
+    with rs.Server() as server:
+        status, text = refused("--port", server.url.rpartition(":")[2])
+    assert status == 3
+    assert "in use" in text
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "replay_server", *arguments], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+
+def test_usage():
+    assert run("--help").returncode == 0
+    assert "serve" in run("--help").stdout
+    assert run().returncode == 2
+    assert run("--version").stdout.startswith("replay-server ")
+    assert run("serve", "--help").returncode == 0
+    assert run("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["train", "top", "dashboard", "doctor"])
+def test_what_this_version_lacks_is_said(name):
+    result = run(name)
+    assert result.returncode == 2
+    assert "not available in this version" in result.stderr
+
+
+def test_a_client_needs_neither_torch_nor_the_native_core():
+    program = "import sys, replay_server as rs; rs.Client('redis://h'); "
+    program += "print([name for name in ('torch', 'replay_server._native', 'redis', 'asyncio') if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert result.stdout == "[]\n"
