@@ -54,15 +54,16 @@ def test_a_client_that_stops_reading_delays_nobody_and_its_pins_are_given_back(c
     eventually(lambda: client.info(name)["pinned_slots"] == 0, "the pins are given back")
 
 
-def test_what_is_read_late_is_what_was_sampled(client, raw, make_table):
+def test_what_is_read_late_is_what_was_sampled(client, raw, make_table, eventually):
     # Slots of a reply in flight are not overwritten, though their items have long left the table.
-    name = make_table(64, FRAMES, sampler=rs.Fifo())
-    frames = np.arange(64, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 84, 84), np.uint8)
+    name = make_table(512, FRAMES, sampler=rs.Fifo())
+    frames = np.arange(512, dtype=np.uint16).astype(np.uint8)[:, None, None, None] * np.ones((1, 4, 84, 84), np.uint8)
     client.add(name, {"obs": frames})
-    raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.send(request("REPLAY.SAMPLE", name, 64))
-    for _ in range(20):
-        client.add(name, {"obs": np.full((64, 4, 84, 84), 255, np.uint8)})
+    raw.send(request("REPLAY.SAMPLE", name, 512))  # 14 MB, more than the sockets hold
+    eventually(lambda: client.info(name)["pinned_slots"] > 0, "the reply waits for its reader")
+    for _ in range(3):
+        client.add(name, {"obs": np.full((512, 4, 84, 84), 255, np.uint8)})
+    assert client.info(name)["pinned_slots"] > 0
     reply = raw.reply()
     assert isinstance(reply, list)
     np.testing.assert_array_equal(np.frombuffer(reply[4], np.uint8).reshape(frames.shape), frames)
