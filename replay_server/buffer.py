@@ -302,8 +302,9 @@ class Buffer:
         with self._lock:
             lib.table_info(self._core, core)
             fields = {name: getattr(core, name) for name in _INFO_FIELDS}
-            blocked = lib.table_can_sample(self._core, 1, self._error) != 0
-            fields["reason"] = ffi.string(self._error.message).decode("utf-8", "replace") if blocked else ""
+            for key, admits in (("reason", lib.table_can_sample), ("reason_add", lib.table_can_add)):
+                admitted = admits(self._core, 1, self._error) == 0
+                fields[key] = "" if admitted else ffi.string(self._error.message).decode("utf-8", "replace")
             # An add or a sample that runs holds the lock, so whoever is counted here waits.
             fields["waiting_add"], fields["waiting_sample"] = self._waiting_add, self._waiting_sample
             fields["waiting"] = self._waiting_add + self._waiting_sample

@@ -164,8 +164,11 @@ def _real(value: Any, name: str, least: float) -> None:
 
 
 def _check_name(name: Any, what: str) -> None:
-    if not isinstance(name, str) or not name or len(name.encode()) > MAX_NAME_BYTES or "\0" in name:
-        raise SchemaError(f"{what} must be a string of 1 to {MAX_NAME_BYTES} bytes, got {name!r}")
+    valid = isinstance(name, str) and 1 <= len(name.encode()) <= MAX_NAME_BYTES
+    if not valid or any(letter <= " " or letter == "\x7f" for letter in name):
+        raise SchemaError(
+            f"{what} must be 1 to {MAX_NAME_BYTES} bytes without blanks or control characters, got {name!r}"
+        )
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,8 @@ def test_a_column_that_cannot_be_is_refused(dtype, shape):
     [
         {"name": ""},
         {"name": "x" * 256},
+        {"name": "two words"},
+        {"name": "line\nbreak"},
         {"capacity": 0},
         {"capacity": 1.5},
         {"capacity": True},
