@@ -18,8 +18,7 @@ static const char *const names[ERROR_CODES] = {
     [ERROR_STALEVERSION] = "STALEVERSION",
 };
 
-int error_set(struct error *error, enum error_code code, const char *format, ...)
-{
+int error_set(struct error *error, enum error_code code, const char *format, ...) {
     error->code = code;
     va_list arguments;
     va_start(arguments, format);
@@ -28,8 +27,7 @@ int error_set(struct error *error, enum error_code code, const char *format, ...
     return -1;
 }
 
-const char *error_code_name(enum error_code code)
-{
+const char *error_code_name(enum error_code code) {
     assert(code >= ERROR_NONE && code < ERROR_CODES);
     return names[code];
 }

@@ -10,8 +10,15 @@
 #define MSGPACK_MAX_DEPTH 32
 
 enum msgpack_type {
-    MSGPACK_NIL, MSGPACK_BOOLEAN, MSGPACK_UNSIGNED, MSGPACK_SIGNED, MSGPACK_DOUBLE, MSGPACK_STRING, MSGPACK_BINARY,
-    MSGPACK_ARRAY, MSGPACK_MAP
+    MSGPACK_NIL,
+    MSGPACK_BOOLEAN,
+    MSGPACK_UNSIGNED,
+    MSGPACK_SIGNED,
+    MSGPACK_DOUBLE,
+    MSGPACK_STRING,
+    MSGPACK_BINARY,
+    MSGPACK_ARRAY,
+    MSGPACK_MAP
 };
 
 struct msgpack_reader {
@@ -20,17 +27,17 @@ struct msgpack_reader {
 };
 
 struct msgpack_value {
-    enum msgpack_type type;   /* MSGPACK_SIGNED only for negative integers */
+    enum msgpack_type type; /* MSGPACK_SIGNED only for negative integers */
     union {
         bool boolean;
         uint64_t unsigned_integer;
         int64_t signed_integer;
-        double real;          /* float32 is widened */
+        double real; /* float32 is widened */
         struct {
             const uint8_t *data;
             size_t length;
-        } bytes;              /* string, binary */
-        uint32_t count;       /* elements of an array, pairs of a map; they follow in the reader */
+        } bytes; /* string, binary */
+        uint32_t count; /* elements of an array, pairs of a map; they follow in the reader */
     };
 };
 

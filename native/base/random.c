@@ -6,38 +6,31 @@
 
 #include "base/clock.h"
 
-static uint64_t rotate_left(uint64_t value, int bits)
-{
+static uint64_t rotate_left(uint64_t value, int bits) {
     return (value << bits) | (value >> (64 - bits));
 }
 
 /* splitmix64 (Steele, Lea and Flood, 2014): spreads any seed, zero included, over the whole state. */
-static uint64_t splitmix(uint64_t *state)
-{
+static uint64_t splitmix(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
-void random_seed(struct random_state *state, uint64_t seed)
-{
-    for (int i = 0; i < 4; i++)
-        state->words[i] = splitmix(&seed);
+void random_seed(struct random_state *state, uint64_t seed) {
+    for (int i = 0; i < 4; i++) state->words[i] = splitmix(&seed);
 }
 
-uint64_t random_entropy(void)
-{
+uint64_t random_entropy(void) {
     uint64_t value;
-    if (getrandom(&value, sizeof value, GRND_NONBLOCK) == (ssize_t)sizeof value)
-        return value;
+    if (getrandom(&value, sizeof value, GRND_NONBLOCK) == (ssize_t)sizeof value) return value;
     /* Early in boot the pool may not be ready; clocks differ enough between runs for sampling. */
     value = clock_monotonic_ns() ^ ((uint64_t)clock_unix_ms() << 20);
     return splitmix(&value);
 }
 
-uint64_t random_next(struct random_state *state)
-{
+uint64_t random_next(struct random_state *state) {
     uint64_t *s = state->words;
     uint64_t result = rotate_left(s[0] + s[3], 23) + s[0];
     uint64_t t = s[1] << 17;
@@ -50,14 +43,12 @@ uint64_t random_next(struct random_state *state)
     return result;
 }
 
-double random_unit(struct random_state *state)
-{
+double random_unit(struct random_state *state) {
     return (double)(random_next(state) >> 11) * 0x1.0p-53;
 }
 
 /* Lemire's multiplication method (2019): a division only in the rare case that may be biased. */
-uint64_t random_below(struct random_state *state, uint64_t bound)
-{
+uint64_t random_below(struct random_state *state, uint64_t bound) {
     assert(bound > 0);
     unsigned __int128 product = (unsigned __int128)random_next(state) * bound;
     uint64_t low = (uint64_t)product;

@@ -12,6 +12,6 @@ void random_seed(struct random_state *state, uint64_t seed);
 uint64_t random_entropy(void); /* 64 bits from the operating system, to seed with */
 uint64_t random_next(struct random_state *state);
 double random_unit(struct random_state *state);                        /* uniform in [0, 1), 53 bits */
-uint64_t random_below(struct random_state *state, uint64_t bound);     /* uniform in [0, bound), unbiased; bound > 0 */
+uint64_t random_below(struct random_state *state, uint64_t bound); /* uniform in [0, bound), unbiased; bound > 0 */
 
 #endif

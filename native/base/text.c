@@ -7,16 +7,12 @@
 #include "base/memory.h"
 
 /* Room for `more` bytes and the final zero. */
-static bool text_reserve(struct text *text, size_t more)
-{
-    if (text->failed)
-        return false;
+static bool text_reserve(struct text *text, size_t more) {
+    if (text->failed) return false;
     size_t wanted = text->length + more + 1;
-    if (wanted <= text->capacity)
-        return true;
+    if (wanted <= text->capacity) return true;
     size_t capacity = text->capacity ? text->capacity : 256;
-    while (capacity < wanted)
-        capacity *= 2;
+    while (capacity < wanted) capacity *= 2;
     char *data = memory_realloc(text->data, capacity);
     if (!data) {
         text->failed = true;
@@ -27,8 +23,7 @@ static bool text_reserve(struct text *text, size_t more)
     return true;
 }
 
-void text_append_formatted(struct text *text, const char *format, va_list arguments)
-{
+void text_append_formatted(struct text *text, const char *format, va_list arguments) {
     va_list again;
     va_copy(again, arguments);
     int needed = vsnprintf(NULL, 0, format, again);
@@ -39,26 +34,21 @@ void text_append_formatted(struct text *text, const char *format, va_list argume
     }
 }
 
-void text_append(struct text *text, const char *format, ...)
-{
+void text_append(struct text *text, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     text_append_formatted(text, format, arguments);
     va_end(arguments);
 }
 
-void text_append_bytes(struct text *text, const void *bytes, size_t length)
-{
-    if (!text_reserve(text, length))
-        return;
-    if (length)
-        memcpy(text->data + text->length, bytes, length);
+void text_append_bytes(struct text *text, const void *bytes, size_t length) {
+    if (!text_reserve(text, length)) return;
+    if (length) memcpy(text->data + text->length, bytes, length);
     text->length += length;
     text->data[text->length] = '\0';
 }
 
-void text_free(struct text *text)
-{
+void text_free(struct text *text) {
     memory_free(text->data);
     *text = (struct text){0};
 }

@@ -15,7 +15,8 @@ struct text {
 };
 
 void text_append(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void text_append_formatted(struct text *text, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
+void text_append_formatted(struct text *text, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
 void text_append_bytes(struct text *text, const void *bytes, size_t length);
 void text_free(struct text *text);
 

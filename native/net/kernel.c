@@ -64,15 +64,13 @@ struct kernel_transport {
     struct kernel_connection *dying;
 };
 
-static struct kernel_transport *transport_of(struct connection *connection)
-{
+static struct kernel_transport *transport_of(struct connection *connection) {
     return (struct kernel_transport *)connection->transport;
 }
 
 /* ---- connections ------------------------------------------------------------------------------------------------- */
 
-static bool set_interest(struct kernel_connection *connection, uint32_t interest)
-{
+static bool set_interest(struct kernel_connection *connection, uint32_t interest) {
     struct kernel_transport *transport = transport_of(&connection->base);
     struct epoll_event event = {.events = interest, .data.ptr = &connection->descriptor};
     connection->interest = interest;
@@ -80,10 +78,8 @@ static bool set_interest(struct kernel_connection *connection, uint32_t interest
 }
 
 /* From here on the connection only waits for its `closed`, at the end of the poll in progress or of the next. */
-static void begin_dying(struct kernel_connection *connection)
-{
-    if (connection->dying)
-        return;
+static void begin_dying(struct kernel_connection *connection) {
+    if (connection->dying) return;
     struct kernel_transport *transport = transport_of(&connection->base);
     connection->dying = true;
     connection->next_dying = transport->dying;
@@ -91,91 +87,74 @@ static void begin_dying(struct kernel_connection *connection)
     epoll_ctl(transport->epoll, EPOLL_CTL_DEL, connection->descriptor.number, NULL);
 }
 
-static ssize_t kernel_readv(struct connection *base, const struct iovec *vectors, int count)
-{
+static ssize_t kernel_readv(struct connection *base, const struct iovec *vectors, int count) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
-    if (connection->dying)
-        return -2;
+    if (connection->dying) return -2;
     ssize_t got;
     do
         got = count == 1 ? recv(connection->descriptor.number, vectors[0].iov_base, vectors[0].iov_len, 0)
                          : readv(connection->descriptor.number, vectors, count);
     while (got < 0 && errno == EINTR);
-    if (got >= 0)
-        return got;
-    if (errno == EAGAIN || errno == EWOULDBLOCK)
-        return -1;
+    if (got >= 0) return got;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return -1;
     begin_dying(connection);
     return -2;
 }
 
-static ssize_t kernel_writev(struct connection *base, const struct iovec *vectors, int count)
-{
+static ssize_t kernel_writev(struct connection *base, const struct iovec *vectors, int count) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
-    if (connection->dying)
-        return -2;
+    if (connection->dying) return -2;
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)vectors, .msg_iovlen = (size_t)count};
     ssize_t sent;
     do
         sent = count == 1 ? send(connection->descriptor.number, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)
                           : sendmsg(connection->descriptor.number, &message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    if (sent >= 0)
-        return sent;
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)
-        return -1;
+    if (sent >= 0) return sent;
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return -1;
     begin_dying(connection);
     return -2;
 }
 
-static void want(struct connection *base, uint32_t event, bool on)
-{
+static void want(struct connection *base, uint32_t event, bool on) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
     uint32_t interest = on ? connection->interest | event : connection->interest & ~event;
     if (!connection->dying && interest != connection->interest && !set_interest(connection, interest))
         begin_dying(connection);
 }
 
-static void kernel_want_read(struct connection *connection, bool on)
-{
+static void kernel_want_read(struct connection *connection, bool on) {
     want(connection, EPOLLIN, on);
 }
 
-static void kernel_want_write(struct connection *connection, bool on)
-{
+static void kernel_want_write(struct connection *connection, bool on) {
     want(connection, EPOLLOUT, on);
 }
 
-static void kernel_close(struct connection *connection)
-{
+static void kernel_close(struct connection *connection) {
     begin_dying((struct kernel_connection *)connection);
 }
 
 /* Closing with unread input makes the kernel send a reset, which can overtake the last reply (say, why the client is being
  * dropped): so what has come is read away first, up to a bound. */
-static void close_descriptor(int number)
-{
+static void close_descriptor(int number) {
     static uint8_t waste[65536];
     shutdown(number, SHUT_WR);
     for (int i = 0; i < DRAIN_READS; i++) {
-        if (recv(number, waste, sizeof waste, MSG_DONTWAIT) <= 0)
-            break;
+        if (recv(number, waste, sizeof waste, MSG_DONTWAIT) <= 0) break;
     }
     close(number);
 }
 
-static void unlink_connection(struct kernel_transport *transport, struct kernel_connection *connection)
-{
+static void unlink_connection(struct kernel_transport *transport, struct kernel_connection *connection) {
     if (connection->previous)
         connection->previous->next = connection->next;
     else
         transport->connections = connection->next;
-    if (connection->next)
-        connection->next->previous = connection->previous;
+    if (connection->next) connection->next->previous = connection->previous;
 }
 
-static int bury(struct kernel_transport *transport)
-{
+static int bury(struct kernel_transport *transport) {
     int buried = 0;
     while (transport->dying) {
         struct kernel_connection *connection = transport->dying;
@@ -191,8 +170,7 @@ static int bury(struct kernel_transport *transport)
 
 /* ---- accepting ------------------------------------------------------------------------------------------------------ */
 
-static void format_address(const struct sockaddr_storage *address, char *out, size_t size)
-{
+static void format_address(const struct sockaddr_storage *address, char *out, size_t size) {
     char host[INET6_ADDRSTRLEN] = "?";
     if (address->ss_family == AF_INET) {
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
@@ -207,8 +185,7 @@ static void format_address(const struct sockaddr_storage *address, char *out, si
     }
 }
 
-static void name_ends(struct kernel_connection *connection, const struct listener *listener)
-{
+static void name_ends(struct kernel_connection *connection, const struct listener *listener) {
     struct connection *base = &connection->base;
     base->is_unix = listener->is_unix;
     base->is_admin = listener->is_admin;
@@ -226,8 +203,7 @@ static void name_ends(struct kernel_connection *connection, const struct listene
         format_address(&address, base->local, sizeof base->local);
 }
 
-static void set_tcp_options(int number)
-{
+static void set_tcp_options(int number) {
     int on = 1;
     int idle_s = KEEPALIVE_S, interval_s = KEEPALIVE_S / 3, probes = 3;
     setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -237,8 +213,7 @@ static void set_tcp_options(int number)
     setsockopt(number, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-static void admit(struct kernel_transport *transport, const struct listener *listener, int number)
-{
+static void admit(struct kernel_transport *transport, const struct listener *listener, int number) {
     struct kernel_connection *connection = memory_calloc(1, sizeof *connection);
     if (!connection) {
         close(number);
@@ -247,8 +222,7 @@ static void admit(struct kernel_transport *transport, const struct listener *lis
     connection->base.transport = &transport->base;
     connection->descriptor = (struct descriptor){.kind = DESCRIPTOR_CONNECTION, .number = number};
     connection->interest = EPOLLIN;
-    if (!listener->is_unix)
-        set_tcp_options(number);
+    if (!listener->is_unix) set_tcp_options(number);
     name_ends(connection, listener);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &connection->descriptor};
     if (epoll_ctl(transport->epoll, EPOLL_CTL_ADD, number, &event) < 0) {
@@ -257,12 +231,10 @@ static void admit(struct kernel_transport *transport, const struct listener *lis
         return;
     }
     connection->next = transport->connections;
-    if (connection->next)
-        connection->next->previous = connection;
+    if (connection->next) connection->next->previous = connection;
     transport->connections = connection;
     connection->base.owner = transport->base.events.opened(transport->base.events.context, &connection->base);
-    if (connection->base.owner)
-        return;
+    if (connection->base.owner) return;
     for (struct kernel_connection **link = &transport->dying; *link; link = &(*link)->next_dying) {
         if (*link == connection) {
             *link = connection->next_dying; /* its refusal could not be written */
@@ -275,26 +247,20 @@ static void admit(struct kernel_transport *transport, const struct listener *lis
 }
 
 /* With no descriptor left, a waiting connection would wake the loop for ever: it is accepted on the spare one and dropped. */
-static void drop_one(struct kernel_transport *transport, int listener)
-{
+static void drop_one(struct kernel_transport *transport, int listener) {
     close(transport->spare);
     int number = accept(listener, NULL, NULL);
-    if (number >= 0)
-        close(number);
+    if (number >= 0) close(number);
     transport->spare = dup(transport->epoll);
 }
 
-static int accept_waiting(struct kernel_transport *transport, const struct listener *listener)
-{
+static int accept_waiting(struct kernel_transport *transport, const struct listener *listener) {
     int accepted = 0;
     while (accepted < ACCEPTS_PER_EVENT) {
         int number = accept4(listener->descriptor.number, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (number < 0 && (errno == EINTR || errno == ECONNABORTED))
-            continue;
-        if (number < 0 && (errno == EMFILE || errno == ENFILE))
-            drop_one(transport, listener->descriptor.number);
-        if (number < 0)
-            break;
+        if (number < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (number < 0 && (errno == EMFILE || errno == ENFILE)) drop_one(transport, listener->descriptor.number);
+        if (number < 0) break;
         admit(transport, listener, number);
         accepted++;
     }
@@ -303,15 +269,14 @@ static int accept_waiting(struct kernel_transport *transport, const struct liste
 
 /* ---- listening ------------------------------------------------------------------------------------------------------ */
 
-static int refuse_address(struct error *error, const char *what, const char *step)
-{
+static int refuse_address(struct error *error, const char *what, const char *step) {
     bool in_use = errno == EADDRINUSE;
-    return error_set(error, in_use ? ERROR_EXISTS : ERROR_GENERIC, "cannot listen on %s: %s: %s%s", what, step, strerror(errno),
-                     in_use ? "; another server has it: choose another, or port 0 for any" : "");
+    return error_set(error, in_use ? ERROR_EXISTS : ERROR_GENERIC, "cannot listen on %s: %s: %s%s", what, step,
+                     strerror(errno), in_use ? "; another server has it: choose another, or port 0 for any" : "");
 }
 
-static int add_listener(struct kernel_transport *transport, int number, const struct listen_address *address, struct error *error)
-{
+static int add_listener(struct kernel_transport *transport, int number, const struct listen_address *address,
+                        struct error *error) {
     struct listener *listener = memory_calloc(1, sizeof *listener);
     if (!listener) {
         close(number);
@@ -320,8 +285,7 @@ static int add_listener(struct kernel_transport *transport, int number, const st
     listener->descriptor = (struct descriptor){.kind = DESCRIPTOR_LISTENER, .number = number};
     listener->is_unix = address->path != NULL;
     listener->is_admin = address->is_admin;
-    if (address->path)
-        snprintf(listener->path, sizeof listener->path, "%s", address->path);
+    if (address->path) snprintf(listener->path, sizeof listener->path, "%s", address->path);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &listener->descriptor};
     if (listen(number, BACKLOG) < 0 || epoll_ctl(transport->epoll, EPOLL_CTL_ADD, number, &event) < 0) {
         memory_free(listener);
@@ -334,34 +298,29 @@ static int add_listener(struct kernel_transport *transport, int number, const st
     return 0;
 }
 
-static uint16_t bound_port(int number)
-{
+static uint16_t bound_port(int number) {
     struct sockaddr_storage address = {0};
     socklen_t length = sizeof address;
     getsockname(number, (struct sockaddr *)&address, &length);
-    if (address.ss_family == AF_INET6)
-        return ntohs(((struct sockaddr_in6 *)&address)->sin6_port);
+    if (address.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&address)->sin6_port);
     return ntohs(((struct sockaddr_in *)&address)->sin_port);
 }
 
-static int listen_tcp(struct kernel_transport *transport, struct listen_address *address, struct error *error)
-{
+static int listen_tcp(struct kernel_transport *transport, struct listen_address *address, struct error *error) {
     char what[320], service[8];
     snprintf(what, sizeof what, "%s port %u", address->host, (unsigned)address->port);
     snprintf(service, sizeof service, "%u", (unsigned)address->port);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found;
     int failure = getaddrinfo(address->host, service, &hints, &found);
-    if (failure != 0)
-        return error_set(error, ERROR_GENERIC, "cannot listen on %s: %s", what, gai_strerror(failure));
+    if (failure != 0) return error_set(error, ERROR_GENERIC, "cannot listen on %s: %s", what, gai_strerror(failure));
     int number = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int on = 1;
-    if (number >= 0)
-        setsockopt(number, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (number >= 0) setsockopt(number, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (number < 0 || bind(number, found->ai_addr, found->ai_addrlen) < 0) {
         int result = refuse_address(error, what, number < 0 ? "socket" : "bind");
-        if (number >= 0)
-            close(number);
+        if (number >= 0) close(number);
         freeaddrinfo(found);
         return result;
     }
@@ -372,37 +331,32 @@ static int listen_tcp(struct kernel_transport *transport, struct listen_address 
 
 /* A socket file that nobody answers at is left over from a server that was killed, and is replaced; one that is answered is
  * in use; anything else at that path is not ours to remove. */
-static int clear_path(const struct sockaddr_un *address, struct error *error)
-{
+static int clear_path(const struct sockaddr_un *address, struct error *error) {
     struct stat status;
-    if (lstat(address->sun_path, &status) < 0)
-        return 0;
+    if (lstat(address->sun_path, &status) < 0) return 0;
     if (!S_ISSOCK(status.st_mode))
-        return error_set(error, ERROR_GENERIC, "cannot listen on %s: a file that is not a socket is there: choose another path",
+        return error_set(error, ERROR_GENERIC,
+                         "cannot listen on %s: a file that is not a socket is there: choose another path",
                          address->sun_path);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int connected = probe < 0 ? -1 : connect(probe, (const struct sockaddr *)address, sizeof *address);
     bool refused = connected < 0 && errno == ECONNREFUSED;
-    if (probe >= 0)
-        close(probe);
+    if (probe >= 0) close(probe);
     if (!refused)
         return error_set(error, ERROR_EXISTS, "cannot listen on %s: another server answers there", address->sun_path);
     unlink(address->sun_path);
     return 0;
 }
 
-static int listen_unix(struct kernel_transport *transport, struct listen_address *address, struct error *error)
-{
+static int listen_unix(struct kernel_transport *transport, struct listen_address *address, struct error *error) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     if (strlen(address->path) >= sizeof name.sun_path)
-        return error_set(error, ERROR_GENERIC, "cannot listen on %s: the path is %zu bytes, at most %zu are possible", address->path,
-                         strlen(address->path), sizeof name.sun_path - 1);
+        return error_set(error, ERROR_GENERIC, "cannot listen on %s: the path is %zu bytes, at most %zu are possible",
+                         address->path, strlen(address->path), sizeof name.sun_path - 1);
     snprintf(name.sun_path, sizeof name.sun_path, "%s", address->path);
-    if (clear_path(&name, error) < 0)
-        return -1;
+    if (clear_path(&name, error) < 0) return -1;
     int number = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (number < 0)
-        return refuse_address(error, address->path, "socket");
+    if (number < 0) return refuse_address(error, address->path, "socket");
     /* Created with no permissions, then opened up: nobody gets in between. */
     mode_t before = umask(0177);
     int bound = bind(number, (struct sockaddr *)&name, sizeof name);
@@ -415,47 +369,40 @@ static int listen_unix(struct kernel_transport *transport, struct listen_address
     return add_listener(transport, number, address, error);
 }
 
-static int kernel_listen(struct transport *base, struct listen_address *address, struct error *error)
-{
+static int kernel_listen(struct transport *base, struct listen_address *address, struct error *error) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
     return address->path ? listen_unix(transport, address, error) : listen_tcp(transport, address, error);
 }
 
-static void kernel_stop_listening(struct transport *base)
-{
+static void kernel_stop_listening(struct transport *base) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
     while (transport->listeners) {
         struct listener *listener = transport->listeners;
         transport->listeners = listener->next;
         close(listener->descriptor.number); /* which takes it out of the epoll set */
-        if (listener->is_unix)
-            unlink(listener->path);
+        if (listener->is_unix) unlink(listener->path);
         memory_free(listener);
     }
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------- */
 
-static struct kernel_connection *connection_of(struct descriptor *descriptor)
-{
+static struct kernel_connection *connection_of(struct descriptor *descriptor) {
     return (struct kernel_connection *)((char *)descriptor - offsetof(struct kernel_connection, descriptor));
 }
 
-static void handle_connection(struct kernel_transport *transport, struct kernel_connection *connection, uint32_t events)
-{
+static void handle_connection(struct kernel_transport *transport, struct kernel_connection *connection,
+                              uint32_t events) {
     const struct transport_events *to = &transport->base.events;
     bool broken = events & (EPOLLERR | EPOLLHUP);
     if (!connection->dying && ((events & EPOLLIN) || (broken && (connection->interest & EPOLLIN))))
         to->readable(to->context, connection->base.owner);
-    if (!connection->dying && (events & EPOLLOUT))
-        to->writable(to->context, connection->base.owner);
+    if (!connection->dying && (events & EPOLLOUT)) to->writable(to->context, connection->base.owner);
     /* Broken while nobody reads: no read will find out. */
-    if (!connection->dying && broken && !(connection->interest & EPOLLIN))
-        begin_dying(connection);
+    if (!connection->dying && broken && !(connection->interest & EPOLLIN)) begin_dying(connection);
 }
 
-static int kernel_poll(struct transport *base, uint64_t max_wait_us)
-{
+static int kernel_poll(struct transport *base, uint64_t max_wait_us) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
     struct epoll_event events[EVENTS_PER_POLL];
     int wait_ms = LONGEST_WAIT_MS;
@@ -478,13 +425,11 @@ static int kernel_poll(struct transport *base, uint64_t max_wait_us)
     return (count > 0 ? count : 0) + bury(transport);
 }
 
-int transport_kernel_watch(struct transport *base, int descriptor, void (*ready)(void *context, int descriptor), void *context,
-                           struct error *error)
-{
+int transport_kernel_watch(struct transport *base, int descriptor, void (*ready)(void *context, int descriptor),
+                           void *context, struct error *error) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
     struct watch *watch = memory_calloc(1, sizeof *watch);
-    if (!watch)
-        return error_set(error, ERROR_GENERIC, "no memory to watch a descriptor");
+    if (!watch) return error_set(error, ERROR_GENERIC, "no memory to watch a descriptor");
     watch->descriptor = (struct descriptor){.kind = DESCRIPTOR_WATCH, .number = descriptor};
     watch->ready = ready;
     watch->context = context;
@@ -499,13 +444,11 @@ int transport_kernel_watch(struct transport *base, int descriptor, void (*ready)
     return 0;
 }
 
-static void kernel_stop(struct transport *transport)
-{
+static void kernel_stop(struct transport *transport) {
     (void)transport; /* polled: its loop is the server's */
 }
 
-static void kernel_free(struct transport *base)
-{
+static void kernel_free(struct transport *base) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
     kernel_stop_listening(base);
     while (transport->connections) {
@@ -539,8 +482,7 @@ static const struct transport_operations kernel_operations = {
     .close = kernel_close,
 };
 
-struct transport *transport_kernel_new(const struct transport_events *events, struct error *error)
-{
+struct transport *transport_kernel_new(const struct transport_events *events, struct error *error) {
     struct kernel_transport *transport = memory_calloc(1, sizeof *transport);
     if (!transport) {
         error_set(error, ERROR_GENERIC, "no memory for the kernel transport");
@@ -552,8 +494,7 @@ struct transport *transport_kernel_new(const struct transport_events *events, st
     transport->spare = transport->epoll >= 0 ? dup(transport->epoll) : -1;
     if (transport->epoll < 0 || transport->spare < 0) {
         error_set(error, ERROR_GENERIC, "cannot create an epoll set: %s", strerror(errno));
-        if (transport->epoll >= 0)
-            close(transport->epoll);
+        if (transport->epoll >= 0) close(transport->epoll);
         memory_free(transport);
         return NULL;
     }

@@ -36,27 +36,23 @@ struct memory_transport {
 };
 
 /* Tests have memory. */
-static void *must(void *pointer)
-{
+static void *must(void *pointer) {
     assert(pointer);
     return pointer;
 }
 
-static void bytes_append(struct bytes *bytes, const void *data, size_t length)
-{
+static void bytes_append(struct bytes *bytes, const void *data, size_t length) {
     if (bytes->length + length > bytes->capacity) {
         bytes->capacity = 2 * (bytes->length + length);
         bytes->data = must(memory_realloc(bytes->data, bytes->capacity));
     }
-    if (length > 0)
-        memcpy(bytes->data + bytes->length, data, length);
+    if (length > 0) memcpy(bytes->data + bytes->length, data, length);
     bytes->length += length;
 }
 
 /* ---- the peer's side ---------------------------------------------------------------------------------------------- */
 
-struct memory_peer *memory_peer_connect(struct transport *base)
-{
+struct memory_peer *memory_peer_connect(struct transport *base) {
     struct memory_transport *transport = (struct memory_transport *)base;
     struct memory_peer *peer = must(memory_calloc(1, sizeof *peer));
     peer->base.transport = base;
@@ -68,56 +64,46 @@ struct memory_peer *memory_peer_connect(struct transport *base)
     peer->next = transport->peers;
     transport->peers = peer;
     peer->base.owner = base->events.opened(base->events.context, &peer->base);
-    if (peer->base.owner)
-        return peer;
+    if (peer->base.owner) return peer;
     peer->dying = peer->closed = true;
     return NULL;
 }
 
-void memory_peer_send(struct memory_peer *peer, const void *bytes, size_t length)
-{
+void memory_peer_send(struct memory_peer *peer, const void *bytes, size_t length) {
     bytes_append(&peer->input, bytes, length);
 }
 
-void memory_peer_finish(struct memory_peer *peer)
-{
+void memory_peer_finish(struct memory_peer *peer) {
     peer->finished = true;
 }
 
-void memory_peer_vanish(struct memory_peer *peer)
-{
+void memory_peer_vanish(struct memory_peer *peer) {
     peer->vanished = true;
 }
 
-void memory_peer_cut_input(struct memory_peer *peer, size_t piece)
-{
+void memory_peer_cut_input(struct memory_peer *peer, size_t piece) {
     assert(piece > 0);
     peer->piece = piece;
 }
 
-void memory_peer_open_window(struct memory_peer *peer, size_t window)
-{
+void memory_peer_open_window(struct memory_peer *peer, size_t window) {
     peer->window = window;
 }
 
-const uint8_t *memory_peer_received(const struct memory_peer *peer, size_t *length)
-{
+const uint8_t *memory_peer_received(const struct memory_peer *peer, size_t *length) {
     *length = peer->received.length;
     return peer->received.data;
 }
 
-void memory_peer_forget_received(struct memory_peer *peer)
-{
+void memory_peer_forget_received(struct memory_peer *peer) {
     peer->received.length = 0;
 }
 
-size_t memory_peer_held(const struct memory_peer *peer)
-{
+size_t memory_peer_held(const struct memory_peer *peer) {
     return peer->held_bytes;
 }
 
-void memory_peer_release(struct memory_peer *peer, size_t length)
-{
+void memory_peer_release(struct memory_peer *peer, size_t length) {
     assert(length <= peer->held_bytes && !peer->closed);
     size_t left = length;
     size_t gone = 0;
@@ -128,8 +114,7 @@ void memory_peer_release(struct memory_peer *peer, size_t length)
         held->data += piece;
         held->length -= piece;
         left -= piece;
-        if (held->length == 0)
-            gone++;
+        if (held->length == 0) gone++;
     }
     memmove(peer->held, peer->held + gone, (peer->held_count - gone) * sizeof *peer->held);
     peer->held_count -= gone;
@@ -137,30 +122,25 @@ void memory_peer_release(struct memory_peer *peer, size_t length)
     peer->base.transport->events.released(peer->base.transport->events.context, peer->base.owner, length);
 }
 
-bool memory_peer_is_closed(const struct memory_peer *peer)
-{
+bool memory_peer_is_closed(const struct memory_peer *peer) {
     return peer->closed;
 }
 
-bool memory_peer_is_read(const struct memory_peer *peer)
-{
+bool memory_peer_is_read(const struct memory_peer *peer) {
     return peer->wants_read;
 }
 
 /* ---- the server's side -------------------------------------------------------------------------------------------- */
 
-static ssize_t memory_readv(struct connection *connection, const struct iovec *vectors, int count)
-{
+static ssize_t memory_readv(struct connection *connection, const struct iovec *vectors, int count) {
     struct memory_peer *peer = (struct memory_peer *)connection;
     if (peer->dying || peer->vanished) {
         peer->dying = true;
         return -2;
     }
     size_t left = peer->input.length - peer->input_read;
-    if (left == 0)
-        return peer->finished ? 0 : -1;
-    if (left > peer->piece)
-        left = peer->piece;
+    if (left == 0) return peer->finished ? 0 : -1;
+    if (left > peer->piece) left = peer->piece;
     size_t got = 0;
     for (int i = 0; i < count && got < left; i++) {
         size_t piece = vectors[i].iov_len < left - got ? vectors[i].iov_len : left - got;
@@ -171,8 +151,7 @@ static ssize_t memory_readv(struct connection *connection, const struct iovec *v
     return (ssize_t)got;
 }
 
-static void take_written(struct memory_peer *peer, const uint8_t *data, size_t length)
-{
+static void take_written(struct memory_peer *peer, const uint8_t *data, size_t length) {
     if (peer->base.transport->operations->releases_at_write) {
         bytes_append(&peer->received, data, length);
         return;
@@ -185,8 +164,7 @@ static void take_written(struct memory_peer *peer, const uint8_t *data, size_t l
     peer->held_bytes += length;
 }
 
-static ssize_t memory_writev(struct connection *connection, const struct iovec *vectors, int count)
-{
+static ssize_t memory_writev(struct connection *connection, const struct iovec *vectors, int count) {
     struct memory_peer *peer = (struct memory_peer *)connection;
     if (peer->dying || peer->vanished) {
         peer->dying = true;
@@ -196,31 +174,26 @@ static ssize_t memory_writev(struct connection *connection, const struct iovec *
     for (int i = 0; i < count && peer->window > 0; i++) {
         size_t piece = vectors[i].iov_len < peer->window ? vectors[i].iov_len : peer->window;
         take_written(peer, vectors[i].iov_base, piece);
-        if (peer->window != SIZE_MAX)
-            peer->window -= piece;
+        if (peer->window != SIZE_MAX) peer->window -= piece;
         sent += piece;
     }
     return sent > 0 ? (ssize_t)sent : -1;
 }
 
-static void memory_want_read(struct connection *connection, bool on)
-{
+static void memory_want_read(struct connection *connection, bool on) {
     ((struct memory_peer *)connection)->wants_read = on;
 }
 
-static void memory_want_write(struct connection *connection, bool on)
-{
+static void memory_want_write(struct connection *connection, bool on) {
     ((struct memory_peer *)connection)->wants_write = on;
 }
 
-static void memory_close(struct connection *connection)
-{
+static void memory_close(struct connection *connection) {
     ((struct memory_peer *)connection)->dying = true;
 }
 
 /* One round over the peers; waiting is pointless where the test is the only source of events. */
-static int memory_poll(struct transport *base, uint64_t max_wait_us)
-{
+static int memory_poll(struct transport *base, uint64_t max_wait_us) {
     (void)max_wait_us;
     struct memory_transport *transport = (struct memory_transport *)base;
     const struct transport_events *to = &base->events;
@@ -235,8 +208,7 @@ static int memory_poll(struct transport *base, uint64_t max_wait_us)
             to->writable(to->context, peer->base.owner);
             handled++;
         }
-        if (!peer->dying && peer->vanished && !peer->wants_read && !peer->wants_write)
-            peer->dying = true;
+        if (!peer->dying && peer->vanished && !peer->wants_read && !peer->wants_write) peer->dying = true;
         if (peer->dying && !peer->closed) {
             peer->closed = true;
             to->closed(to->context, peer->base.owner);
@@ -246,21 +218,18 @@ static int memory_poll(struct transport *base, uint64_t max_wait_us)
     return handled;
 }
 
-static int memory_listen(struct transport *transport, struct listen_address *address, struct error *error)
-{
+static int memory_listen(struct transport *transport, struct listen_address *address, struct error *error) {
     (void)transport;
     (void)address;
     (void)error;
     return 0;
 }
 
-static void memory_stop(struct transport *transport)
-{
+static void memory_stop(struct transport *transport) {
     (void)transport;
 }
 
-static void memory_transport_free(struct transport *base)
-{
+static void memory_transport_free(struct transport *base) {
     struct memory_transport *transport = (struct memory_transport *)base;
     while (transport->peers) {
         struct memory_peer *peer = transport->peers;
@@ -273,27 +242,33 @@ static void memory_transport_free(struct transport *base)
     memory_free(transport);
 }
 
-#define MEMORY_OPERATIONS(releases)                                                                                      \
-    {                                                                                                                    \
-        .name = "memory", .releases_at_write = (releases), .listen = memory_listen, .poll = memory_poll,                 \
-        .stop = memory_stop, .stop_listening = memory_stop, .free = memory_transport_free, .readv = memory_readv,        \
-        .writev = memory_writev, .want_read = memory_want_read, .want_write = memory_want_write, .close = memory_close,  \
+#define MEMORY_OPERATIONS(releases)      \
+    {                                    \
+        .name = "memory",                \
+        .releases_at_write = (releases), \
+        .listen = memory_listen,         \
+        .poll = memory_poll,             \
+        .stop = memory_stop,             \
+        .stop_listening = memory_stop,   \
+        .free = memory_transport_free,   \
+        .readv = memory_readv,           \
+        .writev = memory_writev,         \
+        .want_read = memory_want_read,   \
+        .want_write = memory_want_write, \
+        .close = memory_close,           \
     }
 
 static const struct transport_operations copying_operations = MEMORY_OPERATIONS(true);
 static const struct transport_operations holding_operations = MEMORY_OPERATIONS(false);
 
-void transport_memory_hold_writes(struct transport *transport)
-{
+void transport_memory_hold_writes(struct transport *transport) {
     assert(!((struct memory_transport *)transport)->peers);
     transport->operations = &holding_operations;
 }
 
-struct transport *transport_memory_new(const struct transport_events *events)
-{
+struct transport *transport_memory_new(const struct transport_events *events) {
     struct memory_transport *transport = memory_calloc(1, sizeof *transport);
-    if (!transport)
-        return NULL;
+    if (!transport) return NULL;
     transport->base.operations = &copying_operations;
     transport->base.events = *events;
     return &transport->base;

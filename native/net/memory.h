@@ -28,6 +28,6 @@ void memory_peer_forget_received(struct memory_peer *peer);
 size_t memory_peer_held(const struct memory_peer *peer); /* written, not yet released */
 void memory_peer_release(struct memory_peer *peer, size_t length);
 bool memory_peer_is_closed(const struct memory_peer *peer); /* the server closed, or noticed that the peer is gone */
-bool memory_peer_is_read(const struct memory_peer *peer);   /* the server wants more input */
+bool memory_peer_is_read(const struct memory_peer *peer); /* the server wants more input */
 
 #endif

@@ -43,8 +43,8 @@ struct resp_landing {
 
 /* Asked once for each bulk string of RESP_LARGE_BULK bytes or more, when all arguments before `index` are complete:
  * fills `landing` (preset to RESP_LAND_BLOB). */
-typedef void (*resp_land)(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
-                          struct resp_landing *landing);
+typedef void (*resp_land)(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                          size_t length, struct resp_landing *landing);
 
 enum resp_status {
     RESP_NEED_MORE,      /* everything fed was consumed; feed more */
@@ -57,8 +57,16 @@ enum resp_status {
 enum resp_refusal { RESP_ACCEPTED, RESP_REQUEST_TOO_LARGE, RESP_OUT_OF_MEMORY };
 
 enum resp_parser_state {
-    RESP_STATE_START, RESP_STATE_MULTIBULK_LINE, RESP_STATE_INLINE, RESP_STATE_BULK_START, RESP_STATE_BULK_LINE,
-    RESP_STATE_BULK, RESP_STATE_LANDING, RESP_STATE_BULK_END, RESP_STATE_REQUEST, RESP_STATE_ERROR
+    RESP_STATE_START,
+    RESP_STATE_MULTIBULK_LINE,
+    RESP_STATE_INLINE,
+    RESP_STATE_BULK_START,
+    RESP_STATE_BULK_LINE,
+    RESP_STATE_BULK,
+    RESP_STATE_LANDING,
+    RESP_STATE_BULK_END,
+    RESP_STATE_REQUEST,
+    RESP_STATE_ERROR
 };
 
 #define RESP_LINE_BYTES 32 /* longest "*…" or "$…" line, its end included */

@@ -12,13 +12,11 @@
 
 /* ---- opened and closed ---------------------------------------------------------------------------------------------- */
 
-static const struct transport_operations *operations_of(const struct client *client)
-{
+static const struct transport_operations *operations_of(const struct client *client) {
     return client->connection->transport->operations;
 }
 
-static void link_client(struct client_list *list, struct client *client)
-{
+static void link_client(struct client_list *list, struct client *client) {
     client->previous = list->tail;
     if (list->tail)
         list->tail->next = client;
@@ -28,11 +26,9 @@ static void link_client(struct client_list *list, struct client *client)
     list->count++;
 }
 
-static void unlink_client(struct server *server, struct client *client)
-{
+static void unlink_client(struct server *server, struct client *client) {
     struct client_list *list = &server->clients;
-    if (server->sweep == client)
-        server->sweep = client->next;
+    if (server->sweep == client) server->sweep = client->next;
     if (client->previous)
         client->previous->next = client->next;
     else
@@ -44,13 +40,11 @@ static void unlink_client(struct server *server, struct client *client)
     list->count--;
 }
 
-void client_use_limits(struct client *client)
-{
+void client_use_limits(struct client *client) {
     client->parser.limits = client->authenticated ? &client->server->limits : &client->server->limits_unauthenticated;
 }
 
-void *client_opened(void *context, struct connection *connection)
-{
+void *client_opened(void *context, struct connection *connection) {
     struct server *server = context;
     server->stats.connections++;
     struct client *client = NULL;
@@ -78,30 +72,25 @@ void *client_opened(void *context, struct connection *connection)
     return client;
 }
 
-static void forget_pending(struct client *client)
-{
+static void forget_pending(struct client *client) {
     memory_free(client->pending);
     client->pending = NULL;
     client->pending_length = 0;
     client->pending_at = 0;
 }
 
-void client_close(struct client *client)
-{
-    if (client->closing)
-        return;
+void client_close(struct client *client) {
+    if (client->closing) return;
     client->closing = true;
     client_unblock(client);
     client_request_done(client);
     forget_pending(client);
     /* Where the transport still reads the bytes of replies, they stay until it says `closed`. */
-    if (operations_of(client)->releases_at_write)
-        output_clear(&client->output, &client->server->output_pool);
+    if (operations_of(client)->releases_at_write) output_clear(&client->output, &client->server->output_pool);
     operations_of(client)->close(client->connection);
 }
 
-static void leave_list(struct client **head, struct client *client, size_t link_offset)
-{
+static void leave_list(struct client **head, struct client *client, size_t link_offset) {
     for (struct client **link = head; *link; link = (struct client **)((char *)*link + link_offset)) {
         if (*link == client) {
             *link = *(struct client **)((char *)client + link_offset);
@@ -110,8 +99,7 @@ static void leave_list(struct client **head, struct client *client, size_t link_
     }
 }
 
-void client_closed(void *context, void *owner)
-{
+void client_closed(void *context, void *owner) {
     struct server *server = context;
     struct client *client = owner;
     client->closing = true;
@@ -119,10 +107,8 @@ void client_closed(void *context, void *owner)
     client_request_done(client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
-    if (client->in_unsent)
-        leave_list(&server->unsent_head, client, offsetof(struct client, unsent_next));
-    if (client->in_ready)
-        leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
+    if (client->in_unsent) leave_list(&server->unsent_head, client, offsetof(struct client, unsent_next));
+    if (client->in_ready) leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
     resp_parser_free(&client->parser);
     unlink_client(server, client);
     memory_free(client->name);
@@ -131,38 +117,31 @@ void client_closed(void *context, void *owner)
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static bool is_backlogged(const struct client *client)
-{
+static bool is_backlogged(const struct client *client) {
     return client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES;
 }
 
-void client_update_reading(struct client *client)
-{
-    if (client->closing)
-        return;
+void client_update_reading(struct client *client) {
+    if (client->closing) return;
     bool wanted = !client->input_ended && !client->close_after_reply;
     if (client->blocked)
         wanted = wanted && client->pending_length < LIMIT_PENDING_INPUT_BYTES; /* so that its going is noticed */
     else
         wanted = wanted && client->pending_length == 0 && !is_backlogged(client);
-    if (wanted == client->reading)
-        return;
+    if (wanted == client->reading) return;
     client->reading = wanted;
     operations_of(client)->want_read(client->connection, wanted);
 }
 
-void client_make_ready(struct client *client)
-{
+void client_make_ready(struct client *client) {
     struct server *server = client->server;
-    if (client->in_ready || client->closing)
-        return;
+    if (client->in_ready || client->closing) return;
     client->in_ready = true;
     client->ready_next = server->ready_head;
     server->ready_head = client;
 }
 
-static void fail_protocol(struct client *client)
-{
+static void fail_protocol(struct client *client) {
     client->server->stats.protocol_errors++;
     client->reply_mode = CLIENT_REPLY_ON;
     reply_error(client, "ERR %s", client->parser.error);
@@ -171,14 +150,12 @@ static void fail_protocol(struct client *client)
 
 /* Feeds the parser and runs what comes out. Returns the bytes consumed: fewer than given when the client may run nothing
  * more for now: blocked, backlogged, its turn over, or going away. */
-static size_t feed(struct client *client, const uint8_t *data, size_t length)
-{
+static size_t feed(struct client *client, const uint8_t *data, size_t length) {
     assert(!client->blocked && !client->closing);
     uint64_t until_us = client->server->now_us + LIMIT_TURN_COMMANDS_US;
     size_t at = 0;
     while (at < length && !client->blocked && !client->close_after_reply && !client->closing) {
-        if (is_backlogged(client) || client->server->now_us >= until_us)
-            break;
+        if (is_backlogged(client) || client->server->now_us >= until_us) break;
         size_t consumed;
         enum resp_status status = resp_parser_feed(&client->parser, data + at, length - at, &consumed);
         at += consumed;
@@ -194,10 +171,8 @@ static size_t feed(struct client *client, const uint8_t *data, size_t length)
 
 /* Keeps input for later, in order. There is always room: reading stops while any is kept, but for a blocked client, whose
  * reads are no longer than the room left. */
-static void keep_pending(struct client *client, const uint8_t *data, size_t length)
-{
-    if (length == 0 || client->closing || client->close_after_reply)
-        return;
+static void keep_pending(struct client *client, const uint8_t *data, size_t length) {
+    if (length == 0 || client->closing || client->close_after_reply) return;
     if (!client->pending) {
         client->pending = memory_alloc(LIMIT_PENDING_INPUT_BYTES);
         if (!client->pending) {
@@ -214,8 +189,7 @@ static void keep_pending(struct client *client, const uint8_t *data, size_t leng
     client->pending_length += length;
 }
 
-static void end_input(struct client *client)
-{
+static void end_input(struct client *client) {
     client->input_ended = true;
     /* What was asked before is still answered (`printf … | nc`), but nobody who hung up is waited for. */
     if (client->blocked)
@@ -226,50 +200,41 @@ static void end_input(struct client *client)
         client_update_reading(client);
 }
 
-static void count_input(struct client *client, size_t bytes)
-{
+static void count_input(struct client *client, size_t bytes) {
     client->input_bytes += bytes;
     client->server->stats.input_bytes += bytes;
     client->input_us = client->server->now_us;
 }
 
-static void read_while_blocked(struct client *client)
-{
+static void read_while_blocked(struct client *client) {
     size_t room = LIMIT_PENDING_INPUT_BYTES - client->pending_length;
     struct iovec vector = {.iov_base = client->server->read_buffer, .iov_len = room};
     ssize_t got = operations_of(client)->readv(client->connection, &vector, 1);
-    if (got == 0)
-        end_input(client);
-    if (got <= 0)
-        return;
+    if (got == 0) end_input(client);
+    if (got <= 0) return;
     count_input(client, (size_t)got);
     keep_pending(client, client->server->read_buffer, (size_t)got);
     client_update_reading(client);
 }
 
 /* Where the next input goes: straight to where a large argument lands, and what follows it to the shared buffer. */
-static int describe_input(struct client *client, struct iovec *vectors, size_t *landing)
-{
+static int describe_input(struct client *client, struct iovec *vectors, size_t *landing) {
     struct resp_parser *parser = &client->parser;
     int count = 0;
     *landing = 0;
     if (parser->state == RESP_STATE_LANDING) {
         count = resp_parser_landing(parser, LIMIT_TURN_READ_BYTES, vectors, READ_VECTORS - 1);
-        for (int i = 0; i < count; i++)
-            *landing += vectors[i].iov_len;
-        if (count > 0 && *landing < parser->bulk_length - parser->bulk_done)
-            return count;
+        for (int i = 0; i < count; i++) *landing += vectors[i].iov_len;
+        if (count > 0 && *landing < parser->bulk_length - parser->bulk_done) return count;
     }
     vectors[count++] = (struct iovec){.iov_base = client->server->read_buffer, .iov_len = LIMIT_PENDING_INPUT_BYTES};
     return count;
 }
 
-void client_readable(void *context, void *owner)
-{
+void client_readable(void *context, void *owner) {
     struct server *server = context;
     struct client *client = owner;
-    if (client->closing || !client->reading)
-        return;
+    if (client->closing || !client->reading) return;
     if (client->blocked) {
         read_while_blocked(client);
         return;
@@ -279,36 +244,29 @@ void client_readable(void *context, void *owner)
     size_t landing;
     int count = describe_input(client, vectors, &landing);
     ssize_t got = operations_of(client)->readv(client->connection, vectors, count);
-    if (got == 0)
-        end_input(client);
-    if (got <= 0)
-        return;
+    if (got == 0) end_input(client);
+    if (got <= 0) return;
     server_tick(server);
     count_input(client, (size_t)got);
     size_t landed = (size_t)got < landing ? (size_t)got : landing;
-    if (landed > 0)
-        resp_parser_landed(&client->parser, landed);
+    if (landed > 0) resp_parser_landed(&client->parser, landed);
     size_t rest = (size_t)got - landed;
     size_t consumed = feed(client, server->read_buffer, rest);
     keep_pending(client, server->read_buffer + consumed, rest - consumed);
-    if (client->pending_length > 0 && !client->blocked)
-        client_make_ready(client);
+    if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
     client_update_reading(client);
 }
 
-void client_run_pending(struct client *client)
-{
+void client_run_pending(struct client *client) {
     if (client->closing || client->blocked || client->pending_length == 0 || is_backlogged(client))
         return; /* whoever ends that state makes the client ready again */
     size_t consumed = feed(client, client->pending + client->pending_at, client->pending_length);
-    if (client->closing)
-        return;
+    if (client->closing) return;
     client->pending_at += consumed;
     client->pending_length -= consumed;
     if (client->pending_length == 0) {
         forget_pending(client);
-        if (client->input_ended && !client->blocked)
-            client_close_after_reply(client);
+        if (client->input_ended && !client->blocked) client_close_after_reply(client);
     } else if (!client->blocked) {
         client_make_ready(client);
     }
@@ -317,20 +275,16 @@ void client_run_pending(struct client *client)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
 
-static void set_writing(struct client *client, bool on)
-{
-    if (client->writing == on)
-        return;
+static void set_writing(struct client *client, bool on) {
+    if (client->writing == on) return;
     client->writing = on;
     client->output_us = client->server->now_us; /* from here on no progress is a stall */
     operations_of(client)->want_write(client->connection, on);
 }
 
-void client_write(struct client *client)
-{
+void client_write(struct client *client) {
     struct server *server = client->server;
-    if (client->closing)
-        return;
+    if (client->closing) return;
     if (client->output_failed) {
         client_close(client);
         return;
@@ -359,40 +313,32 @@ void client_write(struct client *client)
         return;
     }
     if (was_backlogged && !is_backlogged(client)) {
-        if (client->pending_length > 0 && !client->blocked)
-            client_make_ready(client);
+        if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
         client_update_reading(client);
     }
 }
 
-void client_close_after_reply(struct client *client)
-{
-    if (client->closing)
-        return;
+void client_close_after_reply(struct client *client) {
+    if (client->closing) return;
     client->close_after_reply = true;
     forget_pending(client);
     client_update_reading(client);
-    if (client->output.unsent_bytes == 0)
-        client_close(client);
+    if (client->output.unsent_bytes == 0) client_close(client);
 }
 
-void client_writable(void *context, void *owner)
-{
+void client_writable(void *context, void *owner) {
     (void)context;
     struct client *client = owner;
-    if (!client->closing && client->writing)
-        client_write(client);
+    if (!client->closing && client->writing) client_write(client);
 }
 
-void client_released(void *context, void *owner, size_t size_bytes)
-{
+void client_released(void *context, void *owner, size_t size_bytes) {
     struct server *server = context;
     struct client *client = owner;
     output_released(&client->output, &server->output_pool, size_bytes);
 }
 
-size_t client_held_bytes(const struct client *client)
-{
-    return sizeof *client + resp_parser_held_bytes(&client->parser) + (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) +
-           client->output.inline_bytes;
+size_t client_held_bytes(const struct client *client) {
+    return sizeof *client + resp_parser_held_bytes(&client->parser) +
+           (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) + client->output.inline_bytes;
 }

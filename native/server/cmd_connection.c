@@ -6,20 +6,17 @@
 #include "server/server.h"
 
 /* Takes as long whatever the guess has in common with the password. */
-static bool equals_password(const struct server *server, const struct resp_argument *guess)
-{
+static bool equals_password(const struct server *server, const struct resp_argument *guess) {
     const char *password = server->config.requirepass;
     size_t length = strlen(password);
-    if (!guess->data)
-        return false;
+    if (!guess->data) return false;
     unsigned difference = length != guess->length;
     for (size_t i = 0; i < guess->length; i++)
         difference |= (unsigned)(guess->data[i] ^ (uint8_t)password[i < length ? i : length]);
     return difference == 0;
 }
 
-static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password)
-{
+static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password) {
     bool is_default = !user || (user->data && user->length == 7 && memcmp(user->data, "default", 7) == 0);
     /* Without a password the default user comes in with any, as in Redis ("nopass"). */
     bool passes = client->server->config.requirepass[0] == '\0' || equals_password(client->server, password);
@@ -32,39 +29,38 @@ static bool log_in(struct client *client, const struct resp_argument *user, cons
     return true;
 }
 
-static void auth_command(struct client *client)
-{
+static void auth_command(struct client *client) {
     if (client->argc > 3) {
         reply_syntax_error(client);
         return;
     }
     if (client->argc == 2 && client->server->config.requirepass[0] == '\0') {
-        reply_error(client, "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
-                    "configuration is correct?");
+        reply_error(
+            client,
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
+            "configuration is correct?");
         return;
     }
     if (log_in(client, client->argc == 3 ? &client->argv[1] : NULL, &client->argv[client->argc - 1]))
         reply_status(client, "OK");
 }
 
-static bool is_printable(const struct resp_argument *text)
-{
+static bool is_printable(const struct resp_argument *text) {
     for (size_t i = 0; i < text->length; i++) {
-        if (!text->data || text->data[i] < '!' || text->data[i] > '~')
-            return false;
+        if (!text->data || text->data[i] < '!' || text->data[i] > '~') return false;
     }
     return true;
 }
 
 /* Sets the name; false: the error is replied. */
-bool client_set_name(struct client *client, const struct resp_argument *name)
-{
+bool client_set_name(struct client *client, const struct resp_argument *name) {
     if (!is_printable(name)) {
         reply_error(client, "ERR Client names cannot contain spaces, newlines or special characters.");
         return false;
     }
     if (name->length > LIMIT_CLIENT_NAME_BYTES) {
-        reply_error(client, "ERR the client name is %zu bytes, at most %u are possible", name->length, LIMIT_CLIENT_NAME_BYTES);
+        reply_error(client, "ERR the client name is %zu bytes, at most %u are possible", name->length,
+                    LIMIT_CLIENT_NAME_BYTES);
         return false;
     }
     char *copy = NULL;
@@ -82,8 +78,7 @@ bool client_set_name(struct client *client, const struct resp_argument *name)
     return true;
 }
 
-static void reply_hello(struct client *client)
-{
+static void reply_hello(struct client *client) {
     reply_map(client, 7);
     reply_bulk_string(client, "server");
     reply_bulk_string(client, "redis");
@@ -102,8 +97,7 @@ static void reply_hello(struct client *client)
 }
 
 /* HELLO [version [AUTH user password] [SETNAME name]] */
-static void hello_command(struct client *client)
-{
+static void hello_command(struct client *client) {
     int64_t version = client->resp;
     if (client->argc >= 2) {
         if (!argument_int64(&client->argv[1], &version)) {
@@ -119,8 +113,7 @@ static void hello_command(struct client *client)
     for (uint32_t i = 2; i < client->argc;) {
         uint32_t more = client->argc - i - 1;
         if (argument_is(&client->argv[i], "auth") && more >= 2) {
-            if (!log_in(client, &client->argv[i + 1], &client->argv[i + 2]))
-                return;
+            if (!log_in(client, &client->argv[i + 1], &client->argv[i + 2])) return;
             i += 3;
         } else if (argument_is(&client->argv[i], "setname") && more >= 1) {
             name = &client->argv[i + 1];
@@ -133,19 +126,20 @@ static void hello_command(struct client *client)
         }
     }
     if (!client->authenticated) {
-        reply_error(client, "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
-                    "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same "
-                    "time");
+        reply_error(
+            client,
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
+            "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
+            "same "
+            "time");
         return;
     }
-    if (name && !client_set_name(client, name))
-        return;
+    if (name && !client_set_name(client, name)) return;
     client->resp = (int)version;
     reply_hello(client);
 }
 
-static void ping_command(struct client *client)
-{
+static void ping_command(struct client *client) {
     if (client->argc > 2)
         reply_arity_error(client);
     else if (client->argc == 2)
@@ -154,16 +148,14 @@ static void ping_command(struct client *client)
         reply_status(client, "PONG");
 }
 
-static void echo_command(struct client *client)
-{
+static void echo_command(struct client *client) {
     if (client->argv[1].blob)
         reply_blob(client, client->argv[1].blob);
     else
         reply_bulk(client, client->argv[1].data, client->argv[1].length);
 }
 
-static void select_command(struct client *client)
-{
+static void select_command(struct client *client) {
     int64_t database;
     if (!argument_int64(&client->argv[1], &database)) {
         reply_error(client, "ERR value is not an integer or out of range");
@@ -175,14 +167,12 @@ static void select_command(struct client *client)
     }
 }
 
-static void quit_command(struct client *client)
-{
+static void quit_command(struct client *client) {
     reply_status(client, "OK");
     client->close_after_reply = true;
 }
 
-static void reset_command(struct client *client)
-{
+static void reset_command(struct client *client) {
     client->database = 0;
     client->resp = 2;
     client->reply_mode = CLIENT_REPLY_ON;
@@ -196,15 +186,17 @@ static void reset_command(struct client *client)
 }
 
 const struct command commands_connection[] = {
-    {"auth", auth_command, -2, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection", "Authenticates the connection.",
-     NULL},
+    {"auth", auth_command, -2, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
+     "Authenticates the connection.", NULL},
     {"echo", echo_command, 2, COMMAND_FAST | COMMAND_LOADING, 0, 0, 0, "connection", "Returns the given string.", NULL},
     {"hello", hello_command, -1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
      "Handshakes with the server: protocol version, authentication, name.", NULL},
     {"ping", ping_command, -1, COMMAND_FAST, 0, 0, 0, "connection", "Returns PONG, or the given message.", NULL},
-    {"quit", quit_command, -1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection", "Closes the connection.", NULL},
+    {"quit", quit_command, -1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
+     "Closes the connection.", NULL},
     {"reset", reset_command, 1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
      "Makes the connection as it was when new.", NULL},
-    {"select", select_command, 2, COMMAND_FAST | COMMAND_LOADING, 0, 0, 0, "connection", "Chooses the database, 0 to 15.", NULL},
+    {"select", select_command, 2, COMMAND_FAST | COMMAND_LOADING, 0, 0, 0, "connection",
+     "Chooses the database, 0 to 15.", NULL},
     {0},
 };

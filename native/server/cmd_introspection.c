@@ -11,25 +11,23 @@ static const struct {
     uint32_t flag;
     const char *name;
 } flag_names[] = {
-    {COMMAND_WRITE, "write"}, {COMMAND_READONLY, "readonly"}, {COMMAND_DENYOOM, "denyoom"}, {COMMAND_ADMIN, "admin"},
-    {COMMAND_FAST, "fast"},   {COMMAND_NOAUTH, "no_auth"},    {COMMAND_BLOCKING, "blocking"}, {COMMAND_LOADING, "loading"},
+    {COMMAND_WRITE, "write"},       {COMMAND_READONLY, "readonly"}, {COMMAND_DENYOOM, "denyoom"},
+    {COMMAND_ADMIN, "admin"},       {COMMAND_FAST, "fast"},         {COMMAND_NOAUTH, "no_auth"},
+    {COMMAND_BLOCKING, "blocking"}, {COMMAND_LOADING, "loading"},
 };
 
-static void reply_flags(struct client *client, const struct command *command)
-{
+static void reply_flags(struct client *client, const struct command *command) {
     size_t count = 0;
     for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++)
         count += (command->flags & flag_names[i].flag) != 0;
     reply_set(client, count);
     for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++) {
-        if (command->flags & flag_names[i].flag)
-            reply_status(client, flag_names[i].name);
+        if (command->flags & flag_names[i].flag) reply_status(client, flag_names[i].name);
     }
 }
 
 /* The ten elements of Redis 7; categories, tips, key specifications and subcommands are empty. */
-static void reply_command_info(struct client *client, const struct command *command)
-{
+static void reply_command_info(struct client *client, const struct command *command) {
     reply_array(client, 10);
     reply_bulk_string(client, command->name);
     reply_integer(client, command->arity);
@@ -43,14 +41,12 @@ static void reply_command_info(struct client *client, const struct command *comm
     reply_array(client, 0);
 }
 
-static const struct command *command_named(struct client *client, const struct resp_argument *name)
-{
+static const struct command *command_named(struct client *client, const struct resp_argument *name) {
     struct command_entry *entry = command_table_find(client->server->commands, name->data, name->length);
     return entry ? entry->command : NULL;
 }
 
-static void command_all(struct client *client)
-{
+static void command_all(struct client *client) {
     struct command_table *table = client->server->commands;
     reply_array(client, command_table_count(table));
     for (size_t i = 0; i < command_table_count(table); i++)
@@ -58,8 +54,7 @@ static void command_all(struct client *client)
 }
 
 /* COMMAND INFO [name …] */
-static void command_info(struct client *client)
-{
+static void command_info(struct client *client) {
     if (client->argc == 2) {
         command_all(client);
         return;
@@ -74,8 +69,7 @@ static void command_info(struct client *client)
     }
 }
 
-static void reply_command_docs(struct client *client, const struct command *command)
-{
+static void reply_command_docs(struct client *client, const struct command *command) {
     bool own = strchr(command->name, '.') != NULL;
     reply_bulk_string(client, command->name);
     reply_map(client, 3);
@@ -88,8 +82,7 @@ static void reply_command_docs(struct client *client, const struct command *comm
 }
 
 /* COMMAND DOCS [name …]: unknown names are left out. */
-static void command_docs(struct client *client)
-{
+static void command_docs(struct client *client) {
     struct command_table *table = client->server->commands;
     if (client->argc == 2) {
         reply_map(client, command_table_count(table));
@@ -98,19 +91,16 @@ static void command_docs(struct client *client)
         return;
     }
     size_t known = 0;
-    for (uint32_t i = 2; i < client->argc; i++)
-        known += command_named(client, &client->argv[i]) != NULL;
+    for (uint32_t i = 2; i < client->argc; i++) known += command_named(client, &client->argv[i]) != NULL;
     reply_map(client, known);
     for (uint32_t i = 2; i < client->argc; i++) {
         const struct command *command = command_named(client, &client->argv[i]);
-        if (command)
-            reply_command_docs(client, command);
+        if (command) reply_command_docs(client, command);
     }
 }
 
 /* COMMAND LIST [FILTERBY PATTERN glob] */
-static void command_list(struct client *client)
-{
+static void command_list(struct client *client) {
     struct command_table *table = client->server->commands;
     const struct resp_argument *pattern = NULL;
     if (client->argc == 5 && argument_is(&client->argv[2], "filterby") && argument_is(&client->argv[3], "pattern")) {
@@ -123,8 +113,7 @@ static void command_list(struct client *client)
     size_t mark = reply_array_deferred(client);
     for (size_t i = 0; i < command_table_count(table); i++) {
         const char *name = command_table_at(table, i)->command->name;
-        if (pattern && !glob_match(pattern->data, pattern->length, (const uint8_t *)name, strlen(name)))
-            continue;
+        if (pattern && !glob_match(pattern->data, pattern->length, (const uint8_t *)name, strlen(name))) continue;
         reply_bulk_string(client, name);
         count++;
     }
@@ -132,8 +121,7 @@ static void command_list(struct client *client)
 }
 
 /* COMMAND GETKEYS name argument … */
-static void command_getkeys(struct client *client)
-{
+static void command_getkeys(struct client *client) {
     uint32_t given = client->argc - 2;
     const struct command *command = command_named(client, &client->argv[2]);
     if (!command) {
@@ -159,8 +147,7 @@ static void command_getkeys(struct client *client)
     reply_set_array_length(client, mark, count);
 }
 
-static void command_command(struct client *client)
-{
+static void command_command(struct client *client) {
     if (client->argc == 1)
         command_all(client);
     else if (argument_is(&client->argv[1], "count") && client->argc == 2)
@@ -180,6 +167,7 @@ static void command_command(struct client *client)
 }
 
 const struct command commands_introspection[] = {
-    {"command", command_command, -1, COMMAND_LOADING, 0, 0, 0, "server", "Lists the commands and what they take.", NULL},
+    {"command", command_command, -1, COMMAND_LOADING, 0, 0, 0, "server", "Lists the commands and what they take.",
+     NULL},
     {0},
 };

@@ -43,7 +43,8 @@ struct command {
 
 /* ---- replies ---------------------------------------------------------------------------------------------------- */
 void reply_status(struct client *client, const char *text);                  /* +OK */
-void reply_error(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3))); /* "CODE text" */
+void reply_error(struct client *client, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* "CODE text" */
 void reply_failure(struct client *client, const struct error *error);        /* -CODE message */
 void reply_integer(struct client *client, int64_t value);
 void reply_double(struct client *client, double value);                      /* RESP2: bulk string */

@@ -19,28 +19,24 @@ struct command_table {
 };
 
 static const struct command *const tables[] = {
-    commands_connection, commands_client, commands_server, commands_introspection, commands_string, commands_list,
-    commands_hash,       commands_generic, commands_replay, commands_weights,
+    commands_connection, commands_client, commands_server,  commands_introspection, commands_string,
+    commands_list,       commands_hash,   commands_generic, commands_replay,        commands_weights,
 };
 
 /* FNV-1a over a lower-cased name. */
-static uint32_t hash_name(const char *name, size_t length)
-{
+static uint32_t hash_name(const char *name, size_t length) {
     uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (uint8_t)name[i]) * 16777619u;
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)name[i]) * 16777619u;
     return hash ^ (hash >> 15);
 }
 
-static int compare_entries(const void *left, const void *right)
-{
+static int compare_entries(const void *left, const void *right) {
     const struct command_entry *const *a = left;
     const struct command_entry *const *b = right;
     return strcmp((*a)->command->name, (*b)->command->name);
 }
 
-static void add(struct command_table *table, const struct command *command)
-{
+static void add(struct command_table *table, const struct command *command) {
     assert(table->count < MAX_COMMANDS && strlen(command->name) <= MAX_NAME_BYTES);
     struct command_entry *entry = &table->entries[table->count];
     entry->command = command;
@@ -53,28 +49,22 @@ static void add(struct command_table *table, const struct command *command)
     table->slots[slot] = entry;
 }
 
-struct command_table *command_table_new(void)
-{
+struct command_table *command_table_new(void) {
     struct command_table *table = memory_calloc(1, sizeof *table);
-    if (!table)
-        return NULL;
+    if (!table) return NULL;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        for (const struct command *command = tables[i]; command->name; command++)
-            add(table, command);
+        for (const struct command *command = tables[i]; command->name; command++) add(table, command);
     }
     qsort(table->sorted, table->count, sizeof *table->sorted, compare_entries);
     return table;
 }
 
-void command_table_free(struct command_table *table)
-{
+void command_table_free(struct command_table *table) {
     memory_free(table);
 }
 
-struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length)
-{
-    if (!name || length == 0 || length > MAX_NAME_BYTES)
-        return NULL;
+struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length) {
+    if (!name || length == 0 || length > MAX_NAME_BYTES) return NULL;
     char lower[MAX_NAME_BYTES];
     const char *given = name;
     for (size_t i = 0; i < length; i++)
@@ -82,19 +72,16 @@ struct command_entry *command_table_find(struct command_table *table, const void
     uint32_t slot = hash_name(lower, length) % SLOTS;
     for (; table->slots[slot]; slot = (slot + 1) % SLOTS) {
         const char *known = table->slots[slot]->command->name;
-        if (strlen(known) == length && memcmp(known, lower, length) == 0)
-            return table->slots[slot];
+        if (strlen(known) == length && memcmp(known, lower, length) == 0) return table->slots[slot];
     }
     return NULL;
 }
 
-size_t command_table_count(const struct command_table *table)
-{
+size_t command_table_count(const struct command_table *table) {
     return table->count;
 }
 
-struct command_entry *command_table_at(struct command_table *table, size_t index)
-{
+struct command_entry *command_table_at(struct command_table *table, size_t index) {
     assert(index < table->count);
     return table->sorted[index];
 }

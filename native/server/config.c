@@ -24,8 +24,9 @@ struct setting {
 
 #define NUMBER(name, kind, live, field, minimum, maximum) \
     {name, kind, live, offsetof(struct server_config, field), 0, minimum, maximum, NULL}
-#define TEXT(name, live, field) \
-    {name, SETTING_TEXT, live, offsetof(struct server_config, field), sizeof ((struct server_config *)0)->field, 0, 0, NULL}
+#define TEXT(name, live, field)                                                                                    \
+    {name, SETTING_TEXT, live, offsetof(struct server_config, field), sizeof((struct server_config *)0)->field, 0, \
+     0,    NULL}
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value}
 
 static const struct setting settings[] = {
@@ -51,8 +52,7 @@ static const struct setting settings[] = {
 
 #define SETTINGS (sizeof settings / sizeof *settings)
 
-void server_config_defaults(struct server_config *config)
-{
+void server_config_defaults(struct server_config *config) {
     *config = (struct server_config){
         .host = "127.0.0.1",
         .port = 6379,
@@ -67,52 +67,39 @@ void server_config_defaults(struct server_config *config)
     };
 }
 
-size_t config_count(void)
-{
+size_t config_count(void) {
     return SETTINGS;
 }
 
-const char *config_name(size_t index)
-{
+const char *config_name(size_t index) {
     return settings[index].name;
 }
 
-static int64_t *number_of(struct server_config *config, const struct setting *setting)
-{
+static int64_t *number_of(struct server_config *config, const struct setting *setting) {
     return (int64_t *)((char *)config + setting->offset);
 }
 
-void config_value(const struct server_config *config, size_t index, char value[CONFIG_VALUE_BYTES])
-{
+void config_value(const struct server_config *config, size_t index, char value[CONFIG_VALUE_BYTES]) {
     const struct setting *setting = &settings[index];
     const char *field = (const char *)config + setting->offset;
     switch (setting->kind) {
     case SETTING_NUMBER:
-    case SETTING_BYTES:
-        snprintf(value, CONFIG_VALUE_BYTES, "%" PRId64, *(const int64_t *)field);
-        break;
-    case SETTING_OCTAL:
-        snprintf(value, CONFIG_VALUE_BYTES, "%" PRIo64, (uint64_t) * (const int64_t *)field);
-        break;
-    case SETTING_TEXT:
-        snprintf(value, CONFIG_VALUE_BYTES, "%s", field);
-        break;
-    case SETTING_FIXED:
-        snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->fixed);
-        break;
+    case SETTING_BYTES: snprintf(value, CONFIG_VALUE_BYTES, "%" PRId64, *(const int64_t *)field); break;
+    case SETTING_OCTAL: snprintf(value, CONFIG_VALUE_BYTES, "%" PRIo64, (uint64_t)*(const int64_t *)field); break;
+    case SETTING_TEXT: snprintf(value, CONFIG_VALUE_BYTES, "%s", field); break;
+    case SETTING_FIXED: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->fixed); break;
     }
 }
 
 /* "100", "64kb", "2gb": k, m, g are powers of 1000, kb, mb, gb of 1024, as in Redis. */
-static bool parse_bytes(const char *text, int64_t *value)
-{
+static bool parse_bytes(const char *text, int64_t *value) {
     static const struct {
         const char *suffix;
         int64_t factor;
-    } units[] = {{"", 1}, {"b", 1}, {"k", 1000}, {"kb", 1024}, {"m", 1000000}, {"mb", 1 << 20}, {"g", 1000000000}, {"gb", 1 << 30}};
+    } units[] = {{"", 1},        {"b", 1},        {"k", 1000},       {"kb", 1024},
+                 {"m", 1000000}, {"mb", 1 << 20}, {"g", 1000000000}, {"gb", 1 << 30}};
     char *end;
-    if (*text < '0' || *text > '9')
-        return false;
+    if (*text < '0' || *text > '9') return false;
     long long number = strtoll(text, &end, 10);
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcasecmp(end, units[i].suffix) == 0)
@@ -121,64 +108,59 @@ static bool parse_bytes(const char *text, int64_t *value)
     return false;
 }
 
-static bool parse_plain(const char *text, int base, int64_t *value)
-{
+static bool parse_plain(const char *text, int base, int64_t *value) {
     char *end;
-    if (*text == '\0' || *text == ' ')
-        return false;
+    if (*text == '\0' || *text == ' ') return false;
     *value = strtoll(text, &end, base);
     return *end == '\0';
 }
 
-static int assign_number(struct server_config *config, const struct setting *setting, const char *value, struct error *error)
-{
+static int assign_number(struct server_config *config, const struct setting *setting, const char *value,
+                         struct error *error) {
     int64_t number;
     bool parsed = setting->kind == SETTING_BYTES ? parse_bytes(value, &number)
                                                  : parse_plain(value, setting->kind == SETTING_OCTAL ? 8 : 10, &number);
     if (!parsed)
         return error_set(error, ERROR_GENERIC, "%s",
-                         setting->kind == SETTING_BYTES ? "argument must be a memory value" : "argument couldn't be parsed into an integer");
+                         setting->kind == SETTING_BYTES ? "argument must be a memory value"
+                                                        : "argument couldn't be parsed into an integer");
     if (number < setting->minimum || number > setting->maximum) {
         char message[128];
         if (setting->kind == SETTING_OCTAL)
             snprintf(message, sizeof message, "argument must be between 0 and 777 inclusive");
         else
-            snprintf(message, sizeof message, "argument must be between %" PRId64 " and %" PRId64 " inclusive", setting->minimum,
-                     setting->maximum);
+            snprintf(message, sizeof message, "argument must be between %" PRId64 " and %" PRId64 " inclusive",
+                     setting->minimum, setting->maximum);
         return error_set(error, ERROR_GENERIC, "%s", message);
     }
     *number_of(config, setting) = number;
     return 0;
 }
 
-static int assign_text(struct server_config *config, const struct setting *setting, const char *value, struct error *error)
-{
+static int assign_text(struct server_config *config, const struct setting *setting, const char *value,
+                       struct error *error) {
     size_t length = strlen(value);
     if (length >= setting->size)
-        return error_set(error, ERROR_GENERIC, "argument is %zu bytes, at most %zu are possible", length, setting->size - 1);
+        return error_set(error, ERROR_GENERIC, "argument is %zu bytes, at most %zu are possible", length,
+                         setting->size - 1);
     memcpy((char *)config + setting->offset, value, length + 1);
     return 0;
 }
 
-int config_assign(struct server_config *config, const char *name, const char *value, bool live, struct error *error)
-{
+int config_assign(struct server_config *config, const char *name, const char *value, bool live, struct error *error) {
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct setting *setting = &settings[i];
-        if (strcasecmp(setting->name, name) != 0)
-            continue;
-        if (setting->kind == SETTING_FIXED && strcasecmp(value, setting->fixed) == 0)
-            return 0;
+        if (strcasecmp(setting->name, name) != 0) continue;
+        if (setting->kind == SETTING_FIXED && strcasecmp(value, setting->fixed) == 0) return 0;
         if (setting->kind == SETTING_FIXED || (live && !setting->live))
             return error_set(error, ERROR_GENERIC, "can't set immutable config");
-        if (setting->kind == SETTING_TEXT)
-            return assign_text(config, setting, value, error);
+        if (setting->kind == SETTING_TEXT) return assign_text(config, setting, value, error);
         return assign_number(config, setting, value, error);
     }
     return error_set(error, ERROR_NOTABLE, "Unknown option '%s'", name);
 }
 
-void config_apply(struct server *server)
-{
+void config_apply(struct server *server) {
     const struct server_config *config = &server->config;
     server->limits = (struct resp_limits){
         .max_request_bytes = (size_t)config->max_request_bytes,
@@ -194,18 +176,15 @@ void config_apply(struct server *server)
         .unauthenticated = true,
     };
     /* Without a password everybody is let in; a new password asks only those who come later, as in Redis. */
-    if (config->requirepass[0] != '\0')
-        return;
+    if (config->requirepass[0] != '\0') return;
     for (struct client *client = server->clients.head; client; client = client->next) {
         client->authenticated = true;
         client_use_limits(client);
     }
 }
 
-int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error)
-{
-    if (config_assign(&server->config, name, value, live, error) < 0)
-        return -1;
+int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error) {
+    if (config_assign(&server->config, name, value, live, error) < 0) return -1;
     config_apply(server);
     return 0;
 }

@@ -10,34 +10,26 @@
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* May this client have its bytes kept at all? Asked before a large argument arrives, so that a refused one costs nothing. */
-static const char *refuse_landing(struct client *client, const struct command_entry *entry, size_t length)
-{
-    if (!entry)
-        return ""; /* an unknown command: the name is complained of when the request is complete */
-    if (!client->authenticated && !(entry->command->flags & COMMAND_NOAUTH))
-        return "NOAUTH Authentication required.";
-    if ((entry->command->flags & COMMAND_DENYOOM) && server_memory_exceeded(client->server, length))
-        return OOM_REFUSAL;
+static const char *refuse_landing(struct client *client, const struct command_entry *entry, size_t length) {
+    if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
+    if (!client->authenticated && !(entry->command->flags & COMMAND_NOAUTH)) return "NOAUTH Authentication required.";
+    if ((entry->command->flags & COMMAND_DENYOOM) && server_memory_exceeded(client->server, length)) return OOM_REFUSAL;
     return NULL;
 }
 
 void client_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
-                 struct resp_landing *landing)
-{
+                 struct resp_landing *landing) {
     struct client *client = context;
     struct command_entry *entry = NULL;
-    if (index > 0)
-        entry = command_table_find(client->server->commands, arguments[0].data, arguments[0].length);
-    if (!client->refusal)
-        client->refusal = refuse_landing(client, entry, length);
+    if (index > 0) entry = command_table_find(client->server->commands, arguments[0].data, arguments[0].length);
+    if (!client->refusal) client->refusal = refuse_landing(client, entry, length);
     if (client->refusal)
         landing->kind = RESP_LAND_DISCARD;
     else if (entry->command->land)
         entry->command->land(client, arguments, index, count, length, landing);
 }
 
-static void reply_unknown_command(struct client *client)
-{
+static void reply_unknown_command(struct client *client) {
     char given[160];
     size_t used = 0;
     given[0] = '\0';
@@ -47,28 +39,28 @@ static void reply_unknown_command(struct client *client)
         int length = argument->data ? (argument->length < (size_t)most ? (int)argument->length : most) : 0;
         int printed = snprintf(given + used, sizeof given - used, "'%.*s' ", length, (const char *)argument->data);
         used += printed > 0 ? (size_t)printed : 0;
-        if (used >= sizeof given)
-            used = sizeof given - 1;
+        if (used >= sizeof given) used = sizeof given - 1;
     }
     int name_length = client->argv[0].length < 128 ? (int)client->argv[0].length : 128;
     const char *name = client->argv[0].data ? (const char *)client->argv[0].data : "";
-    reply_error(client, "ERR unknown command '%.*s', with args beginning with: %s", client->argv[0].data ? name_length : 0, name,
-                given);
+    reply_error(client, "ERR unknown command '%.*s', with args beginning with: %s",
+                client->argv[0].data ? name_length : 0, name, given);
 }
 
 /* A browser made to speak to this port would send these: whoever does is cut off, as Redis does. */
-static bool is_http(const struct resp_argument *name)
-{
+static bool is_http(const struct resp_argument *name) {
     return argument_is(name, "post") || argument_is(name, "host:");
 }
 
 /* Replies with an error and returns false where the request must not reach its handler. */
-static bool admit(struct client *client, struct command_entry *entry)
-{
+static bool admit(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     if (client->parser.refusal == RESP_REQUEST_TOO_LARGE) {
-        reply_error(client, "LIMIT the request's arguments are %zu bytes together, more than max-request-bytes (%lld): send fewer "
-                    "items in one request", client->parser.request_bytes, (long long)server->config.max_request_bytes);
+        reply_error(
+            client,
+            "LIMIT the request's arguments are %zu bytes together, more than max-request-bytes (%lld): send fewer "
+            "items in one request",
+            client->parser.request_bytes, (long long)server->config.max_request_bytes);
         return false;
     }
     if (client->parser.refusal == RESP_OUT_OF_MEMORY) {
@@ -80,7 +72,8 @@ static bool admit(struct client *client, struct command_entry *entry)
         return false;
     }
     const struct command *command = entry->command;
-    if ((command->arity > 0 && (int64_t)client->argc != command->arity) || (int64_t)client->argc < -(int64_t)command->arity) {
+    if ((command->arity > 0 && (int64_t)client->argc != command->arity) ||
+        (int64_t)client->argc < -(int64_t)command->arity) {
         reply_arity_error(client);
         return false;
     }
@@ -99,30 +92,26 @@ static bool admit(struct client *client, struct command_entry *entry)
     return true;
 }
 
-static void count_call(struct client *client, struct command_entry *entry, uint64_t began_ns)
-{
+static void count_call(struct client *client, struct command_entry *entry, uint64_t began_ns) {
     struct server *server = client->server;
     server_tick(server);
     uint64_t took_ns = server->now_ns > began_ns ? server->now_ns - began_ns : 0;
     entry->stats.calls++;
     histogram_record(&entry->stats.latency_ns, took_ns);
-    if (client->error_replied)
-        entry->stats.failed++;
+    if (client->error_replied) entry->stats.failed++;
     client->active_us = server->now_us;
     client->commands++;
     server->stats.commands++;
 }
 
-void client_run_request(struct client *client)
-{
+void client_run_request(struct client *client) {
     struct server *server = client->server;
     uint64_t began_ns = server->now_ns;
     client->argc = client->parser.count;
     client->argv = client->parser.arguments;
     client->error_replied = false;
     struct command_entry *entry = NULL;
-    if (client->argc > 0)
-        entry = command_table_find(server->commands, client->argv[0].data, client->argv[0].length);
+    if (client->argc > 0) entry = command_table_find(server->commands, client->argv[0].data, client->argv[0].length);
     client->entry = entry;
     client->command = entry ? entry->command : NULL;
     if (!entry && client->argc > 0 && is_http(&client->argv[0])) {
@@ -136,14 +125,11 @@ void client_run_request(struct client *client)
         entry->stats.rejected++;
         server_tick(server);
     }
-    if (!client->blocked && !client->closing)
-        client_request_done(client);
-    if (server->woken)
-        server_run_woken(server);
+    if (!client->blocked && !client->closing) client_request_done(client);
+    if (server->woken) server_run_woken(server);
 }
 
-void client_request_done(struct client *client)
-{
+void client_request_done(struct client *client) {
     if (client->drop) {
         void (*drop)(struct client *, void *) = client->drop;
         client->drop = NULL;
@@ -153,8 +139,7 @@ void client_request_done(struct client *client)
     client->refusal = NULL;
     client->argc = 0;
     client->argv = NULL;
-    if (client->closing)
-        return;
+    if (client->closing) return;
     resp_parser_next(&client->parser);
     if (client->reply_mode == CLIENT_REPLY_SKIP_NEXT)
         client->reply_mode = CLIENT_REPLY_SKIP;
@@ -162,13 +147,11 @@ void client_request_done(struct client *client)
         client->reply_mode = CLIENT_REPLY_ON;
 }
 
-void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state))
-{
+void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state)) {
     client->state = state;
     client->drop = drop;
 }
 
-void *client_state(struct client *client)
-{
+void *client_state(struct client *client) {
     return client->state;
 }

@@ -14,27 +14,23 @@
 #include "server/weights_registry.h"
 #include "store/store.h"
 
-#define SWEEP_US 100000u        /* how often some of the clients are looked at for stalls */
-#define SWEEPS_PER_ROUND 10u    /* all of them are looked at in so many sweeps */
+#define SWEEP_US 100000u /* how often some of the clients are looked at for stalls */
+#define SWEEPS_PER_ROUND 10u /* all of them are looked at in so many sweeps */
 #define SWEEP_LEAST 64u
 #define RATE_US 1000000u
 
-void server_tick(struct server *server)
-{
+void server_tick(struct server *server) {
     server->now_ns = clock_monotonic_ns();
     server->now_us = server->now_ns / 1000;
 }
 
-static void name_run(struct server *server)
-{
+static void name_run(struct server *server) {
     struct random_state random;
     random_seed(&random, random_entropy());
-    for (int i = 0; i < 40; i++)
-        server->run_id[i] = "0123456789abcdef"[random_below(&random, 16)];
+    for (int i = 0; i < 40; i++) server->run_id[i] = "0123456789abcdef"[random_below(&random, 16)];
 }
 
-struct server *server_new(const struct server_config *config, struct error *error)
-{
+struct server *server_new(const struct server_config *config, struct error *error) {
     struct server *server = memory_calloc(1, sizeof *server);
     if (!server) {
         error_set(error, ERROR_GENERIC, "no memory for the server");
@@ -68,57 +64,44 @@ struct server *server_new(const struct server_config *config, struct error *erro
 }
 
 /* Clients go first, since they hold reservations, pins and blobs of what is freed after them. */
-void server_free(struct server *server)
-{
-    while (server->clients.head)
-        client_closed(server, server->clients.head);
-    for (int i = 0; i < server->transport_count; i++)
-        server->transports[i]->operations->free(server->transports[i]);
-    if (server->weights)
-        weights_registry_free(server->weights);
-    if (server->replay)
-        replay_registry_free(server->replay);
-    if (server->store)
-        store_free(server->store);
-    if (server->commands)
-        command_table_free(server->commands);
+void server_free(struct server *server) {
+    while (server->clients.head) client_closed(server, server->clients.head);
+    for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
+    if (server->weights) weights_registry_free(server->weights);
+    if (server->replay) replay_registry_free(server->replay);
+    if (server->store) store_free(server->store);
+    if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
     memory_free(server->deadlines);
     memory_free(server->read_buffer);
     memory_free(server);
 }
 
-const struct transport_events *server_events(struct server *server)
-{
+const struct transport_events *server_events(struct server *server) {
     return &server->events;
 }
 
-int server_add_transport(struct server *server, struct transport *transport, struct error *error)
-{
+int server_add_transport(struct server *server, struct transport *transport, struct error *error) {
     if (server->transport_count == SERVER_MAX_TRANSPORTS)
         return error_set(error, ERROR_LIMIT, "more than %d transports", SERVER_MAX_TRANSPORTS);
     server->transports[server->transport_count++] = transport;
     return 0;
 }
 
-bool server_memory_exceeded(const struct server *server, size_t more_bytes)
-{
+bool server_memory_exceeded(const struct server *server, size_t more_bytes) {
     return server->config.maxmemory > 0 && memory_used_bytes() + more_bytes > (size_t)server->config.maxmemory;
 }
 
-struct client *server_client_by_id(const struct server *server, uint64_t id)
-{
+struct client *server_client_by_id(const struct server *server, uint64_t id) {
     for (struct client *client = server->clients.head; client; client = client->next) {
-        if (client->id == id)
-            return client;
+        if (client->id == id) return client;
     }
     return NULL;
 }
 
 /* ---- one turn ------------------------------------------------------------------------------------------------------- */
 
-static void run_ready(struct server *server)
-{
+static void run_ready(struct server *server) {
     struct client *client = server->ready_head;
     server->ready_head = NULL; /* who becomes ready now waits for the next turn */
     while (client) {
@@ -129,8 +112,7 @@ static void run_ready(struct server *server)
     }
 }
 
-static void write_unsent(struct server *server)
-{
+static void write_unsent(struct server *server) {
     while (server->unsent_head) {
         struct client *client = server->unsent_head;
         server->unsent_head = client->unsent_next;
@@ -140,37 +122,30 @@ static void write_unsent(struct server *server)
     }
 }
 
-static bool has_stalled(const struct client *client, uint64_t now_us)
-{
+static bool has_stalled(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.client_stall_timeout_s * 1000000u;
-    if (client->writing && now_us > client->output_us + limit_us)
-        return true;
+    if (client->writing && now_us > client->output_us + limit_us) return true;
     /* A request half sent holds a reservation or a large buffer; a line half typed may stand. */
     bool holds = client->state || client->parser.state == RESP_STATE_LANDING || client->parser.arena_capacity > 4096;
     return !client->blocked && client->reading && holds && resp_parser_midway(&client->parser) &&
            now_us > client->input_us + limit_us;
 }
 
-static bool is_idle(const struct client *client, uint64_t now_us)
-{
+static bool is_idle(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.timeout_s * 1000000u;
     return limit_us > 0 && !client->blocked && !client->writing && now_us > client->active_us + limit_us &&
            now_us > client->input_us + limit_us;
 }
 
-static void sweep(struct server *server)
-{
+static void sweep(struct server *server) {
     uint32_t count = server->clients.count / SWEEPS_PER_ROUND + SWEEP_LEAST;
-    if (count > server->clients.count)
-        count = server->clients.count;
+    if (count > server->clients.count) count = server->clients.count;
     for (; count > 0; count--) {
         struct client *client = server->sweep ? server->sweep : server->clients.head;
         server->sweep = client->next;
         bool stalled = has_stalled(client, server->now_us);
-        if (!stalled && !is_idle(client, server->now_us))
-            continue;
-        if (stalled && !client->closing)
-            server->stats.stall_closes++;
+        if (!stalled && !is_idle(client, server->now_us)) continue;
+        if (stalled && !client->closing) server->stats.stall_closes++;
         client_close(client);
     }
     struct stats *stats = &server->stats;
@@ -183,76 +158,60 @@ static void sweep(struct server *server)
     server->next_sweep_us = server->now_us + SWEEP_US;
 }
 
-static uint64_t earlier(uint64_t left, uint64_t right)
-{
+static uint64_t earlier(uint64_t left, uint64_t right) {
     return left < right ? left : right;
 }
 
-static void count_turn(struct server *server)
-{
+static void count_turn(struct server *server) {
     server_tick(server);
     server->stats.turns++;
     uint64_t took_us = server->now_us - server->turn_began_us;
-    if (took_us > server->stats.turn_us_max)
-        server->stats.turn_us_max = took_us;
+    if (took_us > server->stats.turn_us_max) server->stats.turn_us_max = took_us;
     server->turn_began_us = 0;
 }
 
-uint64_t server_step(void *context)
-{
+uint64_t server_step(void *context) {
     struct server *server = context;
     server_tick(server);
-    if (server->turn_began_us == 0)
-        server->turn_began_us = server->now_us;
+    if (server->turn_began_us == 0) server->turn_began_us = server->now_us;
     run_ready(server);
-    if (server->woken)
-        server_run_woken(server);
+    if (server->woken) server_run_woken(server);
     uint64_t deadline_us = server_run_deadlines(server);
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
-    if (server->now_us >= server->next_sweep_us)
-        sweep(server);
+    if (server->now_us >= server->next_sweep_us) sweep(server);
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || server->stop_asked != server->stopping)
-        return 0;
-    if (server->clients.count > 0)
-        deadline_us = earlier(deadline_us, server->next_sweep_us);
-    if (server->stopping)
-        deadline_us = earlier(deadline_us, server->stop_deadline_us);
-    if (deadline_us == CLOCK_NEVER)
-        return UINT64_MAX;
+    if (server->ready_head || server->woken || server->stop_asked != server->stopping) return 0;
+    if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
+    if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);
+    if (deadline_us == CLOCK_NEVER) return UINT64_MAX;
     return deadline_us > server->now_us ? deadline_us - server->now_us : 0;
 }
 
 /* ---- running and stopping ------------------------------------------------------------------------------------------- */
 
-void server_ask_stop(struct server *server)
-{
+void server_ask_stop(struct server *server) {
     server->stop_asked = true;
 }
 
 /* No new connections, no new requests; who waits is answered as if its time had come. */
-static void begin_stop(struct server *server)
-{
+static void begin_stop(struct server *server) {
     server->stopping = true;
     server->stop_deadline_us = server->now_us + LIMIT_STOP_US;
     for (int i = 0; i < server->transport_count; i++)
         server->transports[i]->operations->stop_listening(server->transports[i]);
     for (struct client *client = server->clients.head; client; client = client->next) {
-        if (client->blocked)
-            client_expire(client);
+        if (client->blocked) client_expire(client);
         client_close_after_reply(client);
     }
 }
 
-static bool has_stopped(const struct server *server)
-{
+static bool has_stopped(const struct server *server) {
     return server->stopping && (server->clients.count == 0 || server->now_us >= server->stop_deadline_us);
 }
 
 /* One turn of every polled transport and of the server; the last transport waits until something is due. */
-static uint64_t turn(struct server *server, bool wait)
-{
+static uint64_t turn(struct server *server, bool wait) {
     uint64_t wait_us = server_step(server);
     if (server->stop_asked && !server->stopping) {
         begin_stop(server);
@@ -261,20 +220,16 @@ static uint64_t turn(struct server *server, bool wait)
     struct transport *last = NULL;
     for (int i = 0; i < server->transport_count; i++) {
         struct transport *transport = server->transports[i];
-        if (transport->operations->run)
-            continue;
-        if (last)
-            last->operations->poll(last, 0);
+        if (transport->operations->run) continue;
+        if (last) last->operations->poll(last, 0);
         last = transport;
     }
-    if (last && last->operations->poll(last, wait ? wait_us : 0) > 0)
-        return 0;
+    if (last && last->operations->poll(last, wait ? wait_us : 0) > 0) return 0;
     return wait_us;
 }
 
 /* For a transport that owns the loop: it calls this, and learns when to call again. */
-static uint64_t step_beside(void *context)
-{
+static uint64_t step_beside(void *context) {
     struct server *server = context;
     uint64_t wait_us = turn(server, false);
     for (int i = 0; has_stopped(server) && i < server->transport_count; i++)
@@ -282,8 +237,7 @@ static uint64_t step_beside(void *context)
     return wait_us;
 }
 
-void server_run(struct server *server)
-{
+void server_run(struct server *server) {
     for (int i = 0; i < server->transport_count; i++) {
         struct transport *transport = server->transports[i];
         if (transport->operations->run) {
@@ -291,6 +245,5 @@ void server_run(struct server *server)
             return;
         }
     }
-    while (!has_stopped(server))
-        turn(server, true);
+    while (!has_stopped(server)) turn(server, true);
 }

@@ -24,36 +24,39 @@ struct options {
 };
 
 static const char usage[] =
-    "usage: replay-server-kernel [--host H] [--port P] [--unixsocket PATH] [--unixsocketperm OCTAL] [--maxmemory BYTES]\n"
+    "usage: replay-server-kernel [--host H] [--port P] [--unixsocket PATH] [--unixsocketperm OCTAL] [--maxmemory "
+    "BYTES]\n"
     "                            [--maxclients N] [--dir D] [--setup-fd N] [--lifeline-fd N] [--allow-remote]\n"
     "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
 
-static int fail(int code, const char *message)
-{
+static int fail(int code, const char *message) {
     fprintf(stderr, "replay-server-kernel: %s\n", message);
     return code;
 }
 
-static bool parse_descriptor(const char *text, int *descriptor)
-{
+static bool parse_descriptor(const char *text, int *descriptor) {
     char *end;
     long number = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || number < 0 || number > 1 << 20)
-        return false;
+    if (*text == '\0' || *end != '\0' || number < 0 || number > 1 << 20) return false;
     *descriptor = (int)number;
     return true;
 }
 
 /* Returns 0, or the exit code after saying what is wrong. `*done` is set for --help. */
-static int parse_options(int argc, char **argv, struct options *options, bool *done)
-{
+static int parse_options(int argc, char **argv, struct options *options, bool *done) {
     static const struct option known[] = {
-        {"host", required_argument, NULL, 'h'},          {"port", required_argument, NULL, 's'},
-        {"unixsocket", required_argument, NULL, 's'},    {"unixsocketperm", required_argument, NULL, 's'},
-        {"maxmemory", required_argument, NULL, 's'},     {"maxclients", required_argument, NULL, 's'},
-        {"dir", required_argument, NULL, 's'},           {"setup-fd", required_argument, NULL, 'f'},
-        {"lifeline-fd", required_argument, NULL, 'l'},   {"allow-remote", no_argument, NULL, 'r'},
-        {"help", no_argument, NULL, 'H'},                {0},
+        {"host", required_argument, NULL, 'h'},
+        {"port", required_argument, NULL, 's'},
+        {"unixsocket", required_argument, NULL, 's'},
+        {"unixsocketperm", required_argument, NULL, 's'},
+        {"maxmemory", required_argument, NULL, 's'},
+        {"maxclients", required_argument, NULL, 's'},
+        {"dir", required_argument, NULL, 's'},
+        {"setup-fd", required_argument, NULL, 'f'},
+        {"lifeline-fd", required_argument, NULL, 'l'},
+        {"allow-remote", no_argument, NULL, 'r'},
+        {"help", no_argument, NULL, 'H'},
+        {0},
     };
     int which = 0;
     int option;
@@ -67,7 +70,8 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
         } else if (option == 'l') {
             parsed = parse_descriptor(optarg, &options->lifeline_descriptor);
         } else if (option == 'h' || option == 's') {
-            if (config_assign(&options->config, option == 'h' ? "bind" : known[which].name, optarg, false, &error) < 0) {
+            if (config_assign(&options->config, option == 'h' ? "bind" : known[which].name, optarg, false, &error) <
+                0) {
                 fprintf(stderr, "replay-server-kernel: --%s %s: %s\n", known[which].name, optarg, error.message);
                 return EXIT_USAGE;
             }
@@ -77,7 +81,8 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
             return *done ? EXIT_CLEAN : EXIT_USAGE;
         }
         if (!parsed) {
-            fprintf(stderr, "replay-server-kernel: --%s %s: expected a descriptor's number\n", known[which].name, optarg);
+            fprintf(stderr, "replay-server-kernel: --%s %s: expected a descriptor's number\n", known[which].name,
+                    optarg);
             return EXIT_USAGE;
         }
     }
@@ -88,29 +93,22 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
     return 0;
 }
 
-static bool is_loopback(const char *host)
-{
+static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
 /* Room for every client's descriptor; where the system allows fewer, fewer clients are served. */
-static void raise_descriptor_limit(struct server_config *config)
-{
+static void raise_descriptor_limit(struct server_config *config) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return;
     rlim_t wanted = (rlim_t)config->maxclients + DESCRIPTORS_APART_FROM_CLIENTS;
-    if (limit.rlim_cur >= wanted)
-        return;
+    if (limit.rlim_cur >= wanted) return;
     rlim_t hard = limit.rlim_max;
     limit.rlim_cur = wanted;
-    if (limit.rlim_max < wanted)
-        limit.rlim_max = wanted; /* root may */
-    if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
-        return;
+    if (limit.rlim_max < wanted) limit.rlim_max = wanted; /* root may */
+    if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
     limit.rlim_cur = limit.rlim_max = hard;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || hard <= 2 * DESCRIPTORS_APART_FROM_CLIENTS)
-        return;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || hard <= 2 * DESCRIPTORS_APART_FROM_CLIENTS) return;
     config->maxclients = (int64_t)(hard - DESCRIPTORS_APART_FROM_CLIENTS);
     fprintf(stderr, "replay-server-kernel: the system allows %llu descriptors, so maxclients is now %lld (ulimit -n)\n",
             (unsigned long long)hard, (long long)config->maxclients);
@@ -118,22 +116,18 @@ static void raise_descriptor_limit(struct server_config *config)
 
 /* ---- stopping ------------------------------------------------------------------------------------------------------- */
 
-static void on_signal(void *context, int descriptor)
-{
+static void on_signal(void *context, int descriptor) {
     struct signalfd_siginfo information;
-    while (read(descriptor, &information, sizeof information) == (ssize_t)sizeof information)
-        server_ask_stop(context);
+    while (read(descriptor, &information, sizeof information) == (ssize_t)sizeof information) server_ask_stop(context);
 }
 
 /* The parent holds the other end: whatever happens to it, this end becomes readable. */
-static void on_lifeline(void *context, int descriptor)
-{
+static void on_lifeline(void *context, int descriptor) {
     (void)descriptor;
     server_ask_stop(context);
 }
 
-static int watch_for_stop(struct server *server, struct transport *transport, int lifeline, struct error *error)
-{
+static int watch_for_stop(struct server *server, struct transport *transport, int lifeline, struct error *error) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -143,58 +137,48 @@ static int watch_for_stop(struct server *server, struct transport *transport, in
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return error_set(error, ERROR_GENERIC, "cannot block signals: %s", strerror(errno));
     int descriptor = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (descriptor < 0)
-        return error_set(error, ERROR_GENERIC, "cannot receive signals: %s", strerror(errno));
-    if (transport_kernel_watch(transport, descriptor, on_signal, server, error) < 0)
-        return -1;
+    if (descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot receive signals: %s", strerror(errno));
+    if (transport_kernel_watch(transport, descriptor, on_signal, server, error) < 0) return -1;
     return lifeline >= 0 ? transport_kernel_watch(transport, lifeline, on_lifeline, server, error) : 0;
 }
 
 /* ---- starting ------------------------------------------------------------------------------------------------------- */
 
-static int open_listeners(struct server *server, struct transport *transport, struct error *error)
-{
+static int open_listeners(struct server *server, struct transport *transport, struct error *error) {
     struct server_config *config = &server->config;
     if (config->port >= 0) {
         struct listen_address tcp = {.host = config->host, .port = (uint16_t)config->port};
-        if (transport->operations->listen(transport, &tcp, error) < 0)
-            return -1;
+        if (transport->operations->listen(transport, &tcp, error) < 0) return -1;
         config->port = tcp.port;
     }
     if (config->unixsocket[0] != '\0') {
         struct listen_address local = {.path = config->unixsocket, .mode = (uint32_t)config->unixsocketperm};
-        if (transport->operations->listen(transport, &local, error) < 0)
-            return -1;
+        if (transport->operations->listen(transport, &local, error) < 0) return -1;
     }
     return 0;
 }
 
 /* Where a client on this machine connects to. */
-static void print_ready(const struct server_config *config)
-{
+static void print_ready(const struct server_config *config) {
     const char *host = config->host;
-    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
-        host = strcmp(host, "::") == 0 ? "::1" : "127.0.0.1";
+    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) host = strcmp(host, "::") == 0 ? "::1" : "127.0.0.1";
     bool is_v6 = strchr(host, ':') != NULL;
     if (config->port >= 0)
-        printf("ready url=redis://%s%s%s:%lld unix=%s pid=%ld\n", is_v6 ? "[" : "", host, is_v6 ? "]" : "", (long long)config->port,
-               config->unixsocket, (long)getpid());
+        printf("ready url=redis://%s%s%s:%lld unix=%s pid=%ld\n", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
+               (long long)config->port, config->unixsocket, (long)getpid());
     else
         printf("ready url= unix=%s pid=%ld\n", config->unixsocket, (long)getpid());
     fflush(stdout);
 }
 
-static int serve(struct server *server, const struct options *options, const struct setup *setup)
-{
+static int serve(struct server *server, const struct options *options, const struct setup *setup) {
     struct error error = {0};
     struct transport *transport = transport_kernel_new(server_events(server), &error);
-    if (!transport)
-        return fail(EXIT_FAILED, error.message);
+    if (!transport) return fail(EXIT_FAILED, error.message);
     if (server_add_transport(server, transport, &error) < 0 ||
         watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
-    if (setup->bytes && setup_create_tables(setup, server, &error) < 0)
-        return fail(EXIT_USAGE, error.message);
+    if (setup->bytes && setup_create_tables(setup, server, &error) < 0) return fail(EXIT_USAGE, error.message);
     if (open_listeners(server, transport, &error) < 0)
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
     print_ready(&server->config);
@@ -202,8 +186,7 @@ static int serve(struct server *server, const struct options *options, const str
     return EXIT_CLEAN;
 }
 
-static int check(const struct options *options)
-{
+static int check(const struct options *options) {
     const struct server_config *config = &options->config;
     if (config->port < 0 && config->unixsocket[0] == '\0')
         return fail(EXIT_USAGE, "nothing to listen on: --port -1 needs --unixsocket PATH");
@@ -221,14 +204,12 @@ static int check(const struct options *options)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct options options = {.setup_descriptor = -1, .lifeline_descriptor = -1};
     server_config_defaults(&options.config);
     bool done = false;
     int code = parse_options(argc, argv, &options, &done);
-    if (code != 0 || done)
-        return code;
+    if (code != 0 || done) return code;
     struct setup setup = {0};
     struct error error = {0};
     if (options.setup_descriptor >= 0 && (setup_read(&setup, options.setup_descriptor, &error) < 0 ||
@@ -245,7 +226,6 @@ int main(int argc, char **argv)
     struct server *server = server_new(&options.config, &error);
     code = server ? serve(server, &options, &setup) : fail(EXIT_FAILED, error.message);
     setup_free(&setup);
-    if (server)
-        server_free(server);
+    if (server) server_free(server);
     return code;
 }

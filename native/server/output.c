@@ -7,14 +7,12 @@
 #include "base/memory.h"
 #include "server/command.h"
 
-static size_t capacity_of(enum segment_kind kind)
-{
+static size_t capacity_of(enum segment_kind kind) {
     return kind == SEGMENT_SMALL ? SEGMENT_SMALL_BYTES : kind == SEGMENT_LARGE ? SEGMENT_LARGE_BYTES : 0;
 }
 
 /* Blob and source segments use small ones, so that there are but two sizes to pool. */
-static struct segment *segment_new(struct output_pool *pool, enum segment_kind kind)
-{
+static struct segment *segment_new(struct output_pool *pool, enum segment_kind kind) {
     struct segment **free_list = kind == SEGMENT_LARGE ? &pool->free_large : &pool->free_small;
     uint32_t *count = kind == SEGMENT_LARGE ? &pool->free_large_count : &pool->free_small_count;
     struct segment *segment = *free_list;
@@ -24,8 +22,7 @@ static struct segment *segment_new(struct output_pool *pool, enum segment_kind k
     } else {
         size_t data = kind == SEGMENT_LARGE ? SEGMENT_LARGE_BYTES : SEGMENT_SMALL_BYTES;
         segment = memory_alloc(sizeof *segment + data);
-        if (!segment)
-            return NULL;
+        if (!segment) return NULL;
     }
     segment->next = NULL;
     segment->kind = kind;
@@ -37,8 +34,7 @@ static struct segment *segment_new(struct output_pool *pool, enum segment_kind k
     return segment;
 }
 
-static void segment_free(struct output_pool *pool, struct segment *segment)
-{
+static void segment_free(struct output_pool *pool, struct segment *segment) {
     if (segment->kind == SEGMENT_BLOB)
         blob_release(segment->blob);
     else if (segment->kind == SEGMENT_SOURCE)
@@ -56,8 +52,7 @@ static void segment_free(struct output_pool *pool, struct segment *segment)
     (*count)++;
 }
 
-void output_pool_free(struct output_pool *pool)
-{
+void output_pool_free(struct output_pool *pool) {
     struct segment *lists[2] = {pool->free_small, pool->free_large};
     for (int i = 0; i < 2; i++) {
         while (lists[i]) {
@@ -69,60 +64,50 @@ void output_pool_free(struct output_pool *pool)
     *pool = (struct output_pool){0};
 }
 
-static struct segment *push(struct output *output, struct output_pool *pool, enum segment_kind kind)
-{
+static struct segment *push(struct output *output, struct output_pool *pool, enum segment_kind kind) {
     struct segment *segment = segment_new(pool, kind);
-    if (!segment)
-        return NULL;
+    if (!segment) return NULL;
     if (output->tail)
         output->tail->next = segment;
     else
         output->head = segment;
     output->tail = segment;
-    if (!output->unsent)
-        output->unsent = segment;
+    if (!output->unsent) output->unsent = segment;
     output->inline_bytes += capacity_of(kind);
     return segment;
 }
 
-static bool is_inline(const struct segment *segment)
-{
+static bool is_inline(const struct segment *segment) {
     return segment->kind == SEGMENT_SMALL || segment->kind == SEGMENT_LARGE;
 }
 
 /* The segment that takes the next inline bytes: the tail while it has `size` left, else a new one. The first after anything
  * else is small (most replies fit), those that follow it are large. */
-static struct segment *inline_tail(struct output *output, struct output_pool *pool, size_t size)
-{
+static struct segment *inline_tail(struct output *output, struct output_pool *pool, size_t size) {
     struct segment *tail = output->tail;
     bool open = tail && output->unsent && is_inline(tail) && !tail->sealed;
-    if (open && capacity_of(tail->kind) - tail->length >= size)
-        return tail;
+    if (open && capacity_of(tail->kind) - tail->length >= size) return tail;
     return push(output, pool, open ? SEGMENT_LARGE : SEGMENT_SMALL);
 }
 
-uint8_t *output_reserve(struct output *output, struct output_pool *pool, size_t size)
-{
+uint8_t *output_reserve(struct output *output, struct output_pool *pool, size_t size) {
     assert(size <= SEGMENT_SMALL_BYTES);
     struct segment *segment = inline_tail(output, pool, size);
     return segment ? segment->data + segment->length : NULL;
 }
 
-void output_advance(struct output *output, size_t used)
-{
+void output_advance(struct output *output, size_t used) {
     struct segment *tail = output->tail;
     tail->length += used;
     assert(tail->length <= capacity_of(tail->kind));
     output->unsent_bytes += used;
 }
 
-bool output_append(struct output *output, struct output_pool *pool, const void *bytes, size_t length)
-{
+bool output_append(struct output *output, struct output_pool *pool, const void *bytes, size_t length) {
     const uint8_t *from = bytes;
     while (length > 0) {
         struct segment *segment = inline_tail(output, pool, 1);
-        if (!segment)
-            return false;
+        if (!segment) return false;
         size_t room = capacity_of(segment->kind) - segment->length;
         size_t piece = length < room ? length : room;
         memcpy(segment->data + segment->length, from, piece);
@@ -133,21 +118,17 @@ bool output_append(struct output *output, struct output_pool *pool, const void *
     return true;
 }
 
-bool output_append_blob(struct output *output, struct output_pool *pool, struct blob *blob)
-{
-    if (blob->length == 0)
-        return true;
+bool output_append_blob(struct output *output, struct output_pool *pool, struct blob *blob) {
+    if (blob->length == 0) return true;
     struct segment *segment = push(output, pool, SEGMENT_BLOB);
-    if (!segment)
-        return false;
+    if (!segment) return false;
     segment->blob = blob_retain(blob);
     segment->length = blob->length;
     output->unsent_bytes += blob->length;
     return true;
 }
 
-bool output_append_source(struct output *output, struct output_pool *pool, struct reply_source *source)
-{
+bool output_append_source(struct output *output, struct output_pool *pool, struct reply_source *source) {
     struct segment *segment = source->length_bytes > 0 ? push(output, pool, SEGMENT_SOURCE) : NULL;
     if (!segment) {
         bool nothing_to_send = source->length_bytes == 0;
@@ -160,38 +141,33 @@ bool output_append_source(struct output *output, struct output_pool *pool, struc
     return true;
 }
 
-struct segment *output_append_deferred(struct output *output, struct output_pool *pool)
-{
+struct segment *output_append_deferred(struct output *output, struct output_pool *pool) {
     struct segment *segment = push(output, pool, SEGMENT_SMALL);
-    if (segment)
-        segment->sealed = true;
+    if (segment) segment->sealed = true;
     return segment;
 }
 
-void output_fill_deferred(struct output *output, struct segment *segment, const void *bytes, size_t length)
-{
+void output_fill_deferred(struct output *output, struct segment *segment, const void *bytes, size_t length) {
     assert(segment->sealed && segment->length == 0 && length > 0 && length <= SEGMENT_SMALL_BYTES);
     memcpy(segment->data, bytes, length);
     segment->length = length;
     output->unsent_bytes += length;
 }
 
-static int segment_vectors(const struct segment *segment, struct iovec *vectors, int max)
-{
-    if (segment->kind == SEGMENT_SOURCE)
-        return segment->source->vectors(segment->source, segment->sent, vectors, max);
+static int segment_vectors(const struct segment *segment, struct iovec *vectors, int max) {
+    if (segment->kind == SEGMENT_SOURCE) return segment->source->vectors(segment->source, segment->sent, vectors, max);
     const uint8_t *data = segment->kind == SEGMENT_BLOB ? segment->blob->data : segment->data;
-    vectors[0] = (struct iovec){.iov_base = (void *)(uintptr_t)(data + segment->sent), .iov_len = segment->length - segment->sent};
+    vectors[0] = (struct iovec){.iov_base = (void *)(uintptr_t)(data + segment->sent),
+                                .iov_len = segment->length - segment->sent};
     return 1;
 }
 
-int output_vectors(const struct output *output, size_t most_bytes, struct iovec *vectors, int max)
-{
+int output_vectors(const struct output *output, size_t most_bytes, struct iovec *vectors, int max) {
     int filled = 0;
     size_t total = 0;
-    for (const struct segment *segment = output->unsent; segment && filled < max && total < most_bytes; segment = segment->next) {
-        if (segment->sent == segment->length)
-            continue;
+    for (const struct segment *segment = output->unsent; segment && filled < max && total < most_bytes;
+         segment = segment->next) {
+        if (segment->sent == segment->length) continue;
         int more = segment_vectors(segment, vectors + filled, max - filled);
         assert(more >= 1 && more <= max - filled);
         size_t described = 0;
@@ -212,8 +188,7 @@ int output_vectors(const struct output *output, size_t most_bytes, struct iovec 
     return filled;
 }
 
-void output_sent(struct output *output, size_t bytes)
-{
+void output_sent(struct output *output, size_t bytes) {
     assert(bytes <= output->unsent_bytes);
     output->unsent_bytes -= bytes;
     while (output->unsent) {
@@ -230,19 +205,16 @@ void output_sent(struct output *output, size_t bytes)
     assert(bytes == 0);
 }
 
-static void drop_head(struct output *output, struct output_pool *pool)
-{
+static void drop_head(struct output *output, struct output_pool *pool) {
     struct segment *head = output->head;
     output->head = head->next;
-    if (!output->head)
-        output->tail = NULL;
+    if (!output->head) output->tail = NULL;
     output->head_released = 0;
     output->inline_bytes -= capacity_of(head->kind);
     segment_free(pool, head);
 }
 
-void output_released(struct output *output, struct output_pool *pool, size_t bytes)
-{
+void output_released(struct output *output, struct output_pool *pool, size_t bytes) {
     while (output->head && output->head != output->unsent) {
         size_t left = output->head->length - output->head_released;
         if (bytes < left) {
@@ -252,14 +224,11 @@ void output_released(struct output *output, struct output_pool *pool, size_t byt
         bytes -= left;
         drop_head(output, pool);
     }
-    if (output->head)
-        output->head_released += bytes; /* the head is half sent */
+    if (output->head) output->head_released += bytes; /* the head is half sent */
     assert(output->head ? output->head_released <= output->head->sent : bytes == 0);
 }
 
-void output_clear(struct output *output, struct output_pool *pool)
-{
-    while (output->head)
-        drop_head(output, pool);
+void output_clear(struct output *output, struct output_pool *pool) {
+    while (output->head) drop_head(output, pool);
     *output = (struct output){0};
 }

@@ -55,7 +55,8 @@ uint8_t *output_reserve(struct output *output, struct output_pool *pool, size_t 
 void output_advance(struct output *output, size_t used);
 /* These return false when memory is exhausted; then the chain must not be sent any further. */
 bool output_append(struct output *output, struct output_pool *pool, const void *bytes, size_t length);
-bool output_append_blob(struct output *output, struct output_pool *pool, struct blob *blob); /* takes its own reference */
+bool output_append_blob(struct output *output, struct output_pool *pool,
+                        struct blob *blob); /* takes its own reference */
 /* On failure the source is released at once. */
 bool output_append_source(struct output *output, struct output_pool *pool, struct reply_source *source);
 /* An empty piece to be filled by output_fill_deferred before anything is sent. NULL: memory is exhausted. */

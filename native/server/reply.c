@@ -10,52 +10,41 @@
 #include "server/command.h"
 #include "server/server.h"
 
-static void schedule_write(struct client *client)
-{
-    if (client->in_unsent)
-        return;
+static void schedule_write(struct client *client) {
+    if (client->in_unsent) return;
     client->in_unsent = true;
     client->unsent_next = client->server->unsent_head;
     client->server->unsent_head = client;
 }
 
-static bool is_muted(const struct client *client)
-{
+static bool is_muted(const struct client *client) {
     return client->closing || client->output_failed || client->reply_mode == CLIENT_REPLY_OFF ||
            client->reply_mode == CLIENT_REPLY_SKIP || client->reply_mode == CLIENT_REPLY_SKIP_NEXT;
 }
 
 /* A client that cannot be given its whole reply is closed: half a reply would put it out of step. */
-static void fail_output(struct client *client)
-{
+static void fail_output(struct client *client) {
     client->output_failed = true;
 }
 
-static void check_limit(struct client *client, size_t more)
-{
+static void check_limit(struct client *client, size_t more) {
     struct server *server = client->server;
-    if (client->output.inline_bytes + more <= (size_t)server->config.client_output_limit_bytes)
-        return;
+    if (client->output.inline_bytes + more <= (size_t)server->config.client_output_limit_bytes) return;
     server->stats.output_limit_closes++;
     fail_output(client);
     schedule_write(client);
 }
 
-static void append(struct client *client, const void *bytes, size_t length)
-{
-    if (is_muted(client))
-        return;
+static void append(struct client *client, const void *bytes, size_t length) {
+    if (is_muted(client)) return;
     check_limit(client, length);
-    if (client->output_failed)
-        return;
-    if (!output_append(&client->output, &client->server->output_pool, bytes, length))
-        fail_output(client);
+    if (client->output_failed) return;
+    if (!output_append(&client->output, &client->server->output_pool, bytes, length)) fail_output(client);
     schedule_write(client);
 }
 
 /* Writes a decimal number; returns its length. Cheaper than printf, and every reply has one. */
-static size_t write_decimal(char *out, int64_t value)
-{
+static size_t write_decimal(char *out, int64_t value) {
     char reversed[20];
     size_t digits = 0;
     uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
@@ -64,15 +53,12 @@ static size_t write_decimal(char *out, int64_t value)
         left /= 10;
     } while (left > 0);
     size_t length = 0;
-    if (value < 0)
-        out[length++] = '-';
-    while (digits > 0)
-        out[length++] = reversed[--digits];
+    if (value < 0) out[length++] = '-';
+    while (digits > 0) out[length++] = reversed[--digits];
     return length;
 }
 
-static size_t write_head(char *out, char type, int64_t value)
-{
+static size_t write_head(char *out, char type, int64_t value) {
     out[0] = type;
     size_t length = 1 + write_decimal(out + 1, value);
     out[length++] = '\r';
@@ -80,14 +66,12 @@ static size_t write_head(char *out, char type, int64_t value)
     return length;
 }
 
-static void append_head(struct client *client, char type, int64_t value)
-{
+static void append_head(struct client *client, char type, int64_t value) {
     char head[32];
     append(client, head, write_head(head, type, value));
 }
 
-void reply_status(struct client *client, const char *text)
-{
+void reply_status(struct client *client, const char *text) {
     char line[256];
     int length = snprintf(line, sizeof line, "+%s\r\n", text);
     assert(length > 0 && (size_t)length < sizeof line);
@@ -95,16 +79,13 @@ void reply_status(struct client *client, const char *text)
 }
 
 /* An error is one line: whatever a client's own bytes brought into it must not end it early. */
-static void append_error_line(struct client *client, const char *code, const char *message)
-{
+static void append_error_line(struct client *client, const char *code, const char *message) {
     char line[1024];
     int printed = snprintf(line, sizeof line - 2, "-%s%s%s", code, *code ? " " : "", message);
     size_t length = printed < 0 ? 0 : (size_t)printed;
-    if (length > sizeof line - 3)
-        length = sizeof line - 3;
+    if (length > sizeof line - 3) length = sizeof line - 3;
     for (size_t i = 0; i < length; i++) {
-        if (line[i] == '\r' || line[i] == '\n')
-            line[i] = ' ';
+        if (line[i] == '\r' || line[i] == '\n') line[i] = ' ';
     }
     line[length++] = '\r';
     line[length++] = '\n';
@@ -113,8 +94,7 @@ static void append_error_line(struct client *client, const char *code, const cha
     append(client, line, length);
 }
 
-void reply_error(struct client *client, const char *format, ...)
-{
+void reply_error(struct client *client, const char *format, ...) {
     char message[1000];
     va_list arguments;
     va_start(arguments, format);
@@ -123,29 +103,24 @@ void reply_error(struct client *client, const char *format, ...)
     append_error_line(client, "", message);
 }
 
-void reply_failure(struct client *client, const struct error *error)
-{
+void reply_failure(struct client *client, const struct error *error) {
     assert(error->code != ERROR_NONE);
     append_error_line(client, error_code_name(error->code), error->message);
 }
 
-void reply_syntax_error(struct client *client)
-{
+void reply_syntax_error(struct client *client) {
     reply_error(client, "ERR syntax error");
 }
 
-void reply_arity_error(struct client *client)
-{
+void reply_arity_error(struct client *client) {
     reply_error(client, "ERR wrong number of arguments for '%s' command", client->command ? client->command->name : "");
 }
 
-void reply_integer(struct client *client, int64_t value)
-{
+void reply_integer(struct client *client, int64_t value) {
     append_head(client, ':', value);
 }
 
-void reply_double(struct client *client, double value)
-{
+void reply_double(struct client *client, double value) {
     char text[64];
     if (isinf(value))
         snprintf(text, sizeof text, "%s", value > 0 ? "inf" : "-inf");
@@ -162,34 +137,29 @@ void reply_double(struct client *client, double value)
     append(client, line, (size_t)length);
 }
 
-void reply_boolean(struct client *client, bool value)
-{
+void reply_boolean(struct client *client, bool value) {
     if (client->resp == 2)
         reply_integer(client, value ? 1 : 0);
     else
         append(client, value ? "#t\r\n" : "#f\r\n", 4);
 }
 
-void reply_null(struct client *client)
-{
+void reply_null(struct client *client) {
     if (client->resp == 2)
         append(client, "$-1\r\n", 5);
     else
         append(client, "_\r\n", 3);
 }
 
-void reply_null_array(struct client *client)
-{
+void reply_null_array(struct client *client) {
     if (client->resp == 2)
         append(client, "*-1\r\n", 5);
     else
         append(client, "_\r\n", 3);
 }
 
-void reply_bulk(struct client *client, const void *data, size_t length)
-{
-    if (is_muted(client))
-        return;
+void reply_bulk(struct client *client, const void *data, size_t length) {
+    if (is_muted(client)) return;
     if (length + 32 > SEGMENT_SMALL_BYTES) {
         append_head(client, '$', (int64_t)length);
         append(client, data, length);
@@ -197,15 +167,13 @@ void reply_bulk(struct client *client, const void *data, size_t length)
         return;
     }
     check_limit(client, length);
-    if (client->output_failed)
-        return;
+    if (client->output_failed) return;
     uint8_t *out = output_reserve(&client->output, &client->server->output_pool, length + 32);
     if (!out) {
         fail_output(client);
     } else {
         size_t used = write_head((char *)out, '$', (int64_t)length);
-        if (length)
-            memcpy(out + used, data, length);
+        if (length) memcpy(out + used, data, length);
         used += length;
         out[used++] = '\r';
         out[used++] = '\n';
@@ -214,13 +182,11 @@ void reply_bulk(struct client *client, const void *data, size_t length)
     schedule_write(client);
 }
 
-void reply_bulk_string(struct client *client, const char *text)
-{
+void reply_bulk_string(struct client *client, const char *text) {
     reply_bulk(client, text, strlen(text));
 }
 
-void reply_bulk_format(struct client *client, const char *format, ...)
-{
+void reply_bulk_format(struct client *client, const char *format, ...) {
     struct text text = {0};
     va_list arguments;
     va_start(arguments, format);
@@ -239,8 +205,7 @@ void reply_bulk_format(struct client *client, const char *format, ...)
     text_free(&text);
 }
 
-void reply_verbatim(struct client *client, const char *text, size_t length)
-{
+void reply_verbatim(struct client *client, const char *text, size_t length) {
     if (client->resp == 2) {
         reply_bulk(client, text, length);
         return;
@@ -251,60 +216,46 @@ void reply_verbatim(struct client *client, const char *text, size_t length)
     append(client, "\r\n", 2);
 }
 
-void reply_array(struct client *client, size_t count)
-{
+void reply_array(struct client *client, size_t count) {
     append_head(client, '*', (int64_t)count);
 }
 
-void reply_map(struct client *client, size_t pairs)
-{
+void reply_map(struct client *client, size_t pairs) {
     append_head(client, client->resp == 2 ? '*' : '%', (int64_t)(client->resp == 2 ? 2 * pairs : pairs));
 }
 
-void reply_set(struct client *client, size_t count)
-{
+void reply_set(struct client *client, size_t count) {
     append_head(client, client->resp == 2 ? '*' : '~', (int64_t)count);
 }
 
-void reply_blob(struct client *client, struct blob *blob)
-{
-    if (is_muted(client))
-        return;
+void reply_blob(struct client *client, struct blob *blob) {
+    if (is_muted(client)) return;
     append_head(client, '$', (int64_t)blob->length);
-    if (!output_append_blob(&client->output, &client->server->output_pool, blob))
-        fail_output(client);
+    if (!output_append_blob(&client->output, &client->server->output_pool, blob)) fail_output(client);
     append(client, "\r\n", 2);
 }
 
-void reply_source(struct client *client, struct reply_source *source)
-{
-    if (!is_muted(client))
-        append_head(client, '$', (int64_t)source->length_bytes);
+void reply_source(struct client *client, struct reply_source *source) {
+    if (!is_muted(client)) append_head(client, '$', (int64_t)source->length_bytes);
     if (is_muted(client)) {
         source->released(source);
         return;
     }
-    if (!output_append_source(&client->output, &client->server->output_pool, source))
-        fail_output(client);
+    if (!output_append_source(&client->output, &client->server->output_pool, source)) fail_output(client);
     append(client, "\r\n", 2);
 }
 
 /* The mark is the empty segment that the head will be written to; 0 when nothing will be sent anyway. */
-size_t reply_array_deferred(struct client *client)
-{
-    if (is_muted(client))
-        return 0;
+size_t reply_array_deferred(struct client *client) {
+    if (is_muted(client)) return 0;
     struct segment *segment = output_append_deferred(&client->output, &client->server->output_pool);
-    if (!segment)
-        fail_output(client);
+    if (!segment) fail_output(client);
     schedule_write(client);
     return (size_t)(uintptr_t)segment;
 }
 
-void reply_set_array_length(struct client *client, size_t mark, size_t count)
-{
-    if (mark == 0)
-        return;
+void reply_set_array_length(struct client *client, size_t mark, size_t count) {
+    if (mark == 0) return;
     char head[32];
     size_t length = write_head(head, '*', (int64_t)count);
     output_fill_deferred(&client->output, (struct segment *)(uintptr_t)mark, head, length);

@@ -32,9 +32,9 @@ struct server_config {
     int64_t unixsocketperm;               /* e.g. 0700 */
     char dir[PATH_MAX];
     char requirepass[512];                /* "": no password */
-    int64_t maxmemory;                    /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
+    int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
     int64_t maxclients;
-    int64_t timeout_s;                    /* closes idle clients; 0 = never */
+    int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;
     int64_t client_output_limit_bytes;
     int64_t max_request_bytes;
@@ -46,11 +46,11 @@ struct stats {
     uint64_t connections, connections_rejected, commands, errors, protocol_errors;
     uint64_t input_bytes, output_bytes;
     uint64_t output_limit_closes, stall_closes;
-    uint64_t started_us;                  /* monotonic */
-    uint64_t turns;                       /* of the loop */
-    uint64_t turn_us_max;                 /* longest time the loop was held, waiting excluded */
-    double commands_per_s;                /* over the last second or so */
-    uint64_t sample_commands, sample_us;  /* for commands_per_s */
+    uint64_t started_us; /* monotonic */
+    uint64_t turns; /* of the loop */
+    uint64_t turn_us_max; /* longest time the loop was held, waiting excluded */
+    double commands_per_s; /* over the last second or so */
+    uint64_t sample_commands, sample_us; /* for commands_per_s */
 };
 
 struct client_list {
@@ -70,25 +70,25 @@ struct server {
     int transport_count;
     struct transport_events events;
 
-    struct client_list clients;           /* in the order they came */
-    struct client *ready_head;            /* have unparsed input that may be run now */
-    struct client *unsent_head;           /* have replies to write at the end of this turn */
-    struct client **deadlines;            /* binary heap of blocked clients, nearest deadline first */
+    struct client_list clients; /* in the order they came */
+    struct client *ready_head; /* have unparsed input that may be run now */
+    struct client *unsent_head; /* have replies to write at the end of this turn */
+    struct client **deadlines; /* binary heap of blocked clients, nearest deadline first */
     uint32_t deadline_count, deadline_capacity;
-    struct wait_queue *woken;             /* queues to retry after the current command */
+    struct wait_queue *woken; /* queues to retry after the current command */
     uint32_t blocked_clients;
     uint64_t next_client_id;
-    struct client *sweep;                 /* where the next look for stalled clients begins */
+    struct client *sweep; /* where the next look for stalled clients begins */
 
-    struct resp_limits limits;            /* of requests; from config */
+    struct resp_limits limits; /* of requests; from config */
     struct resp_limits limits_unauthenticated;
-    uint8_t *read_buffer;                 /* shared: input is parsed out of it at once */
+    uint8_t *read_buffer; /* shared: input is parsed out of it at once */
     struct output_pool output_pool;
 
-    uint64_t now_ns, now_us;                      /* monotonic, refreshed at each turn and after each command */
-    uint64_t turn_began_us;               /* 0: waiting for events */
+    uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
+    uint64_t turn_began_us; /* 0: waiting for events */
     uint64_t next_sweep_us;
-    bool stop_asked;                      /* SHUTDOWN, SIGTERM, the lifeline */
+    bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
     uint64_t stop_deadline_us;
     char run_id[41];

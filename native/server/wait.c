@@ -7,48 +7,40 @@
 
 /* ---- deadlines: a binary heap, each client knowing its index -------------------------------------------------------- */
 
-static void place(struct server *server, uint32_t index, struct client *client)
-{
+static void place(struct server *server, uint32_t index, struct client *client) {
     server->deadlines[index] = client;
     client->deadline_index = index;
 }
 
-static void sift_up(struct server *server, uint32_t index, struct client *client)
-{
+static void sift_up(struct server *server, uint32_t index, struct client *client) {
     while (index > 0) {
         uint32_t parent = (index - 1) / 2;
-        if (server->deadlines[parent]->deadline_us <= client->deadline_us)
-            break;
+        if (server->deadlines[parent]->deadline_us <= client->deadline_us) break;
         place(server, index, server->deadlines[parent]);
         index = parent;
     }
     place(server, index, client);
 }
 
-static void sift_down(struct server *server, uint32_t index, struct client *client)
-{
+static void sift_down(struct server *server, uint32_t index, struct client *client) {
     for (;;) {
         uint32_t child = 2 * index + 1;
-        if (child >= server->deadline_count)
-            break;
+        if (child >= server->deadline_count) break;
         if (child + 1 < server->deadline_count &&
             server->deadlines[child + 1]->deadline_us < server->deadlines[child]->deadline_us)
             child++;
-        if (server->deadlines[child]->deadline_us >= client->deadline_us)
-            break;
+        if (server->deadlines[child]->deadline_us >= client->deadline_us) break;
         place(server, index, server->deadlines[child]);
         index = child;
     }
     place(server, index, client);
 }
 
-static bool deadline_add(struct server *server, struct client *client)
-{
+static bool deadline_add(struct server *server, struct client *client) {
     if (server->deadline_count == server->deadline_capacity) {
         uint32_t capacity = server->deadline_capacity ? 2 * server->deadline_capacity : 64;
         struct client **deadlines = memory_realloc(server->deadlines, capacity * sizeof *deadlines);
-        if (!deadlines)
-            return false;
+        if (!deadlines) return false;
         server->deadlines = deadlines;
         server->deadline_capacity = capacity;
     }
@@ -56,15 +48,12 @@ static bool deadline_add(struct server *server, struct client *client)
     return true;
 }
 
-static void deadline_remove(struct server *server, struct client *client)
-{
+static void deadline_remove(struct server *server, struct client *client) {
     uint32_t index = client->deadline_index;
-    if (index == UINT32_MAX)
-        return;
+    if (index == UINT32_MAX) return;
     client->deadline_index = UINT32_MAX;
     struct client *last = server->deadlines[--server->deadline_count];
-    if (last == client)
-        return;
+    if (last == client) return;
     if (index > 0 && server->deadlines[(index - 1) / 2]->deadline_us > last->deadline_us)
         sift_up(server, index, last);
     else
@@ -74,8 +63,7 @@ static void deadline_remove(struct server *server, struct client *client)
 /* ---- blocking and waking ---------------------------------------------------------------------------------------- */
 
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
-                  void (*expired)(struct client *))
-{
+                  void (*expired)(struct client *)) {
     struct server *server = client->server;
     assert(!client->blocked && (queue || deadline_us != CLOCK_NEVER));
     client->deadline_us = deadline_us;
@@ -89,8 +77,7 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
     client->expired = expired;
     client->queue = queue;
     server->blocked_clients++;
-    if (!queue)
-        return;
+    if (!queue) return;
     client->wait_next = NULL;
     client->wait_previous = queue->tail;
     if (queue->tail)
@@ -101,16 +88,13 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
     queue->length++;
 }
 
-void client_unblock(struct client *client)
-{
-    if (!client->blocked)
-        return;
+void client_unblock(struct client *client) {
+    if (!client->blocked) return;
     struct wait_queue *queue = client->queue;
     client->blocked = false;
     client->server->blocked_clients--;
     deadline_remove(client->server, client);
-    if (!queue)
-        return;
+    if (!queue) return;
     if (client->wait_previous)
         client->wait_previous->wait_next = client->wait_next;
     else
@@ -123,53 +107,43 @@ void client_unblock(struct client *client)
     client->queue = NULL;
 }
 
-void wait_queue_wake(struct server *server, struct wait_queue *queue)
-{
-    if (queue->woken || queue->length == 0)
-        return;
+void wait_queue_wake(struct server *server, struct wait_queue *queue) {
+    if (queue->woken || queue->length == 0) return;
     queue->woken = true;
     queue->next_woken = NULL;
     struct wait_queue **end = &server->woken;
-    while (*end)
-        end = &(*end)->next_woken;
+    while (*end) end = &(*end)->next_woken;
     *end = queue;
 }
 
 /* The wait is answered: what the client sent meanwhile comes next. */
-static void resume(struct client *client)
-{
+static void resume(struct client *client) {
     client_request_done(client);
-    if (client->pending_length > 0)
-        client_make_ready(client);
+    if (client->pending_length > 0) client_make_ready(client);
     client_update_reading(client);
 }
 
-bool client_retry(struct client *client)
-{
+bool client_retry(struct client *client) {
     assert(client->blocked && client->retry);
-    if (!client->retry(client))
-        return false;
+    if (!client->retry(client)) return false;
     client_unblock(client);
     resume(client);
     return true;
 }
 
-void client_expire(struct client *client)
-{
+void client_expire(struct client *client) {
     client_unblock(client);
     client->expired(client);
     resume(client);
 }
 
-void client_interrupt(struct client *client, const char *error)
-{
+void client_interrupt(struct client *client, const char *error) {
     client_unblock(client);
     reply_error(client, "%s", error);
     resume(client);
 }
 
-void wait_queue_expire_all(struct server *server, struct wait_queue *queue)
-{
+void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
     for (struct wait_queue **link = &server->woken; *link; link = &(*link)->next_woken) {
         if (*link == queue) {
             *link = queue->next_woken; /* its owner may be about to free it */
@@ -177,12 +151,10 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue)
         }
     }
     queue->woken = false;
-    while (queue->head)
-        client_expire(queue->head);
+    while (queue->head) client_expire(queue->head);
 }
 
-void server_run_woken(struct server *server)
-{
+void server_run_woken(struct server *server) {
     uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
     while (server->woken) {
         struct wait_queue *queue = server->woken;
@@ -198,8 +170,7 @@ void server_run_woken(struct server *server)
     }
 }
 
-uint64_t server_run_deadlines(struct server *server)
-{
+uint64_t server_run_deadlines(struct server *server) {
     while (server->deadline_count > 0 && server->deadlines[0]->deadline_us <= server->now_us)
         client_expire(server->deadlines[0]);
     return server->deadline_count > 0 ? server->deadlines[0]->deadline_us : CLOCK_NEVER;

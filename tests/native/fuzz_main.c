@@ -28,8 +28,7 @@ static size_t pool_count;
 static struct input current;
 static unsigned long long executions;
 
-static void keep_failing_input(void)
-{
+static void keep_failing_input(void) {
     FILE *file = fopen("crash-input", "wb");
     if (file) {
         fwrite(current.bytes, 1, current.length, file);
@@ -38,37 +37,31 @@ static void keep_failing_input(void)
     fprintf(stderr, "input %llu, of %zu bytes, is kept in ./crash-input\n", executions, current.length);
 }
 
-static void on_abort(int number)
-{
+static void on_abort(int number) {
     keep_failing_input();
     signal(number, SIG_DFL);
 }
 
-static void fill_pool(void)
-{
+static void fill_pool(void) {
     for (size_t i = 0; fuzz_seeds && fuzz_seeds[i] && pool_count < POOL / 2; i++) {
         struct input *input = &pool[pool_count++];
         input->length = strlen(fuzz_seeds[i]);
         memcpy(input->bytes, fuzz_seeds[i], input->length);
     }
-    if (pool_count == 0)
-        pool_count = 1; /* the empty input */
+    if (pool_count == 0) pool_count = 1; /* the empty input */
 }
 
-static void mutate_once(struct input *input, struct random_state *random)
-{
+static void mutate_once(struct input *input, struct random_state *random) {
     static const uint8_t telling[] = {0, '\r', '\n', '*', '$', '-', '0', '1', '9', '"', '\\', 0x7f, 0x80, 0xfe, 0xff};
     size_t at = input->length ? random_below(random, input->length) : 0;
     const struct input *other = &pool[random_below(random, pool_count)];
     size_t piece = 1 + random_below(random, 16);
     switch (random_below(random, 6)) {
     case 0: /* another byte */
-        if (input->length)
-            input->bytes[at] = (uint8_t)random_next(random);
+        if (input->length) input->bytes[at] = (uint8_t)random_next(random);
         break;
     case 1:
-        if (input->length)
-            input->bytes[at] = telling[random_below(random, sizeof telling)];
+        if (input->length) input->bytes[at] = telling[random_below(random, sizeof telling)];
         break;
     case 2: /* one more */
         if (input->length < LONGEST_INPUT) {
@@ -78,14 +71,11 @@ static void mutate_once(struct input *input, struct random_state *random)
         }
         break;
     case 3: /* some fewer */
-        if (piece > input->length - at)
-            piece = input->length - at;
+        if (piece > input->length - at) piece = input->length - at;
         memmove(input->bytes + at, input->bytes + at + piece, input->length - at - piece);
         input->length -= piece;
         break;
-    case 4: /* the end cut off */
-        input->length = at;
-        break;
+    case 4: /* the end cut off */ input->length = at; break;
     case 5: /* another input behind */
         piece = other->length < LONGEST_INPUT - input->length ? other->length : LONGEST_INPUT - input->length;
         memcpy(input->bytes + input->length, other->bytes, piece);
@@ -94,8 +84,7 @@ static void mutate_once(struct input *input, struct random_state *random)
     }
 }
 
-static int run_file(const char *path)
-{
+static int run_file(const char *path) {
     FILE *file = fopen(path, "rb");
     if (!file) {
         perror(path);
@@ -108,21 +97,17 @@ static int run_file(const char *path)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     unsigned long long seconds = 5, seed = 1;
     int files = 0;
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "-max_total_time=%llu", &seconds) == 1 || sscanf(argv[i], "-seed=%llu", &seed) == 1)
             continue;
-        if (run_file(argv[i]) != 0)
-            return 1;
+        if (run_file(argv[i]) != 0) return 1;
         files++;
     }
-    if (files > 0)
-        return 0;
-    if (__sanitizer_set_death_callback)
-        __sanitizer_set_death_callback(keep_failing_input);
+    if (files > 0) return 0;
+    if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(keep_failing_input);
     signal(SIGABRT, on_abort);
     struct random_state random;
     random_seed(&random, seed);
@@ -130,8 +115,7 @@ int main(int argc, char **argv)
     uint64_t until_us = clock_monotonic_us() + seconds * 1000000u;
     while (clock_monotonic_us() < until_us) {
         current = pool[random_below(&random, pool_count)];
-        for (uint64_t i = random_below(&random, 8); i > 0; i--)
-            mutate_once(&current, &random);
+        for (uint64_t i = random_below(&random, 8); i > 0; i--) mutate_once(&current, &random);
         executions++;
         LLVMFuzzerTestOneInput(current.bytes, current.length);
         if (random_below(&random, 16) == 0) {

@@ -31,8 +31,7 @@ const char *const fuzz_seeds[] = {
 };
 
 /* 0xfe b stands for a bulk string too long to be found by mutation: RESP_LARGE_BULK + 96 b bytes. */
-static size_t expand(const uint8_t *data, size_t size, uint8_t *stream)
-{
+static size_t expand(const uint8_t *data, size_t size, uint8_t *stream) {
     size_t length = 0;
     for (size_t i = 0; i < size && length + RESP_LARGE_BULK + 96 * 256 + 32 < LONGEST_STREAM; i++) {
         if (data[i] != 0xfe || i + 1 == size) {
@@ -41,8 +40,7 @@ static size_t expand(const uint8_t *data, size_t size, uint8_t *stream)
         }
         size_t bulk = RESP_LARGE_BULK + 96u * data[++i];
         length += (size_t)sprintf((char *)stream + length, "$%zu\r\n", bulk);
-        for (size_t j = 0; j < bulk; j++)
-            stream[length++] = (uint8_t)(j * 31 + i);
+        for (size_t j = 0; j < bulk; j++) stream[length++] = (uint8_t)(j * 31 + i);
         stream[length++] = '\r';
         stream[length++] = '\n';
     }
@@ -59,22 +57,20 @@ struct run {
     uint32_t slots[SCATTER_BYTES / 32];
 };
 
-static void digest(struct run *run, const void *bytes, size_t length)
-{
+static void digest(struct run *run, const void *bytes, size_t length) {
     const uint8_t *p = bytes;
-    for (size_t i = 0; i < length; i++)
-        run->digest = (run->digest ^ p[i]) * 1099511628211u;
+    for (size_t i = 0; i < length; i++) run->digest = (run->digest ^ p[i]) * 1099511628211u;
     run->digest = (run->digest ^ length) * 1099511628211u;
 }
 
 /* By length, so that every way of feeding decides alike: blob, discarded, or scattered backwards in items of 32 or 2048 bytes. */
 static void land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
-                 struct resp_landing *landing)
-{
+                 struct resp_landing *landing) {
     struct run *run = context;
     assert(index < count && length >= RESP_LARGE_BULK);
     for (uint32_t i = 0; i < index; i++)
-        digest(run, arguments[i].data ? arguments[i].data : (const uint8_t *)"", arguments[i].data ? arguments[i].length : 0);
+        digest(run, arguments[i].data ? arguments[i].data : (const uint8_t *)"",
+               arguments[i].data ? arguments[i].length : 0);
     size_t item_bytes = length % 2048 == 0 ? 2048 : 32;
     if (length % 5 == 0) {
         landing->kind = RESP_LAND_DISCARD;
@@ -82,10 +78,12 @@ static void land(void *context, const struct resp_argument *arguments, uint32_t 
                run->scatter_used + length <= SCATTER_BYTES) {
         uint32_t items = (uint32_t)(length / item_bytes);
         uint32_t *slots = run->slots + run->scatter_used / 32;
-        for (uint32_t i = 0; i < items; i++)
-            slots[i] = length % 7 ? items - 1 - i : i;
-        *landing = (struct resp_landing){
-            .kind = RESP_LAND_SCATTER, .base = run->scatter + run->scatter_used, .stride = item_bytes, .item_bytes = item_bytes, .slots = slots};
+        for (uint32_t i = 0; i < items; i++) slots[i] = length % 7 ? items - 1 - i : i;
+        *landing = (struct resp_landing){.kind = RESP_LAND_SCATTER,
+                                         .base = run->scatter + run->scatter_used,
+                                         .stride = item_bytes,
+                                         .item_bytes = item_bytes,
+                                         .slots = slots};
         run->scattered[run->scattered_count] = run->scatter_used;
         run->scattered_length[run->scattered_count] = length;
         run->scattered_index[run->scattered_count++] = index;
@@ -93,16 +91,14 @@ static void land(void *context, const struct resp_argument *arguments, uint32_t 
     }
 }
 
-static void digest_request(struct run *run, struct resp_parser *parser)
-{
+static void digest_request(struct run *run, struct resp_parser *parser) {
     digest(run, &parser->refusal, sizeof parser->refusal);
     digest(run, &parser->count, sizeof parser->count);
     digest(run, &parser->request_bytes, sizeof parser->request_bytes);
     for (uint32_t i = 0; i < parser->count; i++) {
         const struct resp_argument *argument = &parser->arguments[i];
         digest(run, &argument->length, sizeof argument->length);
-        if (argument->data)
-            digest(run, argument->data, argument->length);
+        if (argument->data) digest(run, argument->data, argument->length);
     }
     for (size_t i = 0; i < run->scattered_count; i++)
         digest(run, run->scatter + run->scattered[i], run->scattered_length[i]);
@@ -111,8 +107,7 @@ static void digest_request(struct run *run, struct resp_parser *parser)
 }
 
 /* Reads to where the parser says, as a socket would. Returns the bytes taken. */
-static size_t read_directly(struct resp_parser *parser, struct random_state *random, const uint8_t *from, size_t left)
-{
+static size_t read_directly(struct resp_parser *parser, struct random_state *random, const uint8_t *from, size_t left) {
     struct iovec vectors[8];
     int count = resp_parser_landing(parser, 1 + random_below(random, 30000), vectors, 1 + (int)random_below(random, 8));
     size_t got = 0;
@@ -121,14 +116,12 @@ static size_t read_directly(struct resp_parser *parser, struct random_state *ran
         memcpy(vectors[i].iov_base, from + got, piece);
         got += piece;
     }
-    if (got > 0)
-        resp_parser_landed(parser, got);
+    if (got > 0) resp_parser_landed(parser, got);
     return got;
 }
 
 /* `random` NULL: all at once. */
-static uint64_t follow(const uint8_t *stream, size_t length, struct random_state *random, struct run *run)
-{
+static uint64_t follow(const uint8_t *stream, size_t length, struct random_state *random, struct run *run) {
     struct resp_parser parser;
     run->digest = 14695981039346656037u;
     run->scattered_count = run->scatter_used = 0;
@@ -162,22 +155,18 @@ static uint64_t follow(const uint8_t *stream, size_t length, struct random_state
     return run->digest;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static uint8_t stream[LONGEST_STREAM];
     static struct run run;
-    if (!run.scatter)
-        run.scatter = memory_map(SCATTER_BYTES);
+    if (!run.scatter) run.scatter = memory_map(SCATTER_BYTES);
     size_t length = expand(data, size, stream);
     size_t held = memory_used_bytes();
     uint64_t whole = follow(stream, length, NULL, &run);
     struct random_state random;
     random_seed(&random, whole ^ size);
     for (int i = 0; i < 3; i++) {
-        if (follow(stream, length, &random, &run) != whole)
-            abort();
+        if (follow(stream, length, &random, &run) != whole) abort();
     }
-    if (memory_used_bytes() != held)
-        abort();
+    if (memory_used_bytes() != held) abort();
     return 0;
 }

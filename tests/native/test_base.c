@@ -10,8 +10,7 @@
 #include "base/text.h"
 #include "check.h"
 
-static void memory_counts_what_is_held(void)
-{
+static void memory_counts_what_is_held(void) {
     size_t before = memory_used_bytes();
     void *a = memory_alloc(1000);
     CHECK(memory_used_bytes() >= before + 1000);
@@ -28,8 +27,7 @@ static void memory_counts_what_is_held(void)
     CHECK(memory_mapped_bytes() == mapped);
 }
 
-static void a_blob_goes_with_its_last_reference(void)
-{
+static void a_blob_goes_with_its_last_reference(void) {
     size_t before = memory_used_bytes();
     struct blob *blob = blob_new(5000);
     CHECK(blob && blob->length == 5000 && blob_retain(blob) == blob);
@@ -41,19 +39,15 @@ static void a_blob_goes_with_its_last_reference(void)
     CHECK(blob_new(SIZE_MAX) == NULL);
 }
 
-static void random_numbers_repeat_by_seed_and_are_uniform(void)
-{
+static void random_numbers_repeat_by_seed_and_are_uniform(void) {
     struct random_state a, b;
     random_seed(&a, 7);
     random_seed(&b, 7);
-    for (int i = 0; i < 100; i++)
-        CHECK(random_next(&a) == random_next(&b));
+    for (int i = 0; i < 100; i++) CHECK(random_next(&a) == random_next(&b));
     uint32_t counts[6] = {0};
-    for (int i = 0; i < 60000; i++)
-        counts[random_below(&a, 6)]++;
+    for (int i = 0; i < 60000; i++) counts[random_below(&a, 6)]++;
     double chi_square = 0;
-    for (int i = 0; i < 6; i++)
-        chi_square += ((double)counts[i] - 10000) * ((double)counts[i] - 10000) / 10000;
+    for (int i = 0; i < 6; i++) chi_square += ((double)counts[i] - 10000) * ((double)counts[i] - 10000) / 10000;
     CHECK(chi_square < 20.5); /* 5 degrees of freedom, p = 0.001; the seed is fixed */
     for (int i = 0; i < 10000; i++) {
         double unit = random_unit(&a);
@@ -64,12 +58,10 @@ static void random_numbers_repeat_by_seed_and_are_uniform(void)
     CHECK(random_entropy() != random_entropy());
 }
 
-static void quantiles_are_within_a_sixteenth(void)
-{
+static void quantiles_are_within_a_sixteenth(void) {
     static struct histogram histogram;
     CHECK(histogram_quantile(&histogram, 0.5) == 0);
-    for (uint64_t value = 1; value <= 100000; value++)
-        histogram_record(&histogram, value);
+    for (uint64_t value = 1; value <= 100000; value++) histogram_record(&histogram, value);
     CHECK(histogram.count == 100000 && histogram.max == 100000);
     const double quantiles[] = {0.01, 0.5, 0.9, 0.99, 0.999};
     for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
@@ -84,11 +76,9 @@ static void quantiles_are_within_a_sixteenth(void)
     CHECK(histogram.count == 0 && histogram_quantile(&histogram, 0.5) == 0);
 }
 
-static void text_grows(void)
-{
+static void text_grows(void) {
     struct text text = {0};
-    for (int i = 0; i < 1000; i++)
-        text_append(&text, "%d,", i);
+    for (int i = 0; i < 1000; i++) text_append(&text, "%d,", i);
     text_append_bytes(&text, "end", 3);
     CHECK(!text.failed && strncmp(text.data, "0,1,2,", 6) == 0);
     CHECK(strcmp(text.data + text.length - 7, "999,end") == 0);
@@ -96,8 +86,7 @@ static void text_grows(void)
     CHECK(text.data == NULL && text.length == 0);
 }
 
-static void write_sample(struct msgpack_writer *writer)
-{
+static void write_sample(struct msgpack_writer *writer) {
     static const char long_text[] = "a string of more than thirty-one bytes, which takes the longer form";
     msgpack_write_map(writer, 3);
     msgpack_write_string(writer, "numbers", 7);
@@ -117,15 +106,15 @@ static void write_sample(struct msgpack_writer *writer)
     msgpack_write_nil(writer);
 }
 
-static void msgpack_reads_what_it_writes(void)
-{
+static void msgpack_reads_what_it_writes(void) {
     struct msgpack_writer writer = {0};
     write_sample(&writer);
     CHECK(!writer.failed);
     struct msgpack_reader reader = {writer.data, writer.data + writer.length};
     struct msgpack_value value;
     CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_MAP && value.count == 3);
-    CHECK(msgpack_read(&reader, &value) && msgpack_string_is(&value, "numbers") && !msgpack_string_is(&value, "number"));
+    CHECK(msgpack_read(&reader, &value) && msgpack_string_is(&value, "numbers") &&
+          !msgpack_string_is(&value, "number"));
     CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_ARRAY && value.count == 9);
     const uint64_t positive[] = {5, 200, 60000, 1u << 31, UINT64_MAX};
     for (int i = 0; i < 5; i++)
@@ -144,8 +133,7 @@ static void msgpack_reads_what_it_writes(void)
     memory_free(writer.data);
 }
 
-static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void)
-{
+static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void) {
     struct msgpack_writer writer = {0};
     write_sample(&writer);
     for (size_t cut = 0; cut < writer.length; cut++) {
@@ -173,8 +161,7 @@ static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void)
     CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_DOUBLE && value.real == 1.0);
 }
 
-int main(void)
-{
+int main(void) {
     RUN(memory_counts_what_is_held);
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);

@@ -10,14 +10,12 @@ static struct resp_limits limits = {
 
 static struct resp_parser parser;
 
-static void begin(resp_land land, void *context)
-{
+static void begin(resp_land land, void *context) {
     resp_parser_init(&parser, &limits, land, context);
 }
 
 /* Feeds all of the text in pieces; the status after the last. */
-static enum resp_status feed(const char *text, size_t length, size_t piece)
-{
+static enum resp_status feed(const char *text, size_t length, size_t piece) {
     enum resp_status status = RESP_NEED_MORE;
     for (size_t at = 0; at < length;) {
         size_t consumed;
@@ -33,29 +31,27 @@ static enum resp_status feed(const char *text, size_t length, size_t piece)
     return status;
 }
 
-static bool argument_equals(uint32_t index, const char *text)
-{
+static bool argument_equals(uint32_t index, const char *text) {
     const struct resp_argument *argument = &parser.arguments[index];
-    return index < parser.count && argument->length == strlen(text) && memcmp(argument->data, text, argument->length) == 0;
+    return index < parser.count && argument->length == strlen(text) &&
+           memcmp(argument->data, text, argument->length) == 0;
 }
 
-static void a_request_may_come_in_any_pieces(void)
-{
+static void a_request_may_come_in_any_pieces(void) {
     static const char request[] = "*4\r\n$3\r\nSET\r\n$3\r\nkey\r\n$0\r\n\r\n$7\r\na\r\nb\r\nc\r\n";
     for (size_t piece = 1; piece <= sizeof request; piece++) {
         begin(NULL, NULL);
         for (int again = 0; again < 3; again++) {
             CHECK(feed(request, sizeof request - 1, piece) == RESP_REQUEST);
-            CHECK(parser.count == 4 && argument_equals(0, "SET") && argument_equals(1, "key") && argument_equals(2, "") &&
-                  argument_equals(3, "a\r\nb\r\nc"));
+            CHECK(parser.count == 4 && argument_equals(0, "SET") && argument_equals(1, "key") &&
+                  argument_equals(2, "") && argument_equals(3, "a\r\nb\r\nc"));
             resp_parser_next(&parser);
         }
         resp_parser_free(&parser);
     }
 }
 
-static void arguments_stay_valid_while_the_arena_grows(void)
-{
+static void arguments_stay_valid_while_the_arena_grows(void) {
     static char message[300000];
     size_t length = (size_t)sprintf(message, "*500\r\n");
     for (int i = 0; i < 500; i++) {
@@ -68,16 +64,14 @@ static void arguments_stay_valid_while_the_arena_grows(void)
     CHECK(feed(message, length, 777) == RESP_REQUEST && parser.count == 500);
     for (uint32_t i = 0; i < 500; i++) {
         CHECK(parser.arguments[i].length == i);
-        for (uint32_t j = 0; j < i; j++)
-            CHECK(parser.arguments[i].data[j] == 'a' + i % 26);
+        for (uint32_t j = 0; j < i; j++) CHECK(parser.arguments[i].data[j] == 'a' + i % 26);
     }
     resp_parser_next(&parser);
     CHECK(resp_parser_held_bytes(&parser) < 10000); /* a large request's memory is given back */
     resp_parser_free(&parser);
 }
 
-static void inline_commands_are_split_as_redis_splits_them(void)
-{
+static void inline_commands_are_split_as_redis_splits_them(void) {
     static const struct {
         const char *line;
         uint32_t count;
@@ -101,8 +95,7 @@ static void inline_commands_are_split_as_redis_splits_them(void)
     }
 }
 
-static void empty_requests_are_passed_over(void)
-{
+static void empty_requests_are_passed_over(void) {
     static const char stream[] = "\r\n*0\r\n*-1\r\n   \r\n*1\r\n$4\r\nPING\r\n";
     begin(NULL, NULL);
     CHECK(feed(stream, sizeof stream - 1, 3) == RESP_REQUEST);
@@ -110,8 +103,7 @@ static void empty_requests_are_passed_over(void)
     resp_parser_free(&parser);
 }
 
-static void malformed_requests_are_named(void)
-{
+static void malformed_requests_are_named(void) {
     static const struct {
         const char *stream, *error;
     } cases[] = {
@@ -150,8 +142,7 @@ static void malformed_requests_are_named(void)
     resp_parser_free(&parser);
 }
 
-static void announced_sizes_cost_nothing_until_they_come(void)
-{
+static void announced_sizes_cost_nothing_until_they_come(void) {
     size_t before = memory_used_bytes();
     begin(NULL, NULL);
     CHECK(feed("*1000\r\n", 7, 7) == RESP_NEED_MORE);
@@ -168,8 +159,7 @@ struct landing_plan {
 };
 
 static void land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
-                 struct resp_landing *landing)
-{
+                 struct resp_landing *landing) {
     struct landing_plan *plan = context;
     CHECK(landing->kind == RESP_LAND_BLOB);
     CHECK(arguments[0].length == 3 && memcmp(arguments[0].data, "ADD", 3) == 0);
@@ -186,10 +176,8 @@ static char large_request[LARGE + 100];
 static size_t large_request_length;
 static uint8_t large_value[LARGE];
 
-static void make_large_request(void)
-{
-    for (size_t i = 0; i < LARGE; i++)
-        large_value[i] = (uint8_t)(i * 7 + i / 256);
+static void make_large_request(void) {
+    for (size_t i = 0; i < LARGE; i++) large_value[i] = (uint8_t)(i * 7 + i / 256);
     large_request_length = (size_t)sprintf(large_request, "*3\r\n$3\r\nADD\r\n$%u\r\n", LARGE);
     memcpy(large_request + large_request_length, large_value, LARGE);
     large_request_length += LARGE;
@@ -197,8 +185,7 @@ static void make_large_request(void)
 }
 
 /* As a socket would be read: to where the parser says, at most `piece` bytes at a time. */
-static enum resp_status feed_directly(size_t piece)
-{
+static enum resp_status feed_directly(size_t piece) {
     enum resp_status status = RESP_NEED_MORE;
     for (size_t at = 0; at < large_request_length;) {
         size_t left = large_request_length - at < piece ? large_request_length - at : piece;
@@ -210,8 +197,7 @@ static enum resp_status feed_directly(size_t piece)
             got += vectors[i].iov_len;
         }
         CHECK(got <= left);
-        if (got > 0)
-            resp_parser_landed(&parser, got);
+        if (got > 0) resp_parser_landed(&parser, got);
         at += got;
         size_t consumed;
         status = resp_parser_feed(&parser, (const uint8_t *)large_request + at, got > 0 ? 0 : left, &consumed);
@@ -220,15 +206,15 @@ static enum resp_status feed_directly(size_t piece)
     return status;
 }
 
-static void a_large_argument_lands_in_a_blob(void)
-{
+static void a_large_argument_lands_in_a_blob(void) {
     size_t before = memory_used_bytes();
     for (int way = 0; way < 2; way++) {
         begin(NULL, NULL);
         enum resp_status status = way == 0 ? feed(large_request, large_request_length, 999) : feed_directly(999);
         CHECK(status == RESP_REQUEST && parser.count == 3 && argument_equals(2, "end"));
         struct blob *blob = parser.arguments[1].blob;
-        CHECK(blob && blob->length == LARGE && memcmp(blob->data, large_value, LARGE) == 0 && !parser.arguments[0].blob);
+        CHECK(blob && blob->length == LARGE && memcmp(blob->data, large_value, LARGE) == 0 &&
+              !parser.arguments[0].blob);
         blob_retain(blob);
         resp_parser_next(&parser);
         CHECK(memcmp(blob->data, large_value, LARGE) == 0); /* kept by whoever retains it */
@@ -238,8 +224,7 @@ static void a_large_argument_lands_in_a_blob(void)
     CHECK(memory_used_bytes() == before);
 }
 
-static void a_large_argument_is_scattered_over_slots(void)
-{
+static void a_large_argument_is_scattered_over_slots(void) {
     static const size_t item_sizes[] = {16, 2048, 4096};
     static uint8_t storage[8 * LARGE];
     static uint32_t slots[LARGE / 16];
@@ -250,10 +235,14 @@ static void a_large_argument_is_scattered_over_slots(void)
                 for (uint32_t i = 0; i < items; i++) /* the first half in order, the second backwards */
                     slots[i] = i < items / 2 ? i : (uint32_t)(items - 1 - (i - items / 2));
                 memset(storage, 0, sizeof storage);
-                struct landing_plan plan = {
-                    .landing = {.kind = RESP_LAND_SCATTER, .base = storage, .stride = stride, .item_bytes = item, .slots = slots}};
+                struct landing_plan plan = {.landing = {.kind = RESP_LAND_SCATTER,
+                                                        .base = storage,
+                                                        .stride = stride,
+                                                        .item_bytes = item,
+                                                        .slots = slots}};
                 begin(land, &plan);
-                CHECK((way == 0 ? feed(large_request, large_request_length, 1013) : feed_directly(5000)) == RESP_REQUEST);
+                CHECK((way == 0 ? feed(large_request, large_request_length, 1013) : feed_directly(5000)) ==
+                      RESP_REQUEST);
                 CHECK(plan.asked == 1 && plan.index == 1 && plan.count == 3 && plan.length == LARGE);
                 CHECK(parser.count == 3 && !parser.arguments[1].data && !parser.arguments[1].blob &&
                       parser.arguments[1].length == LARGE && argument_equals(2, "end"));
@@ -265,21 +254,20 @@ static void a_large_argument_is_scattered_over_slots(void)
     }
 }
 
-static void a_discarded_argument_keeps_the_stream_in_step(void)
-{
+static void a_discarded_argument_keeps_the_stream_in_step(void) {
     size_t before = memory_used_bytes();
     struct landing_plan plan = {.landing = {.kind = RESP_LAND_DISCARD}};
     begin(land, &plan);
     CHECK(feed_directly(70000) == RESP_REQUEST);
-    CHECK(parser.count == 3 && !parser.arguments[1].data && parser.arguments[1].length == LARGE && argument_equals(2, "end"));
+    CHECK(parser.count == 3 && !parser.arguments[1].data && parser.arguments[1].length == LARGE &&
+          argument_equals(2, "end"));
     resp_parser_next(&parser);
     CHECK(feed("*1\r\n$4\r\nPING\r\n", 14, 14) == RESP_REQUEST && argument_equals(0, "PING"));
     resp_parser_free(&parser);
     CHECK(memory_used_bytes() == before);
 }
 
-static void a_request_beyond_the_limit_is_followed_but_not_kept(void)
-{
+static void a_request_beyond_the_limit_is_followed_but_not_kept(void) {
     struct resp_limits small = limits;
     small.max_request_bytes = 1000;
     resp_parser_init(&parser, &small, NULL, NULL);
@@ -288,12 +276,12 @@ static void a_request_beyond_the_limit_is_followed_but_not_kept(void)
     CHECK(parser.refusal == RESP_REQUEST_TOO_LARGE && parser.request_bytes == LARGE + 6);
     CHECK(memory_used_bytes() < before + 2000);
     resp_parser_next(&parser);
-    CHECK(feed("*1\r\n$4\r\nPING\r\n", 14, 14) == RESP_REQUEST && parser.refusal == RESP_ACCEPTED && argument_equals(0, "PING"));
+    CHECK(feed("*1\r\n$4\r\nPING\r\n", 14, 14) == RESP_REQUEST && parser.refusal == RESP_ACCEPTED &&
+          argument_equals(0, "PING"));
     resp_parser_free(&parser);
 }
 
-static void freeing_midway_releases_everything(void)
-{
+static void freeing_midway_releases_everything(void) {
     size_t before = memory_used_bytes();
     for (size_t cut = 0; cut < large_request_length; cut += 37) {
         begin(NULL, NULL);
@@ -303,8 +291,7 @@ static void freeing_midway_releases_everything(void)
     }
 }
 
-int main(void)
-{
+int main(void) {
     make_large_request();
     RUN(a_request_may_come_in_any_pieces);
     RUN(arguments_stay_valid_while_the_arena_grows);

@@ -17,24 +17,20 @@ static struct transport *transport;
 
 /* ---- the stage ---------------------------------------------------------------------------------------------------- */
 
-static void open_server(bool hold_writes, void (*configure)(struct server_config *config))
-{
+static void open_server(bool hold_writes, void (*configure)(struct server_config *config)) {
     struct server_config config;
     struct error error;
     server_config_defaults(&config);
-    if (configure)
-        configure(&config);
+    if (configure) configure(&config);
     server = server_new(&config, &error);
     CHECK(server);
     transport = transport_memory_new(server_events(server));
     CHECK(transport && server_add_transport(server, transport, &error) == 0);
-    if (hold_writes)
-        transport_memory_hold_writes(transport);
+    if (hold_writes) transport_memory_hold_writes(transport);
 }
 
 /* Turns until nothing happens any more. */
-static void settle(void)
-{
+static void settle(void) {
     int quiet = 0;
     for (int turns = 0; quiet < 2; turns++) {
         CHECK(turns < 1000000);
@@ -43,83 +39,74 @@ static void settle(void)
     }
 }
 
-static void close_server(void)
-{
+static void close_server(void) {
     server_free(server);
     server = NULL;
 }
 
-static struct memory_peer *connect_peer(void)
-{
+static struct memory_peer *connect_peer(void) {
     struct memory_peer *peer = memory_peer_connect(transport);
     CHECK(peer);
     return peer;
 }
 
-static bool received(struct memory_peer *peer, const char *expected)
-{
+static bool received(struct memory_peer *peer, const char *expected) {
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
     bool equal = length == strlen(expected) && (length == 0 || memcmp(bytes, expected, length) == 0);
     if (!equal)
-        fprintf(stderr, "expected %s\nreceived %.*s\n", expected, (int)(length < 2000 ? length : 2000), (const char *)bytes);
+        fprintf(stderr, "expected %s\nreceived %.*s\n", expected, (int)(length < 2000 ? length : 2000),
+                (const char *)bytes);
     memory_peer_forget_received(peer);
     return equal;
 }
 
-static bool received_prefix(struct memory_peer *peer, const char *expected)
-{
+static bool received_prefix(struct memory_peer *peer, const char *expected) {
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
     bool equal = length > 0 && length >= strlen(expected) && memcmp(bytes, expected, strlen(expected)) == 0;
     if (!equal)
-        fprintf(stderr, "expected %s…\nreceived %.*s\n", expected, (int)(length < 2000 ? length : 2000), (const char *)bytes);
+        fprintf(stderr, "expected %s…\nreceived %.*s\n", expected, (int)(length < 2000 ? length : 2000),
+                (const char *)bytes);
     memory_peer_forget_received(peer);
     return equal;
 }
 
-static bool has_received(struct memory_peer *peer, const char *expected)
-{
+static bool has_received(struct memory_peer *peer, const char *expected) {
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
     return length > 0 && memmem(bytes, length, expected, strlen(expected));
 }
 
-static void say(struct memory_peer *peer, const char *text)
-{
+static void say(struct memory_peer *peer, const char *text) {
     memory_peer_send(peer, text, strlen(text));
 }
 
-static bool answers(struct memory_peer *peer, const char *request, const char *reply)
-{
+static bool answers(struct memory_peer *peer, const char *request, const char *reply) {
     say(peer, request);
     settle();
     return received(peer, reply);
 }
 
-static void send_arguments(struct memory_peer *peer, int count)
-{
+static void send_arguments(struct memory_peer *peer, int count) {
     char head[32];
     memory_peer_send(peer, head, (size_t)sprintf(head, "*%d\r\n", count));
 }
 
-static void send_bulk(struct memory_peer *peer, const void *bytes, size_t length)
-{
+static void send_bulk(struct memory_peer *peer, const void *bytes, size_t length) {
     char head[32];
     memory_peer_send(peer, head, (size_t)sprintf(head, "$%zu\r\n", length));
     memory_peer_send(peer, bytes, length);
     memory_peer_send(peer, "\r\n", 2);
 }
 
-static void send_word(struct memory_peer *peer, const char *word)
-{
+static void send_word(struct memory_peer *peer, const char *word) {
     send_bulk(peer, word, strlen(word));
 }
 
 /* ---- plain commands ------------------------------------------------------------------------------------------------ */
 
-static void commands_are_answered_in_order_however_cut(void)
-{
+static void commands_are_answered_in_order_however_cut(void) {
     open_server(false, NULL);
     for (size_t piece = 1; piece < 40; piece += 3) {
         struct memory_peer *peer = connect_peer();
@@ -131,8 +118,7 @@ static void commands_are_answered_in_order_however_cut(void)
     close_server();
 }
 
-static void a_reply_survives_partial_writes(void)
-{
+static void a_reply_survives_partial_writes(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     memory_peer_open_window(peer, 0);
@@ -146,12 +132,12 @@ static void a_reply_survives_partial_writes(void)
     close_server();
 }
 
-static void unknown_and_wrong_commands_are_refused_as_redis_refuses_them(void)
-{
+static void unknown_and_wrong_commands_are_refused_as_redis_refuses_them(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     CHECK(answers(peer, "FOO bar 'a b'\r\n", "-ERR unknown command 'FOO', with args beginning with: 'bar' 'a b' \r\n"));
-    CHECK(answers(peer, "*2\r\n$4\r\nf\r\no\r\n$1\r\n\n\r\n", "-ERR unknown command 'f  o', with args beginning with: ' ' \r\n"));
+    CHECK(answers(peer, "*2\r\n$4\r\nf\r\no\r\n$1\r\n\n\r\n",
+                  "-ERR unknown command 'f  o', with args beginning with: ' ' \r\n"));
     CHECK(answers(peer, "ECHO\r\n", "-ERR wrong number of arguments for 'echo' command\r\n"));
     CHECK(answers(peer, "CLIENT MAINT_NOTIFICATIONS ON\r\n",
                   "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n"));
@@ -169,8 +155,7 @@ static void unknown_and_wrong_commands_are_refused_as_redis_refuses_them(void)
     close_server();
 }
 
-static void a_malformed_stream_is_answered_and_closed(void)
-{
+static void a_malformed_stream_is_answered_and_closed(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     say(peer, "PING\r\n*1\r\n+PING\r\nPING\r\n");
@@ -184,11 +169,11 @@ static void a_malformed_stream_is_answered_and_closed(void)
     close_server();
 }
 
-static void hello_changes_the_protocol(void)
-{
+static void hello_changes_the_protocol(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
-    say(peer, "HELLO 3 SETNAME me\r\nCLIENT GETNAME\r\nGET nothing\r\nHELLO 4\r\nHELLO 2\r\nGET nothing\r\nRESET\r\nCLIENT GETNAME\r\n");
+    say(peer, "HELLO 3 SETNAME me\r\nCLIENT GETNAME\r\nGET nothing\r\nHELLO 4\r\nHELLO 2\r\nGET "
+              "nothing\r\nRESET\r\nCLIENT GETNAME\r\n");
     settle();
     CHECK(has_received(peer, "%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n"));
     CHECK(has_received(peer, "$2\r\nme\r\n_\r\n-NOPROTO unsupported protocol version\r\n*14\r\n"));
@@ -196,19 +181,18 @@ static void hello_changes_the_protocol(void)
     close_server();
 }
 
-static void with_password(struct server_config *config)
-{
+static void with_password(struct server_config *config) {
     strcpy(config->requirepass, "secret");
 }
 
-static void strangers_get_little(void)
-{
+static void strangers_get_little(void) {
     open_server(false, with_password);
     struct memory_peer *peer = connect_peer();
     CHECK(answers(peer, "GET a\r\n", "-NOAUTH Authentication required.\r\n"));
     CHECK(answers(peer, "AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n"));
     CHECK(answers(peer, "AUTH secre\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n"));
-    CHECK(answers(peer, "*11\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n") && memory_peer_is_closed(peer));
+    CHECK(answers(peer, "*11\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n") &&
+          memory_peer_is_closed(peer));
     peer = connect_peer();
     CHECK(answers(peer, "*2\r\n$4\r\nAUTH\r\n$16385\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n"));
     CHECK(memory_peer_is_closed(peer));
@@ -224,8 +208,7 @@ static void strangers_get_little(void)
     close_server();
 }
 
-static void client_reply_mutes(void)
-{
+static void client_reply_mutes(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     CHECK(answers(peer, "CLIENT REPLY SKIP\r\nPING skipped\r\nPING\r\n", "+PONG\r\n"));
@@ -236,8 +219,7 @@ static void client_reply_mutes(void)
     close_server();
 }
 
-static void a_finished_peer_still_gets_its_replies(void)
-{
+static void a_finished_peer_still_gets_its_replies(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     say(peer, "PING\r\nPING\r\n*1\r\n$4\r\nPI");
@@ -251,13 +233,11 @@ static void a_finished_peer_still_gets_its_replies(void)
     close_server();
 }
 
-static void few_clients(struct server_config *config)
-{
+static void few_clients(struct server_config *config) {
     config->maxclients = 2;
 }
 
-static void more_clients_than_allowed_are_refused(void)
-{
+static void more_clients_than_allowed_are_refused(void) {
     open_server(false, few_clients);
     struct memory_peer *peer = connect_peer();
     connect_peer();
@@ -277,14 +257,11 @@ static char large_value[LARGE];
 static char large_reply[LARGE + 32];
 static size_t large_reply_length;
 
-static void make_large_value(void)
-{
-    for (size_t i = 0; i < LARGE; i++)
-        large_value[i] = (char)('a' + i % 23);
+static void make_large_value(void) {
+    for (size_t i = 0; i < LARGE; i++) large_value[i] = (char)('a' + i % 23);
 }
 
-static void store_large(struct memory_peer *peer)
-{
+static void store_large(struct memory_peer *peer) {
     make_large_value();
     large_reply_length = (size_t)sprintf(large_reply, "$%u\r\n", LARGE);
     memcpy(large_reply + large_reply_length, large_value, LARGE);
@@ -299,25 +276,20 @@ static void store_large(struct memory_peer *peer)
     CHECK(received(peer, "+OK\r\n"));
 }
 
-static bool is_large_replies(const uint8_t *bytes, size_t length, size_t count)
-{
-    if (length != count * large_reply_length)
-        return false;
+static bool is_large_replies(const uint8_t *bytes, size_t length, size_t count) {
+    if (length != count * large_reply_length) return false;
     for (size_t i = 0; i < count; i++) {
-        if (memcmp(bytes + i * large_reply_length, large_reply, large_reply_length) != 0)
-            return false;
+        if (memcmp(bytes + i * large_reply_length, large_reply, large_reply_length) != 0) return false;
     }
     return true;
 }
 
-static void a_client_that_does_not_read_runs_nothing_more(void)
-{
+static void a_client_that_does_not_read_runs_nothing_more(void) {
     open_server(false, NULL);
     struct memory_peer *slow = connect_peer(), *other = connect_peer();
     store_large(slow);
     memory_peer_open_window(slow, 0);
-    for (int i = 0; i < 100; i++)
-        say(slow, "GET large\r\n");
+    for (int i = 0; i < 100; i++) say(slow, "GET large\r\n");
     settle();
     struct client *client = server->clients.head;
     CHECK(client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES);
@@ -340,8 +312,7 @@ static void a_client_that_does_not_read_runs_nothing_more(void)
     close_server();
 }
 
-static void a_reply_larger_than_the_limit_closes_the_client(void)
-{
+static void a_reply_larger_than_the_limit_closes_the_client(void) {
     open_server(false, NULL);
     server->config.client_output_limit_bytes = 1 << 20;
     struct memory_peer *peer = connect_peer();
@@ -352,15 +323,13 @@ static void a_reply_larger_than_the_limit_closes_the_client(void)
     send_bulk(peer, value, sizeof value);
     send_arguments(peer, 301);
     send_word(peer, "MGET");
-    for (int i = 0; i < 300; i++)
-        send_word(peer, "k");
+    for (int i = 0; i < 300; i++) send_word(peer, "k");
     settle();
     CHECK(memory_peer_is_closed(peer) && server->stats.output_limit_closes == 1 && server->clients.count == 0);
     close_server();
 }
 
-static void replies_stay_until_the_transport_releases_them(void)
-{
+static void replies_stay_until_the_transport_releases_them(void) {
     open_server(true, NULL);
     struct memory_peer *peer = connect_peer();
     send_arguments(peer, 3);
@@ -389,8 +358,7 @@ static void replies_stay_until_the_transport_releases_them(void)
     close_server();
 }
 
-static void requests_beyond_the_limit_are_refused_in_step(void)
-{
+static void requests_beyond_the_limit_are_refused_in_step(void) {
     open_server(false, NULL);
     server->limits.max_request_bytes = 100000;
     server->config.max_request_bytes = 100000;
@@ -420,8 +388,7 @@ static void requests_beyond_the_limit_are_refused_in_step(void)
 
 #define OBSERVATION 4096u
 
-static void send_create_table(struct memory_peer *peer)
-{
+static void send_create_table(struct memory_peer *peer) {
     struct msgpack_writer spec = {0};
     msgpack_write_map(&spec, 4);
     msgpack_write_string(&spec, "capacity", 8);
@@ -448,20 +415,17 @@ static void send_create_table(struct memory_peer *peer)
     memory_free(spec.data);
 }
 
-static void create_table(struct memory_peer *peer)
-{
+static void create_table(struct memory_peer *peer) {
     send_create_table(peer);
     settle();
     CHECK(received(peer, "+OK\r\n"));
 }
 
 /* An ADD of n items, of which only the first `bytes` of the column are sent (all: the whole request). */
-static void send_add(struct memory_peer *peer, uint32_t n, size_t bytes)
-{
+static void send_add(struct memory_peer *peer, uint32_t n, size_t bytes) {
     static uint8_t column[64 * OBSERVATION];
     char text[32];
-    for (size_t i = 0; i < sizeof column; i++)
-        column[i] = (uint8_t)(i / OBSERVATION);
+    for (size_t i = 0; i < sizeof column; i++) column[i] = (uint8_t)(i / OBSERVATION);
     send_arguments(peer, 8);
     send_word(peer, "REPLAY.ADD");
     send_word(peer, "t");
@@ -479,8 +443,7 @@ static void send_add(struct memory_peer *peer, uint32_t n, size_t bytes)
     memory_peer_send(peer, column, bytes);
 }
 
-static void add(struct memory_peer *peer, uint32_t n)
-{
+static void add(struct memory_peer *peer, uint32_t n) {
     char head[32];
     send_add(peer, n, n * OBSERVATION);
     settle();
@@ -488,15 +451,13 @@ static void add(struct memory_peer *peer, uint32_t n)
     CHECK(received_prefix(peer, head));
 }
 
-static void release_all(struct memory_peer *peer)
-{
+static void release_all(struct memory_peer *peer) {
     memory_peer_release(peer, memory_peer_held(peer));
     settle();
 }
 
 /* A field of the reply to REPLAY.INFO that was received. */
-static uint64_t info_field(struct memory_peer *peer, const char *name)
-{
+static uint64_t info_field(struct memory_peer *peer, const char *name) {
     char pattern[64];
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
@@ -508,15 +469,13 @@ static uint64_t info_field(struct memory_peer *peer, const char *name)
     return value;
 }
 
-static uint64_t table_field(struct memory_peer *peer, const char *name)
-{
+static uint64_t table_field(struct memory_peer *peer, const char *name) {
     say(peer, "REPLAY.INFO t\r\n");
     settle();
     return info_field(peer, name);
 }
 
-static void blocked_clients_are_served_in_turn(void)
-{
+static void blocked_clients_are_served_in_turn(void) {
     open_server(false, NULL);
     struct memory_peer *pusher = connect_peer();
     create_table(pusher);
@@ -545,8 +504,7 @@ static void blocked_clients_are_served_in_turn(void)
     close_server();
 }
 
-static void a_wait_ends_at_its_deadline_with_the_reason(void)
-{
+static void a_wait_ends_at_its_deadline_with_the_reason(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer(), *other = connect_peer();
     create_table(peer);
@@ -575,8 +533,7 @@ static void a_wait_ends_at_its_deadline_with_the_reason(void)
     close_server();
 }
 
-static void deadlines_come_in_order(void)
-{
+static void deadlines_come_in_order(void) {
     open_server(false, NULL);
     struct memory_peer *peers[40];
     for (int i = 0; i < 40; i++) {
@@ -587,8 +544,7 @@ static void deadlines_come_in_order(void)
     }
     settle();
     CHECK(server->deadline_count == 40);
-    for (int i = 0; i < 40; i += 3)
-        memory_peer_vanish(peers[i]);
+    for (int i = 0; i < 40; i += 3) memory_peer_vanish(peers[i]);
     settle();
     CHECK(server->deadline_count == 26);
     uint64_t last_us = 0;
@@ -603,8 +559,7 @@ static void deadlines_come_in_order(void)
     close_server();
 }
 
-static void whoever_vanishes_in_mid_request_gives_its_reservation_back(void)
-{
+static void whoever_vanishes_in_mid_request_gives_its_reservation_back(void) {
     open_server(false, NULL);
     struct memory_peer *watcher = connect_peer();
     create_table(watcher);
@@ -632,8 +587,7 @@ static void whoever_vanishes_in_mid_request_gives_its_reservation_back(void)
     close_server();
 }
 
-static void a_refused_add_keeps_the_connection_in_step(void)
-{
+static void a_refused_add_keeps_the_connection_in_step(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     create_table(peer);
@@ -660,21 +614,18 @@ static void a_refused_add_keeps_the_connection_in_step(void)
 }
 
 /* The observations of a reply to REPLAY.SAMPLE t 32, each of which is one value throughout. */
-static void check_observations(struct memory_peer *peer)
-{
+static void check_observations(struct memory_peer *peer) {
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
     CHECK(length > 32 * OBSERVATION);
     const uint8_t *column = bytes + length - 2 - 32 * OBSERVATION;
     for (uint32_t i = 0; i < 32; i++) {
-        for (uint32_t j = 1; j < OBSERVATION; j++)
-            CHECK(column[i * OBSERVATION + j] == column[i * OBSERVATION]);
+        for (uint32_t j = 1; j < OBSERVATION; j++) CHECK(column[i * OBSERVATION + j] == column[i * OBSERVATION]);
     }
     memory_peer_forget_received(peer);
 }
 
-static void sampled_items_are_pinned_until_their_bytes_are_sent(void)
-{
+static void sampled_items_are_pinned_until_their_bytes_are_sent(void) {
     open_server(false, NULL);
     struct memory_peer *watcher = connect_peer(), *peer = connect_peer();
     create_table(watcher);
@@ -700,8 +651,7 @@ static void sampled_items_are_pinned_until_their_bytes_are_sent(void)
     close_server();
 }
 
-static void sampled_items_are_pinned_until_the_transport_releases_them(void)
-{
+static void sampled_items_are_pinned_until_the_transport_releases_them(void) {
     open_server(true, NULL);
     struct memory_peer *peer = connect_peer();
     struct memory_peer *watcher = connect_peer();
@@ -735,8 +685,7 @@ static void sampled_items_are_pinned_until_the_transport_releases_them(void)
     close_server();
 }
 
-static void stopping_answers_who_waits_and_lets_go(void)
-{
+static void stopping_answers_who_waits_and_lets_go(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer(), *idle = connect_peer(), *slow = connect_peer();
     create_table(peer);
@@ -749,13 +698,13 @@ static void stopping_answers_who_waits_and_lets_go(void)
     /* The slow one never reads: the stop does not wait for it longer than its bound. */
     server_step(server);
     server_run(server);
-    CHECK(server->stopping && memory_peer_is_closed(idle) && memory_peer_is_closed(peer) && !memory_peer_is_closed(slow));
+    CHECK(server->stopping && memory_peer_is_closed(idle) && memory_peer_is_closed(peer) &&
+          !memory_peer_is_closed(slow));
     CHECK(received_prefix(peer, "-TIMEOUT ") && server->clients.count == 1);
     close_server();
 }
 
-int main(void)
-{
+int main(void) {
     size_t before = memory_used_bytes();
     RUN(commands_are_answered_in_order_however_cut);
     RUN(a_reply_survives_partial_writes);
