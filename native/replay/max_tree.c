@@ -1,8 +1,7 @@
 /* max_tree: maxima over a wide_tree. */
 #include "replay/max_tree.h"
 
-static inline double node_maximum(const double *node)
-{
+static inline double node_maximum(const double *node) {
     double maximum = node[0];
     for (uint32_t i = 1; i < WIDE_TREE_FANOUT; i++) {
         maximum = node[i] > maximum ? node[i] : maximum;
@@ -10,23 +9,19 @@ static inline double node_maximum(const double *node)
     return maximum;
 }
 
-int max_tree_init(struct max_tree *max_tree, uint32_t leaves)
-{
+int max_tree_init(struct max_tree *max_tree, uint32_t leaves) {
     return wide_tree_init(&max_tree->tree, leaves);
 }
 
-void max_tree_free(struct max_tree *max_tree)
-{
+void max_tree_free(struct max_tree *max_tree) {
     wide_tree_free(&max_tree->tree);
 }
 
-void max_tree_repair(struct max_tree *max_tree)
-{
+void max_tree_repair(struct max_tree *max_tree) {
     wide_tree_repair(&max_tree->tree, node_maximum);
 }
 
-double max_tree_maximum(const struct max_tree *max_tree)
-{
+double max_tree_maximum(const struct max_tree *max_tree) {
     const struct wide_tree *tree = &max_tree->tree;
     return node_maximum(tree->level[tree->depth - 1]);
 }

@@ -4,14 +4,12 @@
 #include <inttypes.h>
 #include <string.h>
 
-void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *config)
-{
+void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *config) {
     memset(limiter, 0, sizeof *limiter);
     rate_limiter_configure(limiter, config);
 }
 
-void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config)
-{
+void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config) {
     limiter->kind = config->limiter;
     limiter->min_size_to_sample = config->min_size_to_sample;
     limiter->samples_per_insert = config->samples_per_insert;
@@ -19,60 +17,59 @@ void rate_limiter_configure(struct rate_limiter *limiter, const struct table_con
     limiter->queue_size = config->queue_size;
 }
 
-void rate_limiter_reset(struct rate_limiter *limiter)
-{
+void rate_limiter_reset(struct rate_limiter *limiter) {
     limiter->inserts = limiter->samples = 0;
 }
 
 /* How far inserts run ahead of samples, in samples; held within error_buffer of samples_per_insert * min_size_to_sample. */
-static double lead(const struct rate_limiter *limiter)
-{
+static double lead(const struct rate_limiter *limiter) {
     return (double)limiter->inserts * limiter->samples_per_insert - (double)limiter->samples;
 }
 
-static double lead_target(const struct rate_limiter *limiter)
-{
+static double lead_target(const struct rate_limiter *limiter) {
     return limiter->samples_per_insert * (double)limiter->min_size_to_sample;
 }
 
 /* Counted by size, not by inserts: where items were deleted, adds must be able to bring the table back to min_size_to_sample,
  * or both sides would wait for ever. */
-static int ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error)
-{
+static int ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     double samples = (double)n * limiter->samples_per_insert;
-    if (size + n <= limiter->min_size_to_sample || lead(limiter) + samples <= lead_target(limiter) + limiter->error_buffer) {
+    if (size + n <= limiter->min_size_to_sample ||
+        lead(limiter) + samples <= lead_target(limiter) + limiter->error_buffer) {
         return 0;
     }
     if (samples > 2 * limiter->error_buffer) {
-        return error_set(error, ERROR_LIMIT, "rate limiter: adding %" PRIu64 " items at once is worth %g samples, more than twice "
+        return error_set(error, ERROR_LIMIT,
+                         "rate limiter: adding %" PRIu64 " items at once is worth %g samples, more than twice "
                          "error_buffer = %g, and can never pass; add fewer at once or enlarge error_buffer",
                          n, samples, limiter->error_buffer);
     }
-    return error_set(error, ERROR_TIMEOUT, "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
-                     " sampled, samples_per_insert = %g, error_buffer = %g", n, limiter->inserts, limiter->samples,
-                     limiter->samples_per_insert, limiter->error_buffer);
+    return error_set(error, ERROR_TIMEOUT,
+                     "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
+                     " sampled, samples_per_insert = %g, error_buffer = %g",
+                     n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
 }
 
-static bool ratio_allows_sample(const struct rate_limiter *limiter, uint64_t n)
-{
+static bool ratio_allows_sample(const struct rate_limiter *limiter, uint64_t n) {
     return lead(limiter) - (double)n >= lead_target(limiter) - limiter->error_buffer;
 }
 
-int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error)
-{
+int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     switch (limiter->kind) {
-    case LIMITER_MIN_SIZE:
-        return 0;
-    case LIMITER_SAMPLE_TO_INSERT_RATIO:
-        return ratio_can_add(limiter, size, n, error);
+    case LIMITER_MIN_SIZE: return 0;
+    case LIMITER_SAMPLE_TO_INSERT_RATIO: return ratio_can_add(limiter, size, n, error);
     case LIMITER_QUEUE:
         if (n > limiter->queue_size) {
-            return error_set(error, ERROR_LIMIT, "rate limiter: %" PRIu64 " items at once never fit a queue of %" PRIu64
-                             "; add fewer at once", n, limiter->queue_size);
+            return error_set(error, ERROR_LIMIT,
+                             "rate limiter: %" PRIu64 " items at once never fit a queue of %" PRIu64
+                             "; add fewer at once",
+                             n, limiter->queue_size);
         }
         if (size + n > limiter->queue_size) {
-            return error_set(error, ERROR_TIMEOUT, "rate limiter: adding %" PRIu64 " items waits for room: the queue holds %" PRIu64
-                             " of %" PRIu64, n, size, limiter->queue_size);
+            return error_set(error, ERROR_TIMEOUT,
+                             "rate limiter: adding %" PRIu64 " items waits for room: the queue holds %" PRIu64
+                             " of %" PRIu64,
+                             n, size, limiter->queue_size);
         }
         return 0;
     }
@@ -80,37 +77,42 @@ int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint
 }
 
 /* Batches that can never pass, whatever is added meanwhile. */
-static int sample_is_possible(const struct rate_limiter *limiter, uint64_t n, struct error *error)
-{
+static int sample_is_possible(const struct rate_limiter *limiter, uint64_t n, struct error *error) {
     if (limiter->kind == LIMITER_QUEUE && n > limiter->queue_size) {
-        return error_set(error, ERROR_LIMIT, "rate limiter: a sample of %" PRIu64 " is more than a queue of %" PRIu64
-                         " can hold; sample fewer at once", n, limiter->queue_size);
+        return error_set(error, ERROR_LIMIT,
+                         "rate limiter: a sample of %" PRIu64 " is more than a queue of %" PRIu64
+                         " can hold; sample fewer at once",
+                         n, limiter->queue_size);
     }
     if (limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO && (double)n > 2 * limiter->error_buffer &&
         !ratio_allows_sample(limiter, n)) {
-        return error_set(error, ERROR_LIMIT, "rate limiter: a sample of %" PRIu64 " is more than twice error_buffer = %g and can "
-                         "never pass; sample fewer at once or enlarge error_buffer", n, limiter->error_buffer);
+        return error_set(error, ERROR_LIMIT,
+                         "rate limiter: a sample of %" PRIu64 " is more than twice error_buffer = %g and can "
+                         "never pass; sample fewer at once or enlarge error_buffer",
+                         n, limiter->error_buffer);
     }
     return 0;
 }
 
-int rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error)
-{
+int rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     if (sample_is_possible(limiter, n, error)) {
         return -1;
     }
     if (limiter->kind == LIMITER_QUEUE) {
-        return n <= size ? 0 : error_set(error, ERROR_TIMEOUT, "too few items: a sample of %" PRIu64 " waits, the queue holds %"
-                                         PRIu64, n, size);
+        return n <= size ? 0
+                         : error_set(error, ERROR_TIMEOUT,
+                                     "too few items: a sample of %" PRIu64 " waits, the queue holds %" PRIu64, n, size);
     }
     if (size < limiter->min_size_to_sample) {
-        return error_set(error, ERROR_TIMEOUT, "too few items: the table holds %" PRIu64 ", sampling waits for min_size_to_sample = %"
-                         PRIu64, size, limiter->min_size_to_sample);
+        return error_set(error, ERROR_TIMEOUT,
+                         "too few items: the table holds %" PRIu64 ", sampling waits for min_size_to_sample = %" PRIu64,
+                         size, limiter->min_size_to_sample);
     }
     if (limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO && !ratio_allows_sample(limiter, n)) {
-        return error_set(error, ERROR_TIMEOUT, "rate limiter: a sample of %" PRIu64 " waits for inserts: %" PRIu64 " added, %" PRIu64
-                         " sampled, samples_per_insert = %g, error_buffer = %g", n, limiter->inserts, limiter->samples,
-                         limiter->samples_per_insert, limiter->error_buffer);
+        return error_set(error, ERROR_TIMEOUT,
+                         "rate limiter: a sample of %" PRIu64 " waits for inserts: %" PRIu64 " added, %" PRIu64
+                         " sampled, samples_per_insert = %g, error_buffer = %g",
+                         n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
     }
     return 0;
 }

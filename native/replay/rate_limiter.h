@@ -26,13 +26,11 @@ void rate_limiter_reset(struct rate_limiter *limiter);
 int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
 int rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
 
-static inline void rate_limiter_added(struct rate_limiter *limiter, uint64_t n)
-{
+static inline void rate_limiter_added(struct rate_limiter *limiter, uint64_t n) {
     limiter->inserts += n;
 }
 
-static inline void rate_limiter_sampled(struct rate_limiter *limiter, uint64_t n)
-{
+static inline void rate_limiter_sampled(struct rate_limiter *limiter, uint64_t n) {
     limiter->samples += n;
 }
 

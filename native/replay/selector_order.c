@@ -1,13 +1,11 @@
 /* selector_order: the list of live slots from oldest to newest. */
 #include "replay/selector_order.h"
 
-void selector_order_init(struct selector_order *order)
-{
+void selector_order_init(struct selector_order *order) {
     order->oldest = order->newest = STORAGE_NO_SLOT;
 }
 
-void selector_order_append(struct selector_order *order, struct storage *storage, uint32_t slot)
-{
+void selector_order_append(struct selector_order *order, struct storage *storage, uint32_t slot) {
     storage->slot[slot].older = order->newest;
     storage->slot[slot].newer = STORAGE_NO_SLOT;
     if (order->newest == STORAGE_NO_SLOT) {
@@ -18,8 +16,7 @@ void selector_order_append(struct selector_order *order, struct storage *storage
     order->newest = slot;
 }
 
-void selector_order_remove(struct selector_order *order, struct storage *storage, uint32_t slot)
-{
+void selector_order_remove(struct selector_order *order, struct storage *storage, uint32_t slot) {
     uint32_t older = storage->slot[slot].older, newer = storage->slot[slot].newer;
     if (older == STORAGE_NO_SLOT) {
         order->oldest = newer;

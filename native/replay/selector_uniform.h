@@ -15,6 +15,7 @@ void selector_uniform_free(struct selector_uniform *uniform);
 void selector_uniform_insert(struct selector_uniform *uniform, struct storage *storage, uint32_t slot);
 void selector_uniform_remove(struct selector_uniform *uniform, struct storage *storage, uint32_t slot);
 /* n draws with replacement; count > 0. */
-void selector_uniform_sample(const struct selector_uniform *uniform, struct random_state *random, uint32_t n, uint32_t *slots);
+void selector_uniform_sample(const struct selector_uniform *uniform, struct random_state *random, uint32_t n,
+                             uint32_t *slots);
 
 #endif

@@ -21,8 +21,7 @@ static const char *const sampler_names[] = {"prioritized", "uniform", "fifo"};
 static const char *const remover_names[] = {"fifo"};
 static const char *const limiter_names[] = {"min_size", "sample_to_insert_ratio", "queue"};
 
-const char *column_type_name(enum column_type type)
-{
+const char *column_type_name(enum column_type type) {
     return column_types[type].name;
 }
 
@@ -35,36 +34,35 @@ struct spec_reader {
     struct error *error;
 };
 
-static int refuse(struct spec_reader *spec, const char *what, const char *expected)
-{
+static int refuse(struct spec_reader *spec, const char *what, const char *expected) {
     return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected %s", what, expected);
 }
 
-static int next_value(struct spec_reader *spec, struct msgpack_value *value)
-{
+static int next_value(struct spec_reader *spec, struct msgpack_value *value) {
     return msgpack_read(&spec->bytes, value) ? 0 : error_set(spec->error, ERROR_BADSCHEMA, TRUNCATED);
 }
 
-static int read_unsigned(struct spec_reader *spec, const char *what, uint64_t least, uint64_t most, uint64_t *number)
-{
+static int read_unsigned(struct spec_reader *spec, const char *what, uint64_t least, uint64_t most, uint64_t *number) {
     struct msgpack_value value;
     if (next_value(spec, &value)) {
         return -1;
     }
     if (value.type != MSGPACK_UNSIGNED || value.unsigned_integer < least || value.unsigned_integer > most) {
-        return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected an integer from %" PRIu64 " to %" PRIu64, what, least, most);
+        return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected an integer from %" PRIu64 " to %" PRIu64, what,
+                         least, most);
     }
     *number = value.unsigned_integer;
     return 0;
 }
 
-static int read_real(struct spec_reader *spec, const char *what, double least, double most, double *number)
-{
+static int read_real(struct spec_reader *spec, const char *what, double least, double most, double *number) {
     struct msgpack_value value;
     if (next_value(spec, &value)) {
         return -1;
     }
-    double real = value.type == MSGPACK_DOUBLE ? value.real : value.type == MSGPACK_UNSIGNED ? (double)value.unsigned_integer : NAN;
+    double real = value.type == MSGPACK_DOUBLE     ? value.real
+                  : value.type == MSGPACK_UNSIGNED ? (double)value.unsigned_integer
+                                                   : NAN;
     if (!(real >= least && real <= most)) {
         return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected a number from %g to %g", what, least, most);
     }
@@ -73,8 +71,7 @@ static int read_real(struct spec_reader *spec, const char *what, double least, d
 }
 
 /* A name is 1 to 255 bytes without blanks and control characters, so that it can stand in messages and logs. */
-static int take_name(struct spec_reader *spec, const char *what, const struct msgpack_value *value, char *name)
-{
+static int take_name(struct spec_reader *spec, const char *what, const struct msgpack_value *value, char *name) {
     bool valid = value->type == MSGPACK_STRING && value->bytes.length >= 1 && value->bytes.length <= TABLE_MAX_NAME;
     for (size_t i = 0; valid && i < value->bytes.length; i++) {
         valid = value->bytes.data[i] > 0x20 && value->bytes.data[i] != 0x7f;
@@ -87,9 +84,8 @@ static int take_name(struct spec_reader *spec, const char *what, const struct ms
     return 0;
 }
 
-static int take_choice(struct spec_reader *spec, const char *what, const struct msgpack_value *value, const char *const *names,
-                       size_t count, int *choice)
-{
+static int take_choice(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
+                       const char *const *names, size_t count, int *choice) {
     char list[128] = "";
     for (size_t i = 0; i < count; i++) {
         if (msgpack_string_is(value, names[i])) {
@@ -102,8 +98,8 @@ static int take_choice(struct spec_reader *spec, const char *what, const struct 
 }
 
 /* Which of the allowed keys comes next; refuses others, and one that came before. */
-static int read_key(struct spec_reader *spec, const char *what, const char *const *names, size_t count, uint32_t *seen, int *key)
-{
+static int read_key(struct spec_reader *spec, const char *what, const char *const *names, size_t count, uint32_t *seen,
+                    int *key) {
     struct msgpack_value value;
     if (next_value(spec, &value)) {
         return -1;
@@ -123,12 +119,12 @@ static int read_key(struct spec_reader *spec, const char *what, const char *cons
         return refuse(spec, what, "keys that are strings");
     }
     int length = value.bytes.length < 64 ? (int)value.bytes.length : 64;
-    return error_set(spec->error, ERROR_BADSCHEMA, "%s: unknown key '%.*s'; check its spelling against docs/protocol.md", what, length,
+    return error_set(spec->error, ERROR_BADSCHEMA,
+                     "%s: unknown key '%.*s'; check its spelling against docs/protocol.md", what, length,
                      (const char *)value.bytes.data);
 }
 
-static int read_map(struct spec_reader *spec, const char *what, uint32_t *pairs)
-{
+static int read_map(struct spec_reader *spec, const char *what, uint32_t *pairs) {
     struct msgpack_value value;
     if (next_value(spec, &value)) {
         return -1;
@@ -140,8 +136,8 @@ static int read_map(struct spec_reader *spec, const char *what, uint32_t *pairs)
     return 0;
 }
 
-static int take_type(struct spec_reader *spec, const char *what, const struct msgpack_value *value, struct column *column)
-{
+static int take_type(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
+                     struct column *column) {
     for (int i = 0; i < COLUMN_TYPES; i++) {
         if (msgpack_string_is(value, column_types[i].name)) {
             column->type = (enum column_type)i;
@@ -151,8 +147,8 @@ static int take_type(struct spec_reader *spec, const char *what, const struct ms
     return refuse(spec, what, "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64");
 }
 
-static int take_shape(struct spec_reader *spec, const char *what, const struct msgpack_value *value, struct column *column)
-{
+static int take_shape(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
+                      struct column *column) {
     if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS) {
         return refuse(spec, what, "a shape of at most 8 dimensions");
     }
@@ -165,8 +161,7 @@ static int take_shape(struct spec_reader *spec, const char *what, const struct m
     return 0;
 }
 
-static int read_column_map(struct spec_reader *spec, const char *what, uint32_t pairs, struct column *column)
-{
+static int read_column_map(struct spec_reader *spec, const char *what, uint32_t pairs, struct column *column) {
     static const char *const keys[] = {"dtype", "shape", "step_only"};
     uint32_t seen = 0;
     int key = 0;
@@ -175,7 +170,8 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
         if (read_key(spec, what, keys, 3, &seen, &key) || next_value(spec, &value)) {
             return -1;
         }
-        if ((key == 0 && take_type(spec, what, &value, column)) || (key == 1 && take_shape(spec, what, &value, column))) {
+        if ((key == 0 && take_type(spec, what, &value, column)) ||
+            (key == 1 && take_shape(spec, what, &value, column))) {
             return -1;
         }
         if (key == 2 && (value.type != MSGPACK_BOOLEAN || value.boolean)) {
@@ -186,8 +182,7 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
 }
 
 /* {"dtype": …, "shape": […]} or [dtype, shape]. */
-static int read_column(struct spec_reader *spec, struct column *column)
-{
+static int read_column(struct spec_reader *spec, struct column *column) {
     char what[TABLE_MAX_NAME + 16];
     snprintf(what, sizeof what, "column '%s'", column->name);
     struct msgpack_value value, type, shape;
@@ -217,8 +212,7 @@ static int read_column(struct spec_reader *spec, struct column *column)
     return 0;
 }
 
-static int read_signature(struct spec_reader *spec, struct table_config *config)
-{
+static int read_signature(struct spec_reader *spec, struct table_config *config) {
     uint32_t pairs = 0;
     if (read_map(spec, "signature", &pairs)) {
         return -1;
@@ -244,14 +238,15 @@ static int read_signature(struct spec_reader *spec, struct table_config *config)
         total += column->item_bytes;
     }
     config->columns = pairs;
-    return total <= TABLE_MAX_ITEM_BYTES ? 0 : error_set(spec->error, ERROR_BADSCHEMA,
-        "signature: expected at most %llu bytes an item, got %" PRIu64, (unsigned long long)TABLE_MAX_ITEM_BYTES, total);
+    return total <= TABLE_MAX_ITEM_BYTES
+               ? 0
+               : error_set(spec->error, ERROR_BADSCHEMA, "signature: expected at most %llu bytes an item, got %" PRIu64,
+                           (unsigned long long)TABLE_MAX_ITEM_BYTES, total);
 }
 
 /* A selector: {"kind": …, …} or the kind alone as a string. */
 static int read_selector(struct spec_reader *spec, const char *what, const char *const *names, size_t count, int *kind,
-                         double *priority_exponent)
-{
+                         double *priority_exponent) {
     static const char *const keys[] = {"kind", "priority_exponent"};
     struct msgpack_value value;
     if (next_value(spec, &value)) {
@@ -277,18 +272,19 @@ static int read_selector(struct spec_reader *spec, const char *what, const char 
     if (!(seen & 1)) {
         return refuse(spec, what, "a kind");
     }
-    return seen & 2 && *kind != SAMPLER_PRIORITIZED ? refuse(spec, what, "priority_exponent only with kind prioritized") : 0;
+    return seen & 2 && *kind != SAMPLER_PRIORITIZED ? refuse(spec, what, "priority_exponent only with kind prioritized")
+                                                    : 0;
 }
 
-static int check_limiter_keys(struct spec_reader *spec, const struct table_config *config, uint32_t seen)
-{
+static int check_limiter_keys(struct spec_reader *spec, const struct table_config *config, uint32_t seen) {
     static const char *const expected[] = {
         [LIMITER_MIN_SIZE] = "kind min_size with min_size_to_sample",
         [LIMITER_SAMPLE_TO_INSERT_RATIO] =
             "kind sample_to_insert_ratio with samples_per_insert, min_size_to_sample and error_buffer",
         [LIMITER_QUEUE] = "kind queue with size",
     };
-    static const uint32_t keys[] = {[LIMITER_MIN_SIZE] = 0x3, [LIMITER_SAMPLE_TO_INSERT_RATIO] = 0xf, [LIMITER_QUEUE] = 0x11};
+    static const uint32_t keys[] = {
+        [LIMITER_MIN_SIZE] = 0x3, [LIMITER_SAMPLE_TO_INSERT_RATIO] = 0xf, [LIMITER_QUEUE] = 0x11};
     if (!(seen & 1)) {
         return refuse(spec, "rate_limiter", "a kind");
     }
@@ -296,14 +292,14 @@ static int check_limiter_keys(struct spec_reader *spec, const struct table_confi
         return refuse(spec, "rate_limiter", expected[config->limiter]);
     }
     /* Below these neither side could make a step: one item is worth samples_per_insert samples (as in Reverb). */
-    if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO && config->error_buffer < fmax(1, config->samples_per_insert)) {
+    if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO &&
+        config->error_buffer < fmax(1, config->samples_per_insert)) {
         return refuse(spec, "rate_limiter", "error_buffer to be at least 1 and at least samples_per_insert");
     }
     return 0;
 }
 
-static int read_limiter(struct spec_reader *spec, struct table_config *config)
-{
+static int read_limiter(struct spec_reader *spec, struct table_config *config) {
     static const char *const keys[] = {"kind", "min_size_to_sample", "samples_per_insert", "error_buffer", "size"};
     uint32_t pairs = 0, seen = 0;
     if (read_map(spec, "rate_limiter", &pairs)) {
@@ -337,17 +333,18 @@ static int read_limiter(struct spec_reader *spec, struct table_config *config)
 }
 
 /* What must hold between settings, at creation and after each change. */
-static int check_config(struct table_config *config, struct error *error)
-{
+static int check_config(struct table_config *config, struct error *error) {
     uint64_t capacity = table_effective_capacity(config);
     if (capacity == 0) {
-        return error_set(error, ERROR_BADSCHEMA, "max_bytes: expected room for at least one item, got %" PRIu64, config->max_bytes);
+        return error_set(error, ERROR_BADSCHEMA, "max_bytes: expected room for at least one item, got %" PRIu64,
+                         config->max_bytes);
     }
     uint64_t needed = config->limiter == LIMITER_QUEUE ? config->queue_size : config->min_size_to_sample;
     if (needed > capacity) {
-        return error_set(error, ERROR_BADSCHEMA, "rate_limiter: expected %s of at most %" PRIu64 " (capacity and max_bytes), got %"
-                         PRIu64 "; the table could never be sampled", config->limiter == LIMITER_QUEUE ? "a size"
-                         : "min_size_to_sample", capacity, needed);
+        return error_set(error, ERROR_BADSCHEMA,
+                         "rate_limiter: expected %s of at most %" PRIu64 " (capacity and max_bytes), got %" PRIu64
+                         "; the table could never be sampled",
+                         config->limiter == LIMITER_QUEUE ? "a size" : "min_size_to_sample", capacity, needed);
     }
     if (config->limiter == LIMITER_QUEUE && config->max_times_sampled == 0) {
         config->max_times_sampled = 1; /* a queue whose items never leave would block adders for ever */
@@ -356,67 +353,66 @@ static int check_config(struct table_config *config, struct error *error)
 }
 
 enum spec_key {
-    KEY_NAME, KEY_CAPACITY, KEY_SIGNATURE, KEY_SAMPLER, KEY_REMOVER, KEY_RATE_LIMITER, KEY_MAX_TIMES_SAMPLED, KEY_MAX_BYTES,
-    KEY_SEED, SPEC_KEYS
+    KEY_NAME,
+    KEY_CAPACITY,
+    KEY_SIGNATURE,
+    KEY_SAMPLER,
+    KEY_REMOVER,
+    KEY_RATE_LIMITER,
+    KEY_MAX_TIMES_SAMPLED,
+    KEY_MAX_BYTES,
+    KEY_SEED,
+    SPEC_KEYS
 };
-static const char *const spec_keys[SPEC_KEYS] = {"name", "capacity", "signature", "sampler", "remover", "rate_limiter",
-                                                 "max_times_sampled", "max_bytes", "seed"};
+static const char *const spec_keys[SPEC_KEYS] = {"name",         "capacity",          "signature", "sampler", "remover",
+                                                 "rate_limiter", "max_times_sampled", "max_bytes", "seed"};
 
-static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key)
-{
+static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key) {
     struct msgpack_value value;
     uint64_t number = 0;
     int kind = 0;
     switch (key) {
-    case KEY_NAME:
-        return next_value(spec, &value) || take_name(spec, "name", &value, config->name) ? -1 : 0;
-    case KEY_CAPACITY:
-        return read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
-    case KEY_SIGNATURE:
-        return read_signature(spec, config);
+    case KEY_NAME: return next_value(spec, &value) || take_name(spec, "name", &value, config->name) ? -1 : 0;
+    case KEY_CAPACITY: return read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
+    case KEY_SIGNATURE: return read_signature(spec, config);
     case KEY_SAMPLER:
         if (read_selector(spec, "sampler", sampler_names, 3, &kind, &config->priority_exponent)) {
             return -1;
         }
         config->sampler = (enum sampler_kind)kind;
         return 0;
-    case KEY_REMOVER:
-        return read_selector(spec, "remover", remover_names, 1, &kind, NULL);
-    case KEY_RATE_LIMITER:
-        return read_limiter(spec, config);
+    case KEY_REMOVER: return read_selector(spec, "remover", remover_names, 1, &kind, NULL);
+    case KEY_RATE_LIMITER: return read_limiter(spec, config);
     case KEY_MAX_TIMES_SAMPLED:
         if (read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) {
             return -1;
         }
         config->max_times_sampled = (uint32_t)number;
         return 0;
-    case KEY_MAX_BYTES:
-        return read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
-    case KEY_SEED:
-        return read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
-    case SPEC_KEYS:
-        break;
+    case KEY_MAX_BYTES: return read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
+    case KEY_SEED: return read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
+    case SPEC_KEYS: break;
     }
     return -1;
 }
 
-static int read_settings(struct spec_reader *spec, struct table_config *config, uint32_t *seen)
-{
+static int read_settings(struct spec_reader *spec, struct table_config *config, uint32_t *seen) {
     uint32_t pairs = 0;
     if (read_map(spec, "table", &pairs)) {
         return -1;
     }
     for (uint32_t i = 0; i < pairs; i++) {
         int key = 0;
-        if (read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) || read_setting(spec, config, (enum spec_key)key)) {
+        if (read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) ||
+            read_setting(spec, config, (enum spec_key)key)) {
             return -1;
         }
     }
     return spec->bytes.at == spec->bytes.end ? 0 : refuse(spec, "table", "nothing after the msgpack map");
 }
 
-int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length, struct error *error)
-{
+int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length,
+                       struct error *error) {
     struct spec_reader reader = {{spec, spec + length}, error};
     memset(config, 0, sizeof *config);
     config->sampler = SAMPLER_PRIORITIZED;
@@ -448,8 +444,7 @@ int table_config_parse(struct table_config *config, const char *name, const uint
     return check_config(config, error);
 }
 
-int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error)
-{
+int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error) {
     const uint32_t allowed = 1u << KEY_RATE_LIMITER | 1u << KEY_MAX_TIMES_SAMPLED | 1u << KEY_MAX_BYTES;
     struct spec_reader reader = {{spec, spec + length}, error};
     struct table_config changed = *config;
@@ -459,8 +454,10 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
     }
     for (uint32_t i = 0; i < SPEC_KEYS; i++) {
         if (seen & ~allowed & 1u << i) {
-            return error_set(error, ERROR_BADSCHEMA, "%s cannot be changed in a live table, only rate_limiter, max_times_sampled and "
-                             "max_bytes; create another table", spec_keys[i]);
+            return error_set(error, ERROR_BADSCHEMA,
+                             "%s cannot be changed in a live table, only rate_limiter, max_times_sampled and "
+                             "max_bytes; create another table",
+                             spec_keys[i]);
         }
     }
     if (check_config(&changed, error)) {
@@ -472,13 +469,11 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
 
-static void write_text(struct msgpack_writer *writer, const char *text)
-{
+static void write_text(struct msgpack_writer *writer, const char *text) {
     msgpack_write_string(writer, text, strlen(text));
 }
 
-static void write_signature(struct msgpack_writer *writer, const struct table_config *config)
-{
+static void write_signature(struct msgpack_writer *writer, const struct table_config *config) {
     msgpack_write_map(writer, config->columns);
     for (uint32_t i = 0; i < config->columns; i++) {
         const struct column *column = &config->column[i];
@@ -494,8 +489,7 @@ static void write_signature(struct msgpack_writer *writer, const struct table_co
     }
 }
 
-static void write_limiter(struct msgpack_writer *writer, const struct table_config *config)
-{
+static void write_limiter(struct msgpack_writer *writer, const struct table_config *config) {
     static const uint32_t pairs[] = {2, 4, 2};
     msgpack_write_map(writer, pairs[config->limiter]);
     write_text(writer, "kind");
@@ -515,8 +509,7 @@ static void write_limiter(struct msgpack_writer *writer, const struct table_conf
     msgpack_write_unsigned(writer, config->min_size_to_sample);
 }
 
-int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error)
-{
+int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
     struct msgpack_writer writer = {0};
     msgpack_write_map(&writer, SPEC_KEYS);
     write_text(&writer, spec_keys[KEY_NAME]);

@@ -9,13 +9,11 @@
 #define AHEAD 8u /* items to prefetch ahead of a copy */
 
 /* Large items begin on a cache line; small ones are packed. */
-static size_t column_stride(size_t item_bytes)
-{
+static size_t column_stride(size_t item_bytes) {
     return item_bytes < 512 ? item_bytes : (item_bytes + 63) / 64 * 64;
 }
 
-int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error)
-{
+int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error) {
     memset(storage, 0, sizeof *storage);
     storage->slots = slots;
     unsigned long long total = 0;
@@ -30,16 +28,18 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
         total += (unsigned long long)storage->stride[i] * slots;
     }
     if (total > STORAGE_MAX_MAPPED_BYTES) {
-        return error_set(error, ERROR_LIMIT, "table '%s' would need more than %llu bytes of address space for its %u slots; "
-                         "make capacity or the items smaller", config->name, (unsigned long long)STORAGE_MAX_MAPPED_BYTES, slots);
+        return error_set(error, ERROR_LIMIT,
+                         "table '%s' would need more than %llu bytes of address space for its %u slots; "
+                         "make capacity or the items smaller",
+                         config->name, (unsigned long long)STORAGE_MAX_MAPPED_BYTES, slots);
     }
     for (uint32_t i = 0; i < config->columns; i++) {
         storage->map_bytes[i] = storage->stride[i] * slots;
         storage->base[i] = memory_map(storage->map_bytes[i]);
         if (!storage->base[i]) {
             storage_free(storage);
-            return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for table '%s'", total,
-                             config->name);
+            return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for table '%s'",
+                             total, config->name);
         }
         storage->columns = i + 1;
     }
@@ -47,13 +47,13 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
     storage->returned = memory_map(slots * sizeof *storage->returned);
     if (!storage->slot || !storage->returned) {
         storage_free(storage);
-        return error_set(error, ERROR_GENERIC, "out of memory: the index of table '%s' could not be mapped", config->name);
+        return error_set(error, ERROR_GENERIC, "out of memory: the index of table '%s' could not be mapped",
+                         config->name);
     }
     return 0;
 }
 
-void storage_free(struct storage *storage)
-{
+void storage_free(struct storage *storage) {
     for (uint32_t i = 0; i < storage->columns; i++) {
         memory_unmap(storage->base[i], storage->map_bytes[i]);
     }
@@ -66,8 +66,7 @@ void storage_free(struct storage *storage)
     memset(storage, 0, sizeof *storage);
 }
 
-static void give_back(struct storage *storage, uint32_t slot)
-{
+static void give_back(struct storage *storage, uint32_t slot) {
     if (storage->slot[slot].generation >= STORAGE_MAX_GENERATION) {
         storage->slot[slot].state = SLOT_RETIRED;
         storage->retired++;
@@ -77,8 +76,7 @@ static void give_back(struct storage *storage, uint32_t slot)
     storage->returned[storage->returned_count++] = slot;
 }
 
-uint32_t storage_reserve(struct storage *storage)
-{
+uint32_t storage_reserve(struct storage *storage) {
     assert(storage_free_slots(storage) > 0);
     uint32_t slot = storage->returned_count ? storage->returned[--storage->returned_count] : storage->fresh++;
     assert(storage->slot[slot].state == SLOT_FREE && storage->slot[slot].pins == 0);
@@ -87,15 +85,13 @@ uint32_t storage_reserve(struct storage *storage)
     return slot;
 }
 
-void storage_unreserve(struct storage *storage, uint32_t slot)
-{
+void storage_unreserve(struct storage *storage, uint32_t slot) {
     assert(storage->slot[slot].state == SLOT_RESERVED);
     storage->reserved--;
     give_back(storage, slot);
 }
 
-void storage_enter(struct storage *storage, uint32_t slot)
-{
+void storage_enter(struct storage *storage, uint32_t slot) {
     struct slot *entry = &storage->slot[slot];
     assert(entry->state == SLOT_RESERVED && entry->generation < STORAGE_MAX_GENERATION);
     storage->reserved--;
@@ -105,8 +101,7 @@ void storage_enter(struct storage *storage, uint32_t slot)
     entry->times_sampled = 0;
 }
 
-void storage_leave(struct storage *storage, uint32_t slot)
-{
+void storage_leave(struct storage *storage, uint32_t slot) {
     assert(storage->slot[slot].state == SLOT_LIVE);
     storage->live--;
     if (storage->slot[slot].pins) {
@@ -117,8 +112,7 @@ void storage_leave(struct storage *storage, uint32_t slot)
     }
 }
 
-void storage_unpin(struct storage *storage, uint32_t slot)
-{
+void storage_unpin(struct storage *storage, uint32_t slot) {
     struct slot *entry = &storage->slot[slot];
     assert(slot < storage->slots && entry->pins > 0);
     if (--entry->pins == 0) {
@@ -130,8 +124,7 @@ void storage_unpin(struct storage *storage, uint32_t slot)
     }
 }
 
-void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, const void *items)
-{
+void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, const void *items) {
     size_t stride = storage->stride[column], item_bytes = storage->column_item_bytes[column];
     uint8_t *base = storage->base[column];
     const uint8_t *item = items;
@@ -144,9 +137,8 @@ void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *s
 }
 
 /* Copies items of a size known at compile time. */
-static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *base, size_t item_bytes, const uint32_t *slots,
-                                                               uint32_t n, uint8_t *items)
-{
+static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *base, size_t item_bytes,
+                                                               const uint32_t *slots, uint32_t n, uint8_t *items) {
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n) {
             __builtin_prefetch(base + slots[i + AHEAD] * item_bytes);
@@ -155,8 +147,7 @@ static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *ba
     }
 }
 
-void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items)
-{
+void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items) {
     size_t stride = storage->stride[column], item_bytes = storage->column_item_bytes[column];
     const uint8_t *base = storage->base[column];
     uint8_t *item = items;

@@ -47,8 +47,7 @@ struct storage {
 int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error);
 void storage_free(struct storage *storage);
 
-static inline uint32_t storage_free_slots(const struct storage *storage)
-{
+static inline uint32_t storage_free_slots(const struct storage *storage) {
     return storage->returned_count + (storage->slots - storage->fresh);
 }
 
@@ -58,13 +57,11 @@ void storage_enter(struct storage *storage, uint32_t slot);            /* reserv
 void storage_leave(struct storage *storage, uint32_t slot);            /* live → free, or zombie while pinned */
 void storage_unpin(struct storage *storage, uint32_t slot);
 
-static inline void storage_pin(struct storage *storage, uint32_t slot)
-{
+static inline void storage_pin(struct storage *storage, uint32_t slot) {
     storage->pinned += storage->slot[slot].pins++ == 0;
 }
 
-static inline uint8_t *storage_item(const struct storage *storage, uint32_t column, uint32_t slot)
-{
+static inline uint8_t *storage_item(const struct storage *storage, uint32_t column, uint32_t slot) {
     return storage->base[column] + (size_t)slot * storage->stride[column];
 }
 

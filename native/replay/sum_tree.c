@@ -6,8 +6,7 @@
 #define LANES 16u /* descents in flight: enough to hide a miss to memory behind the others' arithmetic */
 
 /* Left to right, exactly as a descent adds up: a node's last running sum then equals its entry in the parent. */
-static inline double node_sum(const double *node)
-{
+static inline double node_sum(const double *node) {
     double sum = node[0];
     for (uint32_t i = 1; i < WIDE_TREE_FANOUT; i++) {
         sum += node[i];
@@ -15,23 +14,19 @@ static inline double node_sum(const double *node)
     return sum;
 }
 
-int sum_tree_init(struct sum_tree *sum_tree, uint32_t leaves)
-{
+int sum_tree_init(struct sum_tree *sum_tree, uint32_t leaves) {
     return wide_tree_init(&sum_tree->tree, leaves);
 }
 
-void sum_tree_free(struct sum_tree *sum_tree)
-{
+void sum_tree_free(struct sum_tree *sum_tree) {
     wide_tree_free(&sum_tree->tree);
 }
 
-void sum_tree_repair(struct sum_tree *sum_tree)
-{
+void sum_tree_repair(struct sum_tree *sum_tree) {
     wide_tree_repair(&sum_tree->tree, node_sum);
 }
 
-void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const double *weights, uint32_t n)
-{
+void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const double *weights, uint32_t n) {
     struct wide_tree *tree = &sum_tree->tree;
     for (uint32_t i = 0; i < n; i++) {
         if (i + LANES < n) {
@@ -43,16 +38,14 @@ void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const doubl
     sum_tree_repair(sum_tree);
 }
 
-double sum_tree_total(const struct sum_tree *sum_tree)
-{
+double sum_tree_total(const struct sum_tree *sum_tree) {
     const struct wide_tree *tree = &sum_tree->tree;
     return node_sum(tree->level[tree->depth - 1]);
 }
 
 /* The target lies at or past the end of the node, by rounding alone: its last positive child is meant, and of that child
  * again the end. */
-static uint32_t __attribute__((noinline, cold)) last_positive(const double *node, double *target)
-{
+static uint32_t __attribute__((noinline, cold)) last_positive(const double *node, double *target) {
     uint32_t child = WIDE_TREE_FANOUT - 1;
     while (child > 0 && !(node[child] > 0)) {
         child--;
@@ -64,8 +57,7 @@ static uint32_t __attribute__((noinline, cold)) last_positive(const double *node
 
 /* Which child the target falls into, and the target within that child. Running sums of weights >= 0 never decrease, so
  * counting those at or below the target finds the child, and the chosen child's own running sum is larger: it is positive. */
-static inline uint32_t node_select(const double *node, double *target)
-{
+static inline uint32_t node_select(const double *node, double *target) {
     double before[WIDE_TREE_FANOUT + 1];
     before[0] = 0;
     for (uint32_t i = 0; i < WIDE_TREE_FANOUT; i++) {
@@ -82,8 +74,7 @@ static inline uint32_t node_select(const double *node, double *target)
     return child;
 }
 
-static inline void descend(const struct wide_tree *tree, const double *targets, uint32_t lanes, uint32_t *leaves)
-{
+static inline void descend(const struct wide_tree *tree, const double *targets, uint32_t lanes, uint32_t *leaves) {
     double target[LANES];
     uint32_t node[LANES];
     for (uint32_t i = 0; i < lanes; i++) {
@@ -107,8 +98,7 @@ static inline void descend(const struct wide_tree *tree, const double *targets, 
     }
 }
 
-void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint32_t n, uint32_t *leaves)
-{
+void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint32_t n, uint32_t *leaves) {
     const struct wide_tree *tree = &sum_tree->tree;
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -119,8 +109,7 @@ void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint3
     }
 }
 
-void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, uint32_t *leaves)
-{
+void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, uint32_t *leaves) {
     double total = sum_tree_total(sum_tree);
     assert(total > 0);
     double targets[LANES];

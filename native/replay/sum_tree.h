@@ -21,14 +21,12 @@ void sum_tree_free(struct sum_tree *sum_tree);
 /* Writes weights (0 <= weight <= SUM_TREE_MAX_WEIGHT); of a leaf named twice the last counts. */
 void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const double *weights, uint32_t n);
 /* As sum_tree_set for one leaf, with the sums left wrong until sum_tree_repair. */
-static inline void sum_tree_write(struct sum_tree *sum_tree, uint32_t leaf, double weight)
-{
+static inline void sum_tree_write(struct sum_tree *sum_tree, uint32_t leaf, double weight) {
     wide_tree_write(&sum_tree->tree, leaf, weight);
 }
 void sum_tree_repair(struct sum_tree *sum_tree);
 
-static inline double sum_tree_weight(const struct sum_tree *sum_tree, uint32_t leaf)
-{
+static inline double sum_tree_weight(const struct sum_tree *sum_tree, uint32_t leaf) {
     return wide_tree_leaf(&sum_tree->tree, leaf);
 }
 double sum_tree_total(const struct sum_tree *sum_tree);

@@ -9,8 +9,7 @@
 
 #include "base/memory.h"
 
-uint64_t table_effective_capacity(const struct table_config *config)
-{
+uint64_t table_effective_capacity(const struct table_config *config) {
     uint64_t item_bytes = 0;
     for (uint32_t i = 0; i < config->columns; i++) {
         item_bytes += config->column[i].item_bytes;
@@ -19,8 +18,7 @@ uint64_t table_effective_capacity(const struct table_config *config)
     return by_bytes < config->capacity ? by_bytes : config->capacity;
 }
 
-struct table *table_new(const struct table_config *config, struct error *error)
-{
+struct table *table_new(const struct table_config *config, struct error *error) {
     struct table *table = memory_calloc(1, sizeof *table);
     if (!table) {
         error_set(error, ERROR_GENERIC, "out of memory for table '%s'", config->name);
@@ -35,7 +33,8 @@ struct table *table_new(const struct table_config *config, struct error *error)
     }
     bool failed = max_tree_init(&table->priorities, slots) != 0;
     failed = failed || (config->sampler == SAMPLER_PRIORITIZED && sum_tree_init(&table->weights, slots));
-    failed = failed || (config->sampler == SAMPLER_UNIFORM && selector_uniform_init(&table->uniform, (uint32_t)config->capacity));
+    failed = failed ||
+             (config->sampler == SAMPLER_UNIFORM && selector_uniform_init(&table->uniform, (uint32_t)config->capacity));
     if (failed) {
         table_free(table);
         error_set(error, ERROR_GENERIC, "out of memory: the index of table '%s' could not be mapped", config->name);
@@ -44,13 +43,13 @@ struct table *table_new(const struct table_config *config, struct error *error)
     selector_order_init(&table->order);
     rate_limiter_init(&table->limiter, config);
     double exponent = config->priority_exponent;
-    table->max_priority_allowed = exponent > 1 ? pow(SUM_TREE_MAX_WEIGHT, 1 / exponent) * (1 - 1e-9) : SUM_TREE_MAX_WEIGHT;
+    table->max_priority_allowed =
+        exponent > 1 ? pow(SUM_TREE_MAX_WEIGHT, 1 / exponent) * (1 - 1e-9) : SUM_TREE_MAX_WEIGHT;
     table_seed(table, config->seed ? config->seed : random_entropy());
     return table;
 }
 
-void table_free(struct table *table)
-{
+void table_free(struct table *table) {
     assert(table->storage.pinned == 0 && table->reservations == 0);
     while (table->pool) {
         struct reservation *reservation = table->pool;
@@ -67,18 +66,15 @@ void table_free(struct table *table)
     memory_free(table);
 }
 
-const struct table_config *table_config(const struct table *table)
-{
+const struct table_config *table_config(const struct table *table) {
     return &table->config;
 }
 
-void table_seed(struct table *table, uint64_t seed)
-{
+void table_seed(struct table *table, uint64_t seed) {
     random_seed(&table->random, seed);
 }
 
-int table_column_index(const struct table *table, const char *name, size_t length)
-{
+int table_column_index(const struct table *table, const char *name, size_t length) {
     for (uint32_t i = 0; i < table->config.columns; i++) {
         const char *column = table->config.column[i].name;
         if (strlen(column) == length && memcmp(column, name, length) == 0) {
@@ -88,8 +84,7 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
     return -1;
 }
 
-void table_info(const struct table *table, struct table_info *info)
-{
+void table_info(const struct table *table, struct table_info *info) {
     const struct storage *storage = &table->storage;
     *info = (struct table_info){
         .size = storage->live,
@@ -110,8 +105,7 @@ void table_info(const struct table *table, struct table_info *info)
     };
 }
 
-double table_weight(const struct table *table, double priority)
-{
+double table_weight(const struct table *table, double priority) {
     double exponent = table->config.priority_exponent;
     if (!(priority > 0)) {
         return 0;
@@ -120,29 +114,28 @@ double table_weight(const struct table *table, double priority)
     return weight > DBL_MIN ? weight : DBL_MIN; /* a positive priority stays drawable where the power underflows */
 }
 
-int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error)
-{
+int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error) {
     for (uint32_t i = 0; i < n; i++) {
         if (!(priorities[i] >= 0 && priorities[i] <= table->max_priority_allowed)) {
             if (isfinite(priorities[i]) && priorities[i] > 0) {
-                return error_set(error, ERROR_BADPRIORITY, "expected priorities of at most %g (priority_exponent is %g), got %g at "
-                                 "index %" PRIu32 "; scale them down", table->max_priority_allowed,
-                                 table->config.priority_exponent, priorities[i], i);
+                return error_set(error, ERROR_BADPRIORITY,
+                                 "expected priorities of at most %g (priority_exponent is %g), got %g at "
+                                 "index %" PRIu32 "; scale them down",
+                                 table->max_priority_allowed, table->config.priority_exponent, priorities[i], i);
             }
-            return error_set(error, ERROR_BADPRIORITY, "expected finite priorities >= 0, got %g at index %" PRIu32
-                             "; nothing was changed", priorities[i], i);
+            return error_set(error, ERROR_BADPRIORITY,
+                             "expected finite priorities >= 0, got %g at index %" PRIu32 "; nothing was changed",
+                             priorities[i], i);
         }
     }
     return 0;
 }
 
-bool table_is_drawable(const struct table *table, uint32_t slot)
-{
+bool table_is_drawable(const struct table *table, uint32_t slot) {
     return table->config.sampler != SAMPLER_PRIORITIZED || sum_tree_weight(&table->weights, slot) > 0;
 }
 
-void table_remove(struct table *table, uint32_t slot)
-{
+void table_remove(struct table *table, uint32_t slot) {
     if (table_is_drawable(table, slot)) {
         table->drawable--;
         table->drawable_times -= table->storage.slot[slot].times_sampled;
@@ -158,16 +151,14 @@ void table_remove(struct table *table, uint32_t slot)
     table->removed++;
 }
 
-void table_repair(struct table *table)
-{
+void table_repair(struct table *table) {
     if (table->config.sampler == SAMPLER_PRIORITIZED) {
         sum_tree_repair(&table->weights);
     }
     max_tree_repair(&table->priorities);
 }
 
-void table_reset(struct table *table)
-{
+void table_reset(struct table *table) {
     while (table->order.oldest != STORAGE_NO_SLOT) {
         table_remove(table, table->order.oldest);
     }
@@ -176,8 +167,7 @@ void table_reset(struct table *table)
 }
 
 /* Writes one priority of a live item; the trees need table_repair. */
-static void set_priority(struct table *table, uint32_t slot, double priority)
-{
+static void set_priority(struct table *table, uint32_t slot, double priority) {
     max_tree_write(&table->priorities, slot, priority);
     if (table->config.sampler != SAMPLER_PRIORITIZED) {
         return;
@@ -193,8 +183,7 @@ static void set_priority(struct table *table, uint32_t slot, double priority)
 }
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
-                 uint64_t *stale, struct error *error)
-{
+                 uint64_t *stale, struct error *error) {
     if (table_check_priorities(table, priorities, n, error)) {
         return -1;
     }
@@ -217,8 +206,7 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
     return 0;
 }
 
-uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids)
-{
+uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = table_slot(table, ids[i]);
@@ -232,8 +220,7 @@ uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids)
 }
 
 /* Applies limits that table_configure has parsed: items beyond them leave at once, oldest first. */
-static void apply_limits(struct table *table)
-{
+static void apply_limits(struct table *table) {
     uint64_t capacity = table_effective_capacity(&table->config);
     uint32_t max_times_sampled = table->config.max_times_sampled;
     for (uint32_t slot = table->order.oldest; slot != STORAGE_NO_SLOT;) {
@@ -248,8 +235,7 @@ static void apply_limits(struct table *table)
     rate_limiter_configure(&table->limiter, &table->config);
 }
 
-int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error)
-{
+int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
     struct table_config config = table->config;
     if (table_config_change(&config, spec, length, error)) {
         return -1;

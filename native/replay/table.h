@@ -21,14 +21,25 @@
 #define TABLE_MAX_BATCH (1u << 20)
 #define TABLE_MAX_CAPACITY (1ull << 31)
 #define TABLE_MAX_ITEM_BYTES (512ull << 20) /* all columns of one item together */
-#define TABLE_MAX_EXPONENT 100.0            /* of priorities (alpha) and of importance weights (beta) */
+#define TABLE_MAX_EXPONENT 100.0 /* of priorities (alpha) and of importance weights (beta) */
 #define TABLE_MAX_STAGING_BYTES (2ull << 30) /* of one table, for ADDs that found no spare slots */
 #define TABLE_KEPT_STAGING_BYTES (64ull << 20) /* kept for the next such ADD */
-#define TABLE_SPARE_SLOTS 32768u   /* beyond capacity: half for reservations, half for items removed while pinned */
+#define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
 
 enum column_type {
-    COLUMN_BOOL, COLUMN_INT8, COLUMN_INT16, COLUMN_INT32, COLUMN_INT64, COLUMN_UINT8, COLUMN_UINT16, COLUMN_UINT32,
-    COLUMN_UINT64, COLUMN_FLOAT16, COLUMN_FLOAT32, COLUMN_FLOAT64, COLUMN_TYPES
+    COLUMN_BOOL,
+    COLUMN_INT8,
+    COLUMN_INT16,
+    COLUMN_INT32,
+    COLUMN_INT64,
+    COLUMN_UINT8,
+    COLUMN_UINT16,
+    COLUMN_UINT32,
+    COLUMN_UINT64,
+    COLUMN_FLOAT16,
+    COLUMN_FLOAT32,
+    COLUMN_FLOAT64,
+    COLUMN_TYPES
 };
 
 struct column {
@@ -36,7 +47,7 @@ struct column {
     enum column_type type;
     uint32_t dimensions;
     uint64_t shape[TABLE_MAX_DIMENSIONS];
-    size_t item_bytes;   /* what a client sends and receives */
+    size_t item_bytes; /* what a client sends and receives */
 };
 
 enum sampler_kind { SAMPLER_PRIORITIZED, SAMPLER_UNIFORM, SAMPLER_FIFO };
@@ -45,49 +56,50 @@ enum limiter_kind { LIMITER_MIN_SIZE, LIMITER_SAMPLE_TO_INSERT_RATIO, LIMITER_QU
 
 struct table_config {
     char name[TABLE_MAX_NAME + 1];
-    uint64_t capacity;              /* items */
+    uint64_t capacity; /* items */
     uint32_t columns;
     struct column column[TABLE_MAX_COLUMNS];
     enum sampler_kind sampler;
-    double priority_exponent;       /* alpha */
+    double priority_exponent; /* alpha */
     enum remover_kind remover;
     enum limiter_kind limiter;
     uint64_t min_size_to_sample;
     double samples_per_insert, error_buffer;
     uint64_t queue_size;
-    uint32_t max_times_sampled;     /* 0 = no limit */
-    uint64_t max_bytes;             /* 0 = no limit; bytes of live items */
-    uint64_t seed;                  /* 0 = from the operating system */
+    uint32_t max_times_sampled; /* 0 = no limit */
+    uint64_t max_bytes; /* 0 = no limit; bytes of live items */
+    uint64_t seed; /* 0 = from the operating system */
 };
 
 struct table;
 struct reservation;
 
 struct table_info {
-    uint64_t size, capacity, bytes;             /* bytes: payload of live items */
+    uint64_t size, capacity, bytes; /* bytes: payload of live items */
     uint64_t added, sampled, removed, stale_updates, updates_applied;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
-    double max_priority;                        /* raw, over live items; 0 if none */
-    double total_priority;                      /* sum of p^alpha */
+    double max_priority; /* raw, over live items; 0 if none */
+    double total_priority; /* sum of p^alpha */
 };
 
 /* Parses a msgpack map with the keys of rs.Table (docs/protocol.md); `name` overrides or supplies the name when not NULL. */
-int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length, struct error *error);
+int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length,
+                       struct error *error);
 /* Writes the config back as msgpack into memory from memory_alloc. */
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error);
 /* Changes limiter, max_times_sampled and max_bytes of `config` from a msgpack map of those keys; on refusal it is as before. */
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
-const char *column_type_name(enum column_type type);  /* NumPy's: "uint8", "float32", … */
+const char *column_type_name(enum column_type type); /* NumPy's: "uint8", "float32", … */
 
 uint64_t table_effective_capacity(const struct table_config *config); /* capacity, or fewer where max_bytes binds */
 
 struct table *table_new(const struct table_config *config, struct error *error);
-void table_free(struct table *table);       /* no reservation and no pin may be left */
+void table_free(struct table *table); /* no reservation and no pin may be left */
 const struct table_config *table_config(const struct table *table);
 void table_info(const struct table *table, struct table_info *info);
-void table_reset(struct table *table);      /* removes every item; pinned bytes stay until unpinned; ids stay unique */
+void table_reset(struct table *table); /* removes every item; pinned bytes stay until unpinned; ids stay unique */
 void table_seed(struct table *table, uint64_t seed);
-int table_column_index(const struct table *table, const char *name, size_t length);   /* -1: no such column */
+int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 
 /* Whether n items may be added / sampled now. Otherwise -1 with ERROR_TIMEOUT and the reason (a wait may help), or
  * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows). */
@@ -101,12 +113,15 @@ int table_check_priorities(const struct table *table, const double *priorities, 
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);
 /* Where column `column` of the reservation lands: item i at base + slots[i] * stride. slots is NULL when spare slots ran
  * out: then base is a pooled staging area, item i at base + i * stride, copied once at commit. */
-void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride, const uint32_t **slots);
-void reservation_fill(struct reservation *reservation, uint32_t column, const void *items); /* copies n packed items in */
-void reservation_release(struct reservation *reservation);  /* gives the slots back, nothing enters */
+void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
+                         const uint32_t **slots);
+void reservation_fill(struct reservation *reservation, uint32_t column,
+                      const void *items); /* copies n packed items in */
+void reservation_release(struct reservation *reservation); /* gives the slots back, nothing enters */
 /* Checks priorities (NULL: the maximum over live items, 1.0 if none) and table_can_add, then enters all n items, removing
  * as many old ones as capacity and max_bytes demand; writes n ids. On success the reservation is gone; on refusal it stays. */
-int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids, struct error *error);
+int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
+                 struct error *error);
 
 /* ---- sample ---- */
 /* Draws n items (with replacement unless fifo) into caller's arrays of n. weights: (N P)^-beta over the batch's maximum;
@@ -116,7 +131,8 @@ int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, 
                  float *weights, struct error *error);
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left. */
-int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities, struct error *error);
+int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
+              struct error *error);
 /* One column of n slots: item i at base + slots[i] * stride; in C order, item_bytes each. */
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride);
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
@@ -124,7 +140,7 @@ void table_gather(const struct table *table, uint32_t column, const uint32_t *sl
 /* ---- update, delete ---- */
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);
-uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);   /* how many were live */
+uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids); /* how many were live */
 
 /* Changes limiter, max_times_sampled, max_bytes of a live table from a msgpack map of those keys. */
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);

@@ -10,8 +10,7 @@
 /* ---- reservations -------------------------------------------------------------------------------------------------- */
 
 /* Staging is mapped, not from the heap: it is large, and its pages must go back. One area is kept for the next. */
-static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error)
-{
+static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error) {
     if (table->staging && table->staging_bytes >= bytes) {
         uint8_t *staging = table->staging;
         *taken_bytes = table->staging_bytes;
@@ -19,9 +18,10 @@ static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_by
         return staging;
     }
     if (bytes > TABLE_MAX_STAGING_BYTES || table->staging_total_bytes > TABLE_MAX_STAGING_BYTES - bytes) {
-        error_set(error, ERROR_LIMIT, "an ADD of this size needs %zu bytes of staging, and %zu of %llu are in use; add at most %u "
-                  "items at once", bytes, table->staging_total_bytes, (unsigned long long)TABLE_MAX_STAGING_BYTES,
-                  TABLE_RESERVED_LIMIT);
+        error_set(error, ERROR_LIMIT,
+                  "an ADD of this size needs %zu bytes of staging, and %zu of %llu are in use; add at most %u "
+                  "items at once",
+                  bytes, table->staging_total_bytes, (unsigned long long)TABLE_MAX_STAGING_BYTES, TABLE_RESERVED_LIMIT);
         return NULL;
     }
     uint8_t *staging = memory_map(bytes);
@@ -34,8 +34,7 @@ static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_by
     return staging;
 }
 
-static void staging_give(struct table *table, uint8_t *staging, size_t bytes)
-{
+static void staging_give(struct table *table, uint8_t *staging, size_t bytes) {
     if (!table->staging && bytes <= TABLE_KEPT_STAGING_BYTES) {
         table->staging = staging;
         table->staging_bytes = bytes;
@@ -45,8 +44,7 @@ static void staging_give(struct table *table, uint8_t *staging, size_t bytes)
     memory_unmap(staging, bytes);
 }
 
-static struct reservation *reservation_take(struct table *table, uint32_t n)
-{
+static struct reservation *reservation_take(struct table *table, uint32_t n) {
     struct reservation *reservation = table->pool;
     if (n <= TABLE_POOLED_RESERVATION_ROOM && reservation) {
         table->pool = reservation->next;
@@ -61,8 +59,7 @@ static struct reservation *reservation_take(struct table *table, uint32_t n)
     return reservation;
 }
 
-static void reservation_give(struct table *table, struct reservation *reservation)
-{
+static void reservation_give(struct table *table, struct reservation *reservation) {
     table->reservations--;
     if (reservation->staging) {
         staging_give(table, reservation->staging, reservation->staging_bytes);
@@ -76,15 +73,14 @@ static void reservation_give(struct table *table, struct reservation *reservatio
     memory_free(reservation);
 }
 
-struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error)
-{
+struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error) {
     if (n < 1 || n > TABLE_MAX_BATCH) {
         error_set(error, ERROR_LIMIT, "expected 1 to %u items at once, got %" PRIu32, TABLE_MAX_BATCH, n);
         return NULL;
     }
     if (n > table_effective_capacity(&table->config)) {
-        error_set(error, ERROR_LIMIT, "%" PRIu32 " items at once never fit a table of %" PRIu64 "; add fewer at once", n,
-                  table_effective_capacity(&table->config));
+        error_set(error, ERROR_LIMIT, "%" PRIu32 " items at once never fit a table of %" PRIu64 "; add fewer at once",
+                  n, table_effective_capacity(&table->config));
         return NULL;
     }
     struct reservation *reservation = reservation_take(table, n);
@@ -112,8 +108,7 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
 }
 
 /* Where a column begins in the staging area: columns follow one another, n items each. */
-static uint8_t *staging_column(const struct reservation *reservation, uint32_t column)
-{
+static uint8_t *staging_column(const struct reservation *reservation, uint32_t column) {
     const struct storage *storage = &reservation->table->storage;
     uint8_t *base = reservation->staging;
     for (uint32_t i = 0; i < column; i++) {
@@ -122,8 +117,8 @@ static uint8_t *staging_column(const struct reservation *reservation, uint32_t c
     return base;
 }
 
-void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride, const uint32_t **slots)
-{
+void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
+                         const uint32_t **slots) {
     const struct storage *storage = &reservation->table->storage;
     assert(column < storage->columns);
     if (reservation->staging) {
@@ -137,8 +132,7 @@ void reservation_landing(struct reservation *reservation, uint32_t column, uint8
     }
 }
 
-void reservation_fill(struct reservation *reservation, uint32_t column, const void *items)
-{
+void reservation_fill(struct reservation *reservation, uint32_t column, const void *items) {
     struct storage *storage = &reservation->table->storage;
     assert(column < storage->columns);
     if (reservation->staging) {
@@ -148,8 +142,7 @@ void reservation_fill(struct reservation *reservation, uint32_t column, const vo
     }
 }
 
-void reservation_release(struct reservation *reservation)
-{
+void reservation_release(struct reservation *reservation) {
     struct table *table = reservation->table;
     if (!reservation->staging) {
         for (uint32_t i = reservation->n; i-- > 0;) {
@@ -161,20 +154,18 @@ void reservation_release(struct reservation *reservation)
 
 /* ---- commit -------------------------------------------------------------------------------------------------------- */
 
-int table_can_add(const struct table *table, uint64_t n, struct error *error)
-{
+int table_can_add(const struct table *table, uint64_t n, struct error *error) {
     uint64_t capacity = table_effective_capacity(&table->config);
     if (n > capacity) {
-        return error_set(error, ERROR_LIMIT, "%" PRIu64 " items at once never fit a table of %" PRIu64 "; add fewer at once", n,
-                         capacity);
+        return error_set(error, ERROR_LIMIT,
+                         "%" PRIu64 " items at once never fit a table of %" PRIu64 "; add fewer at once", n, capacity);
     }
     return rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
 }
 
 /* Staged bytes need slots at commit. The bounds on reservations and pins leave enough of them, unless a caller holds more
  * pins than it should, or many slots were retired. */
-static int staged_slots(const struct table *table, uint32_t n, uint64_t excess, struct error *error)
-{
+static int staged_slots(const struct table *table, uint32_t n, uint64_t excess, struct error *error) {
     const struct storage *storage = &table->storage;
     uint64_t available = storage_free_slots(storage);
     uint32_t slot = table->order.oldest;
@@ -182,15 +173,15 @@ static int staged_slots(const struct table *table, uint32_t n, uint64_t excess, 
         available += !storage->slot[slot].pins && storage->slot[slot].generation < STORAGE_MAX_GENERATION;
     }
     if (available < n) {
-        return error_set(error, ERROR_LIMIT, "no slots for %" PRIu32 " items: %" PRIu32 " are held by replies in flight, %" PRIu32
-                         " by unfinished ADDs; add at most %u items at once, or read replies faster", n, storage->pinned,
-                         storage->reserved, TABLE_RESERVED_LIMIT);
+        return error_set(error, ERROR_LIMIT,
+                         "no slots for %" PRIu32 " items: %" PRIu32 " are held by replies in flight, %" PRIu32
+                         " by unfinished ADDs; add at most %u items at once, or read replies faster",
+                         n, storage->pinned, storage->reserved, TABLE_RESERVED_LIMIT);
     }
     return 0;
 }
 
-static void unstage(struct table *table, struct reservation *reservation)
-{
+static void unstage(struct table *table, struct reservation *reservation) {
     struct storage *storage = &table->storage;
     for (uint32_t i = 0; i < reservation->n; i++) {
         reservation->slots[i] = storage_reserve(storage);
@@ -200,8 +191,7 @@ static void unstage(struct table *table, struct reservation *reservation)
     }
 }
 
-static void enter(struct table *table, uint32_t slot, double priority, double weight)
-{
+static void enter(struct table *table, uint32_t slot, double priority, double weight) {
     storage_enter(&table->storage, slot);
     selector_order_append(&table->order, &table->storage, slot);
     max_tree_write(&table->priorities, slot, priority);
@@ -210,18 +200,14 @@ static void enter(struct table *table, uint32_t slot, double priority, double we
         sum_tree_write(&table->weights, slot, weight);
         table->drawable += weight > 0;
         return;
-    case SAMPLER_UNIFORM:
-        selector_uniform_insert(&table->uniform, &table->storage, slot);
-        break;
-    case SAMPLER_FIFO:
-        break;
+    case SAMPLER_UNIFORM: selector_uniform_insert(&table->uniform, &table->storage, slot); break;
+    case SAMPLER_FIFO: break;
     }
     table->drawable++;
 }
 
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
-                 struct error *error)
-{
+                 struct error *error) {
     assert(reservation->table == table);
     uint32_t n = reservation->n;
     if ((priorities && table_check_priorities(table, priorities, n, error)) || table_can_add(table, n, error)) {

@@ -7,21 +7,24 @@
 
 #include "base/memory.h"
 
-int table_can_sample(const struct table *table, uint64_t n, struct error *error)
-{
+int table_can_sample(const struct table *table, uint64_t n, struct error *error) {
     uint64_t size = table->storage.live;
     if (n < 1 || n > TABLE_MAX_BATCH) {
         return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
     }
     bool fifo = table->config.sampler == SAMPLER_FIFO;
     if (fifo && n > table_effective_capacity(&table->config)) {
-        return error_set(error, ERROR_LIMIT, "a fifo sample of %" PRIu64 " is more than a table of %" PRIu64 " can hold; sample fewer "
-                         "at once", n, table_effective_capacity(&table->config));
+        return error_set(error, ERROR_LIMIT,
+                         "a fifo sample of %" PRIu64 " is more than a table of %" PRIu64 " can hold; sample fewer "
+                         "at once",
+                         n, table_effective_capacity(&table->config));
     }
     uint64_t max_times_sampled = table->config.max_times_sampled;
     if (max_times_sampled && n > table_effective_capacity(&table->config) * max_times_sampled) {
-        return error_set(error, ERROR_LIMIT, "a sample of %" PRIu64 " is more than %" PRIu64 " items allow within max_times_sampled = %"
-                         PRIu64 "; sample fewer at once", n, table_effective_capacity(&table->config), max_times_sampled);
+        return error_set(error, ERROR_LIMIT,
+                         "a sample of %" PRIu64 " is more than %" PRIu64
+                         " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
+                         n, table_effective_capacity(&table->config), max_times_sampled);
     }
     if (rate_limiter_can_sample(&table->limiter, size, n, error)) {
         return -1;
@@ -30,49 +33,42 @@ int table_can_sample(const struct table *table, uint64_t n, struct error *error)
         return error_set(error, ERROR_TIMEOUT, "too few items: the table is empty");
     }
     if (fifo && n > size) {
-        return error_set(error, ERROR_TIMEOUT, "too few items: a fifo sample of %" PRIu64 " waits, the table holds %" PRIu64, n, size);
+        return error_set(error, ERROR_TIMEOUT,
+                         "too few items: a fifo sample of %" PRIu64 " waits, the table holds %" PRIu64, n, size);
     }
     if (table->drawable == 0) {
-        return error_set(error, ERROR_TIMEOUT, "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
+        return error_set(error, ERROR_TIMEOUT,
+                         "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
     }
     if (max_times_sampled && n > table->drawable * max_times_sampled - table->drawable_times) {
-        return error_set(error, ERROR_TIMEOUT, "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
-                         "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits", table->drawable,
-                         table->drawable * max_times_sampled - table->drawable_times, max_times_sampled, n);
+        return error_set(error, ERROR_TIMEOUT,
+                         "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
+                         "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits",
+                         table->drawable, table->drawable * max_times_sampled - table->drawable_times,
+                         max_times_sampled, n);
     }
     return 0;
 }
 
 /* P of an item as drawn now. A fifo draw is certain. */
-static double probability(const struct table *table, uint32_t slot, double total)
-{
+static double probability(const struct table *table, uint32_t slot, double total) {
     switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED:
-        return sum_tree_weight(&table->weights, slot) / total;
-    case SAMPLER_UNIFORM:
-        return 1.0 / (double)table->storage.live;
-    case SAMPLER_FIFO:
-        break;
+    case SAMPLER_PRIORITIZED: return sum_tree_weight(&table->weights, slot) / total;
+    case SAMPLER_UNIFORM: return 1.0 / (double)table->storage.live;
+    case SAMPLER_FIFO: break;
     }
     return 1.0;
 }
 
-static double total_weight(const struct table *table)
-{
+static double total_weight(const struct table *table) {
     return table->config.sampler == SAMPLER_PRIORITIZED ? sum_tree_total(&table->weights) : 0;
 }
 
-static void draw(struct table *table, uint32_t n, uint32_t *slots)
-{
+static void draw(struct table *table, uint32_t n, uint32_t *slots) {
     switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED:
-        sum_tree_sample(&table->weights, &table->random, n, slots);
-        return;
-    case SAMPLER_UNIFORM:
-        selector_uniform_sample(&table->uniform, &table->random, n, slots);
-        return;
-    case SAMPLER_FIFO:
-        break;
+    case SAMPLER_PRIORITIZED: sum_tree_sample(&table->weights, &table->random, n, slots); return;
+    case SAMPLER_UNIFORM: selector_uniform_sample(&table->uniform, &table->random, n, slots); return;
+    case SAMPLER_FIFO: break;
     }
     uint32_t slot = table->order.oldest;
     for (uint32_t i = 0; i < n; i++) {
@@ -81,8 +77,7 @@ static void draw(struct table *table, uint32_t n, uint32_t *slots)
     }
 }
 
-static void count_draw(struct table *table, uint32_t slot)
-{
+static void count_draw(struct table *table, uint32_t slot) {
     struct slot *entry = &table->storage.slot[slot];
     if (entry->times_sampled < UINT32_MAX) {
         entry->times_sampled++;
@@ -91,8 +86,7 @@ static void count_draw(struct table *table, uint32_t slot)
 }
 
 /* Pins, ids, probabilities of a batch already drawn, when items may be sampled any number of times. */
-static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities)
-{
+static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = total_weight(table);
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) {
@@ -111,8 +105,7 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
 
 /* As take_batch with a bound on the times an item is sampled: an item that reaches it leaves at once, and a later occurrence
  * in this batch is drawn anew from what is left. Probabilities are those of the moment of the draw. */
-static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities)
-{
+static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = total_weight(table);
     for (uint32_t i = 0; i < n; i++) {
         if (table->storage.slot[slots[i]].state != SLOT_LIVE) {
@@ -136,8 +129,7 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
 }
 
 /* (N P)^-beta over the batch's maximum, which is (P_min / P)^beta whatever N is. */
-static void importance_weights(uint32_t n, double beta, const double *probabilities, float *weights)
-{
+static void importance_weights(uint32_t n, double beta, const double *probabilities, float *weights) {
     double least = INFINITY;
     for (uint32_t i = 0; i < n; i++) {
         least = probabilities[i] < least ? probabilities[i] : least;
@@ -148,10 +140,10 @@ static void importance_weights(uint32_t n, double beta, const double *probabilit
 }
 
 int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, uint64_t *ids, double *probabilities,
-                 float *weights, struct error *error)
-{
+                 float *weights, struct error *error) {
     if (!(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
-        return error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g", TABLE_MAX_EXPONENT, beta);
+        return error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g",
+                         TABLE_MAX_EXPONENT, beta);
     }
     if (table_can_sample(table, n, error)) {
         return -1;
@@ -180,8 +172,7 @@ int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, 
     return 0;
 }
 
-void table_unpin(struct table *table, const uint32_t *slots, uint32_t n)
-{
+void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) {
             __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
@@ -190,13 +181,15 @@ void table_unpin(struct table *table, const uint32_t *slots, uint32_t n)
     }
 }
 
-int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities, struct error *error)
-{
+int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
+              struct error *error) {
     for (uint32_t i = 0; i < n; i++) {
         slots[i] = table_slot(table, ids[i]);
         if (slots[i] == STORAGE_NO_SLOT) {
-            return error_set(error, ERROR_GENERIC, "item %" PRIu64 " (index %" PRIu32 ") is not in table '%s': it has left, or never "
-                             "was; ask for live ids only", ids[i], i, table->config.name);
+            return error_set(error, ERROR_GENERIC,
+                             "item %" PRIu64 " (index %" PRIu32 ") is not in table '%s': it has left, or never "
+                             "was; ask for live ids only",
+                             ids[i], i, table->config.name);
         }
     }
     double total = total_weight(table);
@@ -209,15 +202,13 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
     return 0;
 }
 
-void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride)
-{
+void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride) {
     assert(column < table->storage.columns);
     *base = table->storage.base[column];
     *stride = table->storage.stride[column];
 }
 
-void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out)
-{
+void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out) {
     assert(column < table->storage.columns);
     storage_gather(&table->storage, column, slots, n, out);
 }

@@ -49,14 +49,12 @@ bool table_is_drawable(const struct table *table, uint32_t slot);
 void table_remove(struct table *table, uint32_t slot);
 void table_repair(struct table *table);
 
-static inline uint64_t table_id(const struct table *table, uint32_t slot)
-{
+static inline uint64_t table_id(const struct table *table, uint32_t slot) {
     return (uint64_t)table->storage.slot[slot].generation << 32 | slot; /* shard 0 */
 }
 
 /* The slot of a live item, or STORAGE_NO_SLOT when the item has left or never was. */
-static inline uint32_t table_slot(const struct table *table, uint64_t id)
-{
+static inline uint32_t table_slot(const struct table *table, uint64_t id) {
     uint32_t slot = (uint32_t)id;
     if (slot >= table->storage.slots) {
         return STORAGE_NO_SLOT;
@@ -65,8 +63,7 @@ static inline uint32_t table_slot(const struct table *table, uint64_t id)
     return entry->state == SLOT_LIVE && entry->generation == id >> 32 ? slot : STORAGE_NO_SLOT;
 }
 
-static inline void table_prefetch_id(const struct table *table, uint64_t id)
-{
+static inline void table_prefetch_id(const struct table *table, uint64_t id) {
     uint32_t slot = (uint32_t)id;
     if (slot < table->storage.slots) {
         __builtin_prefetch(&table->storage.slot[slot], 1);

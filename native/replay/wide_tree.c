@@ -6,13 +6,11 @@
 
 #include "base/memory.h"
 
-static size_t round_up(size_t value, size_t multiple)
-{
+static size_t round_up(size_t value, size_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-int wide_tree_init(struct wide_tree *tree, uint32_t leaves)
-{
+int wide_tree_init(struct wide_tree *tree, uint32_t leaves) {
     assert(leaves >= 1);
     memset(tree, 0, sizeof *tree);
     tree->leaves = leaves;
@@ -44,8 +42,7 @@ int wide_tree_init(struct wide_tree *tree, uint32_t leaves)
     return 0;
 }
 
-void wide_tree_free(struct wide_tree *tree)
-{
+void wide_tree_free(struct wide_tree *tree) {
     if (tree->map) {
         memory_unmap(tree->map, tree->map_bytes);
     }

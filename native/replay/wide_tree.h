@@ -28,18 +28,15 @@ struct wide_tree {
 int wide_tree_init(struct wide_tree *tree, uint32_t leaves);
 void wide_tree_free(struct wide_tree *tree);
 
-static inline double wide_tree_leaf(const struct wide_tree *tree, uint32_t leaf)
-{
+static inline double wide_tree_leaf(const struct wide_tree *tree, uint32_t leaf) {
     return tree->level[0][leaf];
 }
 
-static inline void wide_tree_prefetch_leaf(const struct wide_tree *tree, uint32_t leaf)
-{
+static inline void wide_tree_prefetch_leaf(const struct wide_tree *tree, uint32_t leaf) {
     __builtin_prefetch(&tree->level[0][leaf], 1);
 }
 
-static inline bool wide_tree_mark(struct wide_tree *tree, uint32_t level, uint32_t node)
-{
+static inline bool wide_tree_mark(struct wide_tree *tree, uint32_t level, uint32_t node) {
     uint64_t *word = &tree->touched_bits[level][node / 64];
     uint64_t bit = 1ull << (node % 64);
     bool fresh = !(*word & bit);
@@ -48,8 +45,7 @@ static inline bool wide_tree_mark(struct wide_tree *tree, uint32_t level, uint32
 }
 
 /* Writes a leaf; its ancestors are wrong until the next repair. */
-static inline void wide_tree_write(struct wide_tree *tree, uint32_t leaf, double value)
-{
+static inline void wide_tree_write(struct wide_tree *tree, uint32_t leaf, double value) {
     uint32_t node = leaf / WIDE_TREE_FANOUT;
     tree->level[0][leaf] = value;
     if (wide_tree_mark(tree, 0, node)) {
@@ -59,8 +55,8 @@ static inline void wide_tree_write(struct wide_tree *tree, uint32_t leaf, double
 
 /* Recomputes what the writes since the last repair touched. `combine` is inlined: sum or maximum of one node. A parent that
  * comes out as it was needs nothing above it recomputed. */
-static inline __attribute__((always_inline)) void wide_tree_repair(struct wide_tree *tree, double (*combine)(const double *))
-{
+static inline __attribute__((always_inline)) void wide_tree_repair(struct wide_tree *tree,
+                                                                   double (*combine)(const double *)) {
     uint32_t count = tree->touched_count;
     uint32_t *touched = tree->touched;
     for (uint32_t level = 0; level < tree->depth; level++) {

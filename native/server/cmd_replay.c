@@ -11,14 +11,13 @@
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-static struct replay_entry *find_entry(struct client *client, const struct resp_argument *argument, struct error *error)
-{
+static struct replay_entry *find_entry(struct client *client, const struct resp_argument *argument,
+                                       struct error *error) {
     return replay_registry_find(client->server->replay, argument->data, argument->length, error);
 }
 
 /* The table named by argv[1], or NULL after replying the error. */
-static struct replay_entry *entry_or_reply(struct client *client)
-{
+static struct replay_entry *entry_or_reply(struct client *client) {
     struct error error;
     struct replay_entry *entry = find_entry(client, &client->argv[1], &error);
     if (!entry) {
@@ -27,8 +26,7 @@ static struct replay_entry *entry_or_reply(struct client *client)
     return entry;
 }
 
-static int parse_count(const struct resp_argument *argument, uint32_t *n, struct error *error)
-{
+static int parse_count(const struct resp_argument *argument, uint32_t *n, struct error *error) {
     int64_t value;
     if (!argument_int64(argument, &value) || value < 1) {
         return error_set(error, ERROR_GENERIC, "expected a count of items, an integer of at least 1");
@@ -40,8 +38,7 @@ static int parse_count(const struct resp_argument *argument, uint32_t *n, struct
     return 0;
 }
 
-static int parse_block(const struct resp_argument *argument, struct replay_request *request, struct error *error)
-{
+static int parse_block(const struct resp_argument *argument, struct replay_request *request, struct error *error) {
     int64_t value;
     if (!argument_int64(argument, &value) || value < 0 || value > INT64_MAX / 1000000) {
         return error_set(error, ERROR_GENERIC, "expected BLOCK with milliseconds, an integer >= 0 (0 = wait for ever)");
@@ -52,11 +49,11 @@ static int parse_block(const struct resp_argument *argument, struct replay_reque
 }
 
 /* ids as uint64[n] in one argument; n from its length. The copy is aligned, and valid until the next use of scratch. */
-static int parse_ids(const struct resp_argument *argument, uint32_t *n, struct error *error)
-{
+static int parse_ids(const struct resp_argument *argument, uint32_t *n, struct error *error) {
     size_t count = argument->length / sizeof(uint64_t);
     if (argument->length % sizeof(uint64_t)) {
-        return error_set(error, ERROR_BADSHAPE, "expected ids as uint64, 8 bytes each, got %zu bytes", argument->length);
+        return error_set(error, ERROR_BADSHAPE, "expected ids as uint64, 8 bytes each, got %zu bytes",
+                         argument->length);
     }
     if (count > TABLE_MAX_BATCH) {
         return error_set(error, ERROR_LIMIT, "expected at most %u ids at once, got %zu", TABLE_MAX_BATCH, count);
@@ -65,8 +62,7 @@ static int parse_ids(const struct resp_argument *argument, uint32_t *n, struct e
     return 0;
 }
 
-static void describe_shape(const struct column *column, struct text *text)
-{
+static void describe_shape(const struct column *column, struct text *text) {
     text_append(text, "%s [", column_type_name(column->type));
     for (uint32_t i = 0; i < column->dimensions; i++) {
         text_append(text, "%s%" PRIu64, i ? "," : "", column->shape[i]);
@@ -74,44 +70,42 @@ static void describe_shape(const struct column *column, struct text *text)
     text_append(text, "]");
 }
 
-static int bad_shape(const struct column *column, uint32_t n, size_t length, struct error *error)
-{
+static int bad_shape(const struct column *column, uint32_t n, size_t length, struct error *error) {
     struct text shape = {0};
     describe_shape(column, &shape);
-    error_set(error, ERROR_BADSHAPE, "column '%s': expected %" PRIu32 " items of %s, %zu bytes in all, got %zu bytes; nothing was "
-              "stored", column->name, n, shape.data ? shape.data : "", column->item_bytes * n, length);
+    error_set(error, ERROR_BADSHAPE,
+              "column '%s': expected %" PRIu32 " items of %s, %zu bytes in all, got %zu bytes; nothing was "
+              "stored",
+              column->name, n, shape.data ? shape.data : "", column->item_bytes * n, length);
     text_free(&shape);
     return -1;
 }
 
-static int no_column(const struct table *table, const struct resp_argument *name, struct error *error)
-{
+static int no_column(const struct table *table, const struct resp_argument *name, struct error *error) {
     struct text names = {0};
     const struct table_config *config = table_config(table);
     for (uint32_t i = 0; i < config->columns && names.length < 200; i++) {
         text_append(&names, "%s%s", i ? ", " : "", config->column[i].name);
     }
     int shown = name->length < 64 ? (int)name->length : 64;
-    error_set(error, ERROR_BADSCHEMA, "table '%s' has no column '%.*s'; its columns are: %s", config->name, name->data ? shown : 0,
-              name->data ? (const char *)name->data : "", names.data ? names.data : "");
+    error_set(error, ERROR_BADSCHEMA, "table '%s' has no column '%.*s'; its columns are: %s", config->name,
+              name->data ? shown : 0, name->data ? (const char *)name->data : "", names.data ? names.data : "");
     text_free(&names);
     return -1;
 }
 
-static int find_column(const struct table *table, const struct resp_argument *name, uint32_t *column, struct error *error)
-{
+static int find_column(const struct table *table, const struct resp_argument *name, uint32_t *column,
+                       struct error *error) {
     int index = name->data ? table_column_index(table, (const char *)name->data, name->length) : -1;
     *column = (uint32_t)index;
     return index < 0 ? no_column(table, name, error) : 0;
 }
 
-static uint64_t block_deadline(const struct replay_request *request)
-{
+static uint64_t block_deadline(const struct replay_request *request) {
     return request->block_ms ? clock_monotonic_us() + (uint64_t)request->block_ms * 1000 : CLOCK_NEVER;
 }
 
-static void wake(struct client *client, struct wait_queue *queue)
-{
+static void wake(struct client *client, struct wait_queue *queue) {
     if (queue->length) {
         wait_queue_wake(client->server, queue);
     }
@@ -121,12 +115,12 @@ static void wake(struct client *client, struct wait_queue *queue)
 
 /* Copies priorities out of their argument, where they need not be aligned. NULL: none were given, or out of memory. */
 static int copy_priorities(struct client *client, const struct resp_argument *argument, uint32_t n, size_t spare_bytes,
-                           uint8_t **spare, double **priorities, struct error *error)
-{
+                           uint8_t **spare, double **priorities, struct error *error) {
     size_t bytes = (size_t)n * sizeof(double);
     if (argument->length && argument->length != bytes) {
-        return error_set(error, ERROR_BADPRIORITY, "expected %" PRIu32 " priorities as float64, %zu bytes, or none, got %zu bytes", n,
-                         bytes, argument->length);
+        return error_set(error, ERROR_BADPRIORITY,
+                         "expected %" PRIu32 " priorities as float64, %zu bytes, or none, got %zu bytes", n, bytes,
+                         argument->length);
     }
     uint8_t *scratch = replay_registry_scratch(client->server->replay, bytes + spare_bytes);
     if (!scratch) {
@@ -144,8 +138,7 @@ static int copy_priorities(struct client *client, const struct resp_argument *ar
 /* table n priorities [BLOCK ms] COLUMNS k …: everything before the first column's name. `arguments` holds the first
  * `available` of `count`; finding them all is the caller's business. Reserves the slots. */
 static int add_header(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
-                      uint32_t available, uint32_t count, struct error *error)
-{
+                      uint32_t available, uint32_t count, struct error *error) {
     struct replay_entry *entry = find_entry(client, &arguments[1], error);
     if (!entry || parse_count(&arguments[2], &request->n, error)) {
         return -1;
@@ -165,17 +158,21 @@ static int add_header(struct client *client, struct replay_request *request, con
         at += 2;
     }
     int64_t columns;
-    if (available < at + 2 || !argument_is(&arguments[at], "columns") || !argument_int64(&arguments[at + 1], &columns)) {
-        return error_set(error, ERROR_GENERIC, "syntax error; expected REPLAY.ADD table n priorities [BLOCK ms] COLUMNS k name bytes …");
+    if (available < at + 2 || !argument_is(&arguments[at], "columns") ||
+        !argument_int64(&arguments[at + 1], &columns)) {
+        return error_set(error, ERROR_GENERIC,
+                         "syntax error; expected REPLAY.ADD table n priorities [BLOCK ms] COLUMNS k name bytes …");
     }
     uint32_t expected = table_config(entry->table)->columns;
     if (columns != expected) {
-        return error_set(error, ERROR_BADSCHEMA, "table '%s' has %" PRIu32 " columns, and an ADD must give all of them; got %" PRId64,
+        return error_set(error, ERROR_BADSCHEMA,
+                         "table '%s' has %" PRIu32 " columns, and an ADD must give all of them; got %" PRId64,
                          table_config(entry->table)->name, expected, columns);
     }
     request->first_column = at + 2;
     if (count != request->first_column + 2 * expected) {
-        return error_set(error, ERROR_GENERIC, "syntax error; expected %" PRIu32 " names, each followed by its bytes, after COLUMNS",
+        return error_set(error, ERROR_GENERIC,
+                         "syntax error; expected %" PRIu32 " names, each followed by its bytes, after COLUMNS",
                          expected);
     }
     if (table_can_add(entry->table, request->n, error)) {
@@ -189,9 +186,8 @@ static int add_header(struct client *client, struct replay_request *request, con
 }
 
 /* The column that the blob at argument `index` belongs to, if its size fits. */
-static int add_column(const struct replay_request *request, const struct resp_argument *arguments, uint32_t index, size_t length,
-                      uint32_t *column, struct error *error)
-{
+static int add_column(const struct replay_request *request, const struct resp_argument *arguments, uint32_t index,
+                      size_t length, uint32_t *column, struct error *error) {
     const struct table *table = request->entry->table;
     if (find_column(table, &arguments[index - 1], column, error)) {
         return -1;
@@ -204,8 +200,8 @@ static int add_column(const struct replay_request *request, const struct resp_ar
 }
 
 /* Puts the columns that came as ordinary arguments, from `from` up to `to`, into place. */
-static int add_fill(struct replay_request *request, const struct resp_argument *arguments, uint32_t to, struct error *error)
-{
+static int add_fill(struct replay_request *request, const struct resp_argument *arguments, uint32_t to,
+                    struct error *error) {
     for (uint32_t index = request->first_column + 1; index < to; index += 2) {
         uint32_t column;
         if (!arguments[index].data) {
@@ -222,13 +218,14 @@ static int add_fill(struct replay_request *request, const struct resp_argument *
     }
     uint32_t columns = table_config(request->entry->table)->columns;
     uint64_t all = UINT64_MAX >> (64 - columns);
-    return request->landed == all ? 0 : error_set(error, ERROR_GENERIC, "out of memory while a column's bytes came; nothing was "
-                                                  "stored, send the items again");
+    return request->landed == all ? 0
+                                  : error_set(error, ERROR_GENERIC,
+                                              "out of memory while a column's bytes came; nothing was "
+                                              "stored, send the items again");
 }
 
-static int add_landing(struct replay_request *request, const struct resp_argument *arguments, uint32_t index, size_t length,
-                       struct resp_landing *landing, struct error *error)
-{
+static int add_landing(struct replay_request *request, const struct resp_argument *arguments, uint32_t index,
+                       size_t length, struct resp_landing *landing, struct error *error) {
     static const uint32_t one_piece[1] = {0};
     uint32_t column;
     if (index <= request->first_column || (index - request->first_column) % 2 == 0) {
@@ -250,9 +247,8 @@ static int add_landing(struct replay_request *request, const struct resp_argumen
 
 /* Asked where a large argument shall land. The header is checked when the first large column begins; whatever is wrong,
  * from there on the bytes are read and dropped, and the handler replies the error. */
-static void add_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
-                     struct resp_landing *landing)
-{
+static void add_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                     size_t length, struct resp_landing *landing) {
     struct client *client = context;
     if (index < 4) {
         return; /* priorities of many items; anything else is refused by the handler */
@@ -284,8 +280,7 @@ static void add_land(void *context, const struct resp_argument *arguments, uint3
 }
 
 /* Commits and replies; false when it must wait. */
-static bool add_attempt(struct client *client)
-{
+static bool add_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     uint32_t n = request->n;
@@ -311,18 +306,17 @@ static bool add_attempt(struct client *client)
     return true;
 }
 
-static void add_expired(struct client *client)
-{
+static void add_expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
     if (!replay_entry_missing(request->entry, &error) && !table_can_add(request->entry->table, request->n, &error)) {
-        error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'", table_config(request->entry->table)->name);
+        error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'",
+                  table_config(request->entry->table)->name);
     }
     reply_failure(client, &error);
 }
 
-static void add_command(struct client *client)
-{
+static void add_command(struct client *client) {
     struct replay_request *request = client_state(client);
     struct error error = {.code = ERROR_NONE};
     if (!request) {
@@ -351,8 +345,7 @@ static void add_command(struct client *client)
 /* ---- SAMPLE, GET --------------------------------------------------------------------------------------------------- */
 
 /* COLUMNS k name …, the last option; without it all columns in the order of the signature. */
-static int parse_columns(struct client *client, uint32_t at, struct replay_request *request, struct error *error)
-{
+static int parse_columns(struct client *client, uint32_t at, struct replay_request *request, struct error *error) {
     const struct table *table = request->entry->table;
     int64_t count;
     if (client->argc < at + 2 || !argument_int64(&client->argv[at + 1], &count) || count != client->argc - at - 2) {
@@ -372,8 +365,7 @@ static int parse_columns(struct client *client, uint32_t at, struct replay_reque
     return 0;
 }
 
-static void all_columns(struct replay_request *request)
-{
+static void all_columns(struct replay_request *request) {
     request->column_count = table_config(request->entry->table)->columns;
     for (uint32_t i = 0; i < request->column_count; i++) {
         request->columns[i] = (uint8_t)i;
@@ -381,8 +373,7 @@ static void all_columns(struct replay_request *request)
 }
 
 /* Options of SAMPLE from argument 3 on. */
-static int sample_options(struct client *client, struct replay_request *request, struct error *error)
-{
+static int sample_options(struct client *client, struct replay_request *request, struct error *error) {
     all_columns(request);
     for (uint32_t at = 3; at < client->argc; at += 2) {
         const struct resp_argument *option = &client->argv[at];
@@ -411,8 +402,7 @@ static int sample_options(struct client *client, struct replay_request *request,
 
 /* Draws and replies; false when it must wait. Once a reply is being written the request may be gone (the client can be
  * closed for having too much output), so nothing of it is read from there on. */
-static bool sample_attempt(struct client *client)
-{
+static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
@@ -432,8 +422,8 @@ static bool sample_attempt(struct client *client)
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, request->n);
         return true;
     }
-    if (table_sample(entry->table, request->n, request->beta, batch->slots, batch->ids, batch->probabilities, batch->weights,
-                     &error)) {
+    if (table_sample(entry->table, request->n, request->beta, batch->slots, batch->ids, batch->probabilities,
+                     batch->weights, &error)) {
         reply_failure(client, &error);
         replay_batch_release(batch);
         return true;
@@ -446,18 +436,17 @@ static bool sample_attempt(struct client *client)
     return true;
 }
 
-static void sample_expired(struct client *client)
-{
+static void sample_expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
     if (!replay_entry_missing(request->entry, &error) && !table_can_sample(request->entry->table, request->n, &error)) {
-        error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'", table_config(request->entry->table)->name);
+        error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
+                  table_config(request->entry->table)->name);
     }
     reply_failure(client, &error);
 }
 
-static void sample_command(struct client *client)
-{
+static void sample_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_entry *entry = entry_or_reply(client);
     if (!entry) {
@@ -479,8 +468,7 @@ static void sample_command(struct client *client)
 }
 
 /* The ids, aligned, in the registry's scratch; NULL after replying an error. */
-static uint64_t *ids_or_reply(struct client *client, uint32_t *n, size_t spare_bytes)
-{
+static uint64_t *ids_or_reply(struct client *client, uint32_t *n, size_t spare_bytes) {
     struct error error;
     const struct resp_argument *argument = &client->argv[2];
     if (parse_ids(argument, n, &error)) {
@@ -498,8 +486,7 @@ static uint64_t *ids_or_reply(struct client *client, uint32_t *n, size_t spare_b
     return ids;
 }
 
-static void get_command(struct client *client)
-{
+static void get_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_entry *entry = entry_or_reply(client);
     uint32_t n;
@@ -537,8 +524,7 @@ static void get_command(struct client *client)
 
 /* ---- UPDATE, DEL --------------------------------------------------------------------------------------------------- */
 
-static void update_command(struct client *client)
-{
+static void update_command(struct client *client) {
     struct error error;
     struct replay_entry *entry = entry_or_reply(client);
     uint32_t n;
@@ -547,8 +533,9 @@ static void update_command(struct client *client)
         return;
     }
     if (client->argv[3].length != n * sizeof(double)) {
-        reply_error(client, "BADPRIORITY expected %" PRIu32 " priorities as float64, %zu bytes, one for each id, got %zu bytes", n,
-                    n * sizeof(double), client->argv[3].length);
+        reply_error(client,
+                    "BADPRIORITY expected %" PRIu32 " priorities as float64, %zu bytes, one for each id, got %zu bytes",
+                    n, n * sizeof(double), client->argv[3].length);
         return;
     }
     double *priorities = (double *)(void *)(ids + n);
@@ -566,8 +553,7 @@ static void update_command(struct client *client)
     reply_integer(client, (int64_t)stale);
 }
 
-static void del_command(struct client *client)
-{
+static void del_command(struct client *client) {
     struct replay_entry *entry = entry_or_reply(client);
     uint32_t n;
     uint64_t *ids = entry ? ids_or_reply(client, &n, 0) : NULL;
@@ -582,13 +568,13 @@ static void del_command(struct client *client)
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
-static void create_command(struct client *client)
-{
+static void create_command(struct client *client) {
     char name[TABLE_MAX_NAME + 1];
     struct error error;
     const struct resp_argument *argument = &client->argv[1], *spec = &client->argv[2];
     if (argument->length > TABLE_MAX_NAME || memchr(argument->data, 0, argument->length)) {
-        reply_error(client, "BADSCHEMA name: expected 1 to %d bytes without blanks or control characters", TABLE_MAX_NAME);
+        reply_error(client, "BADSCHEMA name: expected 1 to %d bytes without blanks or control characters",
+                    TABLE_MAX_NAME);
         return;
     }
     memcpy(name, argument->data, argument->length);
@@ -600,8 +586,7 @@ static void create_command(struct client *client)
     reply_status(client, "OK");
 }
 
-static void drop_command(struct client *client)
-{
+static void drop_command(struct client *client) {
     struct replay_entry *entry = entry_or_reply(client);
     if (entry) {
         replay_registry_drop(client->server->replay, entry);
@@ -609,8 +594,7 @@ static void drop_command(struct client *client)
     }
 }
 
-static void reset_command(struct client *client)
-{
+static void reset_command(struct client *client) {
     struct replay_entry *entry = entry_or_reply(client);
     if (entry) {
         table_reset(entry->table);
@@ -620,8 +604,7 @@ static void reset_command(struct client *client)
     }
 }
 
-static void config_command(struct client *client)
-{
+static void config_command(struct client *client) {
     struct error error;
     struct replay_entry *entry = entry_or_reply(client);
     if (!entry) {
@@ -636,8 +619,7 @@ static void config_command(struct client *client)
     reply_status(client, "OK");
 }
 
-static void spec_command(struct client *client)
-{
+static void spec_command(struct client *client) {
     struct error error;
     struct replay_entry *entry = entry_or_reply(client);
     if (!entry) {
@@ -653,8 +635,7 @@ static void spec_command(struct client *client)
     memory_free(spec);
 }
 
-static void list_command(struct client *client)
-{
+static void list_command(struct client *client) {
     const struct replay_registry *registry = client->server->replay;
     reply_array(client, registry->count);
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
@@ -662,16 +643,14 @@ static void list_command(struct client *client)
     }
 }
 
-static void save_command(struct client *client)
-{
+static void save_command(struct client *client) {
     reply_error(client, "ERR snapshots are not available in this version");
 }
 
 /* ---- INFO ---------------------------------------------------------------------------------------------------------- */
 
 /* Why the client that waits longest waits, or why a single item would have to. Empty: it would not. */
-static void waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error)
-{
+static void waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error) {
     const struct wait_queue *queue = sampling ? &entry->samplers : &entry->adders;
     const struct replay_request *head = queue->head ? client_state(queue->head) : NULL;
     uint32_t n = head ? head->n : 1;
@@ -683,24 +662,21 @@ static void waiting_reason(const struct replay_entry *entry, bool sampling, stru
     }
 }
 
-static void describe_limiter(const struct table_config *config, struct text *text)
-{
+static void describe_limiter(const struct table_config *config, struct text *text) {
     switch (config->limiter) {
     case LIMITER_MIN_SIZE:
         text_append(text, "min_size(min_size_to_sample=%" PRIu64 ")", config->min_size_to_sample);
         break;
     case LIMITER_SAMPLE_TO_INSERT_RATIO:
-        text_append(text, "sample_to_insert_ratio(samples_per_insert=%g,min_size_to_sample=%" PRIu64 ",error_buffer=%g)",
+        text_append(text,
+                    "sample_to_insert_ratio(samples_per_insert=%g,min_size_to_sample=%" PRIu64 ",error_buffer=%g)",
                     config->samples_per_insert, config->min_size_to_sample, config->error_buffer);
         break;
-    case LIMITER_QUEUE:
-        text_append(text, "queue(size=%" PRIu64 ")", config->queue_size);
-        break;
+    case LIMITER_QUEUE: text_append(text, "queue(size=%" PRIu64 ")", config->queue_size); break;
     }
 }
 
-static void describe_sampler(const struct table_config *config, struct text *text)
-{
+static void describe_sampler(const struct table_config *config, struct text *text) {
     static const char *const names[] = {"prioritized", "uniform", "fifo"};
     text_append(text, "%s", names[config->sampler]);
     if (config->sampler == SAMPLER_PRIORITIZED) {
@@ -708,8 +684,7 @@ static void describe_sampler(const struct table_config *config, struct text *tex
     }
 }
 
-static void describe_signature(const struct table_config *config, struct text *text)
-{
+static void describe_signature(const struct table_config *config, struct text *text) {
     for (uint32_t i = 0; i < config->columns; i++) {
         text_append(text, "%s%s: ", i ? "; " : "", config->column[i].name);
         describe_shape(&config->column[i], text);
@@ -717,8 +692,7 @@ static void describe_signature(const struct table_config *config, struct text *t
 }
 
 static void reply_described(struct client *client, const char *key, const struct table_config *config,
-                            void (*describe)(const struct table_config *, struct text *))
-{
+                            void (*describe)(const struct table_config *, struct text *)) {
     struct text text = {0};
     describe(config, &text);
     reply_bulk_string(client, key);
@@ -726,8 +700,7 @@ static void reply_described(struct client *client, const char *key, const struct
     text_free(&text);
 }
 
-static void info_command(struct client *client)
-{
+static void info_command(struct client *client) {
     const struct replay_entry *entry = entry_or_reply(client);
     if (!entry) {
         return;
@@ -742,12 +715,24 @@ static void info_command(struct client *client)
         const char *key;
         uint64_t value;
     } numbers[] = {
-        {"size", info.size}, {"capacity", info.capacity}, {"bytes", info.bytes}, {"item_bytes", info.item_bytes},
-        {"added", info.added}, {"sampled", info.sampled}, {"removed", info.removed}, {"stale_updates", info.stale_updates},
-        {"updates_applied", info.updates_applied}, {"waiting", entry->adders.length + entry->samplers.length},
-        {"waiting_add", entry->adders.length}, {"waiting_sample", entry->samplers.length}, {"pinned_slots", info.pinned_slots},
-        {"reserved_slots", info.reserved_slots}, {"free_slots", info.free_slots}, {"retired_slots", info.retired_slots},
-        {"max_times_sampled", config->max_times_sampled}, {"max_bytes", config->max_bytes},
+        {"size", info.size},
+        {"capacity", info.capacity},
+        {"bytes", info.bytes},
+        {"item_bytes", info.item_bytes},
+        {"added", info.added},
+        {"sampled", info.sampled},
+        {"removed", info.removed},
+        {"stale_updates", info.stale_updates},
+        {"updates_applied", info.updates_applied},
+        {"waiting", entry->adders.length + entry->samplers.length},
+        {"waiting_add", entry->adders.length},
+        {"waiting_sample", entry->samplers.length},
+        {"pinned_slots", info.pinned_slots},
+        {"reserved_slots", info.reserved_slots},
+        {"free_slots", info.free_slots},
+        {"retired_slots", info.retired_slots},
+        {"max_times_sampled", config->max_times_sampled},
+        {"max_bytes", config->max_bytes},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
     reply_map(client, count + 8);
@@ -770,20 +755,23 @@ static void info_command(struct client *client)
     reply_described(client, "signature", config, describe_signature);
 }
 
-void replay_info(struct server *server, struct text *out)
-{
+void replay_info(struct server *server, struct text *out) {
     const struct replay_registry *registry = server->replay;
     text_append(out, "# Replay\r\ntables:%" PRIu32 "\r\n", registry->count);
-    text_append(out, "replay_max_tables:%u\r\nreplay_max_batch:%u\r\nreplay_table_pinned_limit:%u\r\nreplay_client_pinned_limit:%u\r\n",
+    text_append(out,
+                "replay_max_tables:%u\r\nreplay_max_batch:%u\r\nreplay_table_pinned_limit:%u\r\nreplay_client_pinned_"
+                "limit:%u\r\n",
                 REPLAY_MAX_TABLES, TABLE_MAX_BATCH, REPLAY_TABLE_PINNED_LIMIT, REPLAY_CLIENT_PINNED_LIMIT);
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         struct table_info info;
         table_info(entry->table, &info);
-        text_append(out, "table_%s:size=%" PRIu64 ",capacity=%" PRIu64 ",bytes=%" PRIu64 ",added=%" PRIu64 ",sampled=%" PRIu64
-                    ",removed=%" PRIu64 ",stale_updates=%" PRIu64 ",waiting_add=%" PRIu32 ",waiting_sample=%" PRIu32
-                    ",pinned_slots=%" PRIu64 ",reserved_slots=%" PRIu64 "\r\n", table_config(entry->table)->name, info.size,
-                    info.capacity, info.bytes, info.added, info.sampled, info.removed, info.stale_updates, entry->adders.length,
-                    entry->samplers.length, info.pinned_slots, info.reserved_slots);
+        text_append(out,
+                    "table_%s:size=%" PRIu64 ",capacity=%" PRIu64 ",bytes=%" PRIu64 ",added=%" PRIu64
+                    ",sampled=%" PRIu64 ",removed=%" PRIu64 ",stale_updates=%" PRIu64 ",waiting_add=%" PRIu32
+                    ",waiting_sample=%" PRIu32 ",pinned_slots=%" PRIu64 ",reserved_slots=%" PRIu64 "\r\n",
+                    table_config(entry->table)->name, info.size, info.capacity, info.bytes, info.added, info.sampled,
+                    info.removed, info.stale_updates, entry->adders.length, entry->samplers.length, info.pinned_slots,
+                    info.reserved_slots);
     }
 }
 
@@ -796,16 +784,22 @@ const struct command commands_replay[] = {
      "Draws items and returns ids, probabilities, weights and columns.", NULL},
     {"replay.update", update_command, 4, COMMAND_WRITE, 0, 0, 0, "replay",
      "Sets priorities by id; returns how many were applied and how many ids had left.", NULL},
-    {"replay.get", get_command, -3, COMMAND_READONLY, 0, 0, 0, "replay", "Returns items by id, in the form of REPLAY.SAMPLE.", NULL},
-    {"replay.del", del_command, 3, COMMAND_WRITE, 0, 0, 0, "replay", "Removes items by id and returns how many there were.", NULL},
+    {"replay.get", get_command, -3, COMMAND_READONLY, 0, 0, 0, "replay",
+     "Returns items by id, in the form of REPLAY.SAMPLE.", NULL},
+    {"replay.del", del_command, 3, COMMAND_WRITE, 0, 0, 0, "replay",
+     "Removes items by id and returns how many there were.", NULL},
     {"replay.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
      "Returns a table's state and why a client would have to wait.", NULL},
-    {"replay.spec", spec_command, 2, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay", "Returns a table's spec as msgpack.", NULL},
-    {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay", "Returns the names of all tables.", NULL},
+    {"replay.spec", spec_command, 2, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
+     "Returns a table's spec as msgpack.", NULL},
+    {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
+     "Returns the names of all tables.", NULL},
     {"replay.config", config_command, 3, COMMAND_WRITE, 0, 0, 0, "replay",
      "Changes rate_limiter, max_times_sampled or max_bytes of a table.", NULL},
     {"replay.reset", reset_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes all items of a table.", NULL},
-    {"replay.drop", drop_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes a table; its waiters are told so.", NULL},
-    {"replay.save", save_command, -1, COMMAND_WRITE | COMMAND_ADMIN, 0, 0, 0, "replay", "Not available in this version.", NULL},
+    {"replay.drop", drop_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes a table; its waiters are told so.",
+     NULL},
+    {"replay.save", save_command, -1, COMMAND_WRITE | COMMAND_ADMIN, 0, 0, 0, "replay",
+     "Not available in this version.", NULL},
     {0},
 };

@@ -8,20 +8,17 @@
 #include "server/server.h"
 #include "server/weights_registry.h"
 
-struct weights_registry *weights_registry_new(struct server *server)
-{
+struct weights_registry *weights_registry_new(struct server *server) {
     (void)server;
     return memory_calloc(1, sizeof(struct weights_registry));
 }
 
-static void free_entry(struct weights_entry *entry)
-{
+static void free_entry(struct weights_entry *entry) {
     blob_release(entry->blob);
     memory_free(entry);
 }
 
-void weights_registry_free(struct weights_registry *registry)
-{
+void weights_registry_free(struct weights_registry *registry) {
     while (registry && registry->entries) {
         struct weights_entry *next = registry->entries->next;
         free_entry(registry->entries);
@@ -31,8 +28,7 @@ void weights_registry_free(struct weights_registry *registry)
 }
 
 /* The link that points to the key's entry, or the last link: keys are few, one or two for each job. */
-static struct weights_entry **find(struct weights_registry *registry, const struct resp_argument *key)
-{
+static struct weights_entry **find(struct weights_registry *registry, const struct resp_argument *key) {
     struct weights_entry **link = &registry->entries;
     while (*link && ((*link)->key_length != key->length || memcmp((*link)->key, key->data, key->length) != 0)) {
         link = &(*link)->next;
@@ -40,8 +36,7 @@ static struct weights_entry **find(struct weights_registry *registry, const stru
     return link;
 }
 
-static struct weights_entry *entry_new(const struct resp_argument *key)
-{
+static struct weights_entry *entry_new(const struct resp_argument *key) {
     struct weights_entry *entry = memory_calloc(1, sizeof *entry + key->length);
     if (entry) {
         memcpy(entry->key, key->data, key->length);
@@ -50,8 +45,7 @@ static struct weights_entry *entry_new(const struct resp_argument *key)
     return entry;
 }
 
-static struct blob *take_blob(const struct resp_argument *argument)
-{
+static struct blob *take_blob(const struct resp_argument *argument) {
     if (argument->blob) {
         return blob_retain(argument->blob);
     }
@@ -63,8 +57,7 @@ static struct blob *take_blob(const struct resp_argument *argument)
 }
 
 /* The version to publish as; -1 after replying an error. */
-static int64_t version_or_reply(struct client *client, int64_t current)
-{
+static int64_t version_or_reply(struct client *client, int64_t current) {
     int64_t version;
     if (argument_is(&client->argv[2], "*")) {
         if (current == INT64_MAX) {
@@ -78,14 +71,14 @@ static int64_t version_or_reply(struct client *client, int64_t current)
         return -1;
     }
     if (version <= current) {
-        reply_error(client, "STALEVERSION expected a version above %" PRId64 ", the current one, got %" PRId64, current, version);
+        reply_error(client, "STALEVERSION expected a version above %" PRId64 ", the current one, got %" PRId64, current,
+                    version);
         return -1;
     }
     return version;
 }
 
-static void publish_command(struct client *client)
-{
+static void publish_command(struct client *client) {
     struct weights_registry *registry = client->server->weights;
     const struct resp_argument *key = &client->argv[1];
     if (key->length < 1 || key->length > WEIGHTS_MAX_KEY_BYTES) {
@@ -98,7 +91,8 @@ static void publish_command(struct client *client)
         return;
     }
     if (!*link && registry->count == WEIGHTS_MAX_KEYS) {
-        reply_error(client, "LIMIT there are %u keys of weights, the most a server holds; WEIGHTS.DEL removes one", WEIGHTS_MAX_KEYS);
+        reply_error(client, "LIMIT there are %u keys of weights, the most a server holds; WEIGHTS.DEL removes one",
+                    WEIGHTS_MAX_KEYS);
         return;
     }
     struct blob *blob = take_blob(&client->argv[3]);
@@ -118,8 +112,7 @@ static void publish_command(struct client *client)
     reply_integer(client, version);
 }
 
-static void get_command(struct client *client)
-{
+static void get_command(struct client *client) {
     int64_t newer_than = -1;
     if (client->argc == 4 && argument_is(&client->argv[2], "newer")) {
         if (!argument_int64(&client->argv[3], &newer_than)) {
@@ -140,8 +133,7 @@ static void get_command(struct client *client)
     reply_blob(client, entry->blob);
 }
 
-static void list_command(struct client *client)
-{
+static void list_command(struct client *client) {
     const struct weights_registry *registry = client->server->weights;
     reply_array(client, registry->count);
     for (const struct weights_entry *entry = registry->entries; entry; entry = entry->next) {
@@ -149,8 +141,7 @@ static void list_command(struct client *client)
     }
 }
 
-static void del_command(struct client *client)
-{
+static void del_command(struct client *client) {
     struct weights_registry *registry = client->server->weights;
     int64_t removed = 0;
     for (uint32_t i = 1; i < client->argc; i++) {
@@ -172,6 +163,7 @@ const struct command commands_weights[] = {
     {"weights.get", get_command, -2, COMMAND_READONLY, 0, 0, 0, "weights",
      "Returns version and blob, or null when there is nothing newer.", NULL},
     {"weights.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "weights", "Returns all keys.", NULL},
-    {"weights.del", del_command, -2, COMMAND_WRITE, 0, 0, 0, "weights", "Removes keys and returns how many there were.", NULL},
+    {"weights.del", del_command, -2, COMMAND_WRITE, 0, 0, 0, "weights", "Removes keys and returns how many there were.",
+     NULL},
     {0},
 };

@@ -9,8 +9,7 @@
 #include "server/client.h"
 #include "server/server.h"
 
-struct replay_registry *replay_registry_new(struct server *server)
-{
+struct replay_registry *replay_registry_new(struct server *server) {
     struct replay_registry *registry = memory_calloc(1, sizeof *registry);
     if (registry) {
         registry->server = server;
@@ -20,15 +19,13 @@ struct replay_registry *replay_registry_new(struct server *server)
 
 /* ---- freeing ------------------------------------------------------------------------------------------------------- */
 
-static void *free_table(void *table)
-{
+static void *free_table(void *table) {
     table_free(table);
     return NULL;
 }
 
 /* Giving gigabytes of pages back takes seconds: a thread does it, with a table that nobody else knows any more. */
-static void free_table_aside(struct table *table)
-{
+static void free_table_aside(struct table *table) {
     pthread_t thread;
     pthread_attr_t attributes;
     bool started = false;
@@ -43,12 +40,12 @@ static void free_table_aside(struct table *table)
 }
 
 /* The server may still hold a woken queue in its list: such an entry waits for a later sweep. */
-static void sweep_dropped(struct replay_registry *registry)
-{
+static void sweep_dropped(struct replay_registry *registry) {
     struct replay_entry **link = &registry->dropped;
     while (*link) {
         struct replay_entry *entry = *link;
-        if (entry->references || entry->adders.woken || entry->samplers.woken || entry->adders.length || entry->samplers.length) {
+        if (entry->references || entry->adders.woken || entry->samplers.woken || entry->adders.length ||
+            entry->samplers.length) {
             link = &entry->next;
             continue;
         }
@@ -58,8 +55,7 @@ static void sweep_dropped(struct replay_registry *registry)
     }
 }
 
-static void free_entries(struct replay_entry *entry)
-{
+static void free_entries(struct replay_entry *entry) {
     while (entry) {
         struct replay_entry *next = entry->next;
         assert(entry->references == 0);
@@ -69,8 +65,7 @@ static void free_entries(struct replay_entry *entry)
     }
 }
 
-void replay_registry_free(struct replay_registry *registry)
-{
+void replay_registry_free(struct replay_registry *registry) {
     if (!registry) {
         return;
     }
@@ -93,8 +88,7 @@ void replay_registry_free(struct replay_registry *registry)
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
-static struct replay_entry *find(struct replay_registry *registry, const void *name, size_t length)
-{
+static struct replay_entry *find(struct replay_registry *registry, const void *name, size_t length) {
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         const char *entry_name = table_config(entry->table)->name;
         if (strlen(entry_name) == length && memcmp(entry_name, name, length) == 0) {
@@ -104,20 +98,19 @@ static struct replay_entry *find(struct replay_registry *registry, const void *n
     return NULL;
 }
 
-struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length, struct error *error)
-{
+struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
+                                          struct error *error) {
     struct replay_entry *entry = length ? find(registry, name, length) : NULL;
     if (!entry) {
         int shown = length < 64 ? (int)length : 64;
-        error_set(error, ERROR_NOTABLE, "no table '%.*s'; REPLAY.LIST names those there are, REPLAY.CREATE makes one", shown,
-                  (const char *)name);
+        error_set(error, ERROR_NOTABLE, "no table '%.*s'; REPLAY.LIST names those there are, REPLAY.CREATE makes one",
+                  shown, (const char *)name);
     }
     return entry;
 }
 
 /* A table asked for again is success if nothing about it differs. */
-static int same_config(const struct table_config *there, const struct table_config *asked, struct error *error)
-{
+static int same_config(const struct table_config *there, const struct table_config *asked, struct error *error) {
     uint8_t *a = NULL, *b = NULL;
     size_t a_length = 0, b_length = 0;
     if (table_config_write(there, &a, &a_length, error)) {
@@ -130,13 +123,15 @@ static int same_config(const struct table_config *there, const struct table_conf
     bool same = a_length == b_length && memcmp(a, b, a_length) == 0;
     memory_free(a);
     memory_free(b);
-    return same ? 0 : error_set(error, ERROR_EXISTS, "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
-                                "choose another name", there->name);
+    return same ? 0
+                : error_set(error, ERROR_EXISTS,
+                            "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
+                            "choose another name",
+                            there->name);
 }
 
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
-                                 struct error *error)
-{
+                                 struct error *error) {
     struct table_config *config = memory_alloc(sizeof *config);
     if (!config) {
         return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
@@ -150,7 +145,8 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     }
     if (registry->count == REPLAY_MAX_TABLES) {
         memory_free(config);
-        return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first", REPLAY_MAX_TABLES);
+        return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
+                         REPLAY_MAX_TABLES);
     }
     entry = memory_calloc(1, sizeof *entry);
     if (entry) {
@@ -174,13 +170,11 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     return 0;
 }
 
-int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error)
-{
+int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error) {
     return replay_registry_create_named(registry, NULL, spec, length, error);
 }
 
-void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry)
-{
+void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry) {
     struct replay_entry **link = &registry->entries;
     while (*link != entry) {
         link = &(*link)->next;
@@ -196,26 +190,24 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     replay_entry_release(entry);
 }
 
-int replay_entry_missing(const struct replay_entry *entry, struct error *error)
-{
-    return entry->dropped ? error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", table_config(entry->table)->name) : 0;
+int replay_entry_missing(const struct replay_entry *entry, struct error *error) {
+    return entry->dropped
+               ? error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", table_config(entry->table)->name)
+               : 0;
 }
 
-void replay_entry_retain(struct replay_entry *entry)
-{
+void replay_entry_retain(struct replay_entry *entry) {
     entry->references++;
 }
 
-void replay_entry_release(struct replay_entry *entry)
-{
+void replay_entry_release(struct replay_entry *entry) {
     assert(entry->references > 0);
     if (--entry->references == 0 && entry->dropped) {
         sweep_dropped(entry->registry);
     }
 }
 
-void *replay_registry_scratch(struct replay_registry *registry, size_t bytes)
-{
+void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
     if (bytes > registry->scratch_bytes) {
         memory_free(registry->scratch);
         registry->scratch_bytes = bytes < 65536 ? 65536 : bytes;
@@ -230,8 +222,7 @@ void *replay_registry_scratch(struct replay_registry *registry, size_t bytes)
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
 /* The command has replied, or its client went: a reservation that was not committed goes back. */
-static void drop_request(struct client *client, void *state)
-{
+static void drop_request(struct client *client, void *state) {
     struct replay_request *request = state;
     struct replay_registry *registry = client->server->replay;
     if (request->reservation) {
@@ -249,8 +240,8 @@ static void drop_request(struct client *client, void *state)
     registry->requests_pooled++;
 }
 
-struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry, enum replay_request_kind kind)
-{
+struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry,
+                                          enum replay_request_kind kind) {
     struct replay_request *request = registry->requests;
     if (request) {
         registry->requests = request->next;
@@ -266,8 +257,7 @@ struct replay_request *replay_request_new(struct client *client, struct replay_r
     return request;
 }
 
-void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry)
-{
+void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry) {
     assert(!request->entry);
     request->entry = entry;
     replay_entry_retain(entry);

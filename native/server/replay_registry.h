@@ -73,17 +73,20 @@ int replay_registry_create(struct replay_registry *registry, const uint8_t *spec
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error);
 /* NULL with ERROR_NOTABLE. */
-struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length, struct error *error);
+struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
+                                          struct error *error);
 /* Takes a table out of service: its waiters are answered NOTABLE. */
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry);
 int replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
 void replay_entry_retain(struct replay_entry *entry);
 void replay_entry_release(struct replay_entry *entry);
-void *replay_registry_scratch(struct replay_registry *registry, size_t bytes); /* valid until the next call; NULL: exhausted */
+void *replay_registry_scratch(struct replay_registry *registry,
+                              size_t bytes); /* valid until the next call; NULL: exhausted */
 
 /* The client's request state: made with its table retained, given back by the server when the command has replied or the
  * client went. NULL when memory is exhausted. */
-struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry, enum replay_request_kind kind);
+struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry,
+                                          enum replay_request_kind kind);
 void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry);
 
 /* A batch being answered: slots, and for the client ids, probabilities and weights. */
@@ -93,8 +96,8 @@ struct replay_batch {
     struct replay_entry *entry;
     struct client *client;
     uint32_t n, room;
-    uint32_t pinned;           /* items counted against the client */
-    uint32_t references;       /* columns on their way, and the handler */
+    uint32_t pinned; /* items counted against the client */
+    uint32_t references; /* columns on their way, and the handler */
     uint64_t *ids;
     double *probabilities;
     float *weights;
@@ -109,9 +112,10 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
 /* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
 void replay_batch_release(struct replay_batch *batch);
 /* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is pinned or asked for. */
-int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
-                         uint32_t column_count, struct error *error);
+int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n,
+                         const uint8_t *columns, uint32_t column_count, struct error *error);
 /* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. */
-void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns, uint32_t column_count);
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                        uint32_t column_count);
 
 #endif

@@ -16,21 +16,18 @@ struct replay_column_source {
     size_t stride, item_bytes;
 };
 
-static bool column_is_sent_from_slots(const struct column *column, uint32_t n)
-{
+static bool column_is_sent_from_slots(const struct column *column, uint32_t n) {
     return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;
 }
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
-static size_t batch_bytes(uint32_t n)
-{
+static size_t batch_bytes(uint32_t n) {
     size_t bytes = TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
     return bytes + (size_t)n * (sizeof(uint64_t) + sizeof(double) + sizeof(float) + sizeof(uint32_t));
 }
 
-static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n)
-{
+static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n) {
     struct replay_batch *batch = registry->batches;
     if (batch) {
         registry->batches = batch->next;
@@ -51,8 +48,7 @@ static struct replay_batch *batch_take(struct replay_registry *registry, uint32_
     return batch;
 }
 
-static void batch_give(struct replay_registry *registry, struct replay_batch *batch)
-{
+static void batch_give(struct replay_registry *registry, struct replay_batch *batch) {
     if (registry->batches_pooled == REPLAY_POOLED_OBJECTS ||
         registry->batch_bytes_pooled + batch->memory_bytes > REPLAY_POOLED_BYTES) {
         memory_free(batch->memory);
@@ -65,8 +61,7 @@ static void batch_give(struct replay_registry *registry, struct replay_batch *ba
     registry->batch_bytes_pooled += batch->memory_bytes;
 }
 
-struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n)
-{
+struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n) {
     struct replay_batch *batch = batch_take(entry->registry, n);
     if (!batch) {
         return NULL;
@@ -92,8 +87,7 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
 }
 
 /* Unpinned slots may be what an ADD waits for only through the limiter, which counts draws: nobody is woken here. */
-void replay_batch_release(struct replay_batch *batch)
-{
+void replay_batch_release(struct replay_batch *batch) {
     assert(batch->references > 0);
     if (--batch->references) {
         return;
@@ -107,9 +101,8 @@ void replay_batch_release(struct replay_batch *batch)
     batch_give(registry, batch);
 }
 
-int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
-                         uint32_t column_count, struct error *error)
-{
+int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n,
+                         const uint8_t *columns, uint32_t column_count, struct error *error) {
     const struct table_config *config = table_config(entry->table);
     bool from_slots = false;
     for (uint32_t i = 0; i < column_count; i++) {
@@ -119,54 +112,55 @@ int replay_batch_allowed(const struct replay_entry *entry, const struct client *
         return 0;
     }
     if (n > REPLAY_CLIENT_PINNED_LIMIT) {
-        return error_set(error, ERROR_LIMIT, "expected at most %u items at once of columns this large, got %" PRIu32
-                         "; ask for fewer items or columns", REPLAY_CLIENT_PINNED_LIMIT, n);
+        return error_set(error, ERROR_LIMIT,
+                         "expected at most %u items at once of columns this large, got %" PRIu32
+                         "; ask for fewer items or columns",
+                         REPLAY_CLIENT_PINNED_LIMIT, n);
     }
     struct table_info info;
     table_info(entry->table, &info);
     uint64_t mine = client->pinned_items;
     if (info.pinned_slots + n > REPLAY_TABLE_PINNED_LIMIT || mine + n > REPLAY_CLIENT_PINNED_LIMIT) {
-        return error_set(error, ERROR_LIMIT, "replies in flight hold %" PRIu64 " items of table '%s' (at most %u) and %" PRIu64
-                         " of this client (at most %u); read replies before asking for more", info.pinned_slots, config->name,
-                         REPLAY_TABLE_PINNED_LIMIT, mine, REPLAY_CLIENT_PINNED_LIMIT);
+        return error_set(error, ERROR_LIMIT,
+                         "replies in flight hold %" PRIu64 " items of table '%s' (at most %u) and %" PRIu64
+                         " of this client (at most %u); read replies before asking for more",
+                         info.pinned_slots, config->name, REPLAY_TABLE_PINNED_LIMIT, mine, REPLAY_CLIENT_PINNED_LIMIT);
     }
     return 0;
 }
 
 /* ---- replying ------------------------------------------------------------------------------------------------------ */
 
-static int column_vectors(struct reply_source *source, size_t offset, struct iovec *vectors, int max)
-{
+static int column_vectors(struct reply_source *source, size_t offset, struct iovec *vectors, int max) {
     const struct replay_column_source *column = (const struct replay_column_source *)source;
     size_t item = offset / column->item_bytes, within = offset % column->item_bytes;
     int filled = 0;
     for (; item < column->batch->n && filled < max; item++, within = 0) {
         const uint8_t *bytes = column->base + column->batch->slots[item] * column->stride + within;
-        vectors[filled++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->item_bytes - within};
+        vectors[filled++] =
+            (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->item_bytes - within};
     }
     return filled;
 }
 
-static void column_released(struct reply_source *source)
-{
+static void column_released(struct reply_source *source) {
     replay_batch_release(((struct replay_column_source *)source)->batch);
 }
 
-static void reply_column_from_slots(struct client *client, struct replay_batch *batch, uint32_t place, uint32_t column)
-{
+static void reply_column_from_slots(struct client *client, struct replay_batch *batch, uint32_t place,
+                                    uint32_t column) {
     struct replay_column_source *source = &batch->sources[place];
     source->batch = batch;
     source->item_bytes = table_config(batch->entry->table)->column[column].item_bytes;
     table_column_view(batch->entry->table, column, &source->base, &source->stride);
-    source->source = (struct reply_source){.length_bytes = source->item_bytes * batch->n, .vectors = column_vectors,
-                                           .released = column_released};
+    source->source = (struct reply_source){
+        .length_bytes = source->item_bytes * batch->n, .vectors = column_vectors, .released = column_released};
     batch->references++;
     reply_source(client, &source->source);
 }
 
 /* Short columns are copied into the reply; longer ones into a blob, which the reply then sends without a second copy. */
-static void reply_column_copied(struct client *client, struct replay_batch *batch, uint32_t column)
-{
+static void reply_column_copied(struct client *client, struct replay_batch *batch, uint32_t column) {
     size_t bytes = table_config(batch->entry->table)->column[column].item_bytes * batch->n;
     if (bytes <= 65536) {
         void *scratch = replay_registry_scratch(batch->registry, bytes);
@@ -186,8 +180,8 @@ static void reply_column_copied(struct client *client, struct replay_batch *batc
     blob_release(blob);
 }
 
-void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns, uint32_t column_count)
-{
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                        uint32_t column_count) {
     const struct table_config *config = table_config(batch->entry->table);
     batch->pinned = batch->n;
     client->pinned_items += batch->n;

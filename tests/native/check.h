@@ -5,19 +5,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(condition)                                                                     \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
+#define CHECK(condition)                                                                          \
+    do {                                                                                          \
+        if (!(condition)) {                                                                       \
             fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition); \
-            exit(1);                                                                         \
-        }                                                                                    \
+            exit(1);                                                                              \
+        }                                                                                         \
     } while (0)
 
-#define RUN(test)                      \
-    do {                               \
-        printf("%s\n", #test);         \
-        fflush(stdout);                \
-        test();                        \
+#define RUN(test)              \
+    do {                       \
+        printf("%s\n", #test); \
+        fflush(stdout);        \
+        test();                \
     } while (0)
 
 #endif

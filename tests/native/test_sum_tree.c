@@ -12,8 +12,7 @@ static struct random_state randomness;
 
 /* ---- plain references ---------------------------------------------------------------------------------------------- */
 
-static double plain_sum(const struct sum_tree *tree, uint32_t leaves)
-{
+static double plain_sum(const struct sum_tree *tree, uint32_t leaves) {
     long double sum = 0;
     for (uint32_t i = 0; i < leaves; i++) {
         sum += sum_tree_weight(tree, i);
@@ -21,8 +20,7 @@ static double plain_sum(const struct sum_tree *tree, uint32_t leaves)
     return (double)sum;
 }
 
-static void check_parents(const struct wide_tree *tree)
-{
+static void check_parents(const struct wide_tree *tree) {
     CHECK(tree->touched_count == 0);
     for (uint32_t level = 0; level + 1 < tree->depth; level++) {
         uint32_t nodes = tree->leaves;
@@ -39,15 +37,13 @@ static void check_parents(const struct wide_tree *tree)
     }
 }
 
-static void set_one(struct sum_tree *tree, uint32_t leaf, double weight)
-{
+static void set_one(struct sum_tree *tree, uint32_t leaf, double weight) {
     sum_tree_set(tree, &leaf, &weight, 1);
 }
 
 /* ---- descents ------------------------------------------------------------------------------------------------------ */
 
-static void finds_the_leaf_of_every_running_sum(void)
-{
+static void finds_the_leaf_of_every_running_sum(void) {
     const uint32_t sizes[] = {1, 2, 7, 8, 9, 63, 64, 65, 511, 512, 513, 4097};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct sum_tree tree;
@@ -69,8 +65,7 @@ static void finds_the_leaf_of_every_running_sum(void)
     }
 }
 
-static void a_target_at_the_end_draws_the_last_positive_leaf(void)
-{
+static void a_target_at_the_end_draws_the_last_positive_leaf(void) {
     struct sum_tree tree;
     CHECK(sum_tree_init(&tree, 1000) == 0);
     set_one(&tree, 17, 0.1);
@@ -84,9 +79,9 @@ static void a_target_at_the_end_draws_the_last_positive_leaf(void)
 }
 
 /* Weights over the whole range of doubles beside zeros: whatever rounds, no zero is drawn. */
-static void zero_weights_are_never_drawn(void)
-{
-    const double extremes[] = {DBL_TRUE_MIN, DBL_MIN, 1e-300, 1e-12, 1e-6, 0.1, 1.0 / 3, 1, 1e6, 1e12, 1e150, SUM_TREE_MAX_WEIGHT};
+static void zero_weights_are_never_drawn(void) {
+    const double extremes[] = {DBL_TRUE_MIN, DBL_MIN, 1e-300, 1e-12, 1e-6,  0.1,
+                               1.0 / 3,      1,       1e6,    1e12,  1e150, SUM_TREE_MAX_WEIGHT};
     const uint32_t count = 5000;
     for (int round = 0; round < 60; round++) {
         struct sum_tree tree;
@@ -95,7 +90,8 @@ static void zero_weights_are_never_drawn(void)
         uint32_t positive = 0;
         for (uint32_t i = 0; i < count; i++) {
             if (random_below(&randomness, 40) == 0) {
-                sum_tree_write(&tree, i, extremes[random_below(&randomness, range)] * (round % 2 ? 1 : random_unit(&randomness)));
+                sum_tree_write(&tree, i,
+                               extremes[random_below(&randomness, range)] * (round % 2 ? 1 : random_unit(&randomness)));
                 positive += sum_tree_weight(&tree, i) > 0;
             }
         }
@@ -108,7 +104,8 @@ static void zero_weights_are_never_drawn(void)
             for (int j = 0; j < 512; j++) {
                 CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
             }
-            double targets[4] = {total, nextafter(total, 0), total * (1 - DBL_EPSILON), total * random_unit(&randomness)};
+            double targets[4] = {total, nextafter(total, 0), total * (1 - DBL_EPSILON),
+                                 total * random_unit(&randomness)};
             sum_tree_find(&tree, targets, 4, leaves);
             for (int j = 0; j < 4; j++) {
                 CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
@@ -118,8 +115,7 @@ static void zero_weights_are_never_drawn(void)
     }
 }
 
-static void twelve_orders_of_magnitude_keep_their_shares(void)
-{
+static void twelve_orders_of_magnitude_keep_their_shares(void) {
     struct sum_tree tree;
     CHECK(sum_tree_init(&tree, 100000) == 0);
     set_one(&tree, 5, 1e12);
@@ -134,8 +130,7 @@ static void twelve_orders_of_magnitude_keep_their_shares(void)
     sum_tree_free(&tree);
 }
 
-static void stratified_draws_take_one_from_each_part(void)
-{
+static void stratified_draws_take_one_from_each_part(void) {
     struct sum_tree tree;
     CHECK(sum_tree_init(&tree, 1024) == 0);
     for (uint32_t i = 0; i < 1024; i++) {
@@ -151,8 +146,7 @@ static void stratified_draws_take_one_from_each_part(void)
 
 /* ---- updates ------------------------------------------------------------------------------------------------------- */
 
-static void repair_equals_recomputation_after_a_million_updates(void)
-{
+static void repair_equals_recomputation_after_a_million_updates(void) {
     const uint32_t sizes[] = {5, 64, 1000, 33000};
     for (size_t s = 0; s < 4; s++) {
         struct sum_tree tree;
@@ -178,8 +172,7 @@ static void repair_equals_recomputation_after_a_million_updates(void)
     }
 }
 
-static void maximum_follows_rises_and_falls(void)
-{
+static void maximum_follows_rises_and_falls(void) {
     struct max_tree tree;
     CHECK(max_tree_init(&tree, 777) == 0);
     double plain[777] = {0};
@@ -206,15 +199,13 @@ static void maximum_follows_rises_and_falls(void)
 
 /* The value that chi-square with k degrees of freedom exceeds with probability 1e-6 (z = 4.7534; Wilson and Hilferty, 1931).
  * Draws are independent and seeds fixed; with other seeds each comparison would raise a false alarm once in a million. */
-static double chi_square_limit(double k)
-{
+static double chi_square_limit(double k) {
     double root = 1 - 2 / (9 * k) + 4.7534 * sqrt(2 / (9 * k));
     return k * root * root * root;
 }
 
 /* Bins of items by number (which = 0), by remainder (1), by weight (2). */
-static uint32_t bin_of(int which, uint32_t item, uint32_t items, double weight, uint32_t bins)
-{
+static uint32_t bin_of(int which, uint32_t item, uint32_t items, double weight, uint32_t bins) {
     switch (which) {
     case 0: return (uint32_t)((uint64_t)item * bins / items);
     case 1: return item % bins;
@@ -222,8 +213,7 @@ static uint32_t bin_of(int which, uint32_t item, uint32_t items, double weight, 
     }
 }
 
-static void check_distribution(uint32_t items, uint32_t bins, uint32_t draws, uint64_t seed)
-{
+static void check_distribution(uint32_t items, uint32_t bins, uint32_t draws, uint64_t seed) {
     struct sum_tree tree;
     struct random_state random;
     random_seed(&random, seed);
@@ -270,20 +260,17 @@ static void check_distribution(uint32_t items, uint32_t bins, uint32_t draws, ui
     sum_tree_free(&tree);
 }
 
-static void distribution_at_a_thousand_items(void)
-{
+static void distribution_at_a_thousand_items(void) {
     check_distribution(1000, 1000, 1000000, 1);
     check_distribution(1000, 1000, 1000000, 2);
 }
 
-static void distribution_at_a_million_items(void)
-{
+static void distribution_at_a_million_items(void) {
     check_distribution(1000000, 4096, 3000000, 3);
 }
 
 /* A wrong tree must be noticed: the same comparison against weights that are off by two percent on half of the items. */
-static void chi_square_notices_two_percent(void)
-{
+static void chi_square_notices_two_percent(void) {
     struct random_state random;
     random_seed(&random, 4);
     const uint32_t bins = 1000, draws = 1000000;
@@ -299,8 +286,7 @@ static void chi_square_notices_two_percent(void)
     CHECK(statistic > chi_square_limit(bins - 1));
 }
 
-int main(void)
-{
+int main(void) {
     random_seed(&randomness, 20240601);
     RUN(finds_the_leaf_of_every_running_sum);
     RUN(a_target_at_the_end_draws_the_last_positive_leaf);

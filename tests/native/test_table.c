@@ -10,26 +10,25 @@
 
 static struct error error;
 
-static struct table_config small_config(uint64_t capacity, enum sampler_kind sampler)
-{
-    struct table_config config = {.capacity = capacity, .columns = 2, .sampler = sampler, .min_size_to_sample = 1, .seed = 7};
+static struct table_config small_config(uint64_t capacity, enum sampler_kind sampler) {
+    struct table_config config = {
+        .capacity = capacity, .columns = 2, .sampler = sampler, .min_size_to_sample = 1, .seed = 7};
     strcpy(config.name, "t");
     config.priority_exponent = sampler == SAMPLER_PRIORITIZED ? 1 : 0;
     config.column[0] = (struct column){.name = "value", .type = COLUMN_UINT64, .item_bytes = 8};
-    config.column[1] = (struct column){.name = "pair", .type = COLUMN_UINT8, .dimensions = 1, .shape = {3}, .item_bytes = 3};
+    config.column[1] =
+        (struct column){.name = "pair", .type = COLUMN_UINT8, .dimensions = 1, .shape = {3}, .item_bytes = 3};
     return config;
 }
 
-static struct table *make(const struct table_config *config)
-{
+static struct table *make(const struct table_config *config) {
     struct table *table = table_new(config, &error);
     CHECK(table);
     return table;
 }
 
 /* Adds n items whose columns hold first, first + 1, … */
-static int add(struct table *table, uint32_t n, uint64_t first, const double *priorities, uint64_t *ids)
-{
+static int add(struct table *table, uint32_t n, uint64_t first, const double *priorities, uint64_t *ids) {
     struct reservation *reservation = table_reserve(table, n, &error);
     if (!reservation) {
         return -1;
@@ -51,8 +50,7 @@ static int add(struct table *table, uint32_t n, uint64_t first, const double *pr
     return refused;
 }
 
-static void adds_and_samples(void)
-{
+static void adds_and_samples(void) {
     struct table_config config = small_config(10, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[4], drawn[64], values[64];
@@ -73,11 +71,9 @@ static void adds_and_samples(void)
     table_free(table);
 }
 
-
 /* ---- ids and slots ------------------------------------------------------------------------------------------------- */
 
-static void check_value(struct table *table, uint64_t id, uint64_t expected)
-{
+static void check_value(struct table *table, uint64_t id, uint64_t expected) {
     uint32_t slot;
     uint64_t value;
     uint8_t pair[3];
@@ -88,15 +84,13 @@ static void check_value(struct table *table, uint64_t id, uint64_t expected)
     table_unpin(table, &slot, 1);
 }
 
-static struct table_info info_of(const struct table *table)
-{
+static struct table_info info_of(const struct table *table) {
     struct table_info info;
     table_info(table, &info);
     return info;
 }
 
-static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void)
-{
+static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void) {
     struct table_config config = small_config(3, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t old[3], new[3], applied, stale;
@@ -120,8 +114,7 @@ static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void)
     table_free(table);
 }
 
-static void a_slot_whose_generation_would_wrap_is_retired(void)
-{
+static void a_slot_whose_generation_would_wrap_is_retired(void) {
     struct table_config config = small_config(2, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t id, next, applied, stale;
@@ -141,8 +134,7 @@ static void a_slot_whose_generation_would_wrap_is_retired(void)
     table_free(table);
 }
 
-static void a_pinned_item_keeps_its_bytes_after_removal(void)
-{
+static void a_pinned_item_keeps_its_bytes_after_removal(void) {
     struct table_config config = small_config(4, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[4], values[8], more[4];
@@ -160,7 +152,8 @@ static void a_pinned_item_keeps_its_bytes_after_removal(void)
     uint64_t free_before = info_of(table).free_slots, zombies = info_of(table).pinned_slots;
     table_unpin(table, slots, 8);
     CHECK(info_of(table).pinned_slots == 0 && info_of(table).free_slots == free_before + zombies);
-    CHECK(table_sample(table, 8, 0, slots, NULL, NULL, NULL, &error) == 0); /* a reset, too, leaves pinned bytes alone */
+    CHECK(table_sample(table, 8, 0, slots, NULL, NULL, NULL, &error) ==
+          0); /* a reset, too, leaves pinned bytes alone */
     table_gather(table, 0, slots, 8, before);
     table_reset(table);
     CHECK(info_of(table).size == 0 && info_of(table).max_priority == 0 && info_of(table).total_priority == 0);
@@ -173,8 +166,7 @@ static void a_pinned_item_keeps_its_bytes_after_removal(void)
 
 /* ---- reservations -------------------------------------------------------------------------------------------------- */
 
-static void a_released_reservation_leaves_nothing_behind(void)
-{
+static void a_released_reservation_leaves_nothing_behind(void) {
     struct table_config config = small_config(10, SAMPLER_UNIFORM);
     struct table *table = make(&config);
     uint64_t free_slots = info_of(table).free_slots, id;
@@ -189,8 +181,7 @@ static void a_released_reservation_leaves_nothing_behind(void)
     table_free(table);
 }
 
-static void bytes_land_where_the_reservation_says(void)
-{
+static void bytes_land_where_the_reservation_says(void) {
     struct table_config config = small_config(10, SAMPLER_UNIFORM);
     struct table *table = make(&config);
     struct reservation *reservation = table_reserve(table, 3, &error);
@@ -213,8 +204,7 @@ static void bytes_land_where_the_reservation_says(void)
 }
 
 /* More than half of the spare slots at once: bytes wait in a staging area and are copied at commit. */
-static void adds_beyond_the_spare_slots_are_staged(void)
-{
+static void adds_beyond_the_spare_slots_are_staged(void) {
     const uint32_t n = TABLE_RESERVED_LIMIT + 5;
     struct table_config config = small_config(n + 100, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
@@ -245,8 +235,7 @@ static void adds_beyond_the_spare_slots_are_staged(void)
     table_free(table);
 }
 
-static void a_refused_commit_changes_nothing(void)
-{
+static void a_refused_commit_changes_nothing(void) {
     struct table_config config = small_config(5, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[5];
@@ -257,11 +246,13 @@ static void a_refused_commit_changes_nothing(void)
         double priorities[2] = {1, bad[i]};
         uint64_t none[2], applied, stale;
         CHECK(add(table, 2, 0, priorities, none) == -1 && error.code == ERROR_BADPRIORITY);
-        CHECK(table_update(table, 2, ids, priorities, &applied, &stale, &error) == -1 && error.code == ERROR_BADPRIORITY);
+        CHECK(table_update(table, 2, ids, priorities, &applied, &stale, &error) == -1 &&
+              error.code == ERROR_BADPRIORITY);
         CHECK(strstr(error.message, "index 1"));
     }
     struct table_info info = info_of(table);
-    CHECK(info.size == 5 && info.added == 5 && info.total_priority == 15 && info.reserved_slots == 0 && info.stale_updates == 0);
+    CHECK(info.size == 5 && info.added == 5 && info.total_priority == 15 && info.reserved_slots == 0 &&
+          info.stale_updates == 0);
     double fine[2] = {-0.0, DBL_TRUE_MIN};
     CHECK(add(table, 2, 0, fine, ids) == 0);
     table_free(table);
@@ -269,8 +260,7 @@ static void a_refused_commit_changes_nothing(void)
 
 /* ---- priorities ---------------------------------------------------------------------------------------------------- */
 
-static void default_priority_is_the_maximum_over_live_items(void)
-{
+static void default_priority_is_the_maximum_over_live_items(void) {
     struct table_config config = small_config(3, SAMPLER_PRIORITIZED);
     config.priority_exponent = 0.6;
     struct table *table = make(&config);
@@ -287,8 +277,7 @@ static void default_priority_is_the_maximum_over_live_items(void)
     table_free(table);
 }
 
-static void all_zero_priorities_wait_and_say_so(void)
-{
+static void all_zero_priorities_wait_and_say_so(void) {
     struct table_config config = small_config(4, SAMPLER_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[4], applied, stale;
@@ -310,8 +299,7 @@ static void all_zero_priorities_wait_and_say_so(void)
 }
 
 /* Powers that under- or overflow, and probabilities that do. */
-static void extreme_priorities_keep_probabilities_and_weights_finite(void)
-{
+static void extreme_priorities_keep_probabilities_and_weights_finite(void) {
     const double exponents[] = {0, 0.5, 0.6, 1, 2, 10, 100};
     for (size_t e = 0; e < sizeof exponents / sizeof exponents[0]; e++) {
         struct table_config config = small_config(100, SAMPLER_PRIORITIZED);
@@ -333,7 +321,8 @@ static void extreme_priorities_keep_probabilities_and_weights_finite(void)
             table_unpin(table, slots, 64);
         }
         CHECK(table_delete(table, 1, &ids[4]) == 1 && table_delete(table, 1, &ids[3]) == 1);
-        CHECK(table_sample(table, 64, 1, slots, drawn, p, w, &error) == 0); /* small ones are drawn once they are alone */
+        CHECK(table_sample(table, 64, 1, slots, drawn, p, w, &error) ==
+              0); /* small ones are drawn once they are alone */
         table_unpin(table, slots, 64);
         double too_large = largest * 2;
         if (exponents[e] > 1) {
@@ -343,8 +332,7 @@ static void extreme_priorities_keep_probabilities_and_weights_finite(void)
     }
 }
 
-static void weights_are_np_to_minus_beta_over_their_maximum(void)
-{
+static void weights_are_np_to_minus_beta_over_their_maximum(void) {
     struct table_config config = small_config(50, SAMPLER_PRIORITIZED);
     config.priority_exponent = 0.6;
     struct table *table = make(&config);
@@ -379,8 +367,7 @@ static void weights_are_np_to_minus_beta_over_their_maximum(void)
 
 /* ---- samplers and removers ----------------------------------------------------------------------------------------- */
 
-static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void)
-{
+static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void) {
     struct table_config config = small_config(10, SAMPLER_FIFO);
     config.max_times_sampled = 2;
     struct table *table = make(&config);
@@ -388,7 +375,8 @@ static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void)
     uint32_t slots[6];
     double p[6];
     CHECK(add(table, 6, 0, NULL, ids) == 0);
-    CHECK(table_sample(table, 4, 0, slots, drawn, p, NULL, &error) == 0 && memcmp(drawn, ids, 4 * sizeof *ids) == 0 && p[0] == 1);
+    CHECK(table_sample(table, 4, 0, slots, drawn, p, NULL, &error) == 0 && memcmp(drawn, ids, 4 * sizeof *ids) == 0 &&
+          p[0] == 1);
     table_unpin(table, slots, 4);
     CHECK(table_sample(table, 6, 0, slots, drawn, NULL, NULL, &error) == 0 && memcmp(drawn, ids, sizeof ids) == 0);
     uint64_t values[6]; /* four have left; their bytes stay until the pin goes */
@@ -404,8 +392,7 @@ static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void)
 }
 
 /* With replacement, but never more often than allowed, whatever a batch draws. */
-static void max_times_sampled_holds_within_a_batch(void)
-{
+static void max_times_sampled_holds_within_a_batch(void) {
     const enum sampler_kind samplers[] = {SAMPLER_PRIORITIZED, SAMPLER_UNIFORM};
     for (int s = 0; s < 2; s++) {
         struct table_config config = small_config(20, samplers[s]);
@@ -440,8 +427,7 @@ static void max_times_sampled_holds_within_a_batch(void)
     }
 }
 
-static void uniform_draws_every_item_alike(void)
-{
+static void uniform_draws_every_item_alike(void) {
     struct table_config config = small_config(1000, SAMPLER_UNIFORM);
     config.seed = 11;
     struct table *table = make(&config);
@@ -467,8 +453,7 @@ static void uniform_draws_every_item_alike(void)
     table_free(table);
 }
 
-static void capacity_and_max_bytes_remove_the_oldest(void)
-{
+static void capacity_and_max_bytes_remove_the_oldest(void) {
     struct table_config config = small_config(100, SAMPLER_PRIORITIZED);
     config.max_bytes = 11 * 7 + 5; /* room for seven items of 11 bytes */
     struct table *table = make(&config);
@@ -494,8 +479,7 @@ static void capacity_and_max_bytes_remove_the_oldest(void)
 
 /* ---- rate limiters ------------------------------------------------------------------------------------------------- */
 
-static int try_sample(struct table *table, uint32_t n)
-{
+static int try_sample(struct table *table, uint32_t n) {
     uint32_t slots[64];
     int refused = table_sample(table, n, 0, slots, NULL, NULL, NULL, &error);
     if (!refused) {
@@ -504,8 +488,7 @@ static int try_sample(struct table *table, uint32_t n)
     return refused;
 }
 
-static void min_size_holds_sampling_back(void)
-{
+static void min_size_holds_sampling_back(void) {
     struct table_config config = small_config(10, SAMPLER_UNIFORM);
     config.min_size_to_sample = 5;
     struct table *table = make(&config);
@@ -516,8 +499,7 @@ static void min_size_holds_sampling_back(void)
     table_free(table);
 }
 
-static void ratio_keeps_samples_and_inserts_together(void)
-{
+static void ratio_keeps_samples_and_inserts_together(void) {
     struct table_config config = small_config(1000, SAMPLER_UNIFORM);
     config.limiter = LIMITER_SAMPLE_TO_INSERT_RATIO;
     config.min_size_to_sample = 10;
@@ -525,14 +507,16 @@ static void ratio_keeps_samples_and_inserts_together(void)
     config.error_buffer = 8;
     struct table *table = make(&config);
     uint64_t ids[20];
-    CHECK(add(table, 5, 0, NULL, ids) == 0 && try_sample(table, 1) == -1 && strstr(error.message, "min_size_to_sample"));
+    CHECK(add(table, 5, 0, NULL, ids) == 0 && try_sample(table, 1) == -1 &&
+          strstr(error.message, "min_size_to_sample"));
     CHECK(add(table, 5, 0, NULL, ids) == 0); /* diff = offset = 20 */
     CHECK(try_sample(table, 17) == -1 && error.code == ERROR_LIMIT); /* more than twice the buffer */
     CHECK(try_sample(table, 8) == 0);                                /* diff = 12 = offset - error_buffer */
     CHECK(try_sample(table, 1) == -1 && error.code == ERROR_TIMEOUT && strstr(error.message, "waits for inserts"));
     CHECK(add(table, 9, 0, NULL, ids) == -1 && error.code == ERROR_LIMIT);
     CHECK(add(table, 8, 0, NULL, ids) == 0); /* diff = 28 = offset + error_buffer */
-    CHECK(add(table, 1, 0, NULL, ids) == -1 && error.code == ERROR_TIMEOUT && strstr(error.message, "waits for samples"));
+    CHECK(add(table, 1, 0, NULL, ids) == -1 && error.code == ERROR_TIMEOUT &&
+          strstr(error.message, "waits for samples"));
     CHECK(try_sample(table, 16) == 0 && try_sample(table, 1) == -1);
     CHECK(add(table, 4, 0, NULL, ids) == 0 && try_sample(table, 8) == 0);
     table_reset(table);
@@ -540,8 +524,7 @@ static void ratio_keeps_samples_and_inserts_together(void)
     table_free(table);
 }
 
-static void a_queue_blocks_adders_when_full_and_hands_items_out_once(void)
-{
+static void a_queue_blocks_adders_when_full_and_hands_items_out_once(void) {
     struct table_config config = small_config(8, SAMPLER_FIFO);
     config.limiter = LIMITER_QUEUE;
     config.queue_size = 4;
@@ -550,7 +533,8 @@ static void a_queue_blocks_adders_when_full_and_hands_items_out_once(void)
     uint64_t ids[5];
     CHECK(add(table, 5, 0, NULL, ids) == -1 && error.code == ERROR_LIMIT);
     CHECK(add(table, 3, 0, NULL, ids) == 0 && add(table, 2, 0, NULL, ids) == -1 && error.code == ERROR_TIMEOUT);
-    CHECK(try_sample(table, 4) == -1 && error.code == ERROR_TIMEOUT && try_sample(table, 5) == -1 && error.code == ERROR_LIMIT);
+    CHECK(try_sample(table, 4) == -1 && error.code == ERROR_TIMEOUT && try_sample(table, 5) == -1 &&
+          error.code == ERROR_LIMIT);
     CHECK(try_sample(table, 2) == 0 && info_of(table).size == 1 && add(table, 3, 0, NULL, ids) == 0);
     table_free(table);
 }
@@ -581,16 +565,14 @@ struct model {
     uint32_t pin_count;
 };
 
-static void model_remove(struct model *model, uint32_t at)
-{
+static void model_remove(struct model *model, uint32_t at) {
     model->departed[model->departed_count++ % 64] = model->items[at].id;
     model->size--;
     model->removed++;
     memmove(&model->items[at], &model->items[at + 1], (model->size - at) * sizeof model->items[0]);
 }
 
-static int model_find(const struct model *model, uint64_t id)
-{
+static int model_find(const struct model *model, uint64_t id) {
     for (uint32_t i = 0; i < model->size; i++) {
         if (model->items[i].id == id) {
             return (int)i;
@@ -599,19 +581,16 @@ static int model_find(const struct model *model, uint64_t id)
     return -1;
 }
 
-static double model_weight(const struct model *model, uint32_t at, enum sampler_kind sampler)
-{
+static double model_weight(const struct model *model, uint32_t at, enum sampler_kind sampler) {
     double priority = model->items[at].priority;
     return sampler != SAMPLER_PRIORITIZED ? 1 : priority > 0 ? pow(priority, model->exponent) : 0;
 }
 
-static double random_priority(struct random_state *random)
-{
+static double random_priority(struct random_state *random) {
     return random_below(random, 4) ? pow(10, 6 * random_unit(random) - 3) : 0;
 }
 
-static void model_add(struct model *model, struct table *table, struct random_state *random)
-{
+static void model_add(struct model *model, struct table *table, struct random_state *random) {
     uint32_t n = 1 + (uint32_t)random_below(random, 9);
     double priorities[9], maximum = 0;
     uint64_t ids[9];
@@ -641,8 +620,7 @@ static void model_add(struct model *model, struct table *table, struct random_st
     }
 }
 
-static void model_update(struct model *model, struct table *table, struct random_state *random)
-{
+static void model_update(struct model *model, struct table *table, struct random_state *random) {
     uint64_t ids[8], applied, stale, expected = 0;
     double priorities[8];
     uint32_t n = (uint32_t)random_below(random, 9);
@@ -661,8 +639,7 @@ static void model_update(struct model *model, struct table *table, struct random
     model->stale += stale;
 }
 
-static void model_delete(struct model *model, struct table *table, struct random_state *random)
-{
+static void model_delete(struct model *model, struct table *table, struct random_state *random) {
     if (model->size && random_below(random, 3) == 0) {
         uint32_t at = (uint32_t)random_below(random, model->size);
         CHECK(table_delete(table, 1, &model->items[at].id) == 1);
@@ -671,8 +648,7 @@ static void model_delete(struct model *model, struct table *table, struct random
     }
 }
 
-static void model_sample(struct model *model, struct table *table, struct random_state *random)
-{
+static void model_sample(struct model *model, struct table *table, struct random_state *random) {
     enum sampler_kind sampler = table_config(table)->sampler;
     uint32_t n = 1 + (uint32_t)random_below(random, 8), slots[8];
     uint64_t ids[8], values[8], left = 0;
@@ -716,8 +692,7 @@ static void model_sample(struct model *model, struct table *table, struct random
     model->sampled += n;
 }
 
-static void model_unpin(struct model *model, struct table *table, struct random_state *random)
-{
+static void model_unpin(struct model *model, struct table *table, struct random_state *random) {
     while (model->pin_count && random_below(random, 4)) {
         uint32_t at = (uint32_t)random_below(random, model->pin_count);
         uint64_t value;
@@ -728,8 +703,7 @@ static void model_unpin(struct model *model, struct table *table, struct random_
     }
 }
 
-static void model_compare(const struct model *model, const struct table *table)
-{
+static void model_compare(const struct model *model, const struct table *table) {
     struct table_info info = info_of(table);
     double maximum = 0, total = 0;
     for (uint32_t i = 0; i < model->size; i++) {
@@ -745,8 +719,7 @@ static void model_compare(const struct model *model, const struct table *table)
     CHECK(info.size + info.free_slots + info.retired_slots + table->storage.zombies == table->storage.slots);
 }
 
-static void run_model(enum sampler_kind sampler, uint32_t max_times_sampled, uint64_t seed)
-{
+static void run_model(enum sampler_kind sampler, uint32_t max_times_sampled, uint64_t seed) {
     struct table_config config = small_config(MODEL_CAPACITY, sampler);
     config.priority_exponent = sampler == SAMPLER_PRIORITIZED ? 0.6 : 0;
     config.max_times_sampled = max_times_sampled;
@@ -780,8 +753,7 @@ static void run_model(enum sampler_kind sampler, uint32_t max_times_sampled, uin
     free(model);
 }
 
-static void behaves_as_plain_arrays_do(void)
-{
+static void behaves_as_plain_arrays_do(void) {
     for (uint64_t seed = 1; seed <= 6; seed++) {
         run_model(SAMPLER_PRIORITIZED, 0, seed);
         run_model(SAMPLER_PRIORITIZED, 2, 100 + seed);
@@ -793,8 +765,7 @@ static void behaves_as_plain_arrays_do(void)
     CHECK(memory_mapped_bytes() == 0);
 }
 
-int main(void)
-{
+int main(void) {
     RUN(adds_and_samples);
     RUN(an_update_to_a_replaced_item_is_stale_and_changes_nothing);
     RUN(a_slot_whose_generation_would_wrap_is_retired);
