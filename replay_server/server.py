@@ -40,7 +40,7 @@ os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
 def find_executable(transport: str = "kernel") -> Path:
-    """The native server for a transport.
+    """The native server for a transport; the variable REPLAY_SERVER_EXECUTABLE, where set, names another one to run.
 
     Raises:
         ServerError: this version has none for that transport, or the package was installed without it.
