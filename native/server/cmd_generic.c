@@ -79,7 +79,7 @@ static void dbsize_command(struct client *client) {
     reply_integer(client, (int64_t)dict_count(&client->server->store->databases[client->database].keys));
 }
 
-/* One pass over the database: it takes about 0.1 us a key, and holds the loop that long. */
+/* One pass over the database, which holds the loop for as long as it takes: large databases are for SCAN. */
 static void keys_command(struct client *client) {
     struct store *store = client->server->store;
     const struct resp_argument *pattern = &client->argv[1];
