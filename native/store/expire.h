@@ -1,4 +1,4 @@
-/* expire: when keys end: a binary heap per database, so that the next one due is known and none is ever searched for. */
+/* expire: when keys end: a binary heap per database, so that the next one due is known and none is searched for. */
 #ifndef REPLAY_STORE_EXPIRE_H
 #define REPLAY_STORE_EXPIRE_H
 

@@ -59,8 +59,8 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
                              struct value *value, bool keep_expiry);
 void store_replace(struct store *store, struct dict_entry *entry, struct value *value); /* keeps the expiry */
 void store_remove(struct store *store, unsigned database, struct dict_entry *entry);
-/* Moves the value and the expiry of `entry`, which goes, to another name, whose own value goes. False: memory exhausted,
- * nothing changed. */
+/* Moves the value and the expiry of `entry`, which goes, to another name, whose own value goes. False: memory
+ * exhausted, nothing changed. */
 bool store_rename(struct store *store, unsigned database, struct dict_entry *entry, const uint8_t *key, size_t length);
 void store_flush(struct store *store, unsigned database);
 /* Frees the value, later and in slices if it is large. */
