@@ -1,15 +1,47 @@
 /* memory: malloc with a running total, so that INFO and maxmemory know what the server holds. */
 #include "base/memory.h"
 
+#include <assert.h>
 #include <malloc.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#define HUGE_PAGE_BYTES (2u << 20) /* smaller mappings have no room for one */
+
 static atomic_size_t heap_bytes;
 static atomic_size_t heap_peak_bytes;
 static atomic_size_t mapped_bytes;
+
+/* Written into the block itself, which nobody uses any more. */
+struct reclaimable {
+    struct reclaimable *next;
+    size_t size_bytes;
+    bool mapped;
+};
+
+static struct {
+    _Atomic(struct reclaimable *) blocks; /* a stack that is pushed to by anybody and taken whole by the thread */
+    atomic_bool running;
+    pthread_t thread;
+    sem_t work;
+} reclaimer;
+
+static bool leave_to_reclaimer(void *pointer, size_t size_bytes, bool mapped) {
+    if (!atomic_load_explicit(&reclaimer.running, memory_order_acquire)) return false;
+    struct reclaimable *block = pointer;
+    block->size_bytes = size_bytes;
+    block->mapped = mapped;
+    block->next = atomic_load_explicit(&reclaimer.blocks, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&reclaimer.blocks, &block->next, block, memory_order_release,
+                                                  memory_order_relaxed)) {
+    }
+    sem_post(&reclaimer.work);
+    return true;
+}
 
 static void count_up(size_t size_bytes) {
     size_t now = atomic_fetch_add_explicit(&heap_bytes, size_bytes, memory_order_relaxed) + size_bytes;
@@ -48,7 +80,9 @@ void *memory_realloc(void *pointer, size_t size_bytes) {
 
 void memory_free(void *pointer) {
     if (!pointer) return;
-    count_down(malloc_usable_size(pointer));
+    size_t size_bytes = malloc_usable_size(pointer);
+    if (size_bytes >= MEMORY_RECLAIM_BYTES && leave_to_reclaimer(pointer, size_bytes, false)) return;
+    count_down(size_bytes);
     free(pointer);
 }
 
@@ -68,13 +102,72 @@ void *memory_map(size_t size_bytes) {
     return pointer;
 }
 
-void memory_unmap(void *pointer, size_t size_bytes) {
-    if (!pointer) return;
-    if (size_bytes == 0) size_bytes = 1;
+static void unmap_now(void *pointer, size_t size_bytes) {
     munmap(pointer, size_bytes);
     atomic_fetch_sub_explicit(&mapped_bytes, size_bytes, memory_order_relaxed);
 }
 
+void memory_unmap(void *pointer, size_t size_bytes) {
+    if (!pointer) return;
+    if (size_bytes == 0) size_bytes = 1;
+    if (size_bytes >= MEMORY_RECLAIM_BYTES && leave_to_reclaimer(pointer, size_bytes, true)) return;
+    unmap_now(pointer, size_bytes);
+}
+
+void memory_advise_huge(void *pointer, size_t size_bytes) {
+#ifdef MADV_HUGEPAGE
+    if (size_bytes >= HUGE_PAGE_BYTES) {
+        (void)madvise(pointer, size_bytes, MADV_HUGEPAGE);
+    }
+#else
+    (void)pointer;
+    (void)size_bytes;
+#endif
+}
+
 size_t memory_mapped_bytes(void) {
     return atomic_load_explicit(&mapped_bytes, memory_order_relaxed);
+}
+
+/* ---- the reclaimer ----------------------------------------------------------------------------------- */
+
+static void reclaim_all(void) {
+    struct reclaimable *block = atomic_exchange_explicit(&reclaimer.blocks, NULL, memory_order_acquire);
+    while (block) {
+        struct reclaimable *next = block->next;
+        if (block->mapped) {
+            unmap_now(block, block->size_bytes);
+        } else {
+            count_down(block->size_bytes);
+            free(block);
+        }
+        block = next;
+    }
+}
+
+static void *reclaim(void *argument) {
+    (void)argument;
+    while (atomic_load_explicit(&reclaimer.running, memory_order_acquire)) {
+        sem_wait(&reclaimer.work);
+        reclaim_all();
+    }
+    return NULL;
+}
+
+bool memory_start_reclaimer(void) {
+    assert(!atomic_load(&reclaimer.running));
+    if (sem_init(&reclaimer.work, 0, 0) != 0) return false;
+    atomic_store_explicit(&reclaimer.running, true, memory_order_release);
+    if (pthread_create(&reclaimer.thread, NULL, reclaim, NULL) == 0) return true;
+    atomic_store_explicit(&reclaimer.running, false, memory_order_release);
+    sem_destroy(&reclaimer.work);
+    return false;
+}
+
+void memory_stop_reclaimer(void) {
+    if (!atomic_exchange(&reclaimer.running, false)) return;
+    sem_post(&reclaimer.work);
+    pthread_join(reclaimer.thread, NULL);
+    reclaim_all();
+    sem_destroy(&reclaimer.work);
 }

@@ -3,6 +3,7 @@
 #ifndef REPLAY_BASE_MEMORY_H
 #define REPLAY_BASE_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 void *memory_alloc(size_t size_bytes);
@@ -15,6 +16,15 @@ size_t memory_peak_bytes(void);
 /* Anonymous mapping for table storage: pages are committed when first touched. Counted apart from the heap. */
 void *memory_map(size_t size_bytes);
 void memory_unmap(void *pointer, size_t size_bytes);
+/* Asks for large pages behind a mapping that is read all over: fewer TLB misses. A wish: nothing depends on it. */
+void memory_advise_huge(void *pointer, size_t size_bytes);
 size_t memory_mapped_bytes(void); /* address space, not resident pages */
+
+/* Giving a large block back to the system takes milliseconds (about 0.1 s for a gigabyte). While the reclaimer runs,
+ * memory_free and memory_unmap leave blocks of at least MEMORY_RECLAIM_BYTES to its thread; they count as held until it
+ * has freed them. */
+#define MEMORY_RECLAIM_BYTES (1u << 20)
+bool memory_start_reclaimer(void); /* false: no thread could be started; blocks are then freed at once, as before */
+void memory_stop_reclaimer(void); /* frees what is left */
 
 #endif

@@ -1,5 +1,5 @@
-/* msgpack: reads and writes the subset of MessagePack that specs and settings need. A reader never leaves its bytes, and
- * nesting is bounded. */
+/* msgpack: reads and writes the subset of MessagePack that specs and settings need. A reader never leaves its bytes,
+ * and nesting is bounded. */
 #ifndef REPLAY_BASE_MSGPACK_H
 #define REPLAY_BASE_MSGPACK_H
 
@@ -41,7 +41,8 @@ struct msgpack_value {
     };
 };
 
-/* Reads one value (of an array or map only its head). False at the end, on a malformed value, and on extension types. */
+/* Reads one value (of an array or map only its head). False at the end, on a malformed value, and on extension types.
+ */
 bool msgpack_read(struct msgpack_reader *reader, struct msgpack_value *value);
 /* Passes over one whole value, elements included. */
 bool msgpack_skip(struct msgpack_reader *reader);

@@ -25,8 +25,8 @@
 
 enum descriptor_kind { DESCRIPTOR_LISTENER, DESCRIPTOR_WATCH, DESCRIPTOR_CONNECTION };
 
-/* What epoll's data points to: the first member of each of the three structs below but for connections, whose first member
- * must be the transport's `struct connection`. */
+/* What epoll's data points to: the first member of each of the three structs below but for connections, whose first
+ * member must be the transport's `struct connection`. */
 struct descriptor {
     enum descriptor_kind kind;
     int number;
@@ -68,7 +68,7 @@ static struct kernel_transport *transport_of(struct connection *connection) {
     return (struct kernel_transport *)connection->transport;
 }
 
-/* ---- connections ------------------------------------------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------------------------------------- */
 
 static bool set_interest(struct kernel_connection *connection, uint32_t interest) {
     struct kernel_transport *transport = transport_of(&connection->base);
@@ -135,8 +135,8 @@ static void kernel_close(struct connection *connection) {
     begin_dying((struct kernel_connection *)connection);
 }
 
-/* Closing with unread input makes the kernel send a reset, which can overtake the last reply (say, why the client is being
- * dropped): so what has come is read away first, up to a bound. */
+/* Closing with unread input makes the kernel send a reset, which can overtake the last reply (say, why the client is
+ * being dropped): so what has come is read away first, up to a bound. */
 static void close_descriptor(int number) {
     static uint8_t waste[65536];
     shutdown(number, SHUT_WR);
@@ -168,7 +168,7 @@ static int bury(struct kernel_transport *transport) {
     return buried;
 }
 
-/* ---- accepting ------------------------------------------------------------------------------------------------------ */
+/* ---- accepting --------------------------------------------------------------------------------------- */
 
 static void format_address(const struct sockaddr_storage *address, char *out, size_t size) {
     char host[INET6_ADDRSTRLEN] = "?";
@@ -246,7 +246,8 @@ static void admit(struct kernel_transport *transport, const struct listener *lis
     memory_free(connection);
 }
 
-/* With no descriptor left, a waiting connection would wake the loop for ever: it is accepted on the spare one and dropped. */
+/* With no descriptor left, a waiting connection would wake the loop for ever: it is accepted on the spare one and
+ * dropped. */
 static void drop_one(struct kernel_transport *transport, int listener) {
     close(transport->spare);
     int number = accept(listener, NULL, NULL);
@@ -267,7 +268,7 @@ static int accept_waiting(struct kernel_transport *transport, const struct liste
     return accepted;
 }
 
-/* ---- listening ------------------------------------------------------------------------------------------------------ */
+/* ---- listening --------------------------------------------------------------------------------------- */
 
 static int refuse_address(struct error *error, const char *what, const char *step) {
     bool in_use = errno == EADDRINUSE;
@@ -329,8 +330,8 @@ static int listen_tcp(struct kernel_transport *transport, struct listen_address 
     return add_listener(transport, number, address, error);
 }
 
-/* A socket file that nobody answers at is left over from a server that was killed, and is replaced; one that is answered is
- * in use; anything else at that path is not ours to remove. */
+/* A socket file that nobody answers at is left over from a server that was killed, and is replaced; one that is
+ * answered is in use; anything else at that path is not ours to remove. */
 static int clear_path(const struct sockaddr_un *address, struct error *error) {
     struct stat status;
     if (lstat(address->sun_path, &status) < 0) return 0;
@@ -385,7 +386,7 @@ static void kernel_stop_listening(struct transport *base) {
     }
 }
 
-/* ---- the loop -------------------------------------------------------------------------------------------------------- */
+/* ---- the loop ---------------------------------------------------------------------------------------- */
 
 static struct kernel_connection *connection_of(struct descriptor *descriptor) {
     return (struct kernel_connection *)((char *)descriptor - offsetof(struct kernel_connection, descriptor));

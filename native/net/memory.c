@@ -50,7 +50,7 @@ static void bytes_append(struct bytes *bytes, const void *data, size_t length) {
     bytes->length += length;
 }
 
-/* ---- the peer's side ---------------------------------------------------------------------------------------------- */
+/* ---- the peer's side --------------------------------------------------------------------------------- */
 
 struct memory_peer *memory_peer_connect(struct transport *base) {
     struct memory_transport *transport = (struct memory_transport *)base;
@@ -130,7 +130,7 @@ bool memory_peer_is_read(const struct memory_peer *peer) {
     return peer->wants_read;
 }
 
-/* ---- the server's side -------------------------------------------------------------------------------------------- */
+/* ---- the server's side ------------------------------------------------------------------------------- */
 
 static ssize_t memory_readv(struct connection *connection, const struct iovec *vectors, int count) {
     struct memory_peer *peer = (struct memory_peer *)connection;

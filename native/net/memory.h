@@ -1,5 +1,5 @@
-/* memory: a transport without sockets, for tests: the test plays the peers, and decides how bytes are cut, when a peer stops
- * reading, and when written bytes are released. */
+/* memory: a transport without sockets, for tests: the test plays the peers, and decides how bytes are cut, when a peer
+ * stops reading, and when written bytes are released. */
 #ifndef REPLAY_NET_MEMORY_H
 #define REPLAY_NET_MEMORY_H
 
@@ -11,7 +11,8 @@
 
 struct memory_peer;
 
-/* From now on written bytes are not copied: the server must keep them until memory_peer_release. Before any connection. */
+/* From now on written bytes are not copied: the server must keep them until memory_peer_release. Before any connection.
+ */
 void transport_memory_hold_writes(struct transport *transport);
 
 /* NULL: the server refused. The peer belongs to the transport and stays until the transport is freed. */

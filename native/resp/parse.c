@@ -1,5 +1,6 @@
-/* parse: a resumable parser of RESP requests. A state machine over whatever bytes come: small arguments are gathered in an
- * arena, large ones land where the owner wants them. Errors are worded as Redis words them, since clients match on them. */
+/* parse: a resumable parser of RESP requests. A state machine over whatever bytes come: small arguments are gathered in
+ * an arena, large ones land where the owner wants them. Errors are worded as Redis words them, since clients match on
+ * them. */
 #include "resp/parse.h"
 
 #include <assert.h>
@@ -131,8 +132,8 @@ static bool parse_number(const char *text, size_t length, int64_t *value) {
     return true;
 }
 
-/* Collects a "*…\r\n" or "$…\r\n" line, its first byte already passed. Returns the bytes taken; `line` is set when the line is
- * whole, and then holds `line_bytes` bytes without its end. */
+/* Collects a "*…\r\n" or "$…\r\n" line, its first byte already passed. Returns the bytes taken; `line` is set when the
+ * line is whole, and then holds `line_bytes` bytes without its end. */
 static size_t take_line(struct resp_parser *parser, const uint8_t *data, size_t length, const char *wrong,
                         const char **line, size_t *line_bytes) {
     *line = NULL;
@@ -376,8 +377,8 @@ static char unescape(const char **at, const char *end) {
     }
 }
 
-/* Decodes one word of an inline command in place (what comes out is never longer), as sdssplitargs of Redis does. Returns
- * false when quotes are unbalanced. */
+/* Decodes one word of an inline command in place (what comes out is never longer), as sdssplitargs of Redis does.
+ * Returns false when quotes are unbalanced. */
 static bool decode_word(const char **at, const char *end, char **out) {
     const char *p = *at;
     char *o = *out;

@@ -102,13 +102,13 @@ struct resp_parser {
 void resp_parser_init(struct resp_parser *parser, const struct resp_limits *limits, resp_land land, void *context);
 void resp_parser_free(struct resp_parser *parser); /* releases a request in progress too */
 
-/* Takes bytes up to the end of the first request; `consumed` says how many. Splitting a stream differently between calls
- * never changes the requests that come out. */
+/* Takes bytes up to the end of the first request; `consumed` says how many. Splitting a stream differently between
+ * calls never changes the requests that come out. */
 enum resp_status resp_parser_feed(struct resp_parser *parser, const uint8_t *data, size_t length, size_t *consumed);
 
-/* While the status is RESP_LANDING: where the next bytes of the stream may be read to directly. Fills at most `max` vectors
- * of together at most `most_bytes`, and returns how many. 0: the items are so small that reading into a buffer and feeding
- * it is cheaper. */
+/* While the status is RESP_LANDING: where the next bytes of the stream may be read to directly. Fills at most `max`
+ * vectors of together at most `most_bytes`, and returns how many. 0: the items are so small that reading into a buffer
+ * and feeding it is cheaper. */
 int resp_parser_landing(const struct resp_parser *parser, size_t most_bytes, struct iovec *vectors, int max);
 /* `length` bytes were read to where resp_parser_landing said. */
 void resp_parser_landed(struct resp_parser *parser, size_t length);

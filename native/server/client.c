@@ -1,4 +1,5 @@
-/* client: a connection from opened to closed: reading, running requests in turn, writing, and letting go of everything. */
+/* client: a connection from opened to closed: reading, running requests in turn, writing, and letting go of everything.
+ */
 #include "server/client.h"
 
 #include <assert.h>
@@ -10,7 +11,7 @@
 #define READ_VECTORS 256
 #define WRITE_VECTORS 512
 
-/* ---- opened and closed ---------------------------------------------------------------------------------------------- */
+/* ---- opened and closed ------------------------------------------------------------------------------- */
 
 static const struct transport_operations *operations_of(const struct client *client) {
     return client->connection->transport->operations;
@@ -115,7 +116,7 @@ void client_closed(void *context, void *owner) {
     memory_free(client);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------- */
 
 static bool is_backlogged(const struct client *client) {
     return client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES;
@@ -148,8 +149,8 @@ static void fail_protocol(struct client *client) {
     client_close_after_reply(client);
 }
 
-/* Feeds the parser and runs what comes out. Returns the bytes consumed: fewer than given when the client may run nothing
- * more for now: blocked, backlogged, its turn over, or going away. */
+/* Feeds the parser and runs what comes out. Returns the bytes consumed: fewer than given when the client may run
+ * nothing more for now: blocked, backlogged, its turn over, or going away. */
 static size_t feed(struct client *client, const uint8_t *data, size_t length) {
     assert(!client->blocked && !client->closing);
     uint64_t until_us = client->server->now_us + LIMIT_TURN_COMMANDS_US;
@@ -169,8 +170,8 @@ static size_t feed(struct client *client, const uint8_t *data, size_t length) {
     return at;
 }
 
-/* Keeps input for later, in order. There is always room: reading stops while any is kept, but for a blocked client, whose
- * reads are no longer than the room left. */
+/* Keeps input for later, in order. There is always room: reading stops while any is kept, but for a blocked client,
+ * whose reads are no longer than the room left. */
 static void keep_pending(struct client *client, const uint8_t *data, size_t length) {
     if (length == 0 || client->closing || client->close_after_reply) return;
     if (!client->pending) {
@@ -273,7 +274,7 @@ void client_run_pending(struct client *client) {
     client_update_reading(client);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------- */
 
 static void set_writing(struct client *client, bool on) {
     if (client->writing == on) return;

@@ -85,7 +85,7 @@ static void client_info(struct client *client) {
     reply_text(client, &text);
 }
 
-/* ---- KILL ----------------------------------------------------------------------------------------------------------- */
+/* ---- KILL -------------------------------------------------------------------------------------------- */
 
 struct kill_filter {
     uint64_t id;            /* 0: any */
@@ -166,7 +166,7 @@ static void client_kill(struct client *client) {
     if (parse_kill_filter(client, &filter)) reply_integer(client, kill_matching(client, &filter));
 }
 
-/* ---- the rest --------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ---------------------------------------------------------------------------------------- */
 
 /* CLIENT UNBLOCK id [TIMEOUT|ERROR] */
 static void client_unblock_other(struct client *client) {

@@ -11,7 +11,7 @@
 #include "server/server.h"
 #include "store/glob.h"
 
-/* ---- CONFIG --------------------------------------------------------------------------------------------------------- */
+/* ---- CONFIG ------------------------------------------------------------------------------------------ */
 
 static void lower_case(const struct resp_argument *argument, char *out, size_t size) {
     size_t length = argument->data ? argument->length : 0;
@@ -128,7 +128,7 @@ static void config_command(struct client *client) {
     }
 }
 
-/* ---- INFO and the rest --------------------------------------------------------------------------------------------- */
+/* ---- INFO and the rest ------------------------------------------------------------------------------- */
 
 static void info_command(struct client *client) {
     struct text text = {0};

@@ -41,7 +41,7 @@ struct command {
  * client->argc, client->argv[i].data / .length / .blob     client->server     client->database (0..15)
  * client->resp (2 or 3) */
 
-/* ---- replies ---------------------------------------------------------------------------------------------------- */
+/* ---- replies ----------------------------------------------------------------------------------------- */
 void reply_status(struct client *client, const char *text);                  /* +OK */
 void reply_error(struct client *client, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* "CODE text" */
@@ -62,7 +62,8 @@ void reply_set(struct client *client, size_t count);
 void reply_blob(struct client *client, struct blob *blob);
 
 /* A bulk string gathered from storage straight to the socket, slice by slice. The source's bytes must stay where they
- * are until `released` is called: exactly once, after the last byte was released by the transport or the client went. */
+ * are until `released` is called: exactly once, after the last byte was released by the transport or the client went.
+ */
 struct reply_source {
     size_t length_bytes;
     /* Describes bytes from `offset` on with at most `max` vectors; returns how many were filled (>= 1). */
@@ -75,33 +76,33 @@ void reply_source(struct client *client, struct reply_source *source);
 size_t reply_array_deferred(struct client *client);
 void reply_set_array_length(struct client *client, size_t mark, size_t count);
 
-/* ---- arguments -------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------- */
 bool argument_is(const struct resp_argument *argument, const char *word);              /* case-insensitive */
 bool argument_int64(const struct resp_argument *argument, int64_t *value);             /* strict decimal, as Redis */
 bool argument_double(const struct resp_argument *argument, double *value);
 void reply_syntax_error(struct client *client);                                        /* ERR syntax error */
 void reply_arity_error(struct client *client);
 
-/* ---- waiting ---------------------------------------------------------------------------------------------------- */
-/* A queue of blocked clients, first in first out. Its owner calls wait_queue_wake when what they wait for may have come;
- * the loop then retries from the head after the current command, until one stays blocked. */
+/* ---- waiting ----------------------------------------------------------------------------------------- */
+/* A queue of blocked clients, first in first out. Its owner calls wait_queue_wake when what they wait for may have
+ * come; the loop then retries from the head after the current command, until one stays blocked. */
 struct wait_queue {
     struct client *head, *tail;
     uint32_t length;
     bool woken;
     struct wait_queue *next_woken;
 };
-/* Blocks the client, whose handler has written no reply. `retry` is called after a wake: it either replies and returns true,
- * or returns false to stay. `expired` is called at the deadline and must reply. While blocked no further command of the
- * client runs; argv stays valid until the reply. */
+/* Blocks the client, whose handler has written no reply. `retry` is called after a wake: it either replies and returns
+ * true, or returns false to stay. `expired` is called at the deadline and must reply. While blocked no further command
+ * of the client runs; argv stays valid until the reply. */
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *));
 void wait_queue_wake(struct server *server, struct wait_queue *queue);
 /* Fails every waiter through `expired` (a table is dropped, the server stops). */
 void wait_queue_expire_all(struct server *server, struct wait_queue *queue);
 
-/* State that a command keeps across its landing or its wait; `drop` is called when the command has replied, or the client
- * vanished, whichever is first. One per client. */
+/* State that a command keeps across its landing or its wait; `drop` is called when the command has replied, or the
+ * client vanished, whichever is first. One per client. */
 void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state));
 void *client_state(struct client *client);
 

@@ -1,4 +1,5 @@
-/* dispatch: from a parsed request to its handler: look-up, what is refused before a handler runs, and what is counted. */
+/* dispatch: from a parsed request to its handler: look-up, what is refused before a handler runs, and what is counted.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -9,7 +10,8 @@
 
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
-/* May this client have its bytes kept at all? Asked before a large argument arrives, so that a refused one costs nothing. */
+/* May this client have its bytes kept at all? Asked before a large argument arrives, so that a refused one costs
+ * nothing. */
 static const char *refuse_landing(struct client *client, const struct command_entry *entry, size_t length) {
     if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
     if (!client->authenticated && !(entry->command->flags & COMMAND_NOAUTH)) return "NOAUTH Authentication required.";

@@ -99,7 +99,7 @@ struct client *server_client_by_id(const struct server *server, uint64_t id) {
     return NULL;
 }
 
-/* ---- one turn ------------------------------------------------------------------------------------------------------- */
+/* ---- one turn ---------------------------------------------------------------------------------------- */
 
 static void run_ready(struct server *server) {
     struct client *client = server->ready_head;
@@ -188,7 +188,7 @@ uint64_t server_step(void *context) {
     return deadline_us > server->now_us ? deadline_us - server->now_us : 0;
 }
 
-/* ---- running and stopping ------------------------------------------------------------------------------------------- */
+/* ---- running and stopping ---------------------------------------------------------------------------- */
 
 void server_ask_stop(struct server *server) {
     server->stop_asked = true;

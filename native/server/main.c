@@ -9,6 +9,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "server/config.h"
 #include "server/server.h"
 #include "server/setup.h"
@@ -114,7 +115,7 @@ static void raise_descriptor_limit(struct server_config *config) {
             (unsigned long long)hard, (long long)config->maxclients);
 }
 
-/* ---- stopping ------------------------------------------------------------------------------------------------------- */
+/* ---- stopping ---------------------------------------------------------------------------------------- */
 
 static void on_signal(void *context, int descriptor) {
     struct signalfd_siginfo information;
@@ -142,7 +143,7 @@ static int watch_for_stop(struct server *server, struct transport *transport, in
     return lifeline >= 0 ? transport_kernel_watch(transport, lifeline, on_lifeline, server, error) : 0;
 }
 
-/* ---- starting ------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------- */
 
 static int open_listeners(struct server *server, struct transport *transport, struct error *error) {
     struct server_config *config = &server->config;
@@ -181,8 +182,10 @@ static int serve(struct server *server, const struct options *options, const str
     if (setup->bytes && setup_create_tables(setup, server, &error) < 0) return fail(EXIT_USAGE, error.message);
     if (open_listeners(server, transport, &error) < 0)
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
+    memory_start_reclaimer(); /* after signals were blocked, so that its thread takes none */
     print_ready(&server->config);
     server_run(server);
+    memory_stop_reclaimer();
     return EXIT_CLEAN;
 }
 

@@ -81,8 +81,8 @@ static bool is_inline(const struct segment *segment) {
     return segment->kind == SEGMENT_SMALL || segment->kind == SEGMENT_LARGE;
 }
 
-/* The segment that takes the next inline bytes: the tail while it has `size` left, else a new one. The first after anything
- * else is small (most replies fit), those that follow it are large. */
+/* The segment that takes the next inline bytes: the tail while it has `size` left, else a new one. The first after
+ * anything else is small (most replies fit), those that follow it are large. */
 static struct segment *inline_tail(struct output *output, struct output_pool *pool, size_t size) {
     struct segment *tail = output->tail;
     bool open = tail && output->unsent && is_inline(tail) && !tail->sealed;

@@ -49,8 +49,8 @@ struct output {
 
 void output_pool_free(struct output_pool *pool);
 
-/* `size` (at most SEGMENT_SMALL_BYTES) contiguous bytes at the end of the chain, to be followed by output_advance with how
- * many were used. NULL: memory is exhausted. */
+/* `size` (at most SEGMENT_SMALL_BYTES) contiguous bytes at the end of the chain, to be followed by output_advance with
+ * how many were used. NULL: memory is exhausted. */
 uint8_t *output_reserve(struct output *output, struct output_pool *pool, size_t size);
 void output_advance(struct output *output, size_t used);
 /* These return false when memory is exhausted; then the chain must not be sent any further. */

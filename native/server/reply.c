@@ -1,5 +1,5 @@
-/* reply: writes replies in the client's version of the protocol. A reply to a client that asked for none (CLIENT REPLY), or
- * that is going away, is dropped here, sources included, so that handlers need not care. */
+/* reply: writes replies in the client's version of the protocol. A reply to a client that asked for none (CLIENT
+ * REPLY), or that is going away, is dropped here, sources included, so that handlers need not care. */
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>

@@ -110,8 +110,8 @@ int server_add_transport(struct server *server, struct transport *transport, str
 void server_run(struct server *server);
 /* Asks server_run to return; callable from event handlers and commands. */
 void server_ask_stop(struct server *server);
-/* One turn without waiting for events: due work, wake-ups, writing. Returns microseconds to the next due work; for transports
- * that own the loop, and for tests. */
+/* One turn without waiting for events: due work, wake-ups, writing. Returns microseconds to the next due work; for
+ * transports that own the loop, and for tests. */
 uint64_t server_step(void *server);
 
 /* True if holding `more` bytes of heap would exceed maxmemory. */

@@ -5,7 +5,7 @@
 #include "server/client.h"
 #include "server/server.h"
 
-/* ---- deadlines: a binary heap, each client knowing its index -------------------------------------------------------- */
+/* ---- deadlines: a binary heap, each client knowing its index ----------------------------------------- */
 
 static void place(struct server *server, uint32_t index, struct client *client) {
     server->deadlines[index] = client;
@@ -60,7 +60,7 @@ static void deadline_remove(struct server *server, struct client *client) {
         sift_down(server, index, last);
 }
 
-/* ---- blocking and waking ---------------------------------------------------------------------------------------- */
+/* ---- blocking and waking ----------------------------------------------------------------------------- */
 
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *)) {

@@ -1,5 +1,5 @@
-/* fuzz_main: drives a LLVMFuzzerTestOneInput where libFuzzer is not there: mutates seeds for a bounded time, the same way for
- * the same seed. Takes -max_total_time=SECONDS (5) and -seed=N (1), and files to run once each. */
+/* fuzz_main: drives a LLVMFuzzerTestOneInput where libFuzzer is not there: mutates seeds for a bounded time, the same
+ * way for the same seed. Takes -max_total_time=SECONDS (5) and -seed=N (1), and files to run once each. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -63,7 +63,8 @@ static void digest(struct run *run, const void *bytes, size_t length) {
     run->digest = (run->digest ^ length) * 1099511628211u;
 }
 
-/* By length, so that every way of feeding decides alike: blob, discarded, or scattered backwards in items of 32 or 2048 bytes. */
+/* By length, so that every way of feeding decides alike: blob, discarded, or scattered backwards in items of 32 or 2048
+ * bytes. */
 static void land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
                  struct resp_landing *landing) {
     struct run *run = context;

@@ -27,6 +27,20 @@ static void memory_counts_what_is_held(void) {
     CHECK(memory_mapped_bytes() == mapped);
 }
 
+static void large_blocks_are_freed_beside_the_caller(void) {
+    size_t before = memory_used_bytes(), mapped = memory_mapped_bytes();
+    CHECK(memory_start_reclaimer());
+    for (int i = 0; i < 100; i++) {
+        memory_free(memory_alloc(MEMORY_RECLAIM_BYTES + 1));
+        memory_unmap(memory_map(2 * MEMORY_RECLAIM_BYTES), 2 * MEMORY_RECLAIM_BYTES);
+        memory_free(memory_alloc(10));
+    }
+    memory_stop_reclaimer();
+    CHECK(memory_used_bytes() == before && memory_mapped_bytes() == mapped);
+    memory_free(memory_alloc(2 * MEMORY_RECLAIM_BYTES)); /* without it, at once */
+    CHECK(memory_used_bytes() == before);
+}
+
 static void a_blob_goes_with_its_last_reference(void) {
     size_t before = memory_used_bytes();
     struct blob *blob = blob_new(5000);
@@ -163,6 +177,7 @@ static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void) {
 
 int main(void) {
     RUN(memory_counts_what_is_held);
+    RUN(large_blocks_are_freed_beside_the_caller);
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
     RUN(quantiles_are_within_a_sixteenth);

@@ -150,7 +150,7 @@ static void announced_sizes_cost_nothing_until_they_come(void) {
     resp_parser_free(&parser);
 }
 
-/* ---- large arguments ---------------------------------------------------------------------------------------------- */
+/* ---- large arguments --------------------------------------------------------------------------------- */
 
 struct landing_plan {
     struct resp_landing landing;

@@ -1,5 +1,5 @@
-/* test_server_memory: the whole server over the in-memory transport: order, bounds, waiting, and letting go of everything
- * when a client stops reading or vanishes. */
+/* test_server_memory: the whole server over the in-memory transport: order, bounds, waiting, and letting go of
+ * everything when a client stops reading or vanishes. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 static struct server *server;
 static struct transport *transport;
 
-/* ---- the stage ---------------------------------------------------------------------------------------------------- */
+/* ---- the stage --------------------------------------------------------------------------------------- */
 
 static void open_server(bool hold_writes, void (*configure)(struct server_config *config)) {
     struct server_config config;
@@ -104,7 +104,7 @@ static void send_word(struct memory_peer *peer, const char *word) {
     send_bulk(peer, word, strlen(word));
 }
 
-/* ---- plain commands ------------------------------------------------------------------------------------------------ */
+/* ---- plain commands ---------------------------------------------------------------------------------- */
 
 static void commands_are_answered_in_order_however_cut(void) {
     open_server(false, NULL);
@@ -249,7 +249,7 @@ static void more_clients_than_allowed_are_refused(void) {
     close_server();
 }
 
-/* ---- large values and slow readers ---------------------------------------------------------------------------------- */
+/* ---- large values and slow readers ------------------------------------------------------------------- */
 
 #define LARGE 300000u
 
@@ -384,7 +384,7 @@ static void requests_beyond_the_limit_are_refused_in_step(void) {
     close_server();
 }
 
-/* ---- tables: waiting, vanishing ------------------------------------------------------------------------------------ */
+/* ---- tables: waiting, vanishing ---------------------------------------------------------------------- */
 
 #define OBSERVATION 4096u
 
