@@ -50,6 +50,7 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
         return error_set(error, ERROR_GENERIC, "out of memory: the index of table '%s' could not be mapped",
                          config->name);
     }
+    memory_advise_huge(storage->slot, slots * sizeof *storage->slot);
     return 0;
 }
 

@@ -27,6 +27,7 @@ struct slot {
     uint32_t older, newer; /* selector_order: neighbours by age */
     uint32_t position;     /* selector_uniform: where it stands in the array of live slots */
     uint8_t state;
+    uint8_t unused[7]; /* two slots to a cache line: none lies across two */
 };
 
 struct storage {

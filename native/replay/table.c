@@ -9,13 +9,21 @@
 
 #include "base/memory.h"
 
-uint64_t table_effective_capacity(const struct table_config *config) {
-    uint64_t item_bytes = 0;
+static uint64_t item_bytes_of(const struct table_config *config) {
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < config->columns; i++) {
-        item_bytes += config->column[i].item_bytes;
+        bytes += config->column[i].item_bytes;
     }
-    uint64_t by_bytes = config->max_bytes ? config->max_bytes / item_bytes : UINT64_MAX;
+    return bytes;
+}
+
+uint64_t table_effective_capacity(const struct table_config *config) {
+    uint64_t by_bytes = config->max_bytes ? config->max_bytes / item_bytes_of(config) : UINT64_MAX;
     return by_bytes < config->capacity ? by_bytes : config->capacity;
+}
+
+uint64_t table_full_bytes(const struct table_config *config) {
+    return table_effective_capacity(config) * item_bytes_of(config);
 }
 
 struct table *table_new(const struct table_config *config, struct error *error) {

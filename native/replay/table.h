@@ -92,6 +92,7 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
 const char *column_type_name(enum column_type type); /* NumPy's: "uint8", "float32", … */
 
 uint64_t table_effective_capacity(const struct table_config *config); /* capacity, or fewer where max_bytes binds */
+uint64_t table_full_bytes(const struct table_config *config); /* payload when it holds all that it may */
 
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left */

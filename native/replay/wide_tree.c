@@ -32,6 +32,7 @@ int wide_tree_init(struct wide_tree *tree, uint32_t leaves) {
     if (!map) {
         return -1;
     }
+    memory_advise_huge(map, bytes);
     tree->map = map;
     tree->map_bytes = bytes;
     for (uint32_t level = 0; level < tree->depth; level++) {

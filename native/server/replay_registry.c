@@ -2,7 +2,7 @@
 #include "server/replay_registry.h"
 
 #include <assert.h>
-#include <pthread.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -19,26 +19,6 @@ struct replay_registry *replay_registry_new(struct server *server) {
 
 /* ---- freeing ------------------------------------------------------------------------------------------------------- */
 
-static void *free_table(void *table) {
-    table_free(table);
-    return NULL;
-}
-
-/* Giving gigabytes of pages back takes seconds: a thread does it, with a table that nobody else knows any more. */
-static void free_table_aside(struct table *table) {
-    pthread_t thread;
-    pthread_attr_t attributes;
-    bool started = false;
-    if (pthread_attr_init(&attributes) == 0) {
-        started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
-                  pthread_create(&thread, &attributes, free_table, table) == 0;
-        pthread_attr_destroy(&attributes);
-    }
-    if (!started) {
-        table_free(table);
-    }
-}
-
 /* The server may still hold a woken queue in its list: such an entry waits for a later sweep. */
 static void sweep_dropped(struct replay_registry *registry) {
     struct replay_entry **link = &registry->dropped;
@@ -50,7 +30,7 @@ static void sweep_dropped(struct replay_registry *registry) {
             continue;
         }
         *link = entry->next;
-        free_table_aside(entry->table);
+        table_free(entry->table);
         memory_free(entry);
     }
 }
@@ -130,6 +110,24 @@ static int same_config(const struct table_config *there, const struct table_conf
                             there->name);
 }
 
+/* With maxmemory set a table is let in only if it would fit when full, beside the others when they are full: items are
+ * never lost to memory later. */
+static int check_memory(const struct replay_registry *registry, const struct table_config *config,
+                        struct error *error) {
+    uint64_t bytes = table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        bytes += table_full_bytes(table_config(entry->table));
+    }
+    if (!server_memory_exceeded(registry->server, bytes)) {
+        return 0;
+    }
+    return error_set(error, ERROR_LIMIT,
+                     "table '%s' would hold up to %" PRIu64
+                     " bytes of items, and maxmemory has no room for them beside "
+                     "what there is; lower capacity, set max_bytes, or raise maxmemory",
+                     config->name, table_full_bytes(config));
+}
+
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
     struct table_config *config = memory_alloc(sizeof *config);
@@ -147,6 +145,10 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
         memory_free(config);
         return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
                          REPLAY_MAX_TABLES);
+    }
+    if (check_memory(registry, config, error)) {
+        memory_free(config);
+        return -1;
     }
     entry = memory_calloc(1, sizeof *entry);
     if (entry) {

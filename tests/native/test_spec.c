@@ -1,0 +1,250 @@
+/* Tests of table specs: what is read, what is refused and how, and that what is written is read back. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/msgpack.h"
+#include "base/random.h"
+#include "check.h"
+#include "replay/table.h"
+
+static struct error error;
+static struct table_config config;
+
+/* ---- a small writer of specs: JSON-like text with single quotes to msgpack ------------------------------------------- */
+
+static const char *write_value(struct msgpack_writer *writer, const char *at);
+
+static const char *skip_blanks(const char *at) {
+    return at + strspn(at, " ,:");
+}
+
+static const char *write_text(struct msgpack_writer *writer, const char *at) {
+    const char *end = strchr(at + 1, '\'');
+    msgpack_write_string(writer, at + 1, (size_t)(end - at - 1));
+    return end + 1;
+}
+
+/* Elements are counted by writing them to a second writer first. */
+static const char *write_elements(struct msgpack_writer *writer, const char *at, char end) {
+    struct msgpack_writer elements = {0};
+    uint32_t count = 0;
+    for (at = skip_blanks(at + 1); *at != end; at = skip_blanks(at)) {
+        at = write_value(&elements, at);
+        count++;
+    }
+    if (end == '}') {
+        msgpack_write_map(writer, count / 2);
+    } else {
+        msgpack_write_array(writer, count);
+    }
+    writer->data = memory_realloc(writer->data, writer->length + elements.length + 1);
+    memcpy(writer->data + writer->length, elements.data ? elements.data : (uint8_t *)"", elements.length);
+    writer->length += elements.length;
+    writer->capacity = writer->length + 1;
+    memory_free(elements.data);
+    return at + 1;
+}
+
+static const char *write_value(struct msgpack_writer *writer, const char *at) {
+    char *end;
+    switch (*at) {
+    case '{': return write_elements(writer, at, '}');
+    case '[': return write_elements(writer, at, ']');
+    case '\'': return write_text(writer, at);
+    case 't': msgpack_write_boolean(writer, true); return at + 4;
+    case 'f': msgpack_write_boolean(writer, false); return at + 5;
+    case 'n': msgpack_write_nil(writer); return at + 3;
+    case '-': msgpack_write_signed(writer, strtoll(at, &end, 10)); return end;
+    default: break;
+    }
+    if (at[strspn(at, "0123456789")] == '.') {
+        msgpack_write_double(writer, strtod(at, &end));
+    } else {
+        msgpack_write_unsigned(writer, strtoull(at, &end, 10));
+    }
+    return end;
+}
+
+static struct msgpack_writer pack(const char *text) {
+    struct msgpack_writer writer = {0};
+    write_value(&writer, text);
+    CHECK(!writer.failed);
+    return writer;
+}
+
+static int parse(const char *name, const char *text) {
+    struct msgpack_writer writer = pack(text);
+    memset(&error, 0, sizeof error);
+    int refused = table_config_parse(&config, name, writer.data, writer.length, &error);
+    memory_free(writer.data);
+    return refused;
+}
+
+static void refused(const char *text, const char *why) {
+    CHECK(parse("t", text) == -1);
+    if (error.code != ERROR_BADSCHEMA || !strstr(error.message, why)) {
+        fprintf(stderr, "expected a message with \"%s\", got \"%s\" for %s\n", why, error.message, text);
+        exit(1);
+    }
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------------------- */
+
+static void defaults_stand_where_nothing_is_said(void) {
+    CHECK(parse("t", "{'capacity': 10, 'signature': {'x': {'dtype': 'float32', 'shape': []}}}") == 0);
+    CHECK(strcmp(config.name, "t") == 0 && config.capacity == 10 && config.columns == 1);
+    CHECK(config.column[0].item_bytes == 4 && config.column[0].dimensions == 0);
+    CHECK(config.sampler == SAMPLER_PRIORITIZED && config.priority_exponent == 0.6 && config.remover == REMOVER_FIFO);
+    CHECK(config.limiter == LIMITER_MIN_SIZE && config.min_size_to_sample == 1);
+    CHECK(config.max_times_sampled == 0 && config.max_bytes == 0 && config.seed == 0);
+}
+
+static void everything_may_be_said_in_both_forms(void) {
+    CHECK(parse(NULL, "{'name': 'atari', 'capacity': 1000, 'signature': {'obs': ['uint8', [4, 84, 84]], "
+                      "'action': {'dtype': 'int64'}}, 'sampler': 'uniform', 'remover': {'kind': 'fifo'}, "
+                      "'rate_limiter': {'kind': 'sample_to_insert_ratio', 'samples_per_insert': 8, "
+                      "'min_size_to_sample': 100, 'error_buffer': 2048.0}, 'max_times_sampled': 3, "
+                      "'max_bytes': 100000000, 'seed': 5}") == 0);
+    CHECK(strcmp(config.name, "atari") == 0 && config.column[0].item_bytes == 28224 &&
+          config.column[0].dimensions == 3);
+    CHECK(config.column[1].type == COLUMN_INT64 && config.column[1].item_bytes == 8 &&
+          config.sampler == SAMPLER_UNIFORM);
+    CHECK(config.limiter == LIMITER_SAMPLE_TO_INSERT_RATIO && config.samples_per_insert == 8);
+    CHECK(config.error_buffer == 2048 && config.min_size_to_sample == 100 && config.max_times_sampled == 3);
+    CHECK(config.seed == 5 && config.max_bytes == 100000000);
+}
+
+static void a_queue_hands_items_out_once_in_order(void) {
+    CHECK(parse("t",
+                "{'capacity': 10, 'signature': {'x': ['bool', []]}, 'rate_limiter': {'kind': 'queue', 'size': 4}}") ==
+          0);
+    CHECK(config.sampler == SAMPLER_FIFO && config.max_times_sampled == 1 && config.queue_size == 4);
+    CHECK(parse("t", "{'capacity': 10, 'signature': {'x': ['bool', []]}, 'sampler': 'uniform', 'max_times_sampled': 2, "
+                     "'rate_limiter': {'kind': 'queue', 'size': 4}}") == 0);
+    CHECK(config.sampler == SAMPLER_UNIFORM && config.max_times_sampled == 2);
+}
+
+#define X "'capacity': 10, 'signature': {'x': ['int8', [2]]}"
+
+static void what_is_wrong_is_named(void) {
+    refused("[1]", "expected a map");
+    refused("{}", "capacity and signature");
+    refused("{'capacity': 10}", "capacity and signature");
+    refused("{" X ", 'colour': 1}", "unknown key 'colour'");
+    refused("{" X ", 'capacity': 11}", "'capacity' is given twice");
+    refused("{" X ", 3: 1}", "keys that are strings");
+    refused("{'capacity': 0, 'signature': {'x': ['int8', []]}}", "capacity: expected an integer from 1");
+    refused("{'capacity': 3000000000, 'signature': {'x': ['int8', []]}}", "capacity: expected an integer from 1");
+    refused("{'capacity': -5}", "capacity: expected an integer");
+    refused("{'capacity': 1.5}", "capacity: expected an integer");
+    refused("{'capacity': nil}", "capacity: expected an integer");
+    refused("{'capacity': '10'}", "capacity: expected an integer");
+    refused("{'signature': {}}", "1 to 64 columns");
+    refused("{'signature': ['x']}", "signature: expected a map");
+    refused("{'signature': {'x': ['int8', []], 'x': ['int8', []]}}", "column 'x' is given twice");
+    refused("{'signature': {'': ['int8', []]}}", "a name of 1 to 255 bytes");
+    refused("{'signature': {'a b': ['int8', []]}}", "without blanks");
+    refused("{'signature': {'x': ['int7', []]}}", "column 'x': expected a dtype");
+    refused("{'signature': {'x': 'int8'}}", "[dtype, shape]");
+    refused("{'signature': {'x': {'shape': []}}}", "column 'x': expected a dtype");
+    refused("{'signature': {'x': {'dtype': 'int8', 'units': 'm'}}}", "unknown key 'units'");
+    refused("{'signature': {'x': {'dtype': 'int8', 'step_only': true}}}", "not available in this version");
+    refused("{'signature': {'x': ['int8', [0]]}}", "column 'x': expected an integer from 1");
+    refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "at most 8 dimensions");
+    refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "bytes an item");
+    refused("{'capacity': 1, 'signature': {'x': ['int8', [500000000]], 'y': ['int8', [500000000]]}}", "bytes an item");
+    refused("{" X ", 'sampler': 'lifo'}", "one of: prioritized, uniform, fifo");
+    refused("{" X ", 'sampler': {'kind': 'uniform', 'priority_exponent': 1}}", "only with kind prioritized");
+    refused("{" X ", 'sampler': {'priority_exponent': 1}}", "expected a kind");
+    refused("{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': -1}}", "expected a number");
+    refused("{" X ", 'remover': 'lifo'}", "one of: fifo");
+    refused("{" X ", 'remover': {'kind': 'fifo', 'priority_exponent': 1}}", "unknown key");
+    refused("{" X ", 'rate_limiter': {'kind': 'min_size'}}", "min_size_to_sample");
+    refused("{" X ", 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 11}}", "could never be sampled");
+    refused("{" X ", 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 1, 'size': 1}}", "kind min_size with");
+    refused("{" X ", 'rate_limiter': {'kind': 'queue', 'size': 11}}", "could never be sampled");
+    refused("{" X ", 'rate_limiter': {'kind': 'sample_to_insert_ratio', 'samples_per_insert': 4, "
+            "'min_size_to_sample': 1, 'error_buffer': 3}}",
+            "at least samples_per_insert");
+    refused("{" X ", 'max_bytes': 1}", "room for at least one item");
+    refused("{" X ", 'max_times_sampled': 4294967295}", "max_times_sampled");
+    CHECK(parse("a b", "{" X "}") == -1 && parse("", "{" X "}") == -1 && parse(NULL, "{" X "}") == -1);
+}
+
+static void what_is_written_is_read_back(void) {
+    static const char *const specs[] = {
+        "{" X "}",
+        "{" X ", 'sampler': 'uniform', 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 0}}",
+        "{" X ", 'rate_limiter': {'kind': 'queue', 'size': 4}, 'seed': 18446744073709551615}",
+        "{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': 0.3}, 'max_bytes': 10, 'rate_limiter': "
+        "{'kind': 'sample_to_insert_ratio', 'samples_per_insert': 0.25, 'min_size_to_sample': 2, 'error_buffer': 9.5}}",
+    };
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        CHECK(parse("t", specs[i]) == 0);
+        struct table_config first = config;
+        uint8_t *spec;
+        size_t length;
+        CHECK(table_config_write(&first, &spec, &length, &error) == 0);
+        CHECK(table_config_parse(&config, NULL, spec, length, &error) == 0);
+        CHECK(memcmp(&first, &config, sizeof config) == 0);
+        memory_free(spec);
+    }
+}
+
+static void only_limits_change_in_a_live_table(void) {
+    CHECK(parse("t", "{" X "}") == 0);
+    struct table_config before = config;
+    struct msgpack_writer writer = pack("{'max_times_sampled': 2, 'capacity': 20}");
+    CHECK(table_config_change(&config, writer.data, writer.length, &error) == -1 && strstr(error.message, "capacity"));
+    CHECK(memcmp(&before, &config, sizeof config) == 0);
+    memory_free(writer.data);
+    writer = pack("{'max_times_sampled': 2, 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 7}}");
+    CHECK(table_config_change(&config, writer.data, writer.length, &error) == 0);
+    CHECK(config.max_times_sampled == 2 && config.min_size_to_sample == 7 && config.capacity == 10);
+    memory_free(writer.data);
+}
+
+/* Every prefix, and bytes changed at random: refused or read, never more than that. */
+static void damaged_specs_do_no_harm(void) {
+    struct msgpack_writer writer =
+        pack("{'capacity': 1000, 'signature': {'obs': ['uint8', [4, 84, 84]], 'a': {'dtype': "
+             "'int64', 'shape': []}}, 'sampler': {'kind': 'prioritized', "
+             "'priority_exponent': 0.6}, 'rate_limiter': {'kind': 'queue', 'size': 5}}");
+    struct random_state random;
+    random_seed(&random, 1);
+    for (size_t length = 0; length < writer.length; length++) {
+        uint8_t *exact = malloc(length ? length : 1); /* so that reading past the end is noticed */
+        memcpy(exact, writer.data, length);
+        CHECK(table_config_parse(&config, "t", exact, length, &error) == -1 && error.code == ERROR_BADSCHEMA);
+        free(exact);
+    }
+    for (int round = 0; round < 50000; round++) {
+        uint8_t *copy = malloc(writer.length);
+        memcpy(copy, writer.data, writer.length);
+        for (uint64_t i = 0; i <= random_below(&random, 3); i++) {
+            copy[random_below(&random, writer.length)] = (uint8_t)random_next(&random);
+        }
+        if (table_config_parse(&config, "t", copy, writer.length, &error)) {
+            CHECK(error.code == ERROR_BADSCHEMA && error.message[0]);
+        }
+        free(copy);
+    }
+    uint8_t *longer = malloc(writer.length + 1);
+    memcpy(longer, writer.data, writer.length);
+    longer[writer.length] = 0;
+    CHECK(table_config_parse(&config, "t", longer, writer.length + 1, &error) == -1 &&
+          strstr(error.message, "nothing after"));
+    free(longer);
+    memory_free(writer.data);
+}
+
+int main(void) {
+    RUN(defaults_stand_where_nothing_is_said);
+    RUN(everything_may_be_said_in_both_forms);
+    RUN(a_queue_hands_items_out_once_in_order);
+    RUN(what_is_wrong_is_named);
+    RUN(what_is_written_is_read_back);
+    RUN(only_limits_change_in_a_live_table);
+    RUN(damaged_specs_do_no_harm);
+    return 0;
+}
