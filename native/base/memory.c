@@ -12,6 +12,9 @@
 
 #define HUGE_PAGE_BYTES (2u << 20) /* smaller mappings have no room for one */
 
+#define RECLAIM_PIECE_BYTES (4u << 20)
+#define LARGEST_HEAP_BLOCK_BYTES (32u << 20) /* glibc maps anything larger apart */
+
 static atomic_size_t heap_bytes;
 static atomic_size_t heap_peak_bytes;
 static atomic_size_t mapped_bytes;
@@ -103,7 +106,9 @@ void *memory_map(size_t size_bytes) {
 }
 
 static void unmap_now(void *pointer, size_t size_bytes) {
-    munmap(pointer, size_bytes);
+    int result = munmap(pointer, size_bytes);
+    assert(result == 0);
+    (void)result;
     atomic_fetch_sub_explicit(&mapped_bytes, size_bytes, memory_order_relaxed);
 }
 
@@ -131,15 +136,35 @@ size_t memory_mapped_bytes(void) {
 
 /* ---- the reclaimer ----------------------------------------------------------------------------------- */
 
+/* The kernel holds the address space locked while it unmaps; a gigabyte at once would keep the server's next mapping
+ * waiting for a tenth of a second. */
+static void unmap_in_pieces(uint8_t *start, size_t size_bytes) {
+    while (size_bytes > 0) {
+        size_t offset = (size_bytes - 1) / RECLAIM_PIECE_BYTES * RECLAIM_PIECE_BYTES; /* the last piece may be short */
+        unmap_now(start + offset, size_bytes - offset);
+        size_bytes = offset;
+    }
+}
+
+/* The same for a block of malloc's: what its pages hold is given back first, so that free has little left to unmap. */
+static void empty_in_pieces(uint8_t *start, size_t size_bytes) {
+    uintptr_t from = ((uintptr_t)start + RECLAIM_PIECE_BYTES - 1) / RECLAIM_PIECE_BYTES * RECLAIM_PIECE_BYTES;
+    uintptr_t end = (uintptr_t)start + size_bytes;
+    for (; end - from >= RECLAIM_PIECE_BYTES; from += RECLAIM_PIECE_BYTES)
+        madvise((void *)from, RECLAIM_PIECE_BYTES, MADV_DONTNEED);
+}
+
 static void reclaim_all(void) {
     struct reclaimable *block = atomic_exchange_explicit(&reclaimer.blocks, NULL, memory_order_acquire);
     while (block) {
         struct reclaimable *next = block->next;
+        size_t size_bytes = block->size_bytes;
         if (block->mapped) {
-            unmap_now(block, block->size_bytes);
+            unmap_in_pieces((uint8_t *)block, size_bytes);
         } else {
-            count_down(block->size_bytes);
+            if (size_bytes > LARGEST_HEAP_BLOCK_BYTES) empty_in_pieces((uint8_t *)block, size_bytes);
             free(block);
+            count_down(size_bytes);
         }
         block = next;
     }

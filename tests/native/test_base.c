@@ -35,6 +35,9 @@ static void large_blocks_are_freed_beside_the_caller(void) {
         memory_unmap(memory_map(2 * MEMORY_RECLAIM_BYTES), 2 * MEMORY_RECLAIM_BYTES);
         memory_free(memory_alloc(10));
     }
+    size_t huge_bytes = 50 * MEMORY_RECLAIM_BYTES + 12345; /* taken apart piece by piece */
+    memory_free(memset(memory_alloc(huge_bytes), 1, huge_bytes));
+    memory_unmap(memset(memory_map(huge_bytes), 1, huge_bytes), huge_bytes);
     memory_stop_reclaimer();
     CHECK(memory_used_bytes() == before && memory_mapped_bytes() == mapped);
     memory_free(memory_alloc(2 * MEMORY_RECLAIM_BYTES)); /* without it, at once */
