@@ -19,8 +19,8 @@ PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
-# The CPU build of torch is a tenth of the size of the CUDA build; it is asked for where no NVIDIA driver is.
-TORCH_INDEX ?= $(if $(shell command -v nvidia-smi 2>/dev/null),,https://download.pytorch.org/whl/cpu)
+# Further options of pip, e.g. PIP_OPTIONS="--extra-index-url …" for a CPU-only build of torch.
+PIP_OPTIONS ?=
 
 NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name CMakeLists.txt \))
 # The binding and the server need no rebuild for a change of these.
@@ -52,9 +52,8 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@index=$$($(BIN)/python .ci/torch-index $(TORCH_INDEX)); \
-	    $(BIN)/python .ci/requirements pyproject.toml rl dev > $(STAMP)/requirements.txt; \
-	    $(BIN)/python -m pip install -q --disable-pip-version-check $$index -c constraints.txt -r $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml rl dev > $(STAMP)/requirements.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 
 # The project, editable: Python files are used where they are; native files are compiled here, never at import.
