@@ -30,7 +30,7 @@ from .codec import (
     value_after,
 )
 from .errors import ReplayError, SchemaError, ServerError, Timeout
-from .table import Table, limiter_map
+from .table import Table, check_timeout, limiter_map
 
 T = TypeVar("T")
 
@@ -59,12 +59,8 @@ class Command(Generic[T]):
 
 
 def _block(timeout: float | None) -> tuple[Argument, ...]:
-    """BLOCK for a timeout in seconds, rounded up to whole milliseconds."""
+    """BLOCK for a checked timeout in seconds, rounded up to whole milliseconds."""
     if timeout is None:
-        return ("BLOCK", 0)
-    if not timeout >= 0:
-        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout!r}")
-    if math.isinf(timeout):
         return ("BLOCK", 0)
     return ("BLOCK", math.ceil(timeout * 1000)) if timeout > 0 else ()
 
@@ -167,6 +163,7 @@ def add(
     table: Table, count: int, columns: Sequence[np.ndarray], priorities: np.ndarray | None, timeout: float | None
 ) -> Command[np.ndarray]:
     """REPLAY.ADD of checked columns; the result is the ids, uint64 (count,)."""
+    timeout = check_timeout(timeout)
     what = f"add of {count} to {table.name!r}"
     blobs: list[Argument] = []
     for name, column in zip(table.signature, columns, strict=True):
@@ -207,9 +204,10 @@ def sample(
     table: Table, count: int, beta: float, timeout: float | None, out: Batch, columns: Sequence[str] | None
 ) -> Command[Batch]:
     """REPLAY.SAMPLE into `out`, whose arrays fit."""
+    timeout = check_timeout(timeout)
     what = f"sample of {count} from {table.name!r}"
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
-    arguments = ("REPLAY.SAMPLE", table.name, count, "BETA", float(beta), *_block(timeout), *chosen)
+    arguments = ("REPLAY.SAMPLE", table.name, int(count), "BETA", float(beta), *_block(timeout), *chosen)
     return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout)
 
 

@@ -42,6 +42,11 @@ def test_out_is_received_into_without_new_arrays(client, table, items):
     assert [array.ctypes.data for array in out.arrays()] == addresses
 
 
+def test_a_batch_size_may_be_a_numpy_integer(client, table, items):
+    client.add(table, items(1, 2))
+    assert len(client.sample(table, np.int64(3))) == 3
+
+
 def test_some_columns_may_be_asked_for(client, table, items):
     client.add(table, items(1, 2, 3))
     assert list(client.sample(table, 4, columns=["k"]).data) == ["k"]
