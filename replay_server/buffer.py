@@ -14,7 +14,7 @@ from .batch import Batch, check_out, new_batch
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
-from .table import RateLimiter, Table, check_columns, check_ids, check_priorities, limiter_map
+from .table import RateLimiter, Table, check_columns, check_ids, check_priorities, check_timeout, limiter_map
 
 T = TypeVar("T")
 
@@ -121,6 +121,7 @@ class Buffer:
 
     def add(self, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None) -> np.ndarray:
         """Adds N items, all or none; their ids, uint64 (N,). See `replay_server.Client.add`."""
+        timeout = check_timeout(timeout)
         count, columns = check_columns(self._table, data)
         checked = None if priorities is None else check_priorities(priorities, count)
         ids = np.empty(count, np.uint64)
@@ -170,6 +171,7 @@ class Buffer:
         columns: Sequence[str] | None,
         cancelled: threading.Event | None,
     ) -> Batch:
+        timeout = check_timeout(timeout)
         if out is None:
             batch = new_batch(self._table, batch_size, columns)
         else:

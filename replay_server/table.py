@@ -399,6 +399,22 @@ def check_priorities(priorities: Any, count: int) -> np.ndarray:
     return array
 
 
+_FOR_EVER_S = 1e8  # three years; clocks and the protocol can count to it
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Seconds to wait as every clock can count them; None = for ever, which infinity and three years are too.
+
+    Raises:
+        ValueError: it is negative or NaN.
+    """
+    if timeout is None:
+        return None
+    if not timeout >= 0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout!r}")
+    return None if timeout >= _FOR_EVER_S else timeout
+
+
 def check_ids(ids: Any) -> np.ndarray:
     """Item ids as uint64 (n,), C-contiguous.
 

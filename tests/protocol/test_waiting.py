@@ -173,6 +173,19 @@ def test_a_timeout_that_is_no_time_is_refused(client, table):
             client.sample(table, 1, timeout=timeout)
 
 
+def test_a_wait_for_ever_may_be_written_as_infinity(client, make_table, items, eventually):
+    name = make_table()
+    for number, timeout in enumerate((float("inf"), 1e10)):
+        assert len(client.add(name, items(number), timeout=timeout)) == 1
+        assert client.info(name)["added"] == number + 1
+        assert len(client.sample(name, 1, timeout=timeout)) == 1
+    client.reset(name)
+    waiter = Background(lambda: len(client.sample(name, 1, timeout=float("inf"))))
+    eventually(lambda: client.info(name)["waiting_sample"] == 1, "the sample waits")
+    client.add(name, items(1))
+    assert waiter.outcome() == 1
+
+
 def test_others_are_served_while_one_waits(client, table, items, eventually):
     waiter = Background(lambda: client.sample(table, 1))
     eventually(lambda: client.info(table)["waiting"] == 1, "the sample waits")

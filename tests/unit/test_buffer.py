@@ -250,6 +250,20 @@ def test_closing_a_sampler_ends_a_wait_from_another_thread():
     assert list(batches) == []
 
 
+def test_a_timeout_is_understood_as_the_client_does():
+    buffer = make()
+    for timeout in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            buffer.add(items(1), timeout=timeout)
+        with pytest.raises(ValueError, match="timeout"):
+            buffer.sample(1, timeout=timeout)
+    assert len(buffer) == 0
+    later = threading.Timer(0.05, lambda: buffer.add(items(1)))
+    later.start()
+    assert len(buffer.sample(1, timeout=float("inf"))) == 1
+    later.join()
+
+
 def test_a_sampler_raises_its_timeout_and_ends():
     batches = make().sampler(1, timeout=0.01)
     with pytest.raises(rs.Timeout, match="too few items"):
