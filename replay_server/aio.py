@@ -47,27 +47,34 @@ async def _open_socket(address: Address, timeout_s: float) -> socket.socket:
     Raises:
         ConnectionLost: nothing listens there, or it does not answer in time.
     """
-    loop = asyncio.get_running_loop()
-    opened: socket.socket | None = None
     try:
         if address.path is not None:
-            family, target = socket.AF_UNIX, address.path
-        else:
-            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            family, target = found[0][0], found[0][4]
-        opened = socket.socket(family, socket.SOCK_STREAM)
-        opened.setblocking(False)
-        await asyncio.wait_for(loop.sock_connect(opened, target), timeout_s)
-        if address.path is None:
-            set_options(opened)
-        return opened
-    except BaseException as error:
-        if opened is not None:
-            opened.close()
-        if not isinstance(error, OSError | asyncio.TimeoutError):
-            raise
+            return await _connected(socket.AF_UNIX, address.path, timeout_s)
+        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        for number, (family, _, _, _, target) in enumerate(found, 1):
+            try:
+                opened = await _connected(family, target, timeout_s)
+                set_options(opened)
+                return opened
+            except (OSError, asyncio.TimeoutError):
+                if number == len(found):  # a name may stand for several addresses, such as ::1 and 127.0.0.1
+                    raise
+        raise OSError("the name has no address")
+    except (OSError, asyncio.TimeoutError) as error:
         sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
         raise ConnectionLost(f"cannot connect to {address}: {sentence}. Is the server running?") from error
+
+
+async def _connected(family: int, target: Any, timeout_s: float) -> socket.socket:
+    """A socket connected to one address, which does not block."""
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setblocking(False)
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(opened, target), timeout_s)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 class _Connection:

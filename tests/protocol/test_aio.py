@@ -144,3 +144,21 @@ def test_no_server_is_a_clear_error(run, free_port):
         await client.close()
 
     run(main())
+
+
+def test_a_name_with_several_addresses_is_tried_to_the_last(server, free_port):
+    port = int(server.url.rpartition(":")[2])
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        lookup = loop.getaddrinfo
+
+        async def several(host, port, **rest):
+            assert host == "replay.test"
+            return await lookup("127.0.0.1", free_port, **rest) + await lookup("127.0.0.1", port, **rest)
+
+        loop.getaddrinfo = several  # type: ignore[method-assign]
+        async with rs.aio.Client(f"redis://replay.test:{port}", reconnect_timeout=0) as client:
+            assert isinstance(await client.tables(), list)
+
+    asyncio.run(main())
