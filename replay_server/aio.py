@@ -16,7 +16,7 @@ from .batch import Batch, check_out, new_batch
 from .codec import Reading, encode_command
 from .commands import Command, SignatureChanged, greet
 from .connection import Address, ReadBuffer, set_options
-from .errors import ConnectionLost, ReplayError, SchemaError
+from .errors import ConnectionLost, ReplayError, SchemaError, error_of_own_request
 from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
 
 if TYPE_CHECKING:
@@ -100,8 +100,11 @@ class _Connection:
     async def execute(self, command: Command[T]) -> T:
         self.usable = False  # a cancelled exchange leaves bytes behind: the connection is not used again
         try:
-            for buffer in encode_command(command.arguments):
-                await self._within(self._loop.sock_sendall(self._socket, buffer), self._timeout)
+            try:
+                for buffer in encode_command(command.arguments):
+                    await self._within(self._loop.sock_sendall(self._socket, buffer), self._timeout)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                raise await self._parting_words(command) or error from None
             wait = None if command.wait_s is None else command.wait_s + self._timeout
             result = await self._receive(command.read(), wait)
         except (OSError, asyncio.TimeoutError) as error:
@@ -111,8 +114,16 @@ class _Connection:
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
         self.usable = True
         if isinstance(result, ReplayError):
-            raise result
+            raise error_of_own_request(result)
         return result
+
+    async def _parting_words(self, command: Command[T]) -> ReplayError | None:
+        """The error reply that the server sent before it closed on a request that it would not read to the end."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError, ReplayError):
+            result = await self._within(self._receive(command.read(), None), 1.0)
+            if isinstance(result, ReplayError):
+                return error_of_own_request(result)
+        return None
 
     async def _receive(self, reading: Reading[T], wait: float | None) -> T:
         wanted = next(reading)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from .codec import MAX_LINE_BYTES, Buffer, Reading, encode_command, not_resp
 from .commands import Command, greet
-from .errors import ConnectionLost, ReplayError
+from .errors import ConnectionLost, ReplayError, error_of_own_request
 
 T = TypeVar("T")
 
@@ -188,7 +188,7 @@ class Connection:
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
         self.usable = True
         if isinstance(result, ReplayError):
-            raise result
+            raise error_of_own_request(result)
         return result
 
     def _exchange(self, command: Command[T]) -> T | ReplayError:
@@ -224,7 +224,7 @@ class Connection:
         with contextlib.suppress(OSError, ReplayError):
             result = self._receive(command.read())
             if isinstance(result, ReplayError):
-                return result
+                return error_of_own_request(result)
         return None
 
     def _receive(self, reading: Reading[T]) -> T:

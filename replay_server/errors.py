@@ -85,6 +85,15 @@ def error_from_reply(text: str) -> ReplayError:
     return ServerError(text, code)
 
 
+def error_of_own_request(error: ReplayError) -> ReplayError:
+    """An error reply to a request of this client, whose lengths are well-formed: one that the server calls invalid, in
+    Redis's words, is above its limit."""
+    words = ("ERR Protocol error: invalid bulk length", "ERR Protocol error: invalid multibulk length")
+    if isinstance(error, ServerError) and str(error).startswith(words):
+        return LimitExceeded(f"the request is larger than the server takes (proto-max-bulk-len): {error}")
+    return error
+
+
 def error_from_core(code_name: str, message: str) -> ReplayError:
     """The exception for a refusal of the native core: the code's name as the server would send it, and the sentence."""
     return error_from_reply(f"{code_name} {message}")

@@ -162,3 +162,19 @@ def test_a_name_with_several_addresses_is_tried_to_the_last(server, free_port):
             assert isinstance(await client.tables(), list)
 
     asyncio.run(main())
+
+
+def test_a_request_above_the_server_s_limit_is_told_as_by_the_blocking_client(run):
+    table = rs.Table("large", 10, {"x": rs.Column("uint8", (4 << 20,))})
+    data = {"x": np.zeros((2, 4 << 20), np.uint8)}
+
+    async def main(url: str) -> None:
+        async with rs.aio.Client(url) as client:
+            with pytest.raises(rs.LimitExceeded, match="proto-max-bulk-len"):
+                await client.add("large", data)
+            assert (await client.info("large"))["added"] == 0
+
+    with rs.Server([table], config={"proto-max-bulk-len": 1 << 20}) as small, rs.Client(small.url) as blocking:
+        with pytest.raises(rs.LimitExceeded, match="proto-max-bulk-len"):
+            blocking.add("large", data)
+        run(main(small.url))
