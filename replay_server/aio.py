@@ -415,21 +415,30 @@ class Client:
         columns: Sequence[str] | None = None,
     ) -> AsyncIterator[AsyncIterator[Batch]]:
         """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task."""
-        ready: asyncio.Queue[Batch | BaseException] = asyncio.Queue(maxsize=prefetch)
+        if prefetch < 1:
+            raise ValueError(f"prefetch must be at least 1 batch, got {prefetch}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        ready: asyncio.Queue[Batch | BaseException] = asyncio.Queue()
+        room = asyncio.Semaphore(prefetch)
+        ended = StopAsyncIteration()
 
         async def fill() -> None:
             try:
                 while True:
-                    await ready.put(
+                    await room.acquire()
+                    ready.put_nowait(
                         await self.sample(name, batch_size, importance_sampling_exponent, timeout, None, columns)
                     )
-            except ReplayError as error:
-                await ready.put(error)
+            except Exception as error:
+                ready.put_nowait(error)
 
         async def batches() -> AsyncIterator[Batch]:
             while not isinstance(item := await ready.get(), BaseException):
+                room.release()
                 yield item
-            raise item
+            if item is not ended:
+                raise item
 
         task = asyncio.ensure_future(fill())
         try:
@@ -438,6 +447,9 @@ class Client:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            while not ready.empty():
+                ready.get_nowait()
+            ready.put_nowait(ended)  # for whoever still waits for a batch
 
     # ---- weights -----------------------------------------------------------------------------------------------------
 

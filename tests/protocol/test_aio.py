@@ -136,6 +136,36 @@ def test_a_sampler_prefetches(server, run, table, items):
     run(main())
 
 
+def test_a_sampler_hands_on_every_error_and_ends_who_waits(server, run, table, items):
+    async def main() -> None:
+        async with rs.aio.Client(server.url) as client:
+            for wrong in ({"prefetch": 0}, {"batch_size": 0}):
+                with pytest.raises(ValueError, match=next(iter(wrong))):
+                    async with client.sampler(table, **{"batch_size": 1, **wrong}):
+                        pass
+            async with client.sampler(table, 1, timeout=-1) as batches:
+                with pytest.raises(ValueError, match="timeout"):
+                    await asyncio.wait_for(batches.__anext__(), 10)
+            async with client.sampler(table, 1) as batches:
+                waiter = asyncio.ensure_future(batches.__anext__())
+                await asyncio.sleep(0.05)
+            with pytest.raises(StopAsyncIteration):
+                await asyncio.wait_for(waiter, 10)
+
+    run(main())
+
+
+def test_a_sampler_samples_no_further_ahead_than_asked(server, run, table, items):
+    async def main() -> None:
+        async with rs.aio.Client(server.url) as client:
+            await client.add(table, items(1, 2, 3))
+            async with client.sampler(table, 4, prefetch=2):
+                await asyncio.sleep(0.2)
+                assert (await client.info(table))["sampled"] == 8
+
+    run(main())
+
+
 def test_no_server_is_a_clear_error(run, free_port):
     async def main() -> None:
         client = rs.aio.Client(f"redis://127.0.0.1:{free_port}", reconnect_timeout=0.1)
