@@ -177,8 +177,8 @@ GETEX_OPTIONS = some(
     0,
     2,
 )
-# GT and LT between two equal relative times depend on the millisecond in which each server runs them: for absolute times
-# only, and by name below.
+# GT and LT between two equal relative times depend on the millisecond in which each server runs them: they are for
+# absolute times only, and tested by name below.
 RELATIVE_OPTIONS = some(words("NX", "XX", "nx", "nope", "NX GT", "GT LT"), 0, 1)
 EXPIRE_OPTIONS = some(words("NX", "XX", "GT", "LT", "gt", "nope"), 0, 2)
 # With this count one step of a scan sees everything, so that results can be compared.
