@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .codec import pack
 from .connection import url_with_password
@@ -161,7 +162,8 @@ class Server:
         except BaseException:
             self.stop(timeout=0)
             raise
-        self.unix_url = url_with_password(f"unix://{ready['unix']}", password) if ready["unix"] else None
+        path = quote(os.path.abspath(ready["unix"]))
+        self.unix_url = url_with_password(f"unix://{path}", password) if ready["unix"] else None
         url = url_with_password(ready["url"], password) if ready["url"] else self.unix_url
         if url is None:
             raise ServerError("the server listens nowhere: give it a port or a unix socket")

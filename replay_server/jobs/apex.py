@@ -140,9 +140,9 @@ class ApexJob:
     def _start(self, sockets: Path, view: View) -> None:
         settings = self.settings
         table = apex_table(settings, environment_spec(settings))
-        socket = sockets / "server.sock"
-        self._server = rs.Server([table], host="127.0.0.1", port=0, unix=str(socket))
-        url = f"unix://{socket}"
+        self._server = rs.Server([table], host="127.0.0.1", port=0, unix=sockets / "server.sock")
+        url = self._server.unix_url
+        assert url is not None
         view.message(f"server {self._server.url} (process {self._server.pid})")
         self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
         common = {

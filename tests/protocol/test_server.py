@@ -45,6 +45,14 @@ def test_a_server_starts_with_its_tables_and_stops_in_order(tmp_path):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("path", ["s", "a b", "100%20", "why?", "#1"])
+def test_the_url_of_a_unix_socket_is_one_for_clients_wherever_it_lies(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    with rs.Server(port=-1, unix=path) as server, rs.Client(server.url) as client:
+        assert client.tables() == []
+        assert client.redis.ping()
+
+
 def test_settings_are_those_of_config_set():
     settings = {"maxmemory-policy": "noeviction"}
     with rs.Server(maxmemory=10 << 20, config=settings) as server, rs.Client(server.url) as client:
