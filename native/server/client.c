@@ -263,6 +263,11 @@ void client_run_pending(struct client *client) {
         return; /* whoever ends that state makes the client ready again */
     size_t consumed = feed(client, client->pending + client->pending_at, client->pending_length);
     if (client->closing) return;
+    if (client->close_after_reply) { /* nothing more is run, and none of it may wake the loop */
+        forget_pending(client);
+        client_update_reading(client);
+        return;
+    }
     client->pending_at += consumed;
     client->pending_length -= consumed;
     if (client->pending_length == 0) {

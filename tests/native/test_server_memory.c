@@ -312,6 +312,31 @@ static void a_client_that_does_not_read_runs_nothing_more(void) {
     close_server();
 }
 
+/* Requests that wait for a slow reader's turn, the last of them ending the connection: they are dropped once it has run,
+ * and the loop sleeps until the reader reads. */
+static void a_slow_reader_that_is_to_be_closed_does_not_keep_the_loop_awake(void) {
+    static const char *const endings[] = {"QUIT\r\nPING\r\n", "*1\r\n+PING\r\nPING\r\n"};
+    for (size_t i = 0; i < 2; i++) {
+        open_server(false, NULL);
+        struct memory_peer *slow = connect_peer();
+        store_large(slow);
+        memory_peer_open_window(slow, 0);
+        for (int get = 0; get < 5; get++) say(slow, "GET large\r\n");
+        say(slow, endings[i]);
+        settle();
+        const struct client *client = server->clients.head;
+        CHECK(client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES && client->pending_length > 0);
+        memory_peer_open_window(slow, 3 * LARGE);
+        settle();
+        CHECK(client->close_after_reply && client->pending_length == 0 && client->output.unsent_bytes > 0);
+        CHECK(server_step(server) > 0);
+        memory_peer_open_window(slow, SIZE_MAX);
+        settle();
+        CHECK(memory_peer_is_closed(slow) && server->clients.count == 0);
+        close_server();
+    }
+}
+
 static void a_reply_larger_than_the_limit_closes_the_client(void) {
     open_server(false, NULL);
     server->config.client_output_limit_bytes = 1 << 20;
@@ -716,6 +741,7 @@ int main(void) {
     RUN(a_finished_peer_still_gets_its_replies);
     RUN(more_clients_than_allowed_are_refused);
     RUN(a_client_that_does_not_read_runs_nothing_more);
+    RUN(a_slow_reader_that_is_to_be_closed_does_not_keep_the_loop_awake);
     RUN(a_reply_larger_than_the_limit_closes_the_client);
     RUN(replies_stay_until_the_transport_releases_them);
     RUN(requests_beyond_the_limit_are_refused_in_step);
