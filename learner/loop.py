@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from redis.exceptions import ConnectionError as StoreLost
+from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
@@ -141,7 +142,7 @@ class _Loop:
             self.client.redis.hset(
                 f"{self.settings.table}:learner", mapping={"updates": str(self.learner.step), **report}
             )
-        except StoreLost as error:
+        except (StoreLost, StoreSilent) as error:
             raise rs.ConnectionLost(f"the learner's report found no server: {error}") from error
 
     def checkpoint(self) -> None:

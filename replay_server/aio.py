@@ -215,7 +215,10 @@ class Client:
         if self._redis is None:
             import redis.asyncio
 
-            self._redis = redis.asyncio.Redis.from_url(self._address.url)
+            connect, sock, _ = self._timeouts
+            self._redis = redis.asyncio.Redis.from_url(
+                self._address.url, socket_connect_timeout=connect, socket_timeout=sock
+            )
         return self._redis
 
     async def close(self) -> None:

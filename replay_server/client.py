@@ -75,11 +75,12 @@ class Client:
 
     @property
     def redis(self) -> redis.Redis:
-        """A redis-py client of the same server, for everything that is not REPLAY.* or WEIGHTS.*."""
+        """A redis-py client of the same server with the same timeouts, for all that is not REPLAY.* or WEIGHTS.*."""
         if self._redis is None:
             import redis
 
-            self._redis = redis.Redis.from_url(self._address.url)
+            connect, sock, _ = self._timeouts
+            self._redis = redis.Redis.from_url(self._address.url, socket_connect_timeout=connect, socket_timeout=sock)
         return self._redis
 
     def close(self) -> None:

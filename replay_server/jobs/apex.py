@@ -16,6 +16,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as StoreLost
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
 from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
@@ -214,7 +215,7 @@ class ApexJob:
                         f"evaluation of version {evaluation['version']}: {evaluation['score_mean']:.1f} "
                         f"± {evaluation['score_std']:.1f} over {evaluation['episodes']} games"
                     )
-            except StoreLost as error:
+            except (StoreLost, StoreSilent) as error:
                 raise rs.ConnectionLost(str(error)) from error
             view.show(self.snapshot)
             self.ended_by = self.ended_by or self._met_condition()

@@ -225,6 +225,13 @@ def test_the_redis_client_of_the_same_server(client):
     client.redis.delete("key")
 
 
+def test_the_redis_client_is_as_patient_as_its_own(server):
+    # redis-py's own default, 5 s, is less than a busy machine's longest pause.
+    with rs.Client(server.url, connect_timeout=3.0, socket_timeout=61.0) as client:
+        given = client.redis.connection_pool.connection_kwargs
+        assert (given["socket_connect_timeout"], given["socket_timeout"]) == (3.0, 61.0)
+
+
 def test_plain_redis_py_drives_every_command(client, make_table, items):
     redis, name = client.redis, make_table(sampler=rs.Prioritized(1.0))
     batch = items(1, 2, 3)
