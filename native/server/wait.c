@@ -88,13 +88,14 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
     queue->length++;
 }
 
-void client_unblock(struct client *client) {
-    if (!client->blocked) return;
+/* Returns the queue if the client stood at its head and others stood behind it. */
+static struct wait_queue *leave(struct client *client) {
     struct wait_queue *queue = client->queue;
     client->blocked = false;
     client->server->blocked_clients--;
     deadline_remove(client->server, client);
-    if (!queue) return;
+    if (!queue) return NULL;
+    bool was_head = !client->wait_previous;
     if (client->wait_previous)
         client->wait_previous->wait_next = client->wait_next;
     else
@@ -105,6 +106,14 @@ void client_unblock(struct client *client) {
         queue->tail = client->wait_previous;
     queue->length--;
     client->queue = NULL;
+    return was_head && queue->length > 0 ? queue : NULL;
+}
+
+/* Whoever stood behind it may want less than it did: the next is tried although nothing has come. */
+void client_unblock(struct client *client) {
+    if (!client->blocked) return;
+    struct wait_queue *queue = leave(client);
+    if (queue) wait_queue_wake(client->server, queue);
 }
 
 void wait_queue_wake(struct server *server, struct wait_queue *queue) {
@@ -126,7 +135,8 @@ static void resume(struct client *client) {
 bool client_retry(struct client *client) {
     assert(client->blocked && client->retry);
     if (!client->retry(client)) return false;
-    client_unblock(client);
+    if (client->blocked)
+        leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */
     resume(client);
     return true;
 }
@@ -144,6 +154,7 @@ void client_interrupt(struct client *client, const char *error) {
 }
 
 void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
+    while (queue->head) client_expire(queue->head);
     for (struct wait_queue **link = &server->woken; *link; link = &(*link)->next_woken) {
         if (*link == queue) {
             *link = queue->next_woken; /* its owner may be about to free it */
@@ -151,7 +162,6 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
         }
     }
     queue->woken = false;
-    while (queue->head) client_expire(queue->head);
 }
 
 void server_run_woken(struct server *server) {

@@ -529,6 +529,42 @@ static void blocked_clients_are_served_in_turn(void) {
     close_server();
 }
 
+static void send_create_queue(struct memory_peer *peer) {
+    static const char spec[] = "\x83\xa8"
+                               "capacity\x08\xa9signature\x81\xa3obs\x92\xa5uint8\x91\xcd\x10\x00"
+                               "\xacrate_limiter\x82\xa4kind\xa5queue\xa4size\x08";
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, "t");
+    send_bulk(peer, spec, sizeof spec - 1);
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+}
+
+/* The table holds enough for the second, who must not wait for another ADD. */
+static void the_next_in_the_queue_is_served_when_the_first_gives_up(void) {
+    for (int way = 0; way < 3; way++) {
+        open_server(false, NULL);
+        struct memory_peer *first = connect_peer(), *second = connect_peer(), *other = connect_peer();
+        send_create_queue(other);
+        say(first, way == 1 ? "REPLAY.SAMPLE t 8 BLOCK 20\r\n" : "REPLAY.SAMPLE t 8 BLOCK 0\r\n");
+        settle();
+        say(second, "REPLAY.SAMPLE t 2 BLOCK 0\r\n");
+        settle();
+        add(other, 2);
+        CHECK(server->blocked_clients == 2);
+        uint64_t until_us = clock_monotonic_us() + 5000000;
+        if (way == 0)
+            memory_peer_vanish(first);
+        else if (way == 2)
+            say(other, "CLIENT UNBLOCK 1 ERROR\r\n");
+        do settle();
+        while (way == 1 && server->blocked_clients == 2 && clock_monotonic_us() < until_us);
+        CHECK(server->blocked_clients == 0 && received_prefix(second, "*5\r\n$16\r\n"));
+        close_server();
+    }
+}
+
 static void a_wait_ends_at_its_deadline_with_the_reason(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer(), *other = connect_peer();
@@ -746,6 +782,7 @@ int main(void) {
     RUN(replies_stay_until_the_transport_releases_them);
     RUN(requests_beyond_the_limit_are_refused_in_step);
     RUN(blocked_clients_are_served_in_turn);
+    RUN(the_next_in_the_queue_is_served_when_the_first_gives_up);
     RUN(a_wait_ends_at_its_deadline_with_the_reason);
     RUN(deadlines_come_in_order);
     RUN(whoever_vanishes_in_mid_request_gives_its_reservation_back);
