@@ -137,10 +137,13 @@ size_t memory_mapped_bytes(void) {
 /* ---- the reclaimer ----------------------------------------------------------------------------------- */
 
 /* The kernel holds the address space locked while it unmaps; a gigabyte at once would keep the server's next mapping
- * waiting for a tenth of a second. */
+ * waiting for a tenth of a second. Once the server stops, nobody waits for a mapping, but for the end: a table may have
+ * terabytes of address space, millions of pieces, and the rest goes at once. */
 static void unmap_in_pieces(uint8_t *start, size_t size_bytes) {
     while (size_bytes > 0) {
-        size_t offset = (size_bytes - 1) / RECLAIM_PIECE_BYTES * RECLAIM_PIECE_BYTES; /* the last piece may be short */
+        bool stopping = !atomic_load_explicit(&reclaimer.running, memory_order_relaxed);
+        size_t last = (size_bytes - 1) / RECLAIM_PIECE_BYTES * RECLAIM_PIECE_BYTES; /* the last piece may be short */
+        size_t offset = stopping ? 0 : last;
         unmap_now(start + offset, size_bytes - offset);
         size_bytes = offset;
     }

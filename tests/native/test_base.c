@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/blob.h"
+#include "base/clock.h"
 #include "base/histogram.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
@@ -42,6 +43,18 @@ static void large_blocks_are_freed_beside_the_caller(void) {
     CHECK(memory_used_bytes() == before && memory_mapped_bytes() == mapped);
     memory_free(memory_alloc(2 * MEMORY_RECLAIM_BYTES)); /* without it, at once */
     CHECK(memory_used_bytes() == before);
+}
+
+/* The address space of a dropped table of the largest kind: 16 million pieces. */
+static void a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece(void) {
+    size_t mapped = memory_mapped_bytes(), vast_bytes = (size_t)1 << 46;
+    CHECK(memory_start_reclaimer());
+    void *vast = memory_map(vast_bytes);
+    CHECK(vast);
+    uint64_t began_us = clock_monotonic_us();
+    memory_unmap(vast, vast_bytes);
+    memory_stop_reclaimer();
+    CHECK(clock_monotonic_us() - began_us < 1000000 && memory_mapped_bytes() == mapped);
 }
 
 static void a_blob_goes_with_its_last_reference(void) {
@@ -181,6 +194,7 @@ static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void) {
 int main(void) {
     RUN(memory_counts_what_is_held);
     RUN(large_blocks_are_freed_beside_the_caller);
+    RUN(a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece);
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
     RUN(quantiles_are_within_a_sixteenth);
