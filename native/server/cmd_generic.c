@@ -192,8 +192,8 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
     }
     struct store *store = client->server->store;
     struct dict_entry *entry = keyspace_find(client, 1);
-    if (entry == NULL ||
-        !expiry_allowed(flags, store_expiry(store, database_of(client), entry, &current_ms), current_ms, at_ms)) {
+    bool ends = entry != NULL && store_expiry(store, database_of(client), entry, &current_ms);
+    if (entry == NULL || !expiry_allowed(flags, ends, current_ms, at_ms)) {
         reply_integer(client, 0);
         return;
     }
