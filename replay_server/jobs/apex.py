@@ -169,9 +169,9 @@ class ApexJob:
             part.start()
 
     def _stop(self, grace_s: float) -> None:
-        """Ends parts, then the server; does nothing the second time."""
-        parts, self.parts = self.parts, []
-        killed = stop_parts(parts, grace_s)
+        """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing."""
+        killed = stop_parts(self.parts, grace_s)
+        self.parts = []
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
         if self._client is not None:

@@ -112,13 +112,14 @@ class Part:
             return True
         try:
             self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            return True
+            ended = True
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            return False
-        finally:
-            self._process = None
+            ended = False
+        # Only now: an interrupt above must leave it to be waited for again.
+        self._process = None
+        return ended
 
 
 def stop_parts(parts: list[Part], grace_s: float) -> list[str]:

@@ -148,6 +148,20 @@ def test_interrupt_while_parts_are_starting_ends_within_5_s(start):
     assert not list(job.temporary.glob("replay-server*"))
 
 
+def test_interrupt_while_parts_are_ending_leaves_no_process(start):
+    job = start("--max-transitions", "1000")
+    job.wait_for(r"frames 0 ")
+    children = job.children()
+    (stuck,) = [pid for pid in children if Path(f"/proc/{pid}/fd/1").resolve().name == "evaluator.log"]
+    os.kill(stuck, signal.SIGSTOP)
+    job.wait_for(r"ending \(max_transitions\)")
+    time.sleep(0.3)
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait(5.0) == 130
+    assert gone(children, 0.5)
+    assert not list(job.temporary.glob("replay-server*"))
+
+
 def test_killed_job_takes_its_parts_with_it(start):
     job = start()
     job.wait_for(r"updates [1-9]")
