@@ -51,6 +51,7 @@ struct kernel_connection {
     struct descriptor descriptor;
     uint32_t interest;          /* EPOLLIN, EPOLLOUT */
     bool dying;                 /* in the list of those that `closed` is due for */
+    bool hung_up;               /* the event was given */
     struct kernel_connection *next, *previous, *next_dying;
 };
 
@@ -73,6 +74,7 @@ static struct kernel_transport *transport_of(struct connection *connection) {
 static bool set_interest(struct kernel_connection *connection, uint32_t interest) {
     struct kernel_transport *transport = transport_of(&connection->base);
     struct epoll_event event = {.events = interest, .data.ptr = &connection->descriptor};
+    if (!(interest & EPOLLIN) && !connection->hung_up) event.events |= EPOLLRDHUP; /* no read will find out */
     connection->interest = interest;
     return epoll_ctl(transport->epoll, EPOLL_CTL_MOD, connection->descriptor.number, &event) == 0;
 }
@@ -399,6 +401,11 @@ static void handle_connection(struct kernel_transport *transport, struct kernel_
     if (!connection->dying && ((events & EPOLLIN) || (broken && (connection->interest & EPOLLIN))))
         to->readable(to->context, connection->base.owner);
     if (!connection->dying && (events & EPOLLOUT)) to->writable(to->context, connection->base.owner);
+    if (!connection->dying && (events & EPOLLRDHUP) && !(connection->interest & EPOLLIN) && !connection->hung_up) {
+        connection->hung_up = true;
+        if (!set_interest(connection, connection->interest)) begin_dying(connection);
+        to->hung_up(to->context, connection->base.owner);
+    }
     /* Broken while nobody reads: no read will find out. */
     if (!connection->dying && broken && !(connection->interest & EPOLLIN)) begin_dying(connection);
 }

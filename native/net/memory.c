@@ -26,7 +26,7 @@ struct memory_peer {
     struct held *held;
     size_t held_count, held_capacity, held_bytes;
     size_t piece, window;
-    bool finished, vanished, wants_read, wants_write, dying, closed;
+    bool finished, vanished, hung_up, wants_read, wants_write, dying, closed;
 };
 
 struct memory_transport {
@@ -206,6 +206,11 @@ static int memory_poll(struct transport *base, uint64_t max_wait_us) {
         }
         if (!peer->dying && peer->wants_write && (peer->window > 0 || peer->vanished)) {
             to->writable(to->context, peer->base.owner);
+            handled++;
+        }
+        if (!peer->dying && peer->finished && !peer->wants_read && !peer->hung_up) {
+            peer->hung_up = true;
+            to->hung_up(to->context, peer->base.owner);
             handled++;
         }
         if (!peer->dying && peer->vanished && !peer->wants_read && !peer->wants_write) peer->dying = true;

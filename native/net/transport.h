@@ -1,10 +1,10 @@
-/* transport: what the server knows of networks. Opaque connections and six calls down, four events up.
+/* transport: what the server knows of networks. Opaque connections and calls down, events up.
  *
  * A transport is either polled by the server's loop (`poll`, with a longest wait) or owns the loop itself (`run`, which
  * calls the server's `step` and must honour the deadline that it returns). Several transports may serve one server.
  * Neither RESP nor tables are known here. Partial reads and writes are normal. All calls come from the loop's thread.
  *
- * Life of a connection: opened → (readable | writable | released)* → closed. `closed` comes exactly once, from the
+ * Life of a connection: opened → (readable | writable | hung_up | released)* → closed. `closed` comes exactly once, from the
  * transport, after the peer went, after an error, or after the server called `close`; it never comes from inside a call
  * that the server made, so a connection stays valid for the rest of the event being handled. */
 #ifndef REPLAY_NET_TRANSPORT_H
@@ -36,6 +36,8 @@ struct transport_events {
     void *(*opened)(void *context, struct connection *connection);
     void (*readable)(void *context, void *owner);
     void (*writable)(void *context, void *owner);
+    /* The peer sends no more, noticed while reads are not wanted; at most once. What it sent before may still be read. */
+    void (*hung_up)(void *context, void *owner);
     /* `size_bytes` of what was written earlier are no longer needed by the transport (oldest first). A transport whose
      * `writev` copies reports nothing: see `releases_at_write`. */
     void (*released)(void *context, void *owner, size_t size_bytes);

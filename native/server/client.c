@@ -268,6 +268,10 @@ void client_run_pending(struct client *client) {
         client_update_reading(client);
         return;
     }
+    if (client->blocked && client->hung_up) {
+        client_close(client);
+        return;
+    }
     client->pending_at += consumed;
     client->pending_length -= consumed;
     if (client->pending_length == 0) {
@@ -336,6 +340,14 @@ void client_writable(void *context, void *owner) {
     (void)context;
     struct client *client = owner;
     if (!client->closing && client->writing) client_write(client);
+}
+
+/* Not read from because it has sent too much ahead: nobody who hung up is waited for, here either. */
+void client_hung_up(void *context, void *owner) {
+    (void)context;
+    struct client *client = owner;
+    client->hung_up = true;
+    if (client->blocked) client_close(client);
 }
 
 void client_released(void *context, void *owner, size_t size_bytes) {

@@ -39,6 +39,7 @@ struct client {
     bool closing;               /* transport close was called; `closed` will free the client */
     bool close_after_reply;     /* no further request is read */
     bool input_ended;           /* the peer sends no more: finish what is here, then close */
+    bool hung_up;               /* it sends no more, but not all that it sent was read yet */
     bool reading, writing;      /* what was asked of the transport */
     bool in_ready, in_unsent;
     bool output_failed;         /* a reply could not be held whole (memory, limit): close */
@@ -72,6 +73,7 @@ struct client {
 void *client_opened(void *context, struct connection *connection);
 void client_readable(void *context, void *owner);
 void client_writable(void *context, void *owner);
+void client_hung_up(void *context, void *owner);
 void client_released(void *context, void *owner, size_t size_bytes);
 void client_closed(void *context, void *owner);
 

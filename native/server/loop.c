@@ -57,6 +57,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
         .opened = client_opened,
         .readable = client_readable,
         .writable = client_writable,
+        .hung_up = client_hung_up,
         .released = client_released,
         .closed = client_closed,
     };

@@ -541,6 +541,31 @@ static void send_create_queue(struct memory_peer *peer) {
     CHECK(received(peer, "+OK\r\n"));
 }
 
+/* It has sent so much ahead that it is not read from any more: its end must be noticed all the same. A slow reader, not
+ * read from either, only has no more to ask. */
+static void a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go(void) {
+    open_server(false, NULL);
+    struct memory_peer *waiting = connect_peer(), *slow = connect_peer(), *other = connect_peer();
+    send_create_queue(other);
+    say(waiting, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    for (int ping = 0; ping < 20000; ping++) say(waiting, "PING\r\n");
+    store_large(slow);
+    memory_peer_open_window(slow, 0);
+    for (int get = 0; get < 10; get++) say(slow, "GET large\r\n");
+    settle();
+    CHECK(server->blocked_clients == 1 && !memory_peer_is_read(waiting) && !memory_peer_is_read(slow));
+    memory_peer_finish(waiting);
+    memory_peer_finish(slow);
+    settle();
+    CHECK(memory_peer_is_closed(waiting) && server->blocked_clients == 0 && !memory_peer_is_closed(slow));
+    memory_peer_open_window(slow, SIZE_MAX);
+    settle();
+    size_t length;
+    const uint8_t *bytes = memory_peer_received(slow, &length);
+    CHECK(is_large_replies(bytes, length, 10) && memory_peer_is_closed(slow));
+    close_server();
+}
+
 /* The table holds enough for the second, who must not wait for another ADD. */
 static void the_next_in_the_queue_is_served_when_the_first_gives_up(void) {
     for (int way = 0; way < 3; way++) {
@@ -783,6 +808,7 @@ int main(void) {
     RUN(requests_beyond_the_limit_are_refused_in_step);
     RUN(blocked_clients_are_served_in_turn);
     RUN(the_next_in_the_queue_is_served_when_the_first_gives_up);
+    RUN(a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go);
     RUN(a_wait_ends_at_its_deadline_with_the_reason);
     RUN(deadlines_come_in_order);
     RUN(whoever_vanishes_in_mid_request_gives_its_reservation_back);
