@@ -6,10 +6,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-USAGE = """usage: replay-server bench server|peers [options]
+USAGE = """usage: replay-server bench server|peers|curves [options]
 
   server   push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item
   peers    the same loads on this server and on Redis (MSET, MGET), in turns
+  curves   the evaluations of several runs of replay-server apex in one picture
 
   --json FILE  --plot FILE.png; `replay-server bench server --help` lists the rest"""
 
@@ -20,11 +21,19 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     name, rest = argv[0], list(argv[1:])
-    if name not in ("server", "peers"):
-        print(f"unknown benchmark {name!r}: expected server or peers\n\n{USAGE}", file=sys.stderr)
+    if name not in ("server", "peers", "curves"):
+        print(f"unknown benchmark {name!r}: expected server, peers or curves\n\n{USAGE}", file=sys.stderr)
         return 2
     if name == "server":
         from replay_server.bench.server import main as run
+    elif name == "curves":
+        from replay_server.bench.curves import main as curves
+
+        try:
+            return curves(rest)
+        except FileNotFoundError as error:
+            print(f"replay-server bench curves: {error}", file=sys.stderr)
+            return 1
     else:
         from replay_server.bench.peers import main as run
     with tempfile.TemporaryDirectory(prefix="replay-bench-") as folder:

@@ -1,9 +1,9 @@
-"""Draws a result file of loads: push and sample rate and latency against the number of pushers."""
+"""Draws results: loads against the number of pushers, scores against transitions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +73,18 @@ def _line(
             marker="o",
             markersize=3,
         )
+
+
+def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str) -> None:
+    """Writes a PNG with one line for each name: evaluation means against transitions."""
+    figure, axes = plt.subplots(figsize=(7, 3.6))
+    for name, (transitions, means) in curves.items():
+        axes.plot(transitions, means, marker=".", label=name)
+    axes.set_xlabel("transitions")
+    axes.set_ylabel("mean score of an evaluation")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
