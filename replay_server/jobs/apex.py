@@ -83,7 +83,6 @@ class ApexJob:
         self.parts: list[Part] = []
         self.actors: list[Part] = []
         self.evaluations: list[dict[str, Any]] = []
-        self.snapshot = Snapshot(capacity=settings.capacity)
         self.ended_by = ""
         self._server: rs.Server | None = None
         self._client: rs.Client | None = None
@@ -92,9 +91,17 @@ class ApexJob:
         self._frames = [_Total() for _ in range(settings.actors)]
         self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
         self._first_step: float | None = None
-        self._first_updates: int | None = None
         self._drawn = float("-inf")
         self._earlier = self._earlier_sessions()
+        # What earlier sessions did stands from the start: this one may end before the server knows of it.
+        self.snapshot = Snapshot(
+            elapsed_s=self._earlier["elapsed_s"],
+            frames=int(self._earlier["frames"]),
+            transitions=int(self._earlier["transitions"]),
+            updates=int(self._earlier["updates"]),
+            restarts=int(self._earlier["restarts"]),
+            capacity=settings.capacity,
+        )
 
     def run(self) -> int:
         """Runs until a stop condition; returns 0, 1 (a part failed for good), 5 (server lost), or 130 (interrupted)."""
@@ -103,9 +110,9 @@ class ApexJob:
         for name in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, _interrupt)
         title = f"{settings.env} seed {settings.seed}"
-        sockets = Path(tempfile.mkdtemp(prefix="replay-server-"))  # mode 700: nobody else reaches the socket
         code, final = 0, None
         metrics = Metrics(self.run_directory.path, "progress")
+        sockets = Path(tempfile.mkdtemp(prefix="replay-server-"))  # mode 700: nobody else reaches the socket
         try:
             with make_view(title) as view:
                 try:
@@ -128,6 +135,7 @@ class ApexJob:
             # Nothing may cut the way out short; it is bounded anyway.
             for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(name, signal.SIG_IGN)
+            self.ended_by = self.ended_by or "failure"
             self._stop(STOP_GRACE_S)
             shutil.rmtree(sockets, ignore_errors=True)
             self._progress_row(metrics)
@@ -255,8 +263,6 @@ class ApexJob:
         if learner:
             snapshot.learner = learner
             snapshot.updates = int(learner["updates"])
-            if self._first_updates is None:
-                self._first_updates = snapshot.updates
         snapshot.elapsed_s = self._earlier["elapsed_s"] + (now - self._first_step if self._first_step else 0.0)
         snapshot.frames = int(self._earlier["frames"]) + frames
         snapshot.transitions = int(self._earlier["transitions"]) + int(info["added"])
@@ -319,14 +325,16 @@ class ApexJob:
         metrics.write(snapshot.updates, {**values, **scores})
 
     def _earlier_sessions(self) -> dict[str, float]:
-        """Totals that the last session of a resumed run left in metrics.jsonl, and its evaluations."""
+        """Totals that the last session of a resumed run left in metrics.jsonl and checkpoints, and its evaluations."""
         totals = {"elapsed_s": 0.0, "frames": 0, "transitions": 0, "restarts": 0}
+        updates = 0
         if self.settings.resume:
+            updates = max(self.run_directory.saved_steps(), default=0)
             self.evaluations = read_metrics(self.run_directory.path, "evaluation")
             rows = read_metrics(self.run_directory.path, "progress")
             if rows:
                 totals = {name: rows[-1][name] for name in totals}
-        return totals
+        return {**totals, "updates": updates}
 
     def _final_evaluation(self) -> dict[str, Any] | None:
         if self.settings.final_episodes < 1:
@@ -340,7 +348,7 @@ class ApexJob:
         settings, snapshot = self.settings, self.snapshot
         played_s = max(snapshot.elapsed_s - self._earlier["elapsed_s"], 1e-9)
         frames = snapshot.frames - int(self._earlier["frames"])
-        updates = snapshot.updates - (self._first_updates or 0)
+        updates = snapshot.updates - int(self._earlier["updates"])
         empty = {"checkpoint": None, "checkpoint_step": None, "eval_episodes": 0, "eval_mean": None, "eval_std": None}
         summary = {
             "env": settings.env,
@@ -380,8 +388,9 @@ class ApexJob:
                 f"score {summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} over {summary['eval_episodes']} games "
                 f"({summary['checkpoint']}, step {summary['checkpoint_step']})"
             )
-        saved = sorted(self.run_directory.checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
-        where = f"newest checkpoint {saved[-1]}" if saved else "no checkpoint yet"
+        saved = self.run_directory.saved_steps()
+        newest = self.run_directory.checkpoints / f"step_{saved[-1]}" if saved else None
+        where = f"newest checkpoint {newest}" if newest else "no checkpoint yet"
         print(f"{self.run_directory.summary}; {where}", flush=True)
         if code and saved:
             print(f"go on with: replay-server apex --resume --logdir {self.run_directory.path}", flush=True)

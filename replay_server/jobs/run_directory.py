@@ -53,6 +53,10 @@ class RunDirectory:
             raise ValueError(f"{self.config} has settings that this version does not know: {', '.join(unknown)}")
         return ApexSettings(**{**values, **given})
 
+    def saved_steps(self) -> list[int]:
+        """The learner steps of the checkpoints that are here, oldest first."""
+        return sorted(int(path.name[5:]) for path in self.checkpoints.glob("step_*") if path.name[5:].isdigit())
+
     def append_score(self, evaluation: dict[str, Any]) -> None:
         """Adds one evaluation (keys `SCORE_COLUMNS`) to scores.csv."""
         new = not self.scores.exists()

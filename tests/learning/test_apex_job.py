@@ -15,6 +15,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+import gymnasium
+
+from replay_server.jobs.apex import ApexJob
+from replay_server.jobs.run_directory import RunDirectory
+from replay_server.learner.metrics import Metrics
+from replay_server.rl.settings import ApexSettings
+
 SMALL = [
     "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200",
     "--hidden", "16", "--eval-episodes", "2", "--eval-every-updates", "200", "--final-episodes", "2",
@@ -121,6 +128,28 @@ def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
     assert resumed.summary()["updates"] == 800
     assert resumed.summary()["frames"] > summary["frames"]
     assert len(resumed.summary()["evaluations"]) >= len(summary["evaluations"])
+
+
+def test_totals_survive_a_resumed_session_that_ends_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own handlers stay
+    settings = ApexSettings(env="Nothing-v0", logdir=str(tmp_path))
+    directory = RunDirectory(tmp_path)
+    directory.create(settings)
+    totals = {"elapsed_s": 60.0, "frames": 400, "transitions": 100, "restarts": 2}
+    metrics = Metrics(tmp_path, "progress", tensorboard=False)
+    metrics.write(25, totals)
+    metrics.close()
+    (directory.checkpoints / "step_25").mkdir(parents=True)
+    settings.resume = True
+    for _ in range(2):
+        with pytest.raises(gymnasium.error.Error):  # before there is a server
+            ApexJob(settings, directory).run()
+        summary = json.loads(directory.summary.read_text())
+        assert {name: summary[name] for name in ("minutes", "frames", "transitions", "restarts", "updates")} == {
+            "minutes": 1.0, "frames": 400, "transitions": 100, "restarts": 2, "updates": 25,
+        }  # fmt: skip
+        assert summary["frames_per_s"] == summary["updates_per_s"] == 0
+        assert summary["ended_by"] == "failure"
 
 
 def test_interrupt_ends_everything_within_5_s_and_leaves_no_process_and_no_socket(start):
