@@ -118,7 +118,7 @@ static void write_unsent(struct server *server) {
         struct client *client = server->unsent_head;
         server->unsent_head = client->unsent_next;
         client->in_unsent = false;
-        if (!client->writing) /* else the transport says when there is room again */
+        if (!client->writing || client->output_failed) /* else the transport says when there is room again */
             client_write(client);
     }
 }
@@ -127,8 +127,10 @@ static bool has_stalled(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.client_stall_timeout_s * 1000000u;
     if (client->writing && now_us > client->output_us + limit_us) return true;
     /* A request half sent holds a reservation or a large buffer; a line half typed may stand. */
-    bool holds = client->state || client->parser.state == RESP_STATE_LANDING || client->parser.arena_capacity > 4096;
-    return !client->blocked && client->reading && holds && resp_parser_midway(&client->parser) &&
+    const struct resp_parser *parser = &client->parser;
+    bool holds = client->state || parser->state == RESP_STATE_LANDING || parser->arena_capacity > 4096 ||
+                 parser->capacity > 256; /* arguments, which may all be empty */
+    return !client->blocked && client->reading && holds && resp_parser_midway(parser) &&
            now_us > client->input_us + limit_us;
 }
 

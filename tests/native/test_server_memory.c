@@ -351,6 +351,29 @@ static void a_reply_larger_than_the_limit_closes_the_client(void) {
     for (int i = 0; i < 300; i++) send_word(peer, "k");
     settle();
     CHECK(memory_peer_is_closed(peer) && server->stats.output_limit_closes == 1 && server->clients.count == 0);
+    /* At once, also where it has not read the replies before. */
+    peer = connect_peer();
+    memory_peer_open_window(peer, 3);
+    say(peer, "PING\r\n");
+    settle();
+    send_arguments(peer, 301);
+    send_word(peer, "MGET");
+    for (int i = 0; i < 300; i++) send_word(peer, "k");
+    settle();
+    CHECK(memory_peer_is_closed(peer) && server->stats.output_limit_closes == 2 && server->clients.count == 0);
+    close_server();
+}
+
+static void a_request_of_empty_arguments_that_stalls_is_cut_off(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    send_arguments(peer, 100000);
+    for (int i = 0; i < 50000; i++) send_bulk(peer, "", 0);
+    settle();
+    server->clients.head->input_us -= (LIMIT_CLIENT_STALL_TIMEOUT_S + 1) * 1000000ull;
+    server->next_sweep_us = 0;
+    settle();
+    CHECK(memory_peer_is_closed(peer) && server->stats.stall_closes == 1);
     close_server();
 }
 
@@ -804,6 +827,7 @@ int main(void) {
     RUN(a_client_that_does_not_read_runs_nothing_more);
     RUN(a_slow_reader_that_is_to_be_closed_does_not_keep_the_loop_awake);
     RUN(a_reply_larger_than_the_limit_closes_the_client);
+    RUN(a_request_of_empty_arguments_that_stalls_is_cut_off);
     RUN(replies_stay_until_the_transport_releases_them);
     RUN(requests_beyond_the_limit_are_refused_in_step);
     RUN(blocked_clients_are_served_in_turn);
