@@ -293,6 +293,7 @@ static int add_listener(struct kernel_transport *transport, int number, const st
     if (listen(number, BACKLOG) < 0 || epoll_ctl(transport->epoll, EPOLL_CTL_ADD, number, &event) < 0) {
         memory_free(listener);
         int result = refuse_address(error, address->path ? address->path : address->host, "listen");
+        if (address->path) unlink(address->path);
         close(number);
         return result;
     }
@@ -366,6 +367,7 @@ static int listen_unix(struct kernel_transport *transport, struct listen_address
     umask(before);
     if (bound < 0 || chmod(address->path, address->mode) < 0) {
         int result = refuse_address(error, address->path, bound < 0 ? "bind" : "chmod");
+        if (bound == 0) unlink(address->path);
         close(number);
         return result;
     }
