@@ -76,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(name: str, rest: list[str]) -> int:
     module_name, function_name = _ELSEWHERE[name]
     try:
-        module = importlib.import_module(module_name)
+        # Called in here: a subcommand imports large libraries only after it has read its arguments.
+        status = getattr(importlib.import_module(module_name), function_name)(rest)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "replay_server":
             raise
         extra = "dev" if name == "bench" else "rl"
         return _fail(f"{name} needs {error.name}: pip install 'replay-server[{extra}]'", EXIT_FAILURE)
-    status = getattr(module, function_name)(rest)
     return 0 if status is None else int(status)
 
 

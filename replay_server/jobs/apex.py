@@ -19,7 +19,13 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
-from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
+from replay_server.jobs.arguments import (
+    add_settings,
+    check_environment,
+    check_settings,
+    given_settings,
+    resolve_settings,
+)
 from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
 from replay_server.jobs.run_directory import RunDirectory, new_run_path, write_json
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, Part, PartFailed, stop_parts
@@ -52,6 +58,7 @@ def main_apex(argv: list[str] | None = None) -> int:
     try:
         settings, why = _settings(given)
         check_settings(settings)
+        check_environment(settings)
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
     except (ValueError, OSError) as error:

@@ -13,7 +13,9 @@ import types
 import typing
 from typing import Any
 
+from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.settings import ApexSettings, apply_profile
+from replay_server.rl.tables import apex_table
 
 ATARI_CORES = 16
 """Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
@@ -91,6 +93,16 @@ def check_settings(settings: ApexSettings) -> None:
         raise ValueError(f"--discount: expected 0 to 1, came {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:
         raise ValueError(f"--target-mix: expected more than 0 and at most 1, came {settings.target_mix}")
+
+
+def check_environment(settings: ApexSettings) -> None:
+    """Raises ValueError for an environment, or settings of its table, that no run can have; makes one to see."""
+    import gymnasium
+
+    try:
+        apex_table(settings, environment_spec(settings))
+    except gymnasium.error.Error as error:
+        raise ValueError(f"--env {settings.env}: {error}") from error
 
 
 def _field_docs(settings: type) -> dict[str, str]:

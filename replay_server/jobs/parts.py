@@ -12,7 +12,13 @@ from typing import Any
 
 import replay_server as rs
 from replay_server.connection import url_with_password
-from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
+from replay_server.jobs.arguments import (
+    add_settings,
+    check_environment,
+    check_settings,
+    given_settings,
+    resolve_settings,
+)
 from replay_server.jobs.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 
@@ -59,6 +65,7 @@ def main_learner(argv: list[str] | None = None) -> int:
                 raise ValueError("--resume needs --logdir: the run directory to go on with")
             settings = RunDirectory(Path(given["logdir"])).settings(given)
             check_settings(settings)
+            check_environment(settings)
         else:
             settings = _settings(parser, namespace)
         run_directory = RunDirectory(new_run_path(settings))
@@ -92,6 +99,7 @@ def _settings(parser: argparse.ArgumentParser, namespace: argparse.Namespace) ->
     try:
         settings, why = resolve_settings(given_settings(namespace), one_machine=False)
         check_settings(settings)
+        check_environment(settings)
     except ValueError as error:
         parser.error(str(error))
     print(f"{settings.env} · {why} · seed {settings.seed}", flush=True)

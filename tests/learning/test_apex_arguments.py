@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 import pytest
 
 pytest.importorskip("torch")
 
+from replay_server import cli
 from replay_server.jobs.apex import main_apex
 from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
 from replay_server.jobs.parts import main_actor, main_learner
@@ -84,6 +86,11 @@ def test_settings_that_cannot_be_are_refused_by_option(changes, words):
     [
         (main_apex, ["--actors", "many"]),
         (main_apex, ["--env", "CartPole-v1", "--batch-size", "0"]),
+        (main_apex, ["--env", "Nothing-v0"]),
+        (main_apex, ["--env", "Pendulum-v1"]),
+        (main_apex, ["--env", "CartPole-v1", "--samples-per-insert", "0"]),
+        (main_actor, ["--server", "redis://127.0.0.1:1", "--env", "Nothing-v0", "--actor-id", "0"]),
+        (main_learner, ["--server", "redis://127.0.0.1:1", "--env", "Nothing-v0"]),
         (main_apex, ["--resume"]),
         (main_actor, ["--server", "redis://127.0.0.1:1", "--env", "CartPole-v1", "--actors", "2", "--actor-id", "2"]),
         (main_actor, ["--env", "CartPole-v1", "--actor-id", "0"]),
@@ -96,6 +103,14 @@ def test_wrong_usage_ends_with_2(main, words, tmp_path, monkeypatch, capsys):
         main(words)
     assert ending.value.code == 2
     assert capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_library_is_named_with_the_extra_that_has_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    assert cli.main(["apex", "--env", "CartPole-v1"]) == 1
+    assert "apex needs gymnasium: pip install 'replay-server[rl]'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
