@@ -64,6 +64,7 @@ def test_settings_are_those_of_config_set():
     ("arguments", "said"),
     [
         ({"host": "0.0.0.0"}, "password"),
+        ({"host": "127.example.org"}, "password"),
         ({"host": "not a host"}, "not a host"),
         ({"unix": "/no/such/directory/s"}, "/no/such/directory/s"),
         ({"config": {"no-such-setting": "1"}}, "no-such-setting"),
