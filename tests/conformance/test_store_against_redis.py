@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 Command = tuple[bytes, ...]
 
+SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
 # ---- what is compared how ---------------------------------------------------------------------------------------
 
 UNORDERED = {b"KEYS", b"HKEYS", b"HVALS"}
@@ -188,68 +190,85 @@ SCAN_OPTIONS = some(
     st.one_of(st.tuples(cased("match"), PATTERNS), words("TYPE string", "type LIST", "TYPE hash", "TYPE zset")), 0, 2
 ).map(lambda options: (b"COUNT", b"1000", *options))
 
-STRINGS = [
-    command("set", KEYS, VALUES),
-    command("set", KEYS, VALUES, SET_OPTIONS),
-    command("get", KEYS),
-    command("getset", KEYS, VALUES),
-    command("getdel", KEYS),
-    command("getex", KEYS, GETEX_OPTIONS),
-    command("setnx", KEYS, VALUES),
-    command("setex", KEYS, RELATIVE, VALUES),
-    command("psetex", KEYS, RELATIVE_MS, VALUES),
-    command("mget", some(KEYS)),
-    command("mset", some(st.tuples(KEYS, VALUES))),
-    command("mset", some(KEYS, 2)),
-    command("msetnx", some(st.tuples(KEYS, VALUES))),
-    command("incr", KEYS),
-    command("decr", KEYS),
-    command("incrby", KEYS, INTEGERS),
-    command("decrby", KEYS, INTEGERS),
-    command("incrbyfloat", KEYS, FLOATS),
-    command("append", KEYS, VALUES),
-    command("strlen", KEYS),
-    command("getrange", KEYS, INTEGERS, INTEGERS),
-    command("substr", KEYS, INTEGERS, INTEGERS),
-    command("setrange", KEYS, OFFSETS, VALUES),
-]
-LISTS = [
-    command("lpush", KEYS, some(VALUES)),
-    command("rpush", KEYS, some(VALUES, 1, 12)),
-    command("lpushx", KEYS, some(VALUES)),
-    command("rpushx", KEYS, some(VALUES)),
-    command("lpop", KEYS),
-    command("rpop", KEYS),
-    command("lpop", KEYS, INTEGERS),
-    command("rpop", KEYS, INTEGERS),
-    command("llen", KEYS),
-    command("lrange", KEYS, INTEGERS, INTEGERS),
-    command("lindex", KEYS, INTEGERS),
-    command("lset", KEYS, INTEGERS, VALUES),
-    command("ltrim", KEYS, INTEGERS, INTEGERS),
-    command("lrem", KEYS, INTEGERS, VALUES),
-    command("linsert", KEYS, words("BEFORE", "after", "nope"), VALUES, VALUES),
-]
-HASHES = [
-    command("hset", KEYS, some(st.tuples(FIELDS, VALUES))),
-    command("hset", KEYS, some(FIELDS, 2)),
-    command("hmset", KEYS, some(st.tuples(FIELDS, VALUES))),
-    command("hget", KEYS, FIELDS),
-    command("hmget", KEYS, some(FIELDS)),
-    command("hgetall", KEYS),
-    command("hdel", KEYS, some(FIELDS)),
-    command("hlen", KEYS),
-    command("hexists", KEYS, FIELDS),
-    command("hkeys", KEYS),
-    command("hvals", KEYS),
-    command("hincrby", KEYS, FIELDS, INTEGERS),
-    command("hincrbyfloat", KEYS, FIELDS, FLOATS),
-    command("hsetnx", KEYS, FIELDS, VALUES),
-    command("hstrlen", KEYS, FIELDS),
-    command(
-        "hscan", KEYS, st.just(b"0"), some(st.tuples(cased("match"), PATTERNS), 0, 1), words("COUNT 1000", "COUNT 0")
-    ),
-]
+Keys = st.SearchStrategy[bytes]
+Commands = st.SearchStrategy[Command]
+
+
+def strings(keys: Keys) -> list[Commands]:
+    return [
+        command("set", keys, VALUES),
+        command("set", keys, VALUES, SET_OPTIONS),
+        command("get", keys),
+        command("getset", keys, VALUES),
+        command("getdel", keys),
+        command("getex", keys, GETEX_OPTIONS),
+        command("setnx", keys, VALUES),
+        command("setex", keys, RELATIVE, VALUES),
+        command("psetex", keys, RELATIVE_MS, VALUES),
+        command("mget", some(keys)),
+        command("mset", some(st.tuples(keys, VALUES))),
+        command("mset", some(keys, 2)),
+        command("msetnx", some(st.tuples(keys, VALUES))),
+        command("incr", keys),
+        command("decr", keys),
+        command("incrby", keys, INTEGERS),
+        command("decrby", keys, INTEGERS),
+        command("incrbyfloat", keys, FLOATS),
+        command("append", keys, VALUES),
+        command("strlen", keys),
+        command("getrange", keys, INTEGERS, INTEGERS),
+        command("substr", keys, INTEGERS, INTEGERS),
+        command("setrange", keys, OFFSETS, VALUES),
+    ]
+
+
+def lists(keys: Keys) -> list[Commands]:
+    return [
+        command("lpush", keys, some(VALUES)),
+        command("rpush", keys, some(VALUES, 1, 12)),
+        command("lpushx", keys, some(VALUES)),
+        command("rpushx", keys, some(VALUES)),
+        command("lpop", keys),
+        command("rpop", keys),
+        command("lpop", keys, INTEGERS),
+        command("rpop", keys, INTEGERS),
+        command("llen", keys),
+        command("lrange", keys, INTEGERS, INTEGERS),
+        command("lindex", keys, INTEGERS),
+        command("lset", keys, INTEGERS, VALUES),
+        command("ltrim", keys, INTEGERS, INTEGERS),
+        command("lrem", keys, INTEGERS, VALUES),
+        command("linsert", keys, words("BEFORE", "after", "nope"), VALUES, VALUES),
+    ]
+
+
+def hashes(keys: Keys) -> list[Commands]:
+    return [
+        command("hset", keys, some(st.tuples(FIELDS, VALUES))),
+        command("hset", keys, some(FIELDS, 2)),
+        command("hmset", keys, some(st.tuples(FIELDS, VALUES))),
+        command("hget", keys, FIELDS),
+        command("hmget", keys, some(FIELDS)),
+        command("hgetall", keys),
+        command("hdel", keys, some(FIELDS)),
+        command("hlen", keys),
+        command("hexists", keys, FIELDS),
+        command("hkeys", keys),
+        command("hvals", keys),
+        command("hincrby", keys, FIELDS, INTEGERS),
+        command("hincrbyfloat", keys, FIELDS, FLOATS),
+        command("hsetnx", keys, FIELDS, VALUES),
+        command("hstrlen", keys, FIELDS),
+        command(
+            "hscan",
+            keys,
+            st.just(b"0"),
+            some(st.tuples(cased("match"), PATTERNS), 0, 1),
+            words("COUNT 1000", "COUNT 0"),
+        ),
+    ]
+
+
 GENERIC = [
     command("del", some(KEYS)),
     command("unlink", some(KEYS)),
@@ -285,11 +304,30 @@ ANYTHING = st.tuples(
     st.sampled_from([name.encode() for name in NAMES.split()]), st.lists(st.one_of(KEYS, VALUES, PATTERNS), max_size=5)
 ).map(lambda parts: (parts[0], *parts[1]))
 
+# One key that mostly stays, so that its expiry is set again and again.
+ONE_KEY = st.just(b"a")
+MOMENTS = st.sampled_from([NEARER, FAR, FARTHER])
+EXPIRY = [
+    command("set", ONE_KEY, VALUES, words("", "KEEPTTL", "XX KEEPTTL GET")),
+    command("set", ONE_KEY, VALUES, words("EX", "EXAT"), MOMENTS),
+    command("getex", ONE_KEY, words("EXAT", "EX"), MOMENTS),
+    command("getex", ONE_KEY, GETEX_OPTIONS),
+    command("expireat", ONE_KEY, MOMENTS, EXPIRE_OPTIONS),
+    command("expireat", ONE_KEY, MOMENTS, words("NX", "XX", "GT", "LT")),
+    command("pexpireat", ONE_KEY, MOMENTS.map(lambda moment: moment + b"000"), words("NX", "XX", "GT", "LT")),
+    command("expire", ONE_KEY, RELATIVE, RELATIVE_OPTIONS),
+    command("persist", ONE_KEY),
+    command("ttl", ONE_KEY),
+    command("pexpiretime", ONE_KEY),
+]
+
 FAMILIES = {
-    "strings": [*STRINGS, *GENERIC],
-    "lists": [*LISTS, *GENERIC],
-    "hashes": [*HASHES, *GENERIC],
-    "all": [*STRINGS, *LISTS, *HASHES, *GENERIC],
+    "expiry": EXPIRY,
+    # With one key a value lives long enough to be changed in many ways, with many its type changes often.
+    "one string": strings(ONE_KEY),
+    "one list": lists(ONE_KEY),
+    "one hash": hashes(ONE_KEY),
+    "all": [*strings(KEYS), *lists(KEYS), *hashes(KEYS), *GENERIC],
 }
 
 
@@ -304,7 +342,7 @@ def is_open_in_redis(command: Command) -> bool:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+    @settings(max_examples=60, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, derandomize=True)
     @given(st.lists(st.one_of(*FAMILIES[family]), min_size=1, max_size=60))
     def run(sequence: list[Command]) -> None:
         pair.run((b"SELECT", b"0"), (b"FLUSHALL",))
@@ -317,7 +355,7 @@ def test_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=300, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None)
     @given(st.lists(st.one_of(*FAMILIES[family]), min_size=20, max_size=200))
     def run(sequence: list[Command]) -> None:
         pair.run((b"SELECT", b"0"), (b"FLUSHALL",))
@@ -327,7 +365,7 @@ def test_long_random_sequences_get_the_same_replies(pair: Pair, family: str) -> 
 
 
 def test_arbitrary_arguments_get_the_same_errors(pair: Pair) -> None:
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+    @settings(max_examples=200, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, derandomize=True)
     @given(st.lists(ANYTHING.filter(lambda command: not is_open_in_redis(command)), min_size=1, max_size=20))
     def run(sequence: list[Command]) -> None:
         pair.run((b"SELECT", b"0"), (b"FLUSHALL",))
