@@ -1,5 +1,6 @@
 /* command: what a command handler sees. A handler reads client->argv, writes one reply with reply_*, and returns.
- * Handlers live in cmd_*.c, one file per subject, each ending in a table of `struct command` ended by a NULL name. */
+ * Handlers live in cmd_*.c, one file per subject, each ending in a table of `struct command` ended by a NULL name;
+ * the handlers of tables of experience are spread over cmd_replay*.c and replay_info.c, and share one table. */
 #ifndef REPLAY_SERVER_COMMAND_H
 #define REPLAY_SERVER_COMMAND_H
 

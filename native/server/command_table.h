@@ -8,7 +8,7 @@
 #include "base/histogram.h"
 #include "server/command.h"
 
-/* One table per cmd_*.c, ended by a NULL name. */
+/* One table per subject, at the end of its cmd_*.c; ended by a NULL name. */
 extern const struct command commands_connection[];
 extern const struct command commands_client[];
 extern const struct command commands_server[];

@@ -1,0 +1,173 @@
+/* cmd_replay_sample: REPLAY.SAMPLE, which draws items or waits until it may, and REPLAY.GET, which names them by id. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/client.h"
+#include "server/cmd_replay.h"
+#include "server/replay_arguments.h"
+#include "server/server.h"
+
+/* ---- columns ------------------------------------------------------------------------------------------------------- */
+
+/* COLUMNS k name …, the last option; without it all columns in the order of the signature. */
+static int parse_columns(struct client *client, uint32_t at, struct replay_request *request, struct error *error) {
+    const struct table *table = request->entry->table;
+    int64_t count;
+    if (client->argc < at + 2 || !argument_int64(&client->argv[at + 1], &count) || count != client->argc - at - 2) {
+        return error_set(error, ERROR_GENERIC, "syntax error; expected COLUMNS k and k names at the end");
+    }
+    if (count > TABLE_MAX_COLUMNS) {
+        return error_set(error, ERROR_LIMIT, "expected at most %d columns, got %" PRId64, TABLE_MAX_COLUMNS, count);
+    }
+    for (uint32_t i = 0; i < (uint32_t)count; i++) {
+        uint32_t column;
+        if (replay_find_column(table, &client->argv[at + 2 + i], &column, error)) {
+            return -1;
+        }
+        request->columns[i] = (uint8_t)column;
+    }
+    request->column_count = (uint32_t)count;
+    return 0;
+}
+
+static void all_columns(struct replay_request *request) {
+    request->column_count = table_config(request->entry->table)->columns;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        request->columns[i] = (uint8_t)i;
+    }
+}
+
+/* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
+
+/* Options of SAMPLE from argument 3 on. */
+static int sample_options(struct client *client, struct replay_request *request, struct error *error) {
+    all_columns(request);
+    for (uint32_t at = 3; at < client->argc; at += 2) {
+        const struct resp_argument *option = &client->argv[at];
+        if (argument_is(option, "columns")) {
+            return parse_columns(client, at, request, error);
+        }
+        if (at + 1 == client->argc) {
+            return error_set(error, ERROR_GENERIC, "syntax error; expected [BETA b] [BLOCK ms] [COLUMNS k name …]");
+        }
+        if (argument_is(option, "beta")) {
+            double beta;
+            if (!argument_double(option + 1, &beta) || !(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
+                return error_set(error, ERROR_GENERIC, "expected BETA from 0 to %g", TABLE_MAX_EXPONENT);
+            }
+            request->beta = beta;
+        } else if (argument_is(option, "block")) {
+            if (replay_parse_block(option + 1, request, error)) {
+                return -1;
+            }
+        } else {
+            return error_set(error, ERROR_GENERIC, "syntax error; expected [BETA b] [BLOCK ms] [COLUMNS k name …]");
+        }
+    }
+    return 0;
+}
+
+/* Draws and replies; false when it must wait. Once a reply is being written the request may be gone (the client can be
+ * closed for having too much output), so nothing of it is read from there on. */
+static bool sample_attempt(struct client *client) {
+    struct replay_request *request = client_state(client);
+    struct replay_entry *entry = request->entry;
+    struct error error = {.code = ERROR_NONE};
+    if (replay_entry_missing(entry, &error) || table_can_sample(entry->table, request->n, &error)) {
+        if (error.code == ERROR_TIMEOUT && request->blocks) {
+            return false;
+        }
+        reply_failure(client, &error);
+        return true;
+    }
+    if (replay_batch_allowed(entry, client, request->n, request->columns, request->column_count, &error)) {
+        reply_failure(client, &error);
+        return true;
+    }
+    struct replay_batch *batch = replay_batch_new(entry, client, request->n);
+    if (!batch) {
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, request->n);
+        return true;
+    }
+    if (table_sample(entry->table, request->n, request->beta, batch->slots, batch->ids, batch->probabilities,
+                     batch->weights, &error)) {
+        reply_failure(client, &error);
+        replay_batch_release(batch);
+        return true;
+    }
+    uint8_t columns[TABLE_MAX_COLUMNS];
+    memcpy(columns, request->columns, sizeof columns);
+    wait_queue_wake(client->server, &entry->adders);
+    replay_batch_reply(client, batch, columns, request->column_count);
+    replay_batch_release(batch);
+    return true;
+}
+
+static void sample_expired(struct client *client) {
+    const struct replay_request *request = client_state(client);
+    struct error error;
+    if (!replay_entry_missing(request->entry, &error) && !table_can_sample(request->entry->table, request->n, &error)) {
+        error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
+                  table_config(request->entry->table)->name);
+    }
+    reply_failure(client, &error);
+}
+
+void replay_sample_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (!entry) {
+        return;
+    }
+    struct replay_request *request = replay_request_new(client, client->server->replay, REPLAY_REQUEST_SAMPLE);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    replay_request_set_entry(request, entry);
+    if (replay_parse_count(&client->argv[2], &request->n, &error) || sample_options(client, request, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    if ((request->blocks && entry->samplers.length) || !sample_attempt(client)) {
+        client_block(client, &entry->samplers, replay_block_deadline(request), sample_attempt, sample_expired);
+    }
+}
+
+/* ---- GET ----------------------------------------------------------------------------------------------------------- */
+
+void replay_get_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    uint32_t n;
+    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, 0) : NULL;
+    if (!ids) {
+        return;
+    }
+    struct replay_request request = {.entry = entry};
+    all_columns(&request);
+    if (client->argc > 3 && !argument_is(&client->argv[3], "columns")) {
+        reply_syntax_error(client);
+        return;
+    }
+    if ((client->argc > 3 && parse_columns(client, 3, &request, &error)) ||
+        replay_batch_allowed(entry, client, n, request.columns, request.column_count, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    struct replay_batch *batch = replay_batch_new(entry, client, n);
+    if (!batch) {
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, n);
+        return;
+    }
+    if (table_get(entry->table, n, ids, batch->slots, batch->probabilities, &error)) {
+        reply_failure(client, &error);
+    } else {
+        for (uint32_t i = 0; i < n; i++) {
+            batch->ids[i] = ids[i];
+            batch->weights[i] = 1;
+        }
+        replay_batch_reply(client, batch, request.columns, request.column_count);
+    }
+    replay_batch_release(batch);
+}
