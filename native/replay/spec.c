@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/msgpack.h"
+#include "replay/spec_reader.h"
 #include "replay/table_state.h"
 
 static const struct {
@@ -27,115 +27,6 @@ const char *column_type_name(enum column_type type) {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-#define TRUNCATED "expected a msgpack map of a table's settings, and it ends early or is malformed"
-
-struct spec_reader {
-    struct msgpack_reader bytes;
-    struct error *error;
-};
-
-static int refuse(struct spec_reader *spec, const char *what, const char *expected) {
-    return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected %s", what, expected);
-}
-
-static int next_value(struct spec_reader *spec, struct msgpack_value *value) {
-    return msgpack_read(&spec->bytes, value) ? 0 : error_set(spec->error, ERROR_BADSCHEMA, TRUNCATED);
-}
-
-static int read_unsigned(struct spec_reader *spec, const char *what, uint64_t least, uint64_t most, uint64_t *number) {
-    struct msgpack_value value;
-    if (next_value(spec, &value)) {
-        return -1;
-    }
-    if (value.type != MSGPACK_UNSIGNED || value.unsigned_integer < least || value.unsigned_integer > most) {
-        return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected an integer from %" PRIu64 " to %" PRIu64, what,
-                         least, most);
-    }
-    *number = value.unsigned_integer;
-    return 0;
-}
-
-static int read_real(struct spec_reader *spec, const char *what, double least, double most, double *number) {
-    struct msgpack_value value;
-    if (next_value(spec, &value)) {
-        return -1;
-    }
-    double real = value.type == MSGPACK_DOUBLE     ? value.real
-                  : value.type == MSGPACK_UNSIGNED ? (double)value.unsigned_integer
-                                                   : NAN;
-    if (!(real >= least && real <= most)) {
-        return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected a number from %g to %g", what, least, most);
-    }
-    *number = real;
-    return 0;
-}
-
-/* A name is 1 to 255 bytes without blanks and control characters, so that it can stand in messages and logs. */
-static int take_name(struct spec_reader *spec, const char *what, const struct msgpack_value *value, char *name) {
-    bool valid = value->type == MSGPACK_STRING && value->bytes.length >= 1 && value->bytes.length <= TABLE_MAX_NAME;
-    for (size_t i = 0; valid && i < value->bytes.length; i++) {
-        valid = value->bytes.data[i] > 0x20 && value->bytes.data[i] != 0x7f;
-    }
-    if (!valid) {
-        return refuse(spec, what, "a name of 1 to 255 bytes without blanks or control characters");
-    }
-    memcpy(name, value->bytes.data, value->bytes.length);
-    name[value->bytes.length] = 0;
-    return 0;
-}
-
-static int take_choice(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
-                       const char *const *names, size_t count, int *choice) {
-    char list[128] = "";
-    for (size_t i = 0; i < count; i++) {
-        if (msgpack_string_is(value, names[i])) {
-            *choice = (int)i;
-            return 0;
-        }
-        strcat(strcat(list, i ? ", " : "one of: "), names[i]);
-    }
-    return refuse(spec, what, list);
-}
-
-/* Which of the allowed keys comes next; refuses others, and one that came before. */
-static int read_key(struct spec_reader *spec, const char *what, const char *const *names, size_t count, uint32_t *seen,
-                    int *key) {
-    struct msgpack_value value;
-    if (next_value(spec, &value)) {
-        return -1;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!msgpack_string_is(&value, names[i])) {
-            continue;
-        }
-        if (*seen & 1u << i) {
-            return error_set(spec->error, ERROR_BADSCHEMA, "%s: key '%s' is given twice", what, names[i]);
-        }
-        *seen |= 1u << i;
-        *key = (int)i;
-        return 0;
-    }
-    if (value.type != MSGPACK_STRING) {
-        return refuse(spec, what, "keys that are strings");
-    }
-    int length = value.bytes.length < 64 ? (int)value.bytes.length : 64;
-    return error_set(spec->error, ERROR_BADSCHEMA,
-                     "%s: unknown key '%.*s'; check its spelling against docs/protocol.md", what, length,
-                     (const char *)value.bytes.data);
-}
-
-static int read_map(struct spec_reader *spec, const char *what, uint32_t *pairs) {
-    struct msgpack_value value;
-    if (next_value(spec, &value)) {
-        return -1;
-    }
-    if (value.type != MSGPACK_MAP) {
-        return refuse(spec, what, "a map");
-    }
-    *pairs = value.count;
-    return 0;
-}
-
 static int take_type(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
                      struct column *column) {
     for (int i = 0; i < COLUMN_TYPES; i++) {
@@ -144,17 +35,18 @@ static int take_type(struct spec_reader *spec, const char *what, const struct ms
             return 0;
         }
     }
-    return refuse(spec, what, "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64");
+    return spec_refuse(spec, what, "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64",
+                       value);
 }
 
 static int take_shape(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
                       struct column *column) {
     if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS) {
-        return refuse(spec, what, "a shape of at most 8 dimensions");
+        return spec_refuse(spec, what, "a shape of at most 8 dimensions", value);
     }
     column->dimensions = value->count;
     for (uint32_t i = 0; i < column->dimensions; i++) {
-        if (read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) {
+        if (spec_read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) {
             return -1;
         }
     }
@@ -167,7 +59,7 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
     int key = 0;
     for (uint32_t i = 0; i < pairs; i++) {
         struct msgpack_value value;
-        if (read_key(spec, what, keys, 3, &seen, &key) || next_value(spec, &value)) {
+        if (spec_read_key(spec, what, keys, 3, &seen, &key) || spec_next_value(spec, &value)) {
             return -1;
         }
         if ((key == 0 && take_type(spec, what, &value, column)) ||
@@ -175,10 +67,20 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
             return -1;
         }
         if (key == 2 && (value.type != MSGPACK_BOOLEAN || value.boolean)) {
-            return refuse(spec, what, "step_only to be false: steps and windows are not available in this version");
+            return spec_refuse(spec, what,
+                               "step_only to be false (steps and windows are not available in this version)", &value);
         }
     }
-    return seen & 1 ? 0 : refuse(spec, what, "a dtype");
+    return seen & 1 ? 0 : spec_refuse(spec, what, "a dtype", NULL);
+}
+
+static int refuse_size(struct spec_reader *spec, const char *what, const struct column *column) {
+    char shape[TABLE_MAX_DIMENSIONS * 24] = "";
+    for (uint32_t i = 0, at = 0; i < column->dimensions; i++) {
+        at += (uint32_t)snprintf(shape + at, sizeof shape - at, "%s%" PRIu64, i ? "," : "", column->shape[i]);
+    }
+    return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item, got %s [%s]", what,
+                     TABLE_MAX_ITEM_BYTES, column_type_name(column->type), shape);
 }
 
 /* {"dtype": …, "shape": […]} or [dtype, shape]. */
@@ -186,7 +88,7 @@ static int read_column(struct spec_reader *spec, struct column *column) {
     char what[TABLE_MAX_NAME + 16];
     snprintf(what, sizeof what, "column '%s'", column->name);
     struct msgpack_value value, type, shape;
-    if (next_value(spec, &value)) {
+    if (spec_next_value(spec, &value)) {
         return -1;
     }
     if (value.type == MSGPACK_MAP) {
@@ -194,18 +96,17 @@ static int read_column(struct spec_reader *spec, struct column *column) {
             return -1;
         }
     } else if (value.type == MSGPACK_ARRAY && value.count == 2) {
-        if (next_value(spec, &type) || take_type(spec, what, &type, column) || next_value(spec, &shape) ||
+        if (spec_next_value(spec, &type) || take_type(spec, what, &type, column) || spec_next_value(spec, &shape) ||
             take_shape(spec, what, &shape, column)) {
             return -1;
         }
     } else {
-        return refuse(spec, what, "a map of dtype and shape, or [dtype, shape]");
+        return spec_refuse(spec, what, "a map of dtype and shape, or [dtype, shape]", &value);
     }
     column->item_bytes = column_types[column->type].bytes;
     for (uint32_t i = 0; i < column->dimensions; i++) {
         if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) {
-            return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item", what,
-                             (unsigned long long)TABLE_MAX_ITEM_BYTES);
+            return refuse_size(spec, what, column);
         }
         column->item_bytes *= column->shape[i];
     }
@@ -214,17 +115,18 @@ static int read_column(struct spec_reader *spec, struct column *column) {
 
 static int read_signature(struct spec_reader *spec, struct table_config *config) {
     uint32_t pairs = 0;
-    if (read_map(spec, "signature", &pairs)) {
+    if (spec_read_map(spec, "signature", &pairs)) {
         return -1;
     }
     if (pairs < 1 || pairs > TABLE_MAX_COLUMNS) {
-        return refuse(spec, "signature", "1 to 64 columns");
+        return error_set(spec->error, ERROR_BADSCHEMA, "signature: expected 1 to %d columns, got %" PRIu32,
+                         TABLE_MAX_COLUMNS, pairs);
     }
     uint64_t total = 0;
     for (uint32_t i = 0; i < pairs; i++) {
         struct column *column = &config->column[i];
         struct msgpack_value name;
-        if (next_value(spec, &name) || take_name(spec, "signature", &name, column->name)) {
+        if (spec_next_value(spec, &name) || spec_take_name(spec, "signature", &name, column->name)) {
             return -1;
         }
         for (uint32_t j = 0; j < i; j++) {
@@ -241,7 +143,7 @@ static int read_signature(struct spec_reader *spec, struct table_config *config)
     return total <= TABLE_MAX_ITEM_BYTES
                ? 0
                : error_set(spec->error, ERROR_BADSCHEMA, "signature: expected at most %llu bytes an item, got %" PRIu64,
-                           (unsigned long long)TABLE_MAX_ITEM_BYTES, total);
+                           TABLE_MAX_ITEM_BYTES, total);
 }
 
 /* A selector: {"kind": …, …} or the kind alone as a string. */
@@ -249,31 +151,46 @@ static int read_selector(struct spec_reader *spec, const char *what, const char 
                          double *priority_exponent) {
     static const char *const keys[] = {"kind", "priority_exponent"};
     struct msgpack_value value;
-    if (next_value(spec, &value)) {
+    if (spec_next_value(spec, &value)) {
         return -1;
     }
     if (value.type == MSGPACK_STRING) {
-        return take_choice(spec, what, &value, names, count, kind);
+        return spec_take_choice(spec, what, &value, names, count, kind);
     }
     if (value.type != MSGPACK_MAP) {
-        return refuse(spec, what, "a map with a kind, or a kind");
+        return spec_refuse(spec, what, "a map with a kind, or a kind", &value);
     }
     uint32_t seen = 0, pairs = value.count;
     for (uint32_t i = 0; i < pairs; i++) {
         int key = 0;
-        if (read_key(spec, what, keys, priority_exponent ? 2 : 1, &seen, &key)) {
+        if (spec_read_key(spec, what, keys, priority_exponent ? 2 : 1, &seen, &key)) {
             return -1;
         }
-        if (key == 0 ? next_value(spec, &value) || take_choice(spec, what, &value, names, count, kind)
-                     : read_real(spec, "priority_exponent", 0, TABLE_MAX_EXPONENT, priority_exponent)) {
+        if (key == 0 ? spec_next_value(spec, &value) || spec_take_choice(spec, what, &value, names, count, kind)
+                     : spec_read_real(spec, "priority_exponent", 0, TABLE_MAX_EXPONENT, priority_exponent)) {
             return -1;
         }
     }
     if (!(seen & 1)) {
-        return refuse(spec, what, "a kind");
+        return spec_refuse(spec, what, "a kind", NULL);
     }
-    return seen & 2 && *kind != SAMPLER_PRIORITIZED ? refuse(spec, what, "priority_exponent only with kind prioritized")
-                                                    : 0;
+    return seen & 2 && *kind != SAMPLER_PRIORITIZED
+               ? error_set(spec->error, ERROR_BADSCHEMA,
+                           "%s: expected priority_exponent only with kind prioritized, got it with kind %s", what,
+                           names[*kind])
+               : 0;
+}
+
+static const char *const limiter_keys[] = {"kind", "min_size_to_sample", "samples_per_insert", "error_buffer", "size"};
+
+static int refuse_limiter_keys(struct spec_reader *spec, const char *expected, uint32_t seen) {
+    char list[96] = "";
+    for (size_t i = 0; i < sizeof limiter_keys / sizeof limiter_keys[0]; i++) {
+        if (seen & 1u << i) {
+            strcat(strcat(list, list[0] ? ", " : ""), limiter_keys[i]);
+        }
+    }
+    return error_set(spec->error, ERROR_BADSCHEMA, "rate_limiter: expected %s, got the keys %s", expected, list);
 }
 
 static int check_limiter_keys(struct spec_reader *spec, const struct table_config *config, uint32_t seen) {
@@ -286,23 +203,25 @@ static int check_limiter_keys(struct spec_reader *spec, const struct table_confi
     static const uint32_t keys[] = {
         [LIMITER_MIN_SIZE] = 0x3, [LIMITER_SAMPLE_TO_INSERT_RATIO] = 0xf, [LIMITER_QUEUE] = 0x11};
     if (!(seen & 1)) {
-        return refuse(spec, "rate_limiter", "a kind");
+        return spec_refuse(spec, "rate_limiter", "a kind", NULL);
     }
     if (seen != keys[config->limiter]) {
-        return refuse(spec, "rate_limiter", expected[config->limiter]);
+        return refuse_limiter_keys(spec, expected[config->limiter], seen);
     }
     /* Below these neither side could make a step: one item is worth samples_per_insert samples (as in Reverb). */
     if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO &&
         config->error_buffer < fmax(1, config->samples_per_insert)) {
-        return refuse(spec, "rate_limiter", "error_buffer to be at least 1 and at least samples_per_insert");
+        return error_set(spec->error, ERROR_BADSCHEMA,
+                         "rate_limiter: expected error_buffer to be at least 1 and at least samples_per_insert, got "
+                         "%g with samples_per_insert %g",
+                         config->error_buffer, config->samples_per_insert);
     }
     return 0;
 }
 
 static int read_limiter(struct spec_reader *spec, struct table_config *config) {
-    static const char *const keys[] = {"kind", "min_size_to_sample", "samples_per_insert", "error_buffer", "size"};
     uint32_t pairs = 0, seen = 0;
-    if (read_map(spec, "rate_limiter", &pairs)) {
+    if (spec_read_map(spec, "rate_limiter", &pairs)) {
         return -1;
     }
     config->min_size_to_sample = 1;
@@ -311,18 +230,23 @@ static int read_limiter(struct spec_reader *spec, struct table_config *config) {
     for (uint32_t i = 0; i < pairs; i++) {
         struct msgpack_value value;
         int key = 0, kind = 0, failed = 0;
-        if (read_key(spec, "rate_limiter", keys, 5, &seen, &key)) {
+        if (spec_read_key(spec, "rate_limiter", limiter_keys, 5, &seen, &key)) {
             return -1;
         }
         switch (key) {
         case 0:
-            failed = next_value(spec, &value) || take_choice(spec, "rate_limiter", &value, limiter_names, 3, &kind);
+            failed = spec_next_value(spec, &value) ||
+                     spec_take_choice(spec, "rate_limiter", &value, limiter_names, 3, &kind);
             config->limiter = (enum limiter_kind)kind;
             break;
-        case 1: failed = read_unsigned(spec, keys[1], 0, TABLE_MAX_CAPACITY, &config->min_size_to_sample); break;
-        case 2: failed = read_real(spec, keys[2], 1e-9, 1e12, &config->samples_per_insert); break;
-        case 3: failed = read_real(spec, keys[3], 0, 1e18, &config->error_buffer); break;
-        case 4: failed = read_unsigned(spec, "rate_limiter size", 1, TABLE_MAX_CAPACITY, &config->queue_size); break;
+        case 1:
+            failed = spec_read_unsigned(spec, limiter_keys[1], 0, TABLE_MAX_CAPACITY, &config->min_size_to_sample);
+            break;
+        case 2: failed = spec_read_real(spec, limiter_keys[2], 1e-9, 1e12, &config->samples_per_insert); break;
+        case 3: failed = spec_read_real(spec, limiter_keys[3], 0, 1e18, &config->error_buffer); break;
+        case 4:
+            failed = spec_read_unsigned(spec, "rate_limiter size", 1, TABLE_MAX_CAPACITY, &config->queue_size);
+            break;
         default: break;
         }
         if (failed) {
@@ -372,8 +296,8 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     uint64_t number = 0;
     int kind = 0;
     switch (key) {
-    case KEY_NAME: return next_value(spec, &value) || take_name(spec, "name", &value, config->name) ? -1 : 0;
-    case KEY_CAPACITY: return read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
+    case KEY_NAME: return spec_next_value(spec, &value) || spec_take_name(spec, "name", &value, config->name) ? -1 : 0;
+    case KEY_CAPACITY: return spec_read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
     case KEY_SIGNATURE: return read_signature(spec, config);
     case KEY_SAMPLER:
         if (read_selector(spec, "sampler", sampler_names, 3, &kind, &config->priority_exponent)) {
@@ -384,13 +308,13 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_REMOVER: return read_selector(spec, "remover", remover_names, 1, &kind, NULL);
     case KEY_RATE_LIMITER: return read_limiter(spec, config);
     case KEY_MAX_TIMES_SAMPLED:
-        if (read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) {
+        if (spec_read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) {
             return -1;
         }
         config->max_times_sampled = (uint32_t)number;
         return 0;
-    case KEY_MAX_BYTES: return read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
-    case KEY_SEED: return read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
+    case KEY_MAX_BYTES: return spec_read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
+    case KEY_SEED: return spec_read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
     case SPEC_KEYS: break;
     }
     return -1;
@@ -398,17 +322,20 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
 
 static int read_settings(struct spec_reader *spec, struct table_config *config, uint32_t *seen) {
     uint32_t pairs = 0;
-    if (read_map(spec, "table", &pairs)) {
+    if (spec_read_map(spec, "table", &pairs)) {
         return -1;
     }
     for (uint32_t i = 0; i < pairs; i++) {
         int key = 0;
-        if (read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) ||
+        if (spec_read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) ||
             read_setting(spec, config, (enum spec_key)key)) {
             return -1;
         }
     }
-    return spec->bytes.at == spec->bytes.end ? 0 : refuse(spec, "table", "nothing after the msgpack map");
+    size_t left = (size_t)(spec->bytes.end - spec->bytes.at);
+    return left ? error_set(spec->error, ERROR_BADSCHEMA,
+                            "table: expected nothing after the msgpack map, got %zu bytes more", left)
+                : 0;
 }
 
 int table_config_parse(struct table_config *config, const char *name, const uint8_t *spec, size_t length,
@@ -426,14 +353,15 @@ int table_config_parse(struct table_config *config, const char *name, const uint
         struct msgpack_value value = {.type = MSGPACK_STRING};
         value.bytes.data = (const uint8_t *)name;
         value.bytes.length = strlen(name);
-        if (take_name(&reader, "name", &value, config->name)) {
+        if (spec_take_name(&reader, "name", &value, config->name)) {
             return -1;
         }
     } else if (!(seen & 1u << KEY_NAME)) {
-        return refuse(&reader, "table", "a name");
+        return spec_refuse(&reader, "table", "a name", NULL);
     }
     if (!(seen & 1u << KEY_CAPACITY) || !(seen & 1u << KEY_SIGNATURE)) {
-        return refuse(&reader, "table", "capacity and signature");
+        return error_set(error, ERROR_BADSCHEMA, "table: expected capacity and signature, got no %s",
+                         seen & 1u << KEY_CAPACITY ? "signature" : "capacity");
     }
     if (config->limiter == LIMITER_QUEUE && !(seen & 1u << KEY_SAMPLER)) {
         config->sampler = SAMPLER_FIFO;

@@ -171,6 +171,51 @@ static void what_is_wrong_is_named(void) {
     CHECK(parse("a b", "{" X "}") == -1 && parse("", "{" X "}") == -1 && parse(NULL, "{" X "}") == -1);
 }
 
+static void a_refusal_says_what_came(void) {
+    refused("[1]", "table: expected a map, got an array of 1");
+    refused("{'capacity': 10}", "got no signature");
+    refused("{'signature': {'x': ['int8', []]}}", "got no capacity");
+    refused("{" X ", 3: 1}", "strings, got 3");
+    refused("{'capacity': 0}", "from 1 to 2147483648, got 0");
+    refused("{'capacity': 3000000000}", "got 3000000000");
+    refused("{'capacity': -5}", "got -5");
+    refused("{'capacity': 1.5}", "got 1.5 (a float)");
+    refused("{'capacity': nil}", "got nil");
+    refused("{'capacity': true}", "got true");
+    refused("{'capacity': '10'}", "got '10'");
+    refused("{'name': 'a\tb'}", "got 'a?b'");
+    refused("{'signature': {}}", "expected 1 to 64 columns, got 0");
+    refused("{'signature': {'x': ['int7', []]}}", "float64, got 'int7'");
+    refused("{'signature': {'x': 'int8'}}", "[dtype, shape], got 'int8'");
+    refused("{'signature': {'x': {'shape': []}}}", "expected a dtype, got none");
+    refused("{'signature': {'x': ['int8', 4]}}", "got 4");
+    refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "got an array of 9");
+    refused("{'signature': {'x': ['int8', [0]]}}", "got 0");
+    refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "got float64 [100000,100000]");
+    refused("{" X ", 'sampler': 'lifo'}", "one of: prioritized, uniform, fifo, got 'lifo'");
+    refused("{" X ", 'sampler': {'kind': 'heap'}}", "got 'heap'");
+    refused("{" X ", 'sampler': 7}", "got 7");
+    refused("{" X ", 'sampler': {'kind': 'uniform', 'priority_exponent': 1}}", "got it with kind uniform");
+    refused("{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': 101}}", "from 0 to 100, got 101");
+    refused("{" X ", 'remover': 'lifo'}", "one of: fifo, got 'lifo'");
+    refused("{" X ", 'rate_limiter': 'min_size'}", "rate_limiter: expected a map, got 'min_size'");
+    refused("{" X ", 'rate_limiter': {'kind': 'token_bucket'}}", "queue, got 'token_bucket'");
+    refused("{" X ", 'rate_limiter': {'kind': 'queue', 'min_size_to_sample': 1}}",
+            "got the keys kind, min_size_to_sample");
+    refused("{" X ", 'rate_limiter': {'kind': 'sample_to_insert_ratio', 'samples_per_insert': 4, "
+            "'min_size_to_sample': 1, 'error_buffer': 3}}",
+            "got 3 with samples_per_insert 4");
+    refused("{" X ", 'max_times_sampled': 4294967295}", "got 4294967295");
+}
+
+/* 63 bytes and then two of one character: it is left out whole. */
+static void a_long_value_is_shortened_between_characters(void) {
+    refused("{" X ", 'sampler': 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaéé'}",
+            "got 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…' of 67 bytes");
+    refused("{" X ", 'sampler': 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}",
+            "got 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'");
+}
+
 static void what_is_written_is_read_back(void) {
     static const char *const specs[] = {
         "{" X "}",
@@ -243,6 +288,8 @@ int main(void) {
     RUN(everything_may_be_said_in_both_forms);
     RUN(a_queue_hands_items_out_once_in_order);
     RUN(what_is_wrong_is_named);
+    RUN(a_refusal_says_what_came);
+    RUN(a_long_value_is_shortened_between_characters);
     RUN(what_is_written_is_read_back);
     RUN(only_limits_change_in_a_live_table);
     RUN(damaged_specs_do_no_harm);

@@ -148,6 +148,15 @@ def test_a_bad_spec_is_refused_by_the_name_of_what_is_wrong(client, raw, changes
     assert "bad" not in client.tables()
 
 
+@pytest.mark.parametrize(("name", "came"), [(b"n" * 256, "got 256 bytes"), (b"a\0b", "got 3 bytes, one of them zero")])
+def test_a_name_that_no_table_can_have_is_refused_saying_what_came(client, raw, name, came):
+    before = client.tables()
+    reply = raw.command("REPLAY.CREATE", name, msgpack.packb(GOOD_SPEC))
+    assert isinstance(reply, rs.SchemaError)
+    assert came in str(reply)
+    assert client.tables() == before
+
+
 @pytest.mark.parametrize("spec", [b"", b"\xc1", b"\x80", b"\x81", b"\xdf\xff\xff\xff\xff", b"\x91" * 1000, b"[1]"])
 def test_a_spec_that_is_no_map_is_refused(client, raw, spec):
     assert isinstance(raw.command("REPLAY.CREATE", "bad", spec), rs.SchemaError)
