@@ -16,7 +16,10 @@
 #define LIMIT_CLIENT_NAME_BYTES 255u
 #define LIMIT_PENDING_INPUT_BYTES 65536u           /* bytes read from a client but not yet parsed */
 #define LIMIT_OUTPUT_INLINE_BYTES (256ull << 20)   /* reply bytes held for one client, blobs and sources apart */
-#define LIMIT_OUTPUT_BACKLOG_BYTES (1u << 20)      /* with more than this unsent a client runs no further command */
+/* With more than this unsent a client runs no further command. Many clients send a whole pipeline before they read, so
+ * the bound is generous; replies gathered from tables keep items pinned, so theirs is tight. */
+#define LIMIT_OUTPUT_BACKLOG_BYTES (64u << 20)
+#define LIMIT_SOURCE_BACKLOG_BYTES (1u << 20)
 #define LIMIT_CLIENT_STALL_TIMEOUT_S 60            /* output pending, or a request half sent, and no progress */
 
 /* fairness: what one client may do in one turn of the loop */

@@ -119,7 +119,9 @@ void client_closed(void *context, void *owner) {
 /* ---- reading ----------------------------------------------------------------------------------------- */
 
 static bool is_backlogged(const struct client *client) {
-    return client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES;
+    const struct output *output = &client->output;
+    return output->unsent_source_bytes > LIMIT_SOURCE_BACKLOG_BYTES ||
+           output->unsent_bytes > (size_t)client->server->config.client_output_backlog_bytes;
 }
 
 void client_update_reading(struct client *client) {

@@ -32,6 +32,7 @@ struct setting {
 static const struct setting settings[] = {
     FIXED("appendonly", "no"),
     TEXT("bind", false, host),
+    NUMBER("client-output-backlog", SETTING_BYTES, true, client_output_backlog_bytes, 1 << 20, INT64_MAX),
     NUMBER("client-output-buffer-limit", SETTING_BYTES, true, client_output_limit_bytes, 1 << 20, INT64_MAX),
     NUMBER("client-stall-timeout", SETTING_NUMBER, true, client_stall_timeout_s, 1, 86400),
     FIXED("databases", "16"),
@@ -61,6 +62,7 @@ void server_config_defaults(struct server_config *config) {
         .maxclients = LIMIT_CLIENTS,
         .client_stall_timeout_s = LIMIT_CLIENT_STALL_TIMEOUT_S,
         .client_output_limit_bytes = LIMIT_OUTPUT_INLINE_BYTES,
+        .client_output_backlog_bytes = LIMIT_OUTPUT_BACKLOG_BYTES,
         .max_request_bytes = LIMIT_REQUEST_BYTES,
         .max_bulk_bytes = LIMIT_BULK_BYTES,
         .max_arguments = LIMIT_ARGUMENTS,

@@ -122,10 +122,10 @@ static void limits_section(struct server *server, struct text *out) {
                 config->max_request_bytes, config->max_bulk_bytes, config->max_arguments, LIMIT_INLINE_BYTES,
                 LIMIT_UNAUTHENTICATED_BULK_BYTES, LIMIT_UNAUTHENTICATED_ARGUMENTS);
     text_append(out,
-                "client_output_limit_bytes:%" PRId64
-                "\r\nclient_output_backlog_bytes:%u\r\nclient_pending_input_bytes:%u\r\n"
+                "client_output_limit_bytes:%" PRId64 "\r\nclient_output_backlog_bytes:%" PRId64
+                "\r\nclient_pending_input_bytes:%u\r\n"
                 "client_stall_timeout_s:%" PRId64 "\r\n",
-                config->client_output_limit_bytes, LIMIT_OUTPUT_BACKLOG_BYTES, LIMIT_PENDING_INPUT_BYTES,
+                config->client_output_limit_bytes, config->client_output_backlog_bytes, LIMIT_PENDING_INPUT_BYTES,
                 config->client_stall_timeout_s);
 }
 

@@ -138,6 +138,7 @@ bool output_append_source(struct output *output, struct output_pool *pool, struc
     segment->source = source;
     segment->length = source->length_bytes;
     output->unsent_bytes += source->length_bytes;
+    output->unsent_source_bytes += source->length_bytes;
     return true;
 }
 
@@ -194,12 +195,11 @@ void output_sent(struct output *output, size_t bytes) {
     while (output->unsent) {
         struct segment *segment = output->unsent;
         size_t left = segment->length - segment->sent;
-        if (bytes < left) {
-            segment->sent += bytes;
-            return;
-        }
-        segment->sent = segment->length;
-        bytes -= left;
+        size_t now = bytes < left ? bytes : left;
+        segment->sent += now;
+        bytes -= now;
+        if (segment->kind == SEGMENT_SOURCE) output->unsent_source_bytes -= now;
+        if (now < left) return;
         output->unsent = segment->next;
     }
     assert(bytes == 0);

@@ -43,6 +43,7 @@ struct output {
     struct segment *head, *tail;
     struct segment *unsent;     /* first with bytes still to send; NULL when all was sent */
     size_t unsent_bytes;
+    size_t unsent_source_bytes; /* of these, in sources */
     size_t head_released;       /* bytes of `head` that the transport has released */
     size_t inline_bytes;        /* capacity of this chain's small and large segments */
 };

@@ -37,6 +37,7 @@ struct server_config {
     int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;
     int64_t client_output_limit_bytes;
+    int64_t client_output_backlog_bytes;
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
     int64_t max_arguments;

@@ -56,6 +56,17 @@ def test_redis_py_strings_lists_and_hashes(client: redis.Redis) -> None:
         client.get("h")
 
 
+def test_redis_py_sends_a_pipeline_of_many_megabytes_before_it_reads(client: redis.Redis) -> None:
+    """It hung where replies of a megabyte that nobody reads yet stopped the server from reading on."""
+    values = [bytes([i]) * 300_000 for i in range(60)]
+    pipeline = client.pipeline(transaction=False)
+    for i, value in enumerate(values):
+        pipeline.set(f"k{i}", value).get(f"k{i}")
+    replies = pipeline.execute()
+    assert replies[0::2] == [True] * len(values)
+    assert replies[1::2] == values
+
+
 def test_redis_py_iterates_over_keys_and_fields(client: redis.Redis) -> None:
     client.mset({f"key:{i}": i for i in range(1000)})
     client.hset("h", mapping={f"f{i}": i for i in range(1000)})

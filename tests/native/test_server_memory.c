@@ -252,6 +252,7 @@ static void more_clients_than_allowed_are_refused(void) {
 /* ---- large values and slow readers ------------------------------------------------------------------- */
 
 #define LARGE 300000u
+#define BACKLOG (1u << 20)
 
 static char large_value[LARGE];
 static char large_reply[LARGE + 32];
@@ -288,12 +289,13 @@ static void a_client_that_does_not_read_runs_nothing_more(void) {
     open_server(false, NULL);
     struct memory_peer *slow = connect_peer(), *other = connect_peer();
     store_large(slow);
+    server->config.client_output_backlog_bytes = BACKLOG;
     memory_peer_open_window(slow, 0);
     for (int i = 0; i < 100; i++) say(slow, "GET large\r\n");
     settle();
     struct client *client = server->clients.head;
-    CHECK(client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES);
-    CHECK(client->output.unsent_bytes < LIMIT_OUTPUT_BACKLOG_BYTES + 2 * LARGE && !memory_peer_is_read(slow));
+    CHECK(client->output.unsent_bytes > BACKLOG);
+    CHECK(client->output.unsent_bytes < BACKLOG + 2 * LARGE && !memory_peer_is_read(slow));
     CHECK(answers(other, "PING\r\n", "+PONG\r\n"));
     memory_peer_open_window(slow, SIZE_MAX);
     settle();
@@ -320,12 +322,13 @@ static void a_slow_reader_that_is_to_be_closed_does_not_keep_the_loop_awake(void
         open_server(false, NULL);
         struct memory_peer *slow = connect_peer();
         store_large(slow);
+        server->config.client_output_backlog_bytes = BACKLOG;
         memory_peer_open_window(slow, 0);
         for (int get = 0; get < 5; get++) say(slow, "GET large\r\n");
         say(slow, endings[i]);
         settle();
         const struct client *client = server->clients.head;
-        CHECK(client->output.unsent_bytes > LIMIT_OUTPUT_BACKLOG_BYTES && client->pending_length > 0);
+        CHECK(client->output.unsent_bytes > BACKLOG && client->pending_length > 0);
         memory_peer_open_window(slow, 3 * LARGE);
         settle();
         CHECK(client->close_after_reply && client->pending_length == 0 && client->output.unsent_bytes > 0);
@@ -568,6 +571,7 @@ static void send_create_queue(struct memory_peer *peer) {
  * read from either, only has no more to ask. */
 static void a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go(void) {
     open_server(false, NULL);
+    server->config.client_output_backlog_bytes = BACKLOG;
     struct memory_peer *waiting = connect_peer(), *slow = connect_peer(), *other = connect_peer();
     send_create_queue(other);
     say(waiting, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
