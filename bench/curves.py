@@ -30,6 +30,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     }
 
 
+def _final_score(summary: dict[str, Any]) -> str:
+    if not summary["eval_episodes"]:  # interrupted, or the server was lost: no last games were played
+        return "–"
+    return f"{summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} ({summary['eval_episodes']} games)"
+
+
 def main(argv: Sequence[str]) -> int:
     """``replay-server bench curves RUN … [--plot FILE.png]``."""
     parser = argparse.ArgumentParser(prog="replay-server bench curves", description=__doc__)
@@ -46,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         print(
             f"| {name} | {summary['seed']} | {summary['ended_by']} | {summary['minutes']:.1f} | {summary['updates']} "
             f"| {summary['transitions']} | {means} "
-            f"| {summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} ({summary['eval_episodes']} games) |"
+            f"| {_final_score(summary)} |"
         )
     if arguments.plot:
         plot_curves({name: (run["transitions"], run["mean"]) for name, run in runs.items()}, str(arguments.plot))
