@@ -42,16 +42,26 @@ enum column_type {
     COLUMN_TYPES
 };
 
+/* COLUMN_ITEM: a value of each item. COLUMN_STEP: a value of each step, seen only through windows. COLUMN_WINDOW: what an
+ * item sees of a step column: `length` steps up to the step that lies `offset` after the item's own. */
+enum column_kind { COLUMN_ITEM, COLUMN_STEP, COLUMN_WINDOW };
+
 struct column {
     char name[TABLE_MAX_NAME + 1];
+    enum column_kind kind;
     enum column_type type;
     uint32_t dimensions;
     uint64_t shape[TABLE_MAX_DIMENSIONS];
-    size_t item_bytes; /* what a client sends and receives */
+    size_t item_bytes; /* of one item (a window's: all its steps together); COLUMN_STEP: of one step */
+    bool in_steps; /* steps have it: COLUMN_STEP, or COLUMN_ITEM that a window looks at (it is then in both) */
+    uint32_t source; /* COLUMN_WINDOW: the column looked at, with in_steps */
+    uint32_t length; /* COLUMN_WINDOW: steps; 0: a single one, without a dimension of its own */
+    int32_t offset; /* COLUMN_WINDOW: of its last step against the item's own */
 };
 
 enum sampler_kind { SAMPLER_PRIORITIZED, SAMPLER_UNIFORM, SAMPLER_FIFO };
 enum remover_kind { REMOVER_FIFO };
+enum step_codec { CODEC_NONE, CODEC_LZ4, CODEC_ZSTD };
 enum limiter_kind { LIMITER_MIN_SIZE, LIMITER_SAMPLE_TO_INSERT_RATIO, LIMITER_QUEUE };
 
 struct table_config {
@@ -69,6 +79,7 @@ struct table_config {
     uint32_t max_times_sampled; /* 0 = no limit */
     uint64_t max_bytes; /* 0 = no limit; bytes of live items */
     uint64_t seed; /* 0 = from the operating system */
+    enum step_codec codec; /* of step columns */
 };
 
 struct table;
@@ -134,9 +145,52 @@ void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left. */
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
               struct error *error);
-/* One column of n slots: item i at base + slots[i] * stride; in C order, item_bytes each. */
+/* A COLUMN_ITEM of n slots: item i at base + slots[i] * stride; in C order, item_bytes each. */
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride);
+/* Copies a column of n slots out, windows and compressed steps included. */
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
+
+/* ---- steps and windows ----
+ * A table whose signature has windows keeps steps beside items. A stream is one writer's sequence of steps, cut into
+ * episodes; steps are numbered from 0 on over all its episodes. A step stays while an item's windows need it or while it
+ * is among the last `history` of its stream. The window (length, offset) of an item at step t ends at step
+ * min(t + offset, last of the episode), and steps before the first of the episode are the first
+ * (gymnasium.wrappers.FrameStackObservation). An item can be made once the last step that its windows reach is there, or
+ * the episode has ended. */
+#define STEP_FIRST 1u /* begins an episode; the stream's open one, if any, ends before it */
+#define STEP_LAST 2u /* ends the episode */
+#define STREAM_MAX_HISTORY 65536u
+
+struct stream;
+struct step_reservation;
+
+bool table_has_windows(const struct table *table);
+struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
+void table_stream_free(struct table *table, struct stream *stream); /* steps that no item needs leave */
+uint64_t stream_steps(const struct stream *stream); /* how many were appended so far */
+
+/* Reserve, land, validate, commit, as for items; `column` is an index of the table's columns, with in_steps. */
+struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);
+void step_reservation_landing(struct step_reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
+                              const uint32_t **slots);
+void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps);
+/* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them; each is checked. */
+int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t column, const uint32_t *sizes,
+                                const uint8_t *blocks, size_t length, struct error *error);
+void step_reservation_release(struct step_reservation *reservation);
+/* Appends step i to streams[i]; flags (NULL: none) are of STEP_FIRST and STEP_LAST. On success the reservation is gone. */
+int table_append(struct table *table, struct step_reservation *reservation, struct stream *const *streams,
+                 const uint8_t *flags, struct error *error);
+/* Binds the items of a reservation to the steps that their windows see: item i at step steps[i] of streams[i]. Those steps
+ * stay until the reservation is released or its items have gone. Needed before table_commit in a table with windows. */
+int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
+                  const uint64_t *steps, struct error *error);
+/* Where step `index` (0 … max(length, 1) - 1) of a window lies: its bytes, or with compression its block and the block's
+ * size. NULL never. */
+const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,
+                                 size_t *size_bytes);
+/* A name for that step among the live ones: equal for equal steps of one table while they are pinned. */
+uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index);
 
 /* ---- update, delete ---- */
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
