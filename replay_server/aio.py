@@ -14,7 +14,7 @@ import numpy as np
 from . import commands
 from .batch import Batch, check_out, new_batch
 from .codec import Reading, encode_command
-from .commands import Command, SignatureChanged, greet
+from .commands import Command, ServedTable, greet
 from .connection import Address, ReadBuffer, set_options
 from .errors import ConnectionLost, ReplayError, SchemaError, error_of_own_request
 from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
@@ -192,7 +192,7 @@ class Client:
         self._idle: list[_Connection] = []
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ServedTable] = {}
         self._redis: redis.asyncio.Redis | None = None
 
     async def __aenter__(self) -> Client:
@@ -288,9 +288,17 @@ class Client:
         finally:
             self._running.discard(task)
 
-    async def _known(self, name: str) -> Table:
-        table = self._tables.get(name)
-        return await self.table(name) if table is None else table
+    async def _look_up(self, name: str) -> ServedTable:
+        """The table of that name as the server has it now."""
+        self._tables.pop(name, None)
+        served = await self._run(commands.spec(name))
+        self._tables[name] = served
+        return served
+
+    async def _known(self, name: str) -> ServedTable:
+        """The table as it was when last looked up; what follows from it is sent with its incarnation."""
+        served = self._tables.get(name)
+        return await self._look_up(name) if served is None else served
 
     # ---- tables ------------------------------------------------------------------------------------------------------
 
@@ -305,10 +313,7 @@ class Client:
 
     async def table(self, name: str) -> Table:
         """See `replay_server.Client.table`."""
-        self._tables.pop(name, None)
-        table = await self._run(commands.spec(name))
-        self._tables[name] = table
-        return table
+        return (await self._look_up(name)).table
 
     async def drop_table(self, name: str) -> None:
         """See `replay_server.Client.drop_table`."""
@@ -346,20 +351,22 @@ class Client:
         self, name: str, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None
     ) -> np.ndarray:
         """See `replay_server.Client.add`."""
-        table = await self._known(name)
+        served = await self._known(name)
         try:
-            return await self._add(table, data, priorities, timeout)
+            return await self._add(served, data, priorities, timeout)
         except SchemaError:
-            if (current := await self.table(name)).signature == table.signature:
+            if (current := await self._look_up(name)).incarnation == served.incarnation:
                 raise
         return await self._add(current, data, priorities, timeout)
 
-    async def _add(self, table: Table, data: Mapping[str, Any], priorities: Any, timeout: float | None) -> np.ndarray:
-        count, columns = check_columns(table, data)
+    async def _add(
+        self, served: ServedTable, data: Mapping[str, Any], priorities: Any, timeout: float | None
+    ) -> np.ndarray:
+        count, columns = check_columns(served.table, data)
         checked = None if priorities is None else check_priorities(priorities, count)
         if count == 0:
             return np.empty(0, np.uint64)
-        return await self._run(commands.add(table, count, columns, checked, timeout))
+        return await self._run(commands.add(served, count, columns, checked, timeout))
 
     async def sample(
         self,
@@ -372,16 +379,15 @@ class Client:
     ) -> Batch:
         """See `replay_server.Client.sample`."""
         for attempt in (0, 1):
-            table = await self._known(name)
+            served = await self._known(name)
             try:
                 if out is not None:
-                    check_out(out, table, batch_size, columns)
-                batch = new_batch(table, batch_size, columns) if out is None else out
+                    check_out(out, served.table, batch_size, columns)
+                batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                return await self._run(commands.sample(table, batch_size, beta, timeout, batch, columns))
-            except SchemaError as error:
-                changed = (await self.table(name)).signature != table.signature
-                if attempt or not (changed or isinstance(error, SignatureChanged)):
+                return await self._run(commands.sample(served, batch_size, beta, timeout, batch, columns))
+            except SchemaError:
+                if attempt or (await self._look_up(name)).incarnation == served.incarnation:
                     raise
         raise AssertionError("unreachable")
 
@@ -389,13 +395,13 @@ class Client:
         """See `replay_server.Client.get`."""
         checked = check_ids(ids)
         for attempt in (0, 1):
-            table = await self._known(name)
+            served = await self._known(name)
             try:
-                return await self._run(commands.get(table, checked, new_batch(table, len(checked))))
-            except SignatureChanged:
-                if attempt:
+                batch = new_batch(served.table, len(checked))
+                return await self._run(commands.get(served, checked, batch))
+            except SchemaError:
+                if attempt or (await self._look_up(name)).incarnation == served.incarnation:
                     raise
-                await self.table(name)
         raise AssertionError("unreachable")
 
     async def update_priorities(self, name: str, ids: Any, priorities: Any) -> tuple[int, int]:

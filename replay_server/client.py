@@ -12,7 +12,7 @@ import numpy as np
 
 from . import commands
 from .batch import Batch, check_out, new_batch
-from .commands import Command, SignatureChanged
+from .commands import Command, ServedTable
 from .connection import Address, Connection
 from .errors import ConnectionLost, SchemaError
 from .sampler import Sampler
@@ -56,7 +56,7 @@ class Client:
         self._all: set[Connection] = set()
         self._closed = threading.Event()
         self._process = os.getpid()
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ServedTable] = {}
         self._redis: redis.Redis | None = None
 
     def __enter__(self) -> Client:
@@ -160,9 +160,17 @@ class Client:
             finally:
                 self._release(connection)
 
-    def _known(self, name: str) -> Table:
-        table = self._tables.get(name)
-        return self.table(name) if table is None else table
+    def _look_up(self, name: str) -> ServedTable:
+        """The table of that name as the server has it now."""
+        self._tables.pop(name, None)
+        served = self._run(commands.spec(name))
+        self._tables[name] = served
+        return served
+
+    def _known(self, name: str) -> ServedTable:
+        """The table as it was when last looked up; what follows from it is sent with its incarnation."""
+        served = self._tables.get(name)
+        return self._look_up(name) if served is None else served
 
     # ---- tables ------------------------------------------------------------------------------------------------------
 
@@ -186,10 +194,7 @@ class Client:
         Raises:
             TableNotFound: there is none.
         """
-        self._tables.pop(name, None)
-        table = self._run(commands.spec(name))
-        self._tables[name] = table
-        return table
+        return self._look_up(name).table
 
     def drop_table(self, name: str) -> None:
         """Removes a table with all its items; whoever waits on it gets `TableNotFound`."""
@@ -250,21 +255,21 @@ class Client:
             LimitExceeded: they could never be admitted.
             ConnectionLost: whether they were stored is not known.
         """
-        table = self._known(name)
+        served = self._known(name)
         try:
-            return self._add(table, data, priorities, timeout)
+            return self._add(served, data, priorities, timeout)
         except SchemaError:
             # The table may have been made anew since its spec was read. Nothing was stored: trying again is safe.
-            if (current := self.table(name)).signature == table.signature:
+            if (current := self._look_up(name)).incarnation == served.incarnation:
                 raise
         return self._add(current, data, priorities, timeout)
 
-    def _add(self, table: Table, data: Mapping[str, Any], priorities: Any, timeout: float | None) -> np.ndarray:
-        count, columns = check_columns(table, data)
+    def _add(self, served: ServedTable, data: Mapping[str, Any], priorities: Any, timeout: float | None) -> np.ndarray:
+        count, columns = check_columns(served.table, data)
         checked = None if priorities is None else check_priorities(priorities, count)
         if count == 0:
             return np.empty(0, np.uint64)
-        return self._run(commands.add(table, count, columns, checked, timeout))
+        return self._run(commands.add(served, count, columns, checked, timeout))
 
     def sample(
         self,
@@ -290,16 +295,15 @@ class Client:
             SchemaError: `out` or `columns` do not fit the table.
         """
         for attempt in (0, 1):
-            table = self._known(name)
+            served = self._known(name)
             try:
                 if out is not None:
-                    check_out(out, table, batch_size, columns)
-                batch = new_batch(table, batch_size, columns) if out is None else out
+                    check_out(out, served.table, batch_size, columns)
+                batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                return self._run(commands.sample(table, batch_size, beta, timeout, batch, columns))
-            except SchemaError as error:
-                changed = self.table(name).signature != table.signature
-                if attempt or not (changed or isinstance(error, SignatureChanged)):
+                return self._run(commands.sample(served, batch_size, beta, timeout, batch, columns))
+            except SchemaError:
+                if attempt or self._look_up(name).incarnation == served.incarnation:
                     raise
         raise AssertionError("unreachable")
 
@@ -311,13 +315,13 @@ class Client:
         """
         checked = check_ids(ids)
         for attempt in (0, 1):
-            table = self._known(name)
+            served = self._known(name)
             try:
-                return self._run(commands.get(table, checked, new_batch(table, len(checked))))
-            except SignatureChanged:
-                if attempt:
+                batch = new_batch(served.table, len(checked))
+                return self._run(commands.get(served, checked, batch))
+            except SchemaError:
+                if attempt or self._look_up(name).incarnation == served.incarnation:
                     raise
-                self.table(name)
         raise AssertionError("unreachable")
 
     def update_priorities(self, name: str, ids: Any, priorities: Any) -> tuple[int, int]:
@@ -367,7 +371,13 @@ class Client:
             return source.sample(name, batch_size, beta, timeout, out, columns)
 
         return Sampler(
-            draw, lambda: source._known(name), source.close, batch_size, importance_sampling_exponent, prefetch, columns
+            draw,
+            lambda: source._known(name).table,
+            source.close,
+            batch_size,
+            importance_sampling_exponent,
+            prefetch,
+            columns,
         )
 
     # ---- weights -----------------------------------------------------------------------------------------------------

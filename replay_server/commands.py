@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgpack
 import numpy as np
 
 from .batch import Batch
@@ -35,8 +36,18 @@ from .table import Table, check_timeout, limiter_map
 T = TypeVar("T")
 
 
-class SignatureChanged(SchemaError):
-    """A reply does not fit the table's signature as this client knows it: the table was made anew."""
+@dataclass(frozen=True)
+class ServedTable:
+    """A table as a server has it.
+
+    Attributes:
+        table: what it is.
+        incarnation: the server's number for this table; one made anew under the same name has another. Sent with every
+            command whose bytes follow the signature, so that those of one table are never taken for another's.
+    """
+
+    table: Table
+    incarnation: int
 
 
 @dataclass(frozen=True)
@@ -113,8 +124,13 @@ def create(table: Table) -> Command[None]:
     )
 
 
-def spec(name: str) -> Command[Table]:
-    return _plain(f"spec of {name!r}", ("REPLAY.SPEC", name), lambda value: Table.unpack(value, name), True)
+def spec(name: str) -> Command[ServedTable]:
+    def convert(value: bytes) -> ServedTable:
+        fields = msgpack.unpackb(value)
+        incarnation = fields.pop("incarnation")
+        return ServedTable(Table.from_spec(fields, name), incarnation)
+
+    return _plain(f"spec of {name!r}", ("REPLAY.SPEC", name), convert, True)
 
 
 def tables() -> Command[list[str]]:
@@ -160,16 +176,18 @@ def info(name: str) -> Command[dict[str, Any]]:
 
 
 def add(
-    table: Table, count: int, columns: Sequence[np.ndarray], priorities: np.ndarray | None, timeout: float | None
+    served: ServedTable, count: int, columns: Sequence[np.ndarray], priorities: np.ndarray | None, timeout: float | None
 ) -> Command[np.ndarray]:
     """REPLAY.ADD of checked columns; the result is the ids, uint64 (count,)."""
     timeout = check_timeout(timeout)
+    table = served.table
     what = f"add of {count} to {table.name!r}"
     blobs: list[Argument] = []
     for name, column in zip(table.signature, columns, strict=True):
         blobs += (name, bytes_of(column))
     given: Argument = b"" if priorities is None else bytes_of(priorities)
-    head = ("REPLAY.ADD", table.name, count, given, *_block(timeout))
+    options = (*_block(timeout), "INCARNATION", served.incarnation)
+    head = ("REPLAY.ADD", table.name, count, given, *options)
 
     def read() -> Reading[Any]:
         line = yield None
@@ -197,25 +215,27 @@ def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]
         name = yield from bulk_after((yield None))
         column = out.data.get(bytes(name or b"").decode("utf-8", "replace"))
         fits = (yield from bulk_into((yield None), np.empty(0) if column is None else column)) and fits
-    return out if fits else SignatureChanged(f"{what}: the reply does not fit the table's signature")
+    return out if fits else ServerError(f"{what}: the reply does not fit the table's signature")
 
 
 def sample(
-    table: Table, count: int, beta: float, timeout: float | None, out: Batch, columns: Sequence[str] | None
+    served: ServedTable, count: int, beta: float, timeout: float | None, out: Batch, columns: Sequence[str] | None
 ) -> Command[Batch]:
     """REPLAY.SAMPLE into `out`, whose arrays fit."""
     timeout = check_timeout(timeout)
-    what = f"sample of {count} from {table.name!r}"
+    name = served.table.name
+    what = f"sample of {count} from {name!r}"
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
-    arguments = ("REPLAY.SAMPLE", table.name, int(count), "BETA", float(beta), *_block(timeout), *chosen)
+    options = ("BETA", float(beta), *_block(timeout), "INCARNATION", served.incarnation)
+    arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
     return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout)
 
 
-def get(table: Table, ids: np.ndarray, out: Batch) -> Command[Batch]:
-    what = f"get of {len(ids)} from {table.name!r}"
-    return Command(
-        what, ("REPLAY.GET", table.name, bytes_of(ids)), lambda: _batch_reading(what, 0, out), repeatable=True
-    )
+def get(served: ServedTable, ids: np.ndarray, out: Batch) -> Command[Batch]:
+    name = served.table.name
+    what = f"get of {len(ids)} from {name!r}"
+    arguments = ("REPLAY.GET", name, bytes_of(ids), "INCARNATION", served.incarnation)
+    return Command(what, arguments, lambda: _batch_reading(what, 0, out), repeatable=True)
 
 
 def update(name: str, ids: np.ndarray, priorities: np.ndarray) -> Command[tuple[int, int]]:

@@ -255,6 +255,7 @@ class Table:
             SchemaError: a key is missing or unknown, or a value is outside what its field allows.
         """
         fields = dict(spec)
+        fields.pop("incarnation", None)  # of the server's table that the spec came from
         if name is not None:
             fields["name"] = name
         known = set(cls.__dataclass_fields__)

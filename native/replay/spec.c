@@ -286,10 +286,13 @@ enum spec_key {
     KEY_MAX_TIMES_SAMPLED,
     KEY_MAX_BYTES,
     KEY_SEED,
-    SPEC_KEYS
+    SPEC_KEYS,
+    KEY_INCARNATION = SPEC_KEYS, /* REPLAY.SPEC adds it; it says nothing about a new table */
+    SPEC_KNOWN_KEYS
 };
-static const char *const spec_keys[SPEC_KEYS] = {"name",         "capacity",          "signature", "sampler", "remover",
-                                                 "rate_limiter", "max_times_sampled", "max_bytes", "seed"};
+static const char *const spec_keys[SPEC_KNOWN_KEYS] = {"name",    "capacity",     "signature",         "sampler",
+                                                       "remover", "rate_limiter", "max_times_sampled", "max_bytes",
+                                                       "seed",    "incarnation"};
 
 static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key) {
     struct msgpack_value value;
@@ -315,7 +318,8 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
         return 0;
     case KEY_MAX_BYTES: return spec_read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
     case KEY_SEED: return spec_read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
-    case SPEC_KEYS: break;
+    case KEY_INCARNATION: return spec_next_value(spec, &value);
+    case SPEC_KNOWN_KEYS: break;
     }
     return -1;
 }
@@ -327,7 +331,7 @@ static int read_settings(struct spec_reader *spec, struct table_config *config, 
     }
     for (uint32_t i = 0; i < pairs; i++) {
         int key = 0;
-        if (spec_read_key(spec, "table", spec_keys, SPEC_KEYS, seen, &key) ||
+        if (spec_read_key(spec, "table", spec_keys, SPEC_KNOWN_KEYS, seen, &key) ||
             read_setting(spec, config, (enum spec_key)key)) {
             return -1;
         }

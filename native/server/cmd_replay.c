@@ -1,9 +1,11 @@
 /* cmd_replay: REPLAY.*: tables of experience. The protocol is written down in docs/protocol.md. ADD, SAMPLE with GET,
  * and INFO have files of their own; here is the rest, and the table of them all. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/msgpack.h"
 #include "server/client.h"
 #include "server/cmd_replay.h"
 #include "server/command_table.h"
@@ -120,8 +122,17 @@ static void spec_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    reply_bulk(client, spec, length);
-    memory_free(spec);
+    struct msgpack_writer writer = {.data = spec, .length = length, .capacity = length};
+    assert(spec[0] >= 0x80 && spec[0] < 0x8f); /* a map short enough for its count to be in its first byte */
+    spec[0]++;
+    msgpack_write_string(&writer, "incarnation", strlen("incarnation"));
+    msgpack_write_unsigned(&writer, entry->incarnation);
+    if (writer.failed) {
+        reply_error(client, "ERR out of memory for the spec of table '%s'", table_config(entry->table)->name);
+    } else {
+        reply_bulk(client, writer.data, writer.length);
+    }
+    memory_free(writer.data);
 }
 
 static void list_command(struct client *client) {

@@ -42,7 +42,24 @@ static int copy_priorities(struct client *client, const struct resp_argument *ar
 
 /* ---- header -------------------------------------------------------------------------------------------------------- */
 
-/* table n priorities [BLOCK ms] COLUMNS k …: everything before the first column's name. `arguments` holds the first
+static int add_syntax_error(struct error *error) {
+    return error_set(error, ERROR_GENERIC,
+                     "syntax error; expected REPLAY.ADD table n priorities [BLOCK ms] [INCARNATION i] COLUMNS k name "
+                     "bytes …");
+}
+
+/* An option and its value. */
+static int add_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
+    if (argument_is(option, "block")) {
+        return replay_parse_block(option + 1, request, error);
+    }
+    if (argument_is(option, "incarnation")) {
+        return replay_check_incarnation(request->entry, option + 1, error);
+    }
+    return add_syntax_error(error);
+}
+
+/* table n priorities [BLOCK ms] [INCARNATION i] COLUMNS k …: everything before the first column's name. `arguments` holds the first
  * `available` of `count`; finding them all is the caller's business. Reserves the slots. */
 static int add_header(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
                       uint32_t available, uint32_t count, struct error *error) {
@@ -58,17 +75,15 @@ static int add_header(struct client *client, struct replay_request *request, con
         return -1;
     }
     uint32_t at = 4;
-    if (available > at + 1 && argument_is(&arguments[at], "block")) {
-        if (replay_parse_block(&arguments[at + 1], request, error)) {
+    for (; available > at + 1 && !argument_is(&arguments[at], "columns"); at += 2) {
+        if (add_option(request, &arguments[at], error)) {
             return -1;
         }
-        at += 2;
     }
     int64_t columns;
     if (available < at + 2 || !argument_is(&arguments[at], "columns") ||
         !argument_int64(&arguments[at + 1], &columns)) {
-        return error_set(error, ERROR_GENERIC,
-                         "syntax error; expected REPLAY.ADD table n priorities [BLOCK ms] COLUMNS k name bytes …");
+        return add_syntax_error(error);
     }
     uint32_t expected = table_config(entry->table)->columns;
     if (columns != expected) {

@@ -39,29 +39,39 @@ static void all_columns(struct replay_request *request) {
 
 /* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
 
+static const char sample_usage[] = "syntax error; expected [BETA b] [BLOCK ms] [INCARNATION i] [COLUMNS k name …]";
+
+/* An option of SAMPLE and its value. */
+static int sample_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
+    if (argument_is(option, "beta")) {
+        double beta;
+        if (!argument_double(option + 1, &beta) || !(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
+            return error_set(error, ERROR_GENERIC, "expected BETA from 0 to %g", TABLE_MAX_EXPONENT);
+        }
+        request->beta = beta;
+        return 0;
+    }
+    if (argument_is(option, "block")) {
+        return replay_parse_block(option + 1, request, error);
+    }
+    if (argument_is(option, "incarnation")) {
+        return replay_check_incarnation(request->entry, option + 1, error);
+    }
+    return error_set(error, ERROR_GENERIC, "%s", sample_usage);
+}
+
 /* Options of SAMPLE from argument 3 on. */
 static int sample_options(struct client *client, struct replay_request *request, struct error *error) {
     all_columns(request);
     for (uint32_t at = 3; at < client->argc; at += 2) {
-        const struct resp_argument *option = &client->argv[at];
-        if (argument_is(option, "columns")) {
+        if (argument_is(&client->argv[at], "columns")) {
             return parse_columns(client, at, request, error);
         }
         if (at + 1 == client->argc) {
-            return error_set(error, ERROR_GENERIC, "syntax error; expected [BETA b] [BLOCK ms] [COLUMNS k name …]");
+            return error_set(error, ERROR_GENERIC, "%s", sample_usage);
         }
-        if (argument_is(option, "beta")) {
-            double beta;
-            if (!argument_double(option + 1, &beta) || !(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
-                return error_set(error, ERROR_GENERIC, "expected BETA from 0 to %g", TABLE_MAX_EXPONENT);
-            }
-            request->beta = beta;
-        } else if (argument_is(option, "block")) {
-            if (replay_parse_block(option + 1, request, error)) {
-                return -1;
-            }
-        } else {
-            return error_set(error, ERROR_GENERIC, "syntax error; expected [BETA b] [BLOCK ms] [COLUMNS k name …]");
+        if (sample_option(request, &client->argv[at], error)) {
+            return -1;
         }
     }
     return 0;
@@ -136,6 +146,24 @@ void replay_sample_command(struct client *client) {
 
 /* ---- GET ----------------------------------------------------------------------------------------------------------- */
 
+/* Options of GET from argument 3 on. */
+static int get_options(struct client *client, struct replay_request *request, struct error *error) {
+    all_columns(request);
+    for (uint32_t at = 3; at < client->argc; at += 2) {
+        const struct resp_argument *option = &client->argv[at];
+        if (argument_is(option, "columns")) {
+            return parse_columns(client, at, request, error);
+        }
+        if (at + 1 == client->argc || !argument_is(option, "incarnation")) {
+            return error_set(error, ERROR_GENERIC, "syntax error; expected [INCARNATION i] [COLUMNS k name …]");
+        }
+        if (replay_check_incarnation(request->entry, option + 1, error)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 void replay_get_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_entry *entry = replay_entry_or_reply(client);
@@ -145,12 +173,7 @@ void replay_get_command(struct client *client) {
         return;
     }
     struct replay_request request = {.entry = entry};
-    all_columns(&request);
-    if (client->argc > 3 && !argument_is(&client->argv[3], "columns")) {
-        reply_syntax_error(client);
-        return;
-    }
-    if ((client->argc > 3 && parse_columns(client, 3, &request, &error)) ||
+    if (get_options(client, &request, &error) ||
         replay_batch_allowed(entry, client, n, request.columns, request.column_count, &error)) {
         reply_failure(client, &error);
         return;

@@ -42,6 +42,20 @@ int replay_parse_block(const struct resp_argument *argument, struct replay_reque
     return 0;
 }
 
+int replay_check_incarnation(const struct replay_entry *entry, const struct resp_argument *argument,
+                             struct error *error) {
+    int64_t value;
+    if (!argument_int64(argument, &value)) {
+        return error_set(error, ERROR_GENERIC, "expected INCARNATION with the integer that REPLAY.SPEC shows");
+    }
+    return (uint64_t)value == entry->incarnation
+               ? 0
+               : error_set(error, ERROR_BADSCHEMA,
+                           "table '%s' was made anew: expected INCARNATION %" PRIu64 ", got %" PRId64
+                           "; read REPLAY.SPEC again",
+                           table_config(entry->table)->name, entry->incarnation, value);
+}
+
 uint64_t replay_block_deadline(const struct replay_request *request) {
     return request->block_ms ? clock_monotonic_us() + (uint64_t)request->block_ms * 1000 : CLOCK_NEVER;
 }

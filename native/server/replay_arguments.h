@@ -15,6 +15,9 @@ struct replay_entry *replay_entry_or_reply(struct client *client);
 int replay_parse_count(const struct resp_argument *argument, uint32_t *n, struct error *error);
 /* The milliseconds of BLOCK. */
 int replay_parse_block(const struct resp_argument *argument, struct replay_request *request, struct error *error);
+/* The number of INCARNATION; ERROR_BADSCHEMA if the table has another. */
+int replay_check_incarnation(const struct replay_entry *entry, const struct resp_argument *argument,
+                             struct error *error);
 uint64_t replay_block_deadline(const struct replay_request *request);
 /* The ids of argv[2], aligned, with room for `spare_bytes` behind them. They are valid until the next use of the
  * registry's scratch. NULL after replying an error. */

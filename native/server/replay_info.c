@@ -90,6 +90,7 @@ void replay_info_command(struct client *client) {
         {"retired_slots", info.retired_slots},
         {"max_times_sampled", config->max_times_sampled},
         {"max_bytes", config->max_bytes},
+        {"incarnation", entry->incarnation},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
     reply_map(client, count + 8);

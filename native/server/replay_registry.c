@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "server/client.h"
 #include "server/server.h"
 
@@ -128,6 +129,11 @@ static int check_memory(const struct replay_registry *registry, const struct tab
                      config->name, table_full_bytes(config));
 }
 
+/* From 5·10^18 up to 9·10^18: an integer of RESP, and always of the same length, in decimal and in msgpack. */
+static uint64_t new_incarnation(void) {
+    return 5000000000000000000u + random_entropy() % 4000000000000000000u;
+}
+
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
     struct table_config *config = memory_alloc(sizeof *config);
@@ -162,6 +168,7 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
         return -1;
     }
     entry->registry = registry;
+    entry->incarnation = new_incarnation();
     struct replay_entry **link = &registry->entries;
     while (*link) {
         link = &(*link)->next;

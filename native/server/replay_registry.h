@@ -25,6 +25,7 @@ struct replay_entry {
     struct replay_registry *registry;
     struct replay_entry *next;
     struct table *table;
+    uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;
     struct wait_queue adders, samplers;

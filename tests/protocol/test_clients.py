@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import replay_server as rs
-from replay_server.codec import encode_command
+from replay_server.codec import encode_command, pack
 
 PASSWORD = "open sesame/%"
 FRAMES = {"obs": rs.Column("uint8", (4, 84, 84))}
@@ -177,7 +177,7 @@ def test_a_read_that_was_cut_off_is_repeated():
 
 
 def test_an_add_that_was_cut_off_is_not_repeated():
-    spec = small_table().pack()
+    spec = pack({**small_table().to_spec(), "incarnation": 1})
     with socket.create_server(("127.0.0.1", 0)) as listener:
         interrupted(listener, [b"$%d\r\n%s\r\n" % (len(spec), spec), b"", b"$8\r\n12345678\r\n"])
         with rs.Client(f"redis://127.0.0.1:{listener.getsockname()[1]}") as client:

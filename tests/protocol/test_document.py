@@ -9,6 +9,9 @@ import replay_server as rs
 EXAMPLE = re.compile(r"```resp\n> (.*)\n< (.*)\n```")
 
 
+INCARNATION = re.compile(rb"(?<=incarnation\r\n:)\d{19}|(?<=incarnation\xcf).{8}", re.DOTALL)
+
+
 def unescaped(text: str) -> bytes:
     return text.encode("latin-1").decode("unicode_escape").encode("latin-1")
 
@@ -24,7 +27,7 @@ def test_every_example_is_answered_as_shown(repository, open_raw):
             came = b""
             while len(came) < len(expected) and (chunk := raw.socket.recv(len(expected) - len(came))):
                 came += chunk
-            assert came == expected, request
+            assert INCARNATION.sub(b"", came) == INCARNATION.sub(b"", expected), request
 
 
 def test_every_command_of_ours_is_described(repository, raw):
