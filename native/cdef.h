@@ -35,7 +35,7 @@ void table_reset(struct table *table);
 void table_seed(struct table *table, uint64_t seed);
 
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
-int table_can_sample(const struct table *table, uint64_t n, struct error *error);
+int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
 
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);
 void reservation_fill(struct reservation *reservation, uint32_t column, const void *items);
@@ -43,8 +43,8 @@ void reservation_release(struct reservation *reservation);
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
                  struct error *error);
 
-int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, uint64_t *ids, double *probabilities,
-                 float *weights, struct error *error);
+int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
+                 double *probabilities, float *weights, struct error *error);
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
               struct error *error);

@@ -376,6 +376,7 @@ class Client:
         timeout: float | None = None,
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
+        replace: bool = True,
     ) -> Batch:
         """See `replay_server.Client.sample`."""
         for attempt in (0, 1):
@@ -385,7 +386,7 @@ class Client:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                return await self._run(commands.sample(served, batch_size, beta, timeout, batch, columns))
+                return await self._run(commands.sample(served, batch_size, beta, timeout, batch, columns, replace))
             except SchemaError:
                 if attempt or (await self._look_up(name)).incarnation == served.incarnation:
                     raise
@@ -422,6 +423,7 @@ class Client:
         prefetch: int = 2,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
+        replace: bool = True,
     ) -> AsyncIterator[AsyncIterator[Batch]]:
         """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task."""
         if prefetch < 1:
@@ -436,9 +438,8 @@ class Client:
             try:
                 while True:
                     await room.acquire()
-                    ready.put_nowait(
-                        await self.sample(name, batch_size, importance_sampling_exponent, timeout, None, columns)
-                    )
+                    beta = importance_sampling_exponent
+                    ready.put_nowait(await self.sample(name, batch_size, beta, timeout, None, columns, replace))
             except Exception as error:
                 ready.put_nowait(error)
 

@@ -83,9 +83,11 @@ class Buffer:
         """What the buffer was made with, changes by `configure` included."""
         return self._table
 
+    def _reason(self) -> str:
+        return ffi.string(self._error.message).decode("utf-8", "replace")
+
     def _refusal(self) -> ReplayError:
-        message = ffi.string(self._error.message).decode("utf-8", "replace")
-        return error_from_core(ffi.string(lib.error_code_name(self._error.code)).decode(), message)
+        return error_from_core(ffi.string(lib.error_code_name(self._error.code)).decode(), self._reason())
 
     def _check(self, status: int) -> None:
         if status != 0:
@@ -158,9 +160,10 @@ class Buffer:
         timeout: float | None = None,
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
+        replace: bool = True,
     ) -> Batch:
         """Draws a batch. See `replay_server.Client.sample`."""
-        return self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, None)
+        return self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, replace, None)
 
     def _sample(
         self,
@@ -169,6 +172,7 @@ class Buffer:
         timeout: float | None,
         out: Batch | None,
         columns: Sequence[str] | None,
+        replace: bool,
         cancelled: threading.Event | None,
     ) -> Batch:
         timeout = check_timeout(timeout)
@@ -181,19 +185,20 @@ class Buffer:
             self._waiting_sample += 1
             try:
                 what = f"sample of {batch_size} from {self._table.name!r}"
-                self._waited(what, timeout, lambda: self._sample_now(batch, float(beta)), cancelled)
+                self._waited(what, timeout, lambda: self._sample_now(batch, float(beta), replace), cancelled)
             finally:
                 self._waiting_sample -= 1
             self._notify()
         return batch
 
-    def _sample_now(self, batch: Batch, beta: float) -> None:
+    def _sample_now(self, batch: Batch, beta: float, replace: bool) -> None:
         count = len(batch)
         slots = self._scratch(count)
         status = lib.table_sample(
             self._core,
             count,
             beta,
+            bool(replace),
             slots,
             _pointer("uint64_t", batch.ids),
             _pointer("double", batch.probabilities),
@@ -262,6 +267,7 @@ class Buffer:
         prefetch: int = 2,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
+        replace: bool = True,
     ) -> Sampler:
         """An endless iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
         cancelled = threading.Event()
@@ -272,7 +278,7 @@ class Buffer:
                 self._changed.notify_all()
 
         def draw(beta: float, out: Batch) -> Batch:
-            return self._sample(batch_size, beta, timeout, out, columns, cancelled)
+            return self._sample(batch_size, beta, timeout, out, columns, replace, cancelled)
 
         beta = importance_sampling_exponent
         return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns)
@@ -304,9 +310,10 @@ class Buffer:
         with self._lock:
             lib.table_info(self._core, core)
             fields = {name: getattr(core, name) for name in _INFO_FIELDS}
-            for key, admits in (("reason", lib.table_can_sample), ("reason_add", lib.table_can_add)):
-                admitted = admits(self._core, 1, self._error) == 0
-                fields[key] = "" if admitted else ffi.string(self._error.message).decode("utf-8", "replace")
+            admitted = lib.table_can_sample(self._core, 1, True, self._error) == 0
+            fields["reason"] = "" if admitted else self._reason()
+            admitted = lib.table_can_add(self._core, 1, self._error) == 0
+            fields["reason_add"] = "" if admitted else self._reason()
             # An add or a sample that runs holds the lock, so whoever is counted here waits.
             fields["waiting_add"], fields["waiting_sample"] = self._waiting_add, self._waiting_sample
             fields["waiting"] = self._waiting_add + self._waiting_sample

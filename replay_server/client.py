@@ -279,20 +279,24 @@ class Client:
         timeout: float | None = None,
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
+        replace: bool = True,
     ) -> Batch:
         """Draws a batch, received straight into its arrays.
 
         Args:
             name: the table.
-            batch_size: items; drawn with replacement, except by a `Fifo` sampler.
+            batch_size: items.
             importance_sampling_exponent: β of the weights.
             timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
             out: a batch of the same size whose arrays are used again.
             columns: only these; None = all.
+            replace: whether an item may come more than once. Without, it waits until there are `batch_size` that may be
+                drawn; `probabilities` stay those of a draw with replacement. A `Fifo` sampler never repeats.
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.
             SchemaError: `out` or `columns` do not fit the table.
+            LimitExceeded: no wait could admit the batch.
         """
         for attempt in (0, 1):
             served = self._known(name)
@@ -301,7 +305,7 @@ class Client:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                return self._run(commands.sample(served, batch_size, beta, timeout, batch, columns))
+                return self._run(commands.sample(served, batch_size, beta, timeout, batch, columns, replace))
             except SchemaError:
                 if attempt or self._look_up(name).incarnation == served.incarnation:
                     raise
@@ -353,6 +357,7 @@ class Client:
         prefetch: int = 2,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
+        replace: bool = True,
     ) -> Sampler:
         """An endless iterator over batches that a background thread samples ahead on a connection of its own.
 
@@ -363,12 +368,13 @@ class Client:
             prefetch: batches sampled ahead.
             timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
             columns: only these; None = all.
+            replace: as in `sample`.
         """
         connect, sock, reconnect = self._timeouts
         source = Client(self.url, connect_timeout=connect, socket_timeout=sock, reconnect_timeout=reconnect)
 
         def draw(beta: float, out: Batch) -> Batch:
-            return source.sample(name, batch_size, beta, timeout, out, columns)
+            return source.sample(name, batch_size, beta, timeout, out, columns, replace)
 
         return Sampler(
             draw,

@@ -219,14 +219,21 @@ def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]
 
 
 def sample(
-    served: ServedTable, count: int, beta: float, timeout: float | None, out: Batch, columns: Sequence[str] | None
+    served: ServedTable,
+    count: int,
+    beta: float,
+    timeout: float | None,
+    out: Batch,
+    columns: Sequence[str] | None,
+    replace: bool = True,
 ) -> Command[Batch]:
     """REPLAY.SAMPLE into `out`, whose arrays fit."""
     timeout = check_timeout(timeout)
     name = served.table.name
     what = f"sample of {count} from {name!r}"
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
-    options = ("BETA", float(beta), *_block(timeout), "INCARNATION", served.incarnation)
+    once = () if replace else ("REPLACE", 0)
+    options = ("BETA", float(beta), *_block(timeout), *once, "INCARNATION", served.incarnation)
     arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
     return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout)
 

@@ -68,13 +68,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Prioritized:
-    """Sampler: item i is drawn with p_i^α / Σ p^α, stratified over the batch (Schaul et al. 2016); zero = never.
+    """Sampler: item i is drawn with p_i^α / Σ p^α; zero = never.
 
     Args:
         priority_exponent: α ≥ 0.
+        stratified: one draw from each of as many equal parts of Σ p^α as the batch has items (Schaul et al. 2016),
+            which spreads it; otherwise the draws are independent.
     """
 
     priority_exponent: float = 0.6
+    stratified: bool = True
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,8 @@ class Table:
         limiter_map(self.rate_limiter)
         if isinstance(self.sampler, Prioritized):
             _real(self.sampler.priority_exponent, "priority_exponent", 0)
+            if not isinstance(self.sampler.stratified, bool):
+                raise SchemaError(f"stratified must be True or False, got {self.sampler.stratified!r}")
 
     @property
     def item_bytes(self) -> int:

@@ -39,3 +39,17 @@ void selector_uniform_sample(const struct selector_uniform *uniform, struct rand
         slots[i] = uniform->slots[random_below(random, uniform->count)];
     }
 }
+
+void selector_uniform_sample_distinct(struct selector_uniform *uniform, struct storage *storage,
+                                      struct random_state *random, uint32_t n, uint32_t *slots) {
+    assert(n <= uniform->count);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t other = i + (uint32_t)random_below(random, uniform->count - i);
+        uint32_t drawn = uniform->slots[other];
+        uniform->slots[other] = uniform->slots[i];
+        uniform->slots[i] = drawn;
+        storage->slot[uniform->slots[other]].position = other;
+        storage->slot[drawn].position = i;
+        slots[i] = drawn;
+    }
+}

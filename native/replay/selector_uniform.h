@@ -17,5 +17,8 @@ void selector_uniform_remove(struct selector_uniform *uniform, struct storage *s
 /* n draws with replacement; count > 0. */
 void selector_uniform_sample(const struct selector_uniform *uniform, struct random_state *random, uint32_t n,
                              uint32_t *slots);
+/* n different ones; n <= count. O(n): the first steps of a Fisher-Yates shuffle of the array. */
+void selector_uniform_sample_distinct(struct selector_uniform *uniform, struct storage *storage,
+                                      struct random_state *random, uint32_t n, uint32_t *slots);
 
 #endif

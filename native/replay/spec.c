@@ -148,8 +148,8 @@ static int read_signature(struct spec_reader *spec, struct table_config *config)
 
 /* A selector: {"kind": …, …} or the kind alone as a string. */
 static int read_selector(struct spec_reader *spec, const char *what, const char *const *names, size_t count, int *kind,
-                         double *priority_exponent) {
-    static const char *const keys[] = {"kind", "priority_exponent"};
+                         struct table_config *sampler) {
+    static const char *const keys[] = {"kind", "priority_exponent", "stratified"};
     struct msgpack_value value;
     if (spec_next_value(spec, &value)) {
         return -1;
@@ -163,21 +163,30 @@ static int read_selector(struct spec_reader *spec, const char *what, const char 
     uint32_t seen = 0, pairs = value.count;
     for (uint32_t i = 0; i < pairs; i++) {
         int key = 0;
-        if (spec_read_key(spec, what, keys, priority_exponent ? 2 : 1, &seen, &key)) {
+        if (spec_read_key(spec, what, keys, sampler ? 3 : 1, &seen, &key)) {
             return -1;
         }
-        if (key == 0 ? spec_next_value(spec, &value) || spec_take_choice(spec, what, &value, names, count, kind)
-                     : spec_read_real(spec, "priority_exponent", 0, TABLE_MAX_EXPONENT, priority_exponent)) {
+        if (key == 1 ? spec_read_real(spec, keys[1], 0, TABLE_MAX_EXPONENT, &sampler->priority_exponent)
+                     : spec_next_value(spec, &value)) {
             return -1;
+        }
+        if (key == 0 && spec_take_choice(spec, what, &value, names, count, kind)) {
+            return -1;
+        }
+        if (key == 2) {
+            if (value.type != MSGPACK_BOOLEAN) {
+                return spec_refuse(spec, keys[2], "true or false", &value);
+            }
+            sampler->independent = !value.boolean;
         }
     }
     if (!(seen & 1)) {
         return spec_refuse(spec, what, "a kind", NULL);
     }
-    return seen & 2 && *kind != SAMPLER_PRIORITIZED
+    return seen & ~1u && *kind != SAMPLER_PRIORITIZED
                ? error_set(spec->error, ERROR_BADSCHEMA,
-                           "%s: expected priority_exponent only with kind prioritized, got it with kind %s", what,
-                           names[*kind])
+                           "%s: expected %s only with kind prioritized, got it with kind %s", what,
+                           keys[seen & 2 ? 1 : 2], names[*kind])
                : 0;
 }
 
@@ -303,7 +312,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_CAPACITY: return spec_read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
     case KEY_SIGNATURE: return read_signature(spec, config);
     case KEY_SAMPLER:
-        if (read_selector(spec, "sampler", sampler_names, 3, &kind, &config->priority_exponent)) {
+        if (read_selector(spec, "sampler", sampler_names, 3, &kind, config)) {
             return -1;
         }
         config->sampler = (enum sampler_kind)kind;
@@ -451,12 +460,14 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     write_text(&writer, spec_keys[KEY_SIGNATURE]);
     write_signature(&writer, config);
     write_text(&writer, spec_keys[KEY_SAMPLER]);
-    msgpack_write_map(&writer, config->sampler == SAMPLER_PRIORITIZED ? 2 : 1);
+    msgpack_write_map(&writer, config->sampler == SAMPLER_PRIORITIZED ? 3 : 1);
     write_text(&writer, "kind");
     write_text(&writer, sampler_names[config->sampler]);
     if (config->sampler == SAMPLER_PRIORITIZED) {
         write_text(&writer, "priority_exponent");
         msgpack_write_double(&writer, config->priority_exponent);
+        write_text(&writer, "stratified");
+        msgpack_write_boolean(&writer, !config->independent);
     }
     write_text(&writer, spec_keys[KEY_REMOVER]);
     msgpack_write_map(&writer, 1);

@@ -109,15 +109,41 @@ void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint3
     }
 }
 
-void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, uint32_t *leaves) {
+void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
+                     uint32_t *leaves) {
     double total = sum_tree_total(sum_tree);
     assert(total > 0);
     double targets[LANES];
     for (uint32_t i = 0; i < n; i += LANES) {
         uint32_t lanes = n - i < LANES ? n - i : LANES;
         for (uint32_t lane = 0; lane < lanes; lane++) {
-            targets[lane] = total * (((double)(i + lane) + random_unit(random)) / (double)n);
+            double unit = random_unit(random);
+            targets[lane] = total * (stratified ? ((double)(i + lane) + unit) / (double)n : unit);
         }
         sum_tree_find(sum_tree, targets, lanes, leaves + i);
     }
+}
+
+/* Takes drawn leaves out of the tree as it goes, in rounds. A round asks for at most twice what the one before it found, so
+ * that a few heavy leaves, drawn again and again, cost little. */
+void sum_tree_sample_distinct(struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
+                              uint32_t *leaves, double *weights) {
+    uint32_t found = 0, asked = n;
+    while (found < n) {
+        uint32_t before = found;
+        sum_tree_sample(sum_tree, random, asked, stratified, leaves + before);
+        for (uint32_t i = before; i < before + asked; i++) {
+            uint32_t leaf = leaves[i];
+            double weight = sum_tree_weight(sum_tree, leaf);
+            if (weight > 0) {
+                leaves[found] = leaf;
+                weights[found++] = weight;
+                sum_tree_write(sum_tree, leaf, 0);
+            }
+        }
+        sum_tree_repair(sum_tree);
+        uint32_t twice = 2 * (found - before);
+        asked = n - found < twice ? n - found : twice;
+    }
+    sum_tree_set(sum_tree, leaves, weights, n);
 }

@@ -71,6 +71,7 @@ struct table_config {
     struct column column[TABLE_MAX_COLUMNS];
     enum sampler_kind sampler;
     double priority_exponent; /* alpha */
+    bool independent; /* SAMPLER_PRIORITIZED: draws are not stratified */
     enum remover_kind remover;
     enum limiter_kind limiter;
     uint64_t min_size_to_sample;
@@ -116,7 +117,7 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
 /* Whether n items may be added / sampled now. Otherwise -1 with ERROR_TIMEOUT and the reason (a wait may help), or
  * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows). */
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
-int table_can_sample(const struct table *table, uint64_t n, struct error *error);
+int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
 
 /* Whether every priority is finite, >= 0 and small enough for the exponent; -1 with ERROR_BADPRIORITY. */
 int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error);
@@ -136,11 +137,12 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
                  struct error *error);
 
 /* ---- sample ---- */
-/* Draws n items (with replacement unless fifo) into caller's arrays of n. weights: (N P)^-beta over the batch's maximum;
+/* Draws n items into caller's arrays of n; without `replace` no item twice (fifo never does), and probabilities are those
+ * of a draw with replacement. weights: (N P)^-beta over the batch's maximum;
  * any of ids, probabilities, weights may be NULL. Pins every drawn slot once per occurrence: the caller must table_unpin.
  * Counts towards max_times_sampled and the rate limiter. */
-int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, uint64_t *ids, double *probabilities,
-                 float *weights, struct error *error);
+int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
+                 double *probabilities, float *weights, struct error *error);
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left. */
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,

@@ -7,7 +7,23 @@
 
 #include "base/memory.h"
 
-int table_can_sample(const struct table *table, uint64_t n, struct error *error) {
+/* A batch without replacement needs as many different items. */
+static int enough_distinct(const struct table *table, uint64_t n, struct error *error) {
+    if (n > table_effective_capacity(&table->config)) {
+        return error_set(error, ERROR_LIMIT,
+                         "a sample of %" PRIu64 " without replacement is more than a table of %" PRIu64
+                         " can hold; sample fewer at once, or with replacement",
+                         n, table_effective_capacity(&table->config));
+    }
+    if (n > table->drawable) {
+        return error_set(error, ERROR_TIMEOUT,
+                         "too few items: %" PRIu64 " may be drawn, a sample of %" PRIu64 " without replacement waits",
+                         table->drawable, n);
+    }
+    return 0;
+}
+
+int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error) {
     uint64_t size = table->storage.live;
     if (n < 1 || n > TABLE_MAX_BATCH) {
         return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
@@ -47,7 +63,7 @@ int table_can_sample(const struct table *table, uint64_t n, struct error *error)
                          table->drawable, table->drawable * max_times_sampled - table->drawable_times,
                          max_times_sampled, n);
     }
-    return 0;
+    return replace || fifo ? 0 : enough_distinct(table, n, error);
 }
 
 /* P of an item as drawn now. A fifo draw is certain. */
@@ -66,7 +82,9 @@ static double total_weight(const struct table *table) {
 
 static void draw(struct table *table, uint32_t n, uint32_t *slots) {
     switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED: sum_tree_sample(&table->weights, &table->random, n, slots); return;
+    case SAMPLER_PRIORITIZED:
+        sum_tree_sample(&table->weights, &table->random, n, !table->config.independent, slots);
+        return;
     case SAMPLER_UNIFORM: selector_uniform_sample(&table->uniform, &table->random, n, slots); return;
     case SAMPLER_FIFO: break;
     }
@@ -74,6 +92,19 @@ static void draw(struct table *table, uint32_t n, uint32_t *slots) {
     for (uint32_t i = 0; i < n; i++) {
         slots[i] = slot;
         slot = table->storage.slot[slot].newer;
+    }
+}
+
+/* As draw, no slot twice. `scratch` is for n doubles. */
+static void draw_distinct(struct table *table, uint32_t n, uint32_t *slots, double *scratch) {
+    switch (table->config.sampler) {
+    case SAMPLER_PRIORITIZED:
+        sum_tree_sample_distinct(&table->weights, &table->random, n, !table->config.independent, slots, scratch);
+        return;
+    case SAMPLER_UNIFORM:
+        selector_uniform_sample_distinct(&table->uniform, &table->storage, &table->random, n, slots);
+        return;
+    case SAMPLER_FIFO: draw(table, n, slots); return;
     }
 }
 
@@ -139,21 +170,27 @@ static void importance_weights(uint32_t n, double beta, const double *probabilit
     }
 }
 
-int table_sample(struct table *table, uint32_t n, double beta, uint32_t *slots, uint64_t *ids, double *probabilities,
-                 float *weights, struct error *error) {
+int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
+                 double *probabilities, float *weights, struct error *error) {
     if (!(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
         return error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g",
                          TABLE_MAX_EXPONENT, beta);
     }
-    if (table_can_sample(table, n, error)) {
+    if (table_can_sample(table, n, replace, error)) {
         return -1;
     }
-    bool weighted = weights && table->config.sampler == SAMPLER_PRIORITIZED;
+    bool prioritized = table->config.sampler == SAMPLER_PRIORITIZED;
+    bool weighted = weights && prioritized;
     double *own = NULL; /* an item that leaves in this draw has its probability nowhere else */
-    if (weighted && !probabilities && !(own = probabilities = memory_alloc(n * sizeof *own))) {
+    if ((weighted || (prioritized && !replace)) && !probabilities &&
+        !(own = probabilities = memory_alloc(n * sizeof *own))) {
         return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);
     }
-    draw(table, n, slots);
+    if (replace) {
+        draw(table, n, slots);
+    } else {
+        draw_distinct(table, n, slots, probabilities);
+    }
     if (table->config.max_times_sampled) {
         take_one_by_one(table, n, slots, ids, probabilities);
     } else {

@@ -39,7 +39,8 @@ static void all_columns(struct replay_request *request) {
 
 /* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
 
-static const char sample_usage[] = "syntax error; expected [BETA b] [BLOCK ms] [INCARNATION i] [COLUMNS k name …]";
+static const char sample_usage[] =
+    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [INCARNATION i] [COLUMNS k name …]";
 
 /* An option of SAMPLE and its value. */
 static int sample_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
@@ -54,6 +55,14 @@ static int sample_option(struct replay_request *request, const struct resp_argum
     if (argument_is(option, "block")) {
         return replay_parse_block(option + 1, request, error);
     }
+    if (argument_is(option, "replace")) {
+        int64_t replace;
+        if (!argument_int64(option + 1, &replace) || (replace != 0 && replace != 1)) {
+            return error_set(error, ERROR_GENERIC, "expected REPLACE 0 (no item twice in the batch) or 1");
+        }
+        request->replace = replace;
+        return 0;
+    }
     if (argument_is(option, "incarnation")) {
         return replay_check_incarnation(request->entry, option + 1, error);
     }
@@ -63,6 +72,7 @@ static int sample_option(struct replay_request *request, const struct resp_argum
 /* Options of SAMPLE from argument 3 on. */
 static int sample_options(struct client *client, struct replay_request *request, struct error *error) {
     all_columns(request);
+    request->replace = true;
     for (uint32_t at = 3; at < client->argc; at += 2) {
         if (argument_is(&client->argv[at], "columns")) {
             return parse_columns(client, at, request, error);
@@ -83,7 +93,7 @@ static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
-    if (replay_entry_missing(entry, &error) || table_can_sample(entry->table, request->n, &error)) {
+    if (replay_entry_missing(entry, &error) || table_can_sample(entry->table, request->n, request->replace, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) {
             return false;
         }
@@ -99,8 +109,8 @@ static bool sample_attempt(struct client *client) {
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, request->n);
         return true;
     }
-    if (table_sample(entry->table, request->n, request->beta, batch->slots, batch->ids, batch->probabilities,
-                     batch->weights, &error)) {
+    if (table_sample(entry->table, request->n, request->beta, request->replace, batch->slots, batch->ids,
+                     batch->probabilities, batch->weights, &error)) {
         reply_failure(client, &error);
         replay_batch_release(batch);
         return true;
@@ -116,7 +126,8 @@ static bool sample_attempt(struct client *client) {
 static void sample_expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
-    if (!replay_entry_missing(request->entry, &error) && !table_can_sample(request->entry->table, request->n, &error)) {
+    if (!replay_entry_missing(request->entry, &error) &&
+        !table_can_sample(request->entry->table, request->n, request->replace, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
                   table_config(request->entry->table)->name);
     }

@@ -13,7 +13,7 @@ static void waiting_reason(const struct replay_entry *entry, bool sampling, stru
     uint32_t n = head ? head->n : 1;
     error->message[0] = 0;
     if (sampling) {
-        table_can_sample(entry->table, n, error);
+        table_can_sample(entry->table, n, true, error);
     } else {
         table_can_add(entry->table, n, error);
     }
@@ -37,7 +37,8 @@ static void describe_sampler(const struct table_config *config, struct text *tex
     static const char *const names[] = {"prioritized", "uniform", "fifo"};
     text_append(text, "%s", names[config->sampler]);
     if (config->sampler == SAMPLER_PRIORITIZED) {
-        text_append(text, "(priority_exponent=%g)", config->priority_exponent);
+        text_append(text, "(priority_exponent=%g%s)", config->priority_exponent,
+                    config->independent ? ",stratified=false" : "");
     }
 }
 

@@ -46,6 +46,7 @@ struct replay_request {
     uint32_t first_column;       /* ADD: argument index of the first column's name */
     uint64_t landed;             /* ADD: bit i set: column i is in place */
     double beta;
+    bool replace;                /* SAMPLE: with replacement */
     uint32_t column_count;       /* SAMPLE: columns asked for, in order */
     uint8_t columns[TABLE_MAX_COLUMNS];
 };

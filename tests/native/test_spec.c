@@ -157,6 +157,8 @@ static void what_is_wrong_is_named(void) {
     refused("{" X ", 'sampler': {'kind': 'uniform', 'priority_exponent': 1}}", "only with kind prioritized");
     refused("{" X ", 'sampler': {'priority_exponent': 1}}", "expected a kind");
     refused("{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': -1}}", "expected a number");
+    refused("{" X ", 'sampler': {'kind': 'prioritized', 'stratified': 1}}", "true or false");
+    refused("{" X ", 'sampler': {'kind': 'uniform', 'stratified': true}}", "expected stratified only with kind prior");
     refused("{" X ", 'remover': 'lifo'}", "one of: fifo");
     refused("{" X ", 'remover': {'kind': 'fifo', 'priority_exponent': 1}}", "unknown key");
     refused("{" X ", 'rate_limiter': {'kind': 'min_size'}}", "min_size_to_sample");

@@ -100,7 +100,7 @@ static void zero_weights_are_never_drawn(void) {
         CHECK(isfinite(total) && (positive == 0) == (total == 0));
         uint32_t leaves[512];
         for (int i = 0; positive && i < 20; i++) {
-            sum_tree_sample(&tree, &randomness, 512, leaves);
+            sum_tree_sample(&tree, &randomness, 512, true, leaves);
             for (int j = 0; j < 512; j++) {
                 CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
             }
@@ -137,10 +137,84 @@ static void stratified_draws_take_one_from_each_part(void) {
         set_one(&tree, i, 1);
     }
     uint32_t leaves[256];
-    sum_tree_sample(&tree, &randomness, 256, leaves);
+    sum_tree_sample(&tree, &randomness, 256, true, leaves);
     for (uint32_t i = 0; i < 256; i++) {
         CHECK(leaves[i] / 4 == i);
     }
+    sum_tree_free(&tree);
+}
+
+/* Leaves far apart in weight, drawn until hardly any are left: each once, never a zero, and the tree as it was. */
+static void distinct_draws_repeat_nothing_and_leave_the_tree_alone(void) {
+    for (int round = 0; round < 40; round++) {
+        struct sum_tree tree;
+        const uint32_t count = 1000;
+        CHECK(sum_tree_init(&tree, count) == 0);
+        double before[1000], weights[1000];
+        uint32_t positive = 0, leaves[1000];
+        uint8_t seen[1000] = {0};
+        for (uint32_t i = 0; i < count; i++) {
+            double spread = round % 2 ? 600 * random_unit(&randomness) - 320 : 2 * random_unit(&randomness);
+            before[i] = random_below(&randomness, 5) ? pow(10, spread) : 0;
+            positive += before[i] > 0;
+            sum_tree_write(&tree, i, before[i]);
+        }
+        sum_tree_repair(&tree);
+        double total = sum_tree_total(&tree);
+        uint32_t n = round % 4 < 2 ? positive : 1 + (uint32_t)random_below(&randomness, positive);
+        sum_tree_sample_distinct(&tree, &randomness, n, round % 3 == 0, leaves, weights);
+        for (uint32_t i = 0; i < n; i++) {
+            CHECK(leaves[i] < count && !seen[leaves[i]]++ && before[leaves[i]] > 0);
+            CHECK(weights[i] == before[leaves[i]]);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            CHECK(sum_tree_weight(&tree, i) == before[i]);
+        }
+        CHECK(sum_tree_total(&tree) == total);
+        check_parents(&tree.tree);
+        sum_tree_free(&tree);
+    }
+}
+
+/* Independent draws without replacement are successive sampling: P(i then j) = p_i p_j / (1 - p_i). */
+static void distinct_draws_follow_successive_sampling(void) {
+    struct sum_tree tree;
+    const double p[4] = {0.6, 0.25, 0.1, 0.05};
+    const int rounds = 200000;
+    uint32_t seen[4][4] = {{0}}, leaves[2];
+    double weights[2], statistic = 0;
+    CHECK(sum_tree_init(&tree, 4) == 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        set_one(&tree, i, p[i]);
+    }
+    for (int i = 0; i < rounds; i++) {
+        sum_tree_sample_distinct(&tree, &randomness, 2, false, leaves, weights);
+        seen[leaves[0]][leaves[1]]++;
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK(seen[i][i] == 0);
+        for (int j = 0; j < 4; j++) {
+            double expected = rounds * p[i] * p[j] / (1 - p[i]);
+            statistic += i == j ? 0 : (seen[i][j] - expected) * (seen[i][j] - expected) / expected;
+        }
+    }
+    CHECK(statistic < 50.0); /* chi-square with 11 degrees of freedom: above with probability 6e-7 */
+    sum_tree_free(&tree);
+}
+
+static void independent_draws_are_not_stratified(void) {
+    struct sum_tree tree;
+    CHECK(sum_tree_init(&tree, 1024) == 0);
+    for (uint32_t i = 0; i < 1024; i++) {
+        set_one(&tree, i, 1);
+    }
+    uint32_t leaves[1024], missed = 1024;
+    uint8_t seen[1024] = {0};
+    sum_tree_sample(&tree, &randomness, 1024, false, leaves);
+    for (uint32_t i = 0; i < 1024; i++) {
+        missed -= !seen[leaves[i]]++;
+    }
+    CHECK(missed > 310 && missed < 445); /* 1024 / e = 377 with a deviation of 10; stratified draws miss about 170 */
     sum_tree_free(&tree);
 }
 
@@ -293,6 +367,9 @@ int main(void) {
     RUN(zero_weights_are_never_drawn);
     RUN(twelve_orders_of_magnitude_keep_their_shares);
     RUN(stratified_draws_take_one_from_each_part);
+    RUN(distinct_draws_repeat_nothing_and_leave_the_tree_alone);
+    RUN(distinct_draws_follow_successive_sampling);
+    RUN(independent_draws_are_not_stratified);
     RUN(repair_equals_recomputation_after_a_million_updates);
     RUN(maximum_follows_rises_and_falls);
     RUN(distribution_at_a_thousand_items);

@@ -127,7 +127,7 @@ static void model_sample(struct model *model, struct table *table, struct random
         left += weight > 0 ? model->max_times_sampled ? model->max_times_sampled - model->items[i].times : 1000 : 0;
     }
     bool possible = left >= n && (sampler != SAMPLER_FIFO || model->size >= n);
-    CHECK((table_sample(table, n, 0.7, slots, ids, p, w, &error) == 0) == possible);
+    CHECK((table_sample(table, n, 0.7, true, slots, ids, p, w, &error) == 0) == possible);
     if (!possible) {
         CHECK(error.code == ERROR_TIMEOUT && error.message[0]);
         return;

@@ -26,6 +26,24 @@ def test_what_is_added_is_what_is_sampled(client, table, items):
     np.testing.assert_allclose(batch.weights, (batch.probabilities.min() / batch.probabilities) ** 0.5, rtol=1e-6)
 
 
+def test_a_sample_without_replacement_repeats_nothing(client, table, items):
+    client.add(table, items(*range(50)), priorities=np.geomspace(1e-6, 1e6, 50))
+    for _ in range(5):
+        assert sorted(client.sample(table, 50, replace=False).data["k"]) == list(range(50))
+    with pytest.raises(rs.Timeout, match="50 may be drawn, a sample of 51 without replacement waits"):
+        client.sample(table, 51, timeout=0, replace=False)
+    with client.sampler(table, 40, replace=False) as batches:
+        assert len(set(next(batches).ids)) == 40
+
+
+def test_independent_draws_are_a_setting_of_the_table(client, make_table, items):
+    name = make_table(sampler=rs.Prioritized(1.0, stratified=False))
+    assert client.table(name).sampler == rs.Prioritized(1.0, stratified=False)
+    client.add(name, items(*range(50)))
+    repeats = [np.bincount(client.sample(name, 50).data["k"]).max() for _ in range(20)]
+    assert max(repeats) > 3  # of stratified draws of equal items none comes more than twice
+
+
 def test_the_arrays_belong_to_the_caller(client, table, items):
     client.add(table, items(1, 2, 3))
     batch = client.sample(table, 8)

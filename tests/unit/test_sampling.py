@@ -83,6 +83,58 @@ def test_a_batch_is_stratified():
     assert np.bincount(batch.data["i"], minlength=1000).max() <= 2
 
 
+def test_independent_draws_are_spread_as_independent_draws_are():
+    table = rs.Table("t", 1000, {"i": rs.Column("int64")}, sampler=rs.Prioritized(1.0, stratified=False), seed=19)
+    buffer = rs.Buffer(table)
+    buffer.add({"i": np.arange(1000)}, np.ones(1000))
+    counts = drawn(buffer, 1000, 400, 1000)
+    statistic = chi_square(counts, np.full(1000, 400.0))
+    # Stratified draws of equal items would give a small fraction of the degrees of freedom.
+    assert 800 < statistic < chi_square_limit(999)
+
+
+@pytest.mark.parametrize(
+    "sampler", [rs.Prioritized(0.6), rs.Prioritized(0.6, stratified=False), rs.Uniform(), rs.Fifo()], ids=repr
+)
+def test_a_batch_without_replacement_repeats_nothing(sampler):
+    buffer = rs.Buffer(rs.Table("t", 1000, {"i": rs.Column("int64")}, sampler=sampler, seed=18))
+    priorities = np.random.default_rng(5).pareto(0.3, 1000) + 1e-3
+    buffer.add({"i": np.arange(1000)}, priorities)
+    for batch_size in (1, 2, 500, 999, 1000):
+        batch = buffer.sample(batch_size, replace=False)
+        assert len(np.unique(batch.data["i"])) == batch_size
+        if isinstance(sampler, rs.Prioritized):
+            expected = (priorities**0.6 / (priorities**0.6).sum())[batch.data["i"]]
+            np.testing.assert_allclose(batch.probabilities, expected, rtol=1e-9)
+            weights = (1000 * expected) ** -0.4
+            np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-6)
+    assert buffer.info()["size"] == 1000
+    assert buffer.info()["pinned_slots"] == 0
+
+
+def test_a_batch_without_replacement_waits_for_enough_items():
+    buffer = rs.Buffer(rs.Table("t", 8, {"i": rs.Column("int64")}))
+    buffer.add({"i": np.arange(4)}, np.array([1.0, 0.0, 1.0, 1.0]))
+    with pytest.raises(rs.Timeout, match="3 may be drawn, a sample of 4 without replacement waits"):
+        buffer.sample(4, timeout=0, replace=False)
+    with pytest.raises(rs.LimitExceeded, match="without replacement is more than a table of 8"):
+        buffer.sample(9, timeout=0, replace=False)
+    assert len(buffer.sample(9, timeout=0)) == 9
+    assert sorted(buffer.sample(3, timeout=0, replace=False).data["i"]) == [0, 2, 3]
+
+
+def test_uniform_draws_without_replacement_are_even():
+    buffer = rs.Buffer(rs.Table("t", 100, {"i": rs.Column("int64")}, sampler=rs.Uniform(), seed=20))
+    ids = buffer.add({"i": np.arange(100)})
+    counts = np.zeros(100)
+    for _ in range(2000):
+        counts += np.bincount(buffer.sample(10, replace=False).data["i"], minlength=100)
+    # Without replacement the counts vary a tenth less than a multinomial's: the bound is conservative.
+    assert chi_square(counts, np.full(100, 200.0)) < chi_square_limit(99)
+    assert buffer.delete(ids[::2]) == 50
+    assert set(buffer.sample(50, replace=False).data["i"]) == set(range(1, 100, 2))
+
+
 def test_items_of_zero_priority_are_never_drawn():
     generator = np.random.default_rng(3)
     priorities = np.where(generator.random(10_000) < 0.5, 0.0, generator.random(10_000) * 1e-3)
