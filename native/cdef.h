@@ -21,6 +21,7 @@ struct table_info {
     uint64_t size, capacity, bytes;
     uint64_t added, sampled, removed, stale_updates, updates_applied;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
+    uint64_t steps, step_bytes, streams;
     double max_priority;
     double total_priority;
 };

@@ -6,145 +6,14 @@
 
 #include "base/memory.h"
 #include "replay/spec_reader.h"
+#include "replay/spec_signature.h"
 #include "replay/table_state.h"
 
-static const struct {
-    const char *name;
-    size_t bytes;
-} column_types[COLUMN_TYPES] = {
-    [COLUMN_BOOL] = {"bool", 1},       [COLUMN_INT8] = {"int8", 1},       [COLUMN_INT16] = {"int16", 2},
-    [COLUMN_INT32] = {"int32", 4},     [COLUMN_INT64] = {"int64", 8},     [COLUMN_UINT8] = {"uint8", 1},
-    [COLUMN_UINT16] = {"uint16", 2},   [COLUMN_UINT32] = {"uint32", 4},   [COLUMN_UINT64] = {"uint64", 8},
-    [COLUMN_FLOAT16] = {"float16", 2}, [COLUMN_FLOAT32] = {"float32", 4}, [COLUMN_FLOAT64] = {"float64", 8},
-};
 static const char *const sampler_names[] = {"prioritized", "uniform", "fifo"};
 static const char *const remover_names[] = {"fifo"};
 static const char *const limiter_names[] = {"min_size", "sample_to_insert_ratio", "queue"};
 
-const char *column_type_name(enum column_type type) {
-    return column_types[type].name;
-}
-
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
-
-static int take_type(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
-                     struct column *column) {
-    for (int i = 0; i < COLUMN_TYPES; i++) {
-        if (msgpack_string_is(value, column_types[i].name)) {
-            column->type = (enum column_type)i;
-            return 0;
-        }
-    }
-    return spec_refuse(spec, what, "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64",
-                       value);
-}
-
-static int take_shape(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
-                      struct column *column) {
-    if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS) {
-        return spec_refuse(spec, what, "a shape of at most 8 dimensions", value);
-    }
-    column->dimensions = value->count;
-    for (uint32_t i = 0; i < column->dimensions; i++) {
-        if (spec_read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int read_column_map(struct spec_reader *spec, const char *what, uint32_t pairs, struct column *column) {
-    static const char *const keys[] = {"dtype", "shape", "step_only"};
-    uint32_t seen = 0;
-    int key = 0;
-    for (uint32_t i = 0; i < pairs; i++) {
-        struct msgpack_value value;
-        if (spec_read_key(spec, what, keys, 3, &seen, &key) || spec_next_value(spec, &value)) {
-            return -1;
-        }
-        if ((key == 0 && take_type(spec, what, &value, column)) ||
-            (key == 1 && take_shape(spec, what, &value, column))) {
-            return -1;
-        }
-        if (key == 2 && (value.type != MSGPACK_BOOLEAN || value.boolean)) {
-            return spec_refuse(spec, what,
-                               "step_only to be false (steps and windows are not available in this version)", &value);
-        }
-    }
-    return seen & 1 ? 0 : spec_refuse(spec, what, "a dtype", NULL);
-}
-
-static int refuse_size(struct spec_reader *spec, const char *what, const struct column *column) {
-    char shape[TABLE_MAX_DIMENSIONS * 24] = "";
-    for (uint32_t i = 0, at = 0; i < column->dimensions; i++) {
-        at += (uint32_t)snprintf(shape + at, sizeof shape - at, "%s%" PRIu64, i ? "," : "", column->shape[i]);
-    }
-    return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item, got %s [%s]", what,
-                     TABLE_MAX_ITEM_BYTES, column_type_name(column->type), shape);
-}
-
-/* {"dtype": …, "shape": […]} or [dtype, shape]. */
-static int read_column(struct spec_reader *spec, struct column *column) {
-    char what[TABLE_MAX_NAME + 16];
-    snprintf(what, sizeof what, "column '%s'", column->name);
-    struct msgpack_value value, type, shape;
-    if (spec_next_value(spec, &value)) {
-        return -1;
-    }
-    if (value.type == MSGPACK_MAP) {
-        if (read_column_map(spec, what, value.count, column)) {
-            return -1;
-        }
-    } else if (value.type == MSGPACK_ARRAY && value.count == 2) {
-        if (spec_next_value(spec, &type) || take_type(spec, what, &type, column) || spec_next_value(spec, &shape) ||
-            take_shape(spec, what, &shape, column)) {
-            return -1;
-        }
-    } else {
-        return spec_refuse(spec, what, "a map of dtype and shape, or [dtype, shape]", &value);
-    }
-    column->item_bytes = column_types[column->type].bytes;
-    for (uint32_t i = 0; i < column->dimensions; i++) {
-        if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) {
-            return refuse_size(spec, what, column);
-        }
-        column->item_bytes *= column->shape[i];
-    }
-    return 0;
-}
-
-static int read_signature(struct spec_reader *spec, struct table_config *config) {
-    uint32_t pairs = 0;
-    if (spec_read_map(spec, "signature", &pairs)) {
-        return -1;
-    }
-    if (pairs < 1 || pairs > TABLE_MAX_COLUMNS) {
-        return error_set(spec->error, ERROR_BADSCHEMA, "signature: expected 1 to %d columns, got %" PRIu32,
-                         TABLE_MAX_COLUMNS, pairs);
-    }
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < pairs; i++) {
-        struct column *column = &config->column[i];
-        struct msgpack_value name;
-        if (spec_next_value(spec, &name) || spec_take_name(spec, "signature", &name, column->name)) {
-            return -1;
-        }
-        for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(config->column[j].name, column->name) == 0) {
-                return error_set(spec->error, ERROR_BADSCHEMA, "signature: column '%s' is given twice", column->name);
-            }
-        }
-        if (read_column(spec, column)) {
-            return -1;
-        }
-        total += column->item_bytes;
-    }
-    config->columns = pairs;
-    return total <= TABLE_MAX_ITEM_BYTES
-               ? 0
-               : error_set(spec->error, ERROR_BADSCHEMA, "signature: expected at most %llu bytes an item, got %" PRIu64,
-                           TABLE_MAX_ITEM_BYTES, total);
-}
 
 /* A selector: {"kind": …, …} or the kind alone as a string. */
 static int read_selector(struct spec_reader *spec, const char *what, const char *const *names, size_t count, int *kind,
@@ -272,6 +141,14 @@ static int check_config(struct table_config *config, struct error *error) {
         return error_set(error, ERROR_BADSCHEMA, "max_bytes: expected room for at least one item, got %" PRIu64,
                          config->max_bytes);
     }
+    struct window_map map;
+    window_map_plan(&map, config);
+    uint64_t one_item = (uint64_t)(map.steps < map.span ? map.steps : map.span) * step_store_step_bytes(config);
+    if (config->max_bytes && config->max_bytes < one_item) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "max_bytes: expected room for the steps that one item sees, %" PRIu64 " bytes, got %" PRIu64,
+                         one_item, config->max_bytes);
+    }
     uint64_t needed = config->limiter == LIMITER_QUEUE ? config->queue_size : config->min_size_to_sample;
     if (needed > capacity) {
         return error_set(error, ERROR_BADSCHEMA,
@@ -310,7 +187,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     switch (key) {
     case KEY_NAME: return spec_next_value(spec, &value) || spec_take_name(spec, "name", &value, config->name) ? -1 : 0;
     case KEY_CAPACITY: return spec_read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
-    case KEY_SIGNATURE: return read_signature(spec, config);
+    case KEY_SIGNATURE: return spec_read_signature(spec, config);
     case KEY_SAMPLER:
         if (read_selector(spec, "sampler", sampler_names, 3, &kind, config)) {
             return -1;
@@ -414,22 +291,6 @@ static void write_text(struct msgpack_writer *writer, const char *text) {
     msgpack_write_string(writer, text, strlen(text));
 }
 
-static void write_signature(struct msgpack_writer *writer, const struct table_config *config) {
-    msgpack_write_map(writer, config->columns);
-    for (uint32_t i = 0; i < config->columns; i++) {
-        const struct column *column = &config->column[i];
-        write_text(writer, column->name);
-        msgpack_write_map(writer, 2);
-        write_text(writer, "dtype");
-        write_text(writer, column_type_name(column->type));
-        write_text(writer, "shape");
-        msgpack_write_array(writer, column->dimensions);
-        for (uint32_t j = 0; j < column->dimensions; j++) {
-            msgpack_write_unsigned(writer, column->shape[j]);
-        }
-    }
-}
-
 static void write_limiter(struct msgpack_writer *writer, const struct table_config *config) {
     static const uint32_t pairs[] = {2, 4, 2};
     msgpack_write_map(writer, pairs[config->limiter]);
@@ -458,7 +319,7 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     write_text(&writer, spec_keys[KEY_CAPACITY]);
     msgpack_write_unsigned(&writer, config->capacity);
     write_text(&writer, spec_keys[KEY_SIGNATURE]);
-    write_signature(&writer, config);
+    spec_write_signature(&writer, config);
     write_text(&writer, spec_keys[KEY_SAMPLER]);
     msgpack_write_map(&writer, config->sampler == SAMPLER_PRIORITIZED ? 3 : 1);
     write_text(&writer, "kind");

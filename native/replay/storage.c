@@ -18,9 +18,10 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
     storage->slots = slots;
     unsigned long long total = 0;
     for (uint32_t i = 0; i < config->columns; i++) {
-        storage->stride[i] = column_stride(config->column[i].item_bytes);
-        storage->column_item_bytes[i] = config->column[i].item_bytes;
-        storage->item_bytes += config->column[i].item_bytes;
+        size_t item_bytes = config->column[i].kind == COLUMN_ITEM ? config->column[i].item_bytes : 0;
+        storage->stride[i] = column_stride(item_bytes);
+        storage->column_item_bytes[i] = item_bytes;
+        storage->item_bytes += item_bytes;
         if (storage->stride[i] > STORAGE_MAX_MAPPED_BYTES / slots) {
             total = STORAGE_MAX_MAPPED_BYTES + 1;
             break;
@@ -35,8 +36,8 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
     }
     for (uint32_t i = 0; i < config->columns; i++) {
         storage->map_bytes[i] = storage->stride[i] * slots;
-        storage->base[i] = memory_map(storage->map_bytes[i]);
-        if (!storage->base[i]) {
+        storage->base[i] = storage->map_bytes[i] ? memory_map(storage->map_bytes[i]) : NULL;
+        if (storage->map_bytes[i] && !storage->base[i]) {
             storage_free(storage);
             return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for table '%s'",
                              total, config->name);
@@ -102,27 +103,31 @@ void storage_enter(struct storage *storage, uint32_t slot) {
     entry->times_sampled = 0;
 }
 
-void storage_leave(struct storage *storage, uint32_t slot) {
+bool storage_leave(struct storage *storage, uint32_t slot) {
     assert(storage->slot[slot].state == SLOT_LIVE);
     storage->live--;
     if (storage->slot[slot].pins) {
         storage->slot[slot].state = SLOT_ZOMBIE;
         storage->zombies++;
-    } else {
-        give_back(storage, slot);
+        return false;
     }
+    give_back(storage, slot);
+    return true;
 }
 
-void storage_unpin(struct storage *storage, uint32_t slot) {
+bool storage_unpin(struct storage *storage, uint32_t slot) {
     struct slot *entry = &storage->slot[slot];
     assert(slot < storage->slots && entry->pins > 0);
-    if (--entry->pins == 0) {
-        storage->pinned--;
-        if (entry->state == SLOT_ZOMBIE) {
-            storage->zombies--;
-            give_back(storage, slot);
-        }
+    if (--entry->pins > 0) {
+        return false;
     }
+    storage->pinned--;
+    if (entry->state != SLOT_ZOMBIE) {
+        return false;
+    }
+    storage->zombies--;
+    give_back(storage, slot);
+    return true;
 }
 
 void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, const void *items) {

@@ -33,11 +33,11 @@ struct slot {
 struct storage {
     uint32_t slots;
     uint32_t columns;
-    uint8_t *base[TABLE_MAX_COLUMNS];
+    uint8_t *base[TABLE_MAX_COLUMNS]; /* NULL for columns that are not of items */
     size_t stride[TABLE_MAX_COLUMNS];
     size_t column_item_bytes[TABLE_MAX_COLUMNS];
     size_t map_bytes[TABLE_MAX_COLUMNS];
-    size_t item_bytes; /* all columns */
+    size_t item_bytes; /* all columns of items */
     struct slot *slot;
     uint32_t *returned; /* stack of slots that were given back */
     uint32_t returned_count;
@@ -55,8 +55,9 @@ static inline uint32_t storage_free_slots(const struct storage *storage) {
 uint32_t storage_reserve(struct storage *storage);                     /* a slot must be free */
 void storage_unreserve(struct storage *storage, uint32_t slot);
 void storage_enter(struct storage *storage, uint32_t slot);            /* reserved → live, next generation */
-void storage_leave(struct storage *storage, uint32_t slot);            /* live → free, or zombie while pinned */
-void storage_unpin(struct storage *storage, uint32_t slot);
+/* These say whether the item's bytes are nobody's any more. */
+bool storage_leave(struct storage *storage, uint32_t slot);            /* live → free, or zombie while pinned */
+bool storage_unpin(struct storage *storage, uint32_t slot);
 
 static inline void storage_pin(struct storage *storage, uint32_t slot) {
     storage->pinned += storage->slot[slot].pins++ == 0;

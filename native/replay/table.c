@@ -12,18 +12,20 @@
 static uint64_t item_bytes_of(const struct table_config *config) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < config->columns; i++) {
-        bytes += config->column[i].item_bytes;
+        bytes += config->column[i].kind == COLUMN_ITEM ? config->column[i].item_bytes : 0;
     }
     return bytes;
 }
 
 uint64_t table_effective_capacity(const struct table_config *config) {
-    uint64_t by_bytes = config->max_bytes ? config->max_bytes / item_bytes_of(config) : UINT64_MAX;
+    uint64_t item_bytes = item_bytes_of(config); /* 0: all that items have are windows, whose steps are counted */
+    uint64_t by_bytes = config->max_bytes && item_bytes ? config->max_bytes / item_bytes : UINT64_MAX;
     return by_bytes < config->capacity ? by_bytes : config->capacity;
 }
 
 uint64_t table_full_bytes(const struct table_config *config) {
-    return table_effective_capacity(config) * item_bytes_of(config);
+    uint64_t bytes = table_effective_capacity(config) * (item_bytes_of(config) + step_store_step_bytes(config));
+    return config->max_bytes && bytes > config->max_bytes ? config->max_bytes : bytes;
 }
 
 struct table *table_new(const struct table_config *config, struct error *error) {
@@ -37,6 +39,11 @@ struct table *table_new(const struct table_config *config, struct error *error) 
     uint32_t slots = (uint32_t)config->capacity + TABLE_SPARE_SLOTS;
     if (storage_init(&table->storage, config, slots, error)) {
         memory_free(table);
+        return NULL;
+    }
+    if (window_map_init(&table->windows, config, slots, error) ||
+        (table->windows.steps && step_store_init(&table->steps, config, table_step_slots(config, slots), error))) {
+        table_free(table);
         return NULL;
     }
     bool failed = max_tree_init(&table->priorities, slots) != 0;
@@ -58,7 +65,15 @@ struct table *table_new(const struct table_config *config, struct error *error) 
 }
 
 void table_free(struct table *table) {
-    assert(table->storage.pinned == 0 && table->reservations == 0);
+    assert(table->storage.pinned == 0 && table->reservations == 0 && table->step_reservations == 0);
+    while (table->streams) {
+        table_stream_free(table, table->streams);
+    }
+    while (table->step_pool) {
+        struct step_reservation *reservation = table->step_pool;
+        table->step_pool = reservation->next;
+        memory_free(reservation);
+    }
     while (table->pool) {
         struct reservation *reservation = table->pool;
         table->pool = reservation->next;
@@ -70,6 +85,8 @@ void table_free(struct table *table) {
     selector_uniform_free(&table->uniform);
     sum_tree_free(&table->weights);
     max_tree_free(&table->priorities);
+    window_map_free(&table->windows);
+    step_store_free(&table->steps);
     storage_free(&table->storage);
     memory_free(table);
 }
@@ -97,7 +114,7 @@ void table_info(const struct table *table, struct table_info *info) {
     *info = (struct table_info){
         .size = storage->live,
         .capacity = table->config.capacity,
-        .bytes = (uint64_t)storage->live * storage->item_bytes,
+        .bytes = table_bytes(table),
         .added = table->added,
         .sampled = table->sampled,
         .removed = table->removed,
@@ -108,6 +125,9 @@ void table_info(const struct table *table, struct table_info *info) {
         .free_slots = storage_free_slots(storage),
         .retired_slots = storage->retired,
         .item_bytes = storage->item_bytes,
+        .steps = table->steps.live,
+        .step_bytes = step_store_live_bytes(&table->steps),
+        .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),
         .total_priority = table->config.sampler == SAMPLER_PRIORITIZED ? sum_tree_total(&table->weights) : 0,
     };
@@ -155,7 +175,9 @@ void table_remove(struct table *table, uint32_t slot) {
         sum_tree_write(&table->weights, slot, 0);
     }
     max_tree_write(&table->priorities, slot, 0);
-    storage_leave(&table->storage, slot);
+    if (storage_leave(&table->storage, slot)) {
+        table_forget_steps(table, slot);
+    }
     table->removed++;
 }
 
@@ -238,6 +260,9 @@ static void apply_limits(struct table *table) {
             table_remove(table, slot);
         }
         slot = newer;
+    }
+    if (table->config.max_bytes) {
+        table_evict_for_bytes(table, 0);
     }
     table_repair(table);
     rate_limiter_configure(&table->limiter, &table->config);

@@ -24,6 +24,8 @@
 #define TABLE_MAX_EXPONENT 100.0 /* of priorities (alpha) and of importance weights (beta) */
 #define TABLE_MAX_STAGING_BYTES (2ull << 30) /* of one table, for ADDs that found no spare slots */
 #define TABLE_KEPT_STAGING_BYTES (64ull << 20) /* kept for the next such ADD */
+#define TABLE_MAX_STREAM_STEPS (1u << 22) /* the histories of a table's streams together */
+#define TABLE_MAX_WINDOW 16384u /* steps of a window, and how far it may lie from its item */
 #define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
 
 enum column_type {
@@ -78,7 +80,7 @@ struct table_config {
     double samples_per_insert, error_buffer;
     uint64_t queue_size;
     uint32_t max_times_sampled; /* 0 = no limit */
-    uint64_t max_bytes; /* 0 = no limit; bytes of live items */
+    uint64_t max_bytes; /* 0 = no limit; bytes of live items and steps */
     uint64_t seed; /* 0 = from the operating system */
     enum step_codec codec; /* of step columns */
 };
@@ -87,9 +89,10 @@ struct table;
 struct reservation;
 
 struct table_info {
-    uint64_t size, capacity, bytes; /* bytes: payload of live items */
+    uint64_t size, capacity, bytes; /* bytes: payload of live items and steps */
     uint64_t added, sampled, removed, stale_updates, updates_applied;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
+    uint64_t steps, step_bytes, streams; /* steps in memory, their payload */
     double max_priority; /* raw, over live items; 0 if none */
     double total_priority; /* sum of p^alpha */
 };
@@ -107,7 +110,7 @@ uint64_t table_effective_capacity(const struct table_config *config); /* capacit
 uint64_t table_full_bytes(const struct table_config *config); /* payload when it holds all that it may */
 
 struct table *table_new(const struct table_config *config, struct error *error);
-void table_free(struct table *table); /* no reservation and no pin may be left */
+void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */
 const struct table_config *table_config(const struct table *table);
 void table_info(const struct table *table, struct table_info *info);
 void table_reset(struct table *table); /* removes every item; pinned bytes stay until unpinned; ids stay unique */

@@ -52,7 +52,8 @@ static struct reservation *reservation_take(struct table *table, uint32_t n) {
         return reservation;
     }
     uint32_t room = n <= TABLE_POOLED_RESERVATION_ROOM ? TABLE_POOLED_RESERVATION_ROOM : n;
-    reservation = memory_alloc(sizeof *reservation + room * sizeof reservation->slots[0]);
+    size_t item_bytes = (1 + (size_t)table->windows.steps) * sizeof reservation->slots[0];
+    reservation = memory_alloc(sizeof *reservation + room * item_bytes);
     if (reservation) {
         reservation->room = room;
     }
@@ -91,6 +92,7 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
     reservation->table = table;
     reservation->n = n;
     reservation->staging = NULL;
+    reservation->resolved = false;
     struct storage *storage = &table->storage;
     table->reservations++;
     if (storage->reserved + (uint64_t)n <= TABLE_RESERVED_LIMIT && n <= storage_free_slots(storage)) {
@@ -120,7 +122,7 @@ static uint8_t *staging_column(const struct reservation *reservation, uint32_t c
 void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
                          const uint32_t **slots) {
     const struct storage *storage = &reservation->table->storage;
-    assert(column < storage->columns);
+    assert(column < storage->columns && storage->base[column]);
     if (reservation->staging) {
         *base = staging_column(reservation, column);
         *stride = storage->column_item_bytes[column];
@@ -134,7 +136,7 @@ void reservation_landing(struct reservation *reservation, uint32_t column, uint8
 
 void reservation_fill(struct reservation *reservation, uint32_t column, const void *items) {
     struct storage *storage = &reservation->table->storage;
-    assert(column < storage->columns);
+    assert(column < storage->columns && storage->base[column]);
     if (reservation->staging) {
         memcpy(staging_column(reservation, column), items, (size_t)reservation->n * storage->column_item_bytes[column]);
     } else {
@@ -144,6 +146,7 @@ void reservation_fill(struct reservation *reservation, uint32_t column, const vo
 
 void reservation_release(struct reservation *reservation) {
     struct table *table = reservation->table;
+    table_unresolve(table, reservation);
     if (!reservation->staging) {
         for (uint32_t i = reservation->n; i-- > 0;) {
             storage_unreserve(&table->storage, reservation->slots[i]);
@@ -187,8 +190,19 @@ static void unstage(struct table *table, struct reservation *reservation) {
         reservation->slots[i] = storage_reserve(storage);
     }
     for (uint32_t column = 0; column < storage->columns; column++) {
-        storage_scatter(storage, column, reservation->slots, reservation->n, staging_column(reservation, column));
+        if (storage->base[column]) {
+            storage_scatter(storage, column, reservation->slots, reservation->n, staging_column(reservation, column));
+        }
     }
+}
+
+/* The items' lists of steps, and with them their references, go over to the slots. */
+static void keep_lists(struct table *table, struct reservation *reservation) {
+    size_t list_bytes = table->windows.steps * sizeof(uint32_t);
+    for (uint32_t i = 0; i < reservation->n; i++) {
+        memcpy(window_map_list(&table->windows, reservation->slots[i]), reservation_list(reservation, i), list_bytes);
+    }
+    reservation->resolved = false;
 }
 
 static void enter(struct table *table, uint32_t slot, double priority, double weight) {
@@ -206,10 +220,32 @@ static void enter(struct table *table, uint32_t slot, double priority, double we
     table->drawable++;
 }
 
+/* What a table with windows asks beyond the rest: items that see steps, and room for them beside the streams' own. */
+static int check_windows(const struct table *table, const struct reservation *reservation, struct error *error) {
+    uint64_t max_bytes = table->config.max_bytes;
+    uint64_t needed =
+        reservation->n * (uint64_t)table->storage.item_bytes + table->kept_steps * table->steps.step_bytes;
+    if (!reservation->resolved) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "table '%s' has windows: its items are made from steps; append steps, then make items of "
+                         "them (a writer does both), instead of adding items",
+                         table->config.name);
+    }
+    return max_bytes && needed > max_bytes
+               ? error_set(error, ERROR_LIMIT,
+                           "%" PRIu32 " items beside the last steps of the streams need %" PRIu64
+                           " bytes, and max_bytes of table '%s' is %" PRIu64 "; raise it, or make fewer at once",
+                           reservation->n, needed, table->config.name, max_bytes)
+               : 0;
+}
+
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
                  struct error *error) {
     assert(reservation->table == table);
     uint32_t n = reservation->n;
+    if (table_has_windows(table) && check_windows(table, reservation, error)) {
+        return -1;
+    }
     if ((priorities && table_check_priorities(table, priorities, n, error)) || table_can_add(table, n, error)) {
         return -1;
     }
@@ -224,10 +260,16 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
     for (uint64_t i = 0; i < excess; i++) {
         table_remove(table, table->order.oldest);
     }
+    if (table_has_windows(table) && table->config.max_bytes) {
+        table_evict_for_bytes(table, (uint64_t)n * storage->item_bytes);
+    }
     if (reservation->staging) {
         unstage(table, reservation);
     }
     bool prioritized = table->config.sampler == SAMPLER_PRIORITIZED;
+    if (reservation->resolved) {
+        keep_lists(table, reservation);
+    }
     for (uint32_t i = 0; i < n; i++) {
         double priority = priorities ? priorities[i] : default_priority;
         enter(table, reservation->slots[i], priority,

@@ -214,7 +214,9 @@ void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {
         if (i + 16 < n) {
             __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
         }
-        storage_unpin(&table->storage, slots[i]);
+        if (storage_unpin(&table->storage, slots[i])) {
+            table_forget_steps(table, slots[i]);
+        }
     }
 }
 
@@ -240,12 +242,16 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
 }
 
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride) {
-    assert(column < table->storage.columns);
+    assert(column < table->storage.columns && table->storage.base[column]);
     *base = table->storage.base[column];
     *stride = table->storage.stride[column];
 }
 
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out) {
-    assert(column < table->storage.columns);
-    storage_gather(&table->storage, column, slots, n, out);
+    assert(column < table->storage.columns && table->config.column[column].kind != COLUMN_STEP);
+    if (table->config.column[column].kind == COLUMN_WINDOW) {
+        window_map_gather(&table->windows, &table->steps, &table->config.column[column], column, slots, n, out);
+    } else {
+        storage_gather(&table->storage, column, slots, n, out);
+    }
 }

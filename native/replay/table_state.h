@@ -7,9 +7,12 @@
 #include "replay/rate_limiter.h"
 #include "replay/selector_order.h"
 #include "replay/selector_uniform.h"
+#include "replay/step_store.h"
 #include "replay/storage.h"
+#include "replay/stream.h"
 #include "replay/sum_tree.h"
 #include "replay/table.h"
+#include "replay/window.h"
 
 #define TABLE_RESERVED_LIMIT (TABLE_SPARE_SLOTS / 2)
 #define TABLE_POOLED_RESERVATIONS 64u      /* kept for reuse, so that ADD allocates nothing */
@@ -19,9 +22,17 @@ struct reservation {
     struct table *table;
     struct reservation *next; /* in the pool */
     uint32_t n, room;
+    bool resolved;    /* the items' lists of steps hold references */
     uint8_t *staging; /* NULL: bytes land in slots[] */
     size_t staging_bytes;
-    uint32_t slots[];
+    uint32_t slots[]; /* room for that many, then for their lists of steps */
+};
+
+struct step_reservation {
+    struct table *table;
+    struct step_reservation *next; /* in the pool */
+    uint32_t n, room;
+    uint32_t steps[];
 };
 
 struct table {
@@ -41,6 +52,14 @@ struct table {
     uint32_t pooled, reservations;
     uint8_t *staging; /* one area kept for reuse */
     size_t staging_bytes, staging_total_bytes;
+    /* of a table with windows */
+    struct step_store steps;
+    struct window_map windows;
+    struct stream *streams;
+    uint64_t stream_count, stream_steps; /* how many, and what their histories are together */
+    uint64_t kept_steps;                 /* those that streams hold now */
+    struct step_reservation *step_pool;
+    uint32_t pooled_steps, step_reservations;
 };
 
 double table_weight(const struct table *table, double priority); /* p^alpha; > 0 exactly if p > 0 */
@@ -48,6 +67,24 @@ bool table_is_drawable(const struct table *table, uint32_t slot);
 /* Takes a live item out of all indexes; trees need table_repair afterwards. */
 void table_remove(struct table *table, uint32_t slot);
 void table_repair(struct table *table);
+uint64_t table_bytes(const struct table *table); /* payload of live items and steps */
+/* Removes items until that many bytes more are within max_bytes, or none is left; trees need table_repair. */
+void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
+uint64_t table_step_slots(const struct table_config *config,
+                          uint32_t slots); /* most steps that can be needed at once */
+void table_unresolve(struct table *table, struct reservation *reservation);
+
+/* The list of steps of item i of a reservation. */
+static inline uint32_t *reservation_list(struct reservation *reservation, uint32_t i) {
+    return reservation->slots + reservation->room + (size_t)i * reservation->table->windows.steps;
+}
+
+/* A slot's bytes are nobody's any more: so are the steps that its windows showed. */
+static inline void table_forget_steps(struct table *table, uint32_t slot) {
+    if (table->windows.steps) {
+        window_map_drop(&table->windows, &table->steps, window_map_list(&table->windows, slot));
+    }
+}
 
 static inline uint64_t table_id(const struct table *table, uint32_t slot) {
     return (uint64_t)table->storage.slot[slot].generation << 32 | slot; /* shard 0 */

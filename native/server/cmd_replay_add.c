@@ -68,6 +68,11 @@ static int add_header(struct client *client, struct replay_request *request, con
         return -1;
     }
     replay_request_set_entry(request, entry);
+    if (table_has_windows(entry->table)) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "table '%s' has windows: its items are made from steps; use REPLAY.APPEND, then REPLAY.ITEM",
+                         table_config(entry->table)->name);
+    }
     double *priorities = NULL;
     uint8_t *spare = NULL;
     if (copy_priorities(client, &arguments[3], request->n, 0, &spare, &priorities, error) ||

@@ -27,7 +27,7 @@ static struct table *make(const struct table_config *config) {
 }
 
 /* Adds n items whose columns hold first, first + 1, … */
-static int add(struct table *table, uint32_t n, uint64_t first, const double *priorities, uint64_t *ids) {
+static inline int add(struct table *table, uint32_t n, uint64_t first, const double *priorities, uint64_t *ids) {
     struct reservation *reservation = table_reserve(table, n, &error);
     if (!reservation) {
         return -1;

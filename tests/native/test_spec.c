@@ -126,6 +126,47 @@ static void a_queue_hands_items_out_once_in_order(void) {
 
 #define X "'capacity': 10, 'signature': {'x': ['int8', [2]]}"
 
+#define WINDOWS                                                                                                 \
+    "'capacity': 10, 'signature': {'obs': {'window': 'frame', 'length': 4}, 'r': ['float32', []], "             \
+    "'frame': {'dtype': 'uint8', 'shape': [84, 84], 'step_only': true}, 'old': {'window': 'r', 'offset': -3}, " \
+    "'next': {'window': 'frame', 'length': 4, 'offset': 3}}"
+#define SEEN(window) "{'capacity': 10, 'signature': {'f': ['int8', [2]], 'w': " window "}}"
+
+static void windows_have_the_shape_of_what_they_look_at(void) {
+    CHECK(parse("t", "{" WINDOWS "}") == 0);
+    const struct column *obs = &config.column[0], *r = &config.column[1], *frame = &config.column[2];
+    CHECK(obs->kind == COLUMN_WINDOW && obs->source == 2 && obs->length == 4 && obs->offset == 0);
+    CHECK(obs->type == COLUMN_UINT8 && obs->dimensions == 3 && obs->shape[0] == 4 && obs->shape[2] == 84);
+    CHECK(obs->item_bytes == 28224 && frame->item_bytes == 7056);
+    CHECK(frame->kind == COLUMN_STEP && frame->in_steps && r->kind == COLUMN_ITEM && r->in_steps);
+    const struct column *old = &config.column[3];
+    CHECK(old->length == 0 && old->offset == -3 && old->dimensions == 0 && old->item_bytes == 4);
+    CHECK(config.column[4].offset == 3 && !config.column[4].in_steps);
+}
+
+static void windows_that_cannot_be_are_refused(void) {
+    refused(SEEN("{'window': 'g'}"), "a column that is no window itself, got 'g'");
+    refused(SEEN("{'window': 'w'}"), "no window itself, got 'w'");
+    refused(SEEN("{'window': 3}"), "the name of a column to look at, got 3");
+    refused(SEEN("{'window': 'f', 'dtype': 'int8'}"), "got keys of both");
+    refused(SEEN("{'length': 3}"), "got keys of both");
+    refused(SEEN("{'window': 'f', 'length': 16385}"), "from 0 to 16384, got 16385");
+    refused(SEEN("{'window': 'f', 'length': -1}"), "got -1");
+    refused(SEEN("{'window': 'f', 'offset': 16385}"), "an offset from -16384 to 16384 steps, got 16385");
+    refused(SEEN("{'window': 'f', 'offset': -16385}"), "got -16385");
+    refused(SEEN("{'window': 'f', 'offset': 1.0}"), "got 1 (a float)");
+    refused(SEEN("{'dtype': 'int8', 'step_only': 1}"), "step_only to be true or false, got 1");
+    refused("{'capacity': 1, 'signature': {'f': ['int8', [1,1,1,1,1,1,1,1]], 'w': {'window': 'f', 'length': 2}}}",
+            "at most 8 dimensions, got 9");
+    refused("{'capacity': 1, 'signature': {'f': ['int8', [2]], 'v': {'window': 'f', 'length': 9000, 'offset': 1}, "
+            "'w': {'window': 'f', 'length': 9000}}}",
+            "at most 16384 steps together within 65536 of a stream, got 18000 within 9001");
+    refused("{'capacity': 1, 'signature': {'f': ['int8', [100000000]], 'w': {'window': 'f', 'length': 6}}}",
+            "bytes an item");
+    refused("{'capacity': 9, 'max_bytes': 7, 'signature': {'f': ['int8', [2]], 'w': {'window': 'f', 'length': 4}}}",
+            "the steps that one item sees, 8 bytes, got 7");
+}
+
 static void what_is_wrong_is_named(void) {
     refused("[1]", "expected a map");
     refused("{}", "capacity and signature");
@@ -148,7 +189,7 @@ static void what_is_wrong_is_named(void) {
     refused("{'signature': {'x': 'int8'}}", "[dtype, shape]");
     refused("{'signature': {'x': {'shape': []}}}", "column 'x': expected a dtype");
     refused("{'signature': {'x': {'dtype': 'int8', 'units': 'm'}}}", "unknown key 'units'");
-    refused("{'signature': {'x': {'dtype': 'int8', 'step_only': true}}}", "not available in this version");
+    refused("{'signature': {'x': {'dtype': 'int8', 'step_only': true}}}", "no window looks at it");
     refused("{'signature': {'x': ['int8', [0]]}}", "column 'x': expected an integer from 1");
     refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "at most 8 dimensions");
     refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "bytes an item");
@@ -223,6 +264,7 @@ static void what_is_written_is_read_back(void) {
         "{" X "}",
         "{" X ", 'sampler': 'uniform', 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 0}}",
         "{" X ", 'rate_limiter': {'kind': 'queue', 'size': 4}, 'seed': 18446744073709551615}",
+        "{" WINDOWS "}",
         "{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': 0.3}, 'max_bytes': 10, 'rate_limiter': "
         "{'kind': 'sample_to_insert_ratio', 'samples_per_insert': 0.25, 'min_size_to_sample': 2, 'error_buffer': 9.5}}",
     };
@@ -289,6 +331,8 @@ int main(void) {
     RUN(defaults_stand_where_nothing_is_said);
     RUN(everything_may_be_said_in_both_forms);
     RUN(a_queue_hands_items_out_once_in_order);
+    RUN(windows_have_the_shape_of_what_they_look_at);
+    RUN(windows_that_cannot_be_are_refused);
     RUN(what_is_wrong_is_named);
     RUN(a_refusal_says_what_came);
     RUN(a_long_value_is_shortened_between_characters);

@@ -1,0 +1,75 @@
+/* step_store: the bytes of steps, one mapped array for each step column, and who still needs them.
+ *
+ * A step slot is free → reserved (bytes may land) → live, and free again when its last reference goes: one is held by the
+ * stream that it was appended to while it is among the last of it, one by each place of an item's windows that shows it.
+ * The arrays have address space for every step that could be needed; pages are touched only as slots are used, and the
+ * slot freed last is used first, so that memory follows the most steps that were ever live at once. */
+#ifndef REPLAY_REPLAY_STEP_STORE_H
+#define REPLAY_REPLAY_STEP_STORE_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "replay/table.h"
+
+#define STEP_STORE_MAX_MAPPED_BYTES (1ull << 44) /* address space of one table's steps */
+#define STEP_STORE_NO_STEP UINT32_MAX
+
+struct step_store {
+    uint32_t slots; /* 0: a table without windows */
+    uint32_t columns;
+    uint8_t *base[TABLE_MAX_COLUMNS]; /* NULL for columns that steps do not have */
+    size_t stride[TABLE_MAX_COLUMNS];
+    size_t column_step_bytes[TABLE_MAX_COLUMNS];
+    size_t step_bytes;    /* all columns of one step */
+    uint32_t *references; /* of live slots; 0: free or reserved */
+    uint32_t *returned;   /* stack of slots that were given back */
+    uint32_t returned_count;
+    uint32_t fresh; /* slots from here on were never used, and their pages never touched */
+    uint32_t reserved, live;
+};
+
+/* Bytes of a step's own columns. */
+size_t step_store_step_bytes(const struct table_config *config);
+
+/* Room for `slots` steps, or fewer where address space is short. Needs zeroed memory; free takes that as well. */
+int step_store_init(struct step_store *store, const struct table_config *config, uint64_t slots, struct error *error);
+void step_store_free(struct step_store *store);
+
+uint32_t step_store_reserve(struct step_store *store); /* a slot must be free */
+void step_store_unreserve(struct step_store *store, uint32_t step);
+void step_store_enter(struct step_store *store, uint32_t step); /* reserved → live, with one reference */
+void step_store_release(struct step_store *store, uint32_t step); /* for step_store_drop */
+
+static inline uint32_t step_store_free_slots(const struct step_store *store) {
+    return store->returned_count + (store->slots - store->fresh);
+}
+
+static inline uint64_t step_store_live_bytes(const struct step_store *store) {
+    return (uint64_t)store->live * store->step_bytes;
+}
+
+static inline void step_store_hold(struct step_store *store, uint32_t step) {
+    assert(step < store->fresh && store->references[step] > 0 && store->references[step] < UINT32_MAX);
+    store->references[step]++;
+}
+
+static inline void step_store_drop(struct step_store *store, uint32_t step) {
+    assert(step < store->fresh && store->references[step] > 0);
+    if (--store->references[step] == 0) {
+        step_store_release(store, step);
+    }
+}
+
+static inline uint8_t *step_store_step(const struct step_store *store, uint32_t column, uint32_t step) {
+    return store->base[column] + (size_t)step * store->stride[column];
+}
+
+/* Copies n packed steps into slots. */
+void step_store_scatter(struct step_store *store, uint32_t column, const uint32_t *steps, uint32_t n,
+                        const void *values);
+
+#endif

@@ -1,0 +1,92 @@
+/* stream: the ring of a stream's last steps, and windows over it. */
+#include "replay/stream.h"
+
+#include <inttypes.h>
+
+void stream_append(struct stream *stream, struct step_store *store, uint32_t step, uint8_t flags) {
+    if (!stream->open || flags & STEP_FIRST) {
+        stream->episode = stream->steps;
+    }
+    stream->open = !(flags & STEP_LAST);
+    struct stream_step *entry = &stream->ring[stream->steps % stream->history];
+    if (stream->steps >= stream->history) {
+        step_store_drop(store, entry->step);
+    }
+    *entry = (struct stream_step){stream->episode, step};
+    stream->steps++;
+}
+
+void stream_clear(struct stream *stream, struct step_store *store) {
+    for (uint64_t number = stream_oldest(stream); number < stream->steps; number++) {
+        step_store_drop(store, stream_at(stream, number)->step);
+    }
+    stream->steps = 0;
+    stream->open = false;
+}
+
+static int refuse_past(const struct stream *stream, uint64_t number, struct error *error) {
+    return error_set(error, ERROR_GENERIC,
+                     "step %" PRIu64 " is no longer among the last %" PRIu32 " of its stream, which has %" PRIu64
+                     " steps; make items sooner, or begin the stream with a larger history",
+                     number, stream->history, stream->steps);
+}
+
+/* The last step of the episode of step `number` that is not after `most`; both are in the ring. */
+static uint64_t last_of_episode(const struct stream *stream, uint64_t number, uint64_t most) {
+    uint64_t episode = stream_at(stream, number)->episode, low = number, high = most;
+    while (low < high) {
+        uint64_t middle = high - (high - low) / 2;
+        if (stream_at(stream, middle)->episode == episode) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
+/* Number of the step that a window ends at. */
+static int end_of_window(const struct stream *stream, uint64_t number, int32_t offset, uint64_t *end,
+                         struct error *error) {
+    uint64_t episode = stream_at(stream, number)->episode, newest = stream->steps - 1;
+    if (offset <= 0) {
+        uint64_t back = (uint64_t)-(int64_t)offset;
+        *end = number - episode >= back ? number - back : episode;
+        return 0;
+    }
+    uint64_t target = number + (uint64_t)offset;
+    if (target > newest && stream->open && stream->episode == episode) {
+        return error_set(error, ERROR_GENERIC,
+                         "a window of the item at step %" PRIu64 " reaches to step %" PRIu64
+                         ", and its stream has %" PRIu64
+                         " steps in an open episode; append those steps first, or end the episode",
+                         number, target, stream->steps);
+    }
+    *end = last_of_episode(stream, number, target < newest ? target : newest);
+    return 0;
+}
+
+int stream_window(const struct stream *stream, uint64_t number, uint32_t length, int32_t offset, uint32_t *steps,
+                  struct error *error) {
+    if (number >= stream->steps) {
+        return error_set(error, ERROR_GENERIC,
+                         "step %" PRIu64 " is not there yet: its stream has %" PRIu64 " steps; append it first", number,
+                         stream->steps);
+    }
+    if (number < stream_oldest(stream)) {
+        return refuse_past(stream, number, error);
+    }
+    uint64_t end, episode = stream_at(stream, number)->episode;
+    if (end_of_window(stream, number, offset, &end, error)) {
+        return -1;
+    }
+    uint64_t least = end - episode >= length - 1 ? end - (length - 1) : episode;
+    if (least < stream_oldest(stream)) {
+        return refuse_past(stream, least, error);
+    }
+    uint32_t repeated = length - (uint32_t)(end - least + 1); /* the episode's first, before it began */
+    for (uint32_t i = 0; i < length; i++) {
+        steps[i] = stream_at(stream, i < repeated ? least : least + (i - repeated))->step;
+    }
+    return 0;
+}

@@ -1,0 +1,283 @@
+/* table_steps: streams of steps, appending to them, and binding items to what their windows see. */
+#include "replay/table_state.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+bool table_has_windows(const struct table *table) {
+    return table->windows.steps > 0;
+}
+
+uint64_t table_step_slots(const struct table_config *config, uint32_t slots) {
+    struct window_map map;
+    window_map_plan(&map, config);
+    uint64_t of_an_item = map.steps < map.span ? map.steps : map.span;
+    return of_an_item * slots + TABLE_MAX_STREAM_STEPS + TABLE_MAX_BATCH;
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------------------- */
+
+struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error) {
+    const char *name = table->config.name;
+    if (!table_has_windows(table)) {
+        error_set(error, ERROR_BADSCHEMA, "table '%s' has no windows, so it takes no steps; add items to it", name);
+        return NULL;
+    }
+    if (history < table->windows.span || history > STREAM_MAX_HISTORY) {
+        error_set(error, ERROR_LIMIT,
+                  "expected a history of %" PRIu32
+                  " steps, as many as an item of table '%s' can see, to %u, got %" PRIu32,
+                  table->windows.span, name, STREAM_MAX_HISTORY, history);
+        return NULL;
+    }
+    if (table->stream_steps + (uint64_t)history > TABLE_MAX_STREAM_STEPS) {
+        error_set(error, ERROR_LIMIT,
+                  "the streams of table '%s' keep up to %" PRIu64 " of at most %u steps; close streams that are no "
+                  "longer written to, or give them a smaller history than %" PRIu32,
+                  name, table->stream_steps, TABLE_MAX_STREAM_STEPS, history);
+        return NULL;
+    }
+    struct stream *stream = memory_calloc(1, sizeof *stream + history * sizeof stream->ring[0]);
+    if (!stream) {
+        error_set(error, ERROR_GENERIC, "out of memory for a stream of table '%s'", name);
+        return NULL;
+    }
+    stream->table = table;
+    stream->history = history;
+    stream->next = table->streams;
+    if (table->streams) {
+        table->streams->previous = stream;
+    }
+    table->streams = stream;
+    table->stream_count++;
+    table->stream_steps += history;
+    return stream;
+}
+
+void table_stream_free(struct table *table, struct stream *stream) {
+    assert(stream->table == table);
+    uint64_t kept = stream->steps - stream_oldest(stream);
+    table->kept_steps -= kept;
+    stream_clear(stream, &table->steps);
+    *(stream->previous ? &stream->previous->next : &table->streams) = stream->next;
+    if (stream->next) {
+        stream->next->previous = stream->previous;
+    }
+    table->stream_count--;
+    table->stream_steps -= stream->history;
+    memory_free(stream);
+}
+
+uint64_t stream_steps(const struct stream *stream) {
+    return stream->steps;
+}
+
+/* ---- steps: reserve, land ------------------------------------------------------------------------------------------ */
+
+static struct step_reservation *reservation_take(struct table *table, uint32_t n) {
+    struct step_reservation *reservation = table->step_pool;
+    if (n <= TABLE_POOLED_RESERVATION_ROOM && reservation) {
+        table->step_pool = reservation->next;
+        table->pooled_steps--;
+        return reservation;
+    }
+    uint32_t room = n <= TABLE_POOLED_RESERVATION_ROOM ? TABLE_POOLED_RESERVATION_ROOM : n;
+    reservation = memory_alloc(sizeof *reservation + room * sizeof reservation->steps[0]);
+    if (reservation) {
+        reservation->room = room;
+    }
+    return reservation;
+}
+
+static void reservation_give(struct table *table, struct step_reservation *reservation) {
+    table->step_reservations--;
+    if (reservation->room == TABLE_POOLED_RESERVATION_ROOM && table->pooled_steps < TABLE_POOLED_RESERVATIONS) {
+        reservation->next = table->step_pool;
+        table->step_pool = reservation;
+        table->pooled_steps++;
+        return;
+    }
+    memory_free(reservation);
+}
+
+static int check_reservation(const struct table *table, uint32_t n, struct error *error) {
+    const struct step_store *store = &table->steps;
+    if (!table_has_windows(table)) {
+        return error_set(error, ERROR_BADSCHEMA, "table '%s' has no windows, so it takes no steps; add items to it",
+                         table->config.name);
+    }
+    if (n < 1 || n > TABLE_MAX_BATCH) {
+        return error_set(error, ERROR_LIMIT, "expected 1 to %u steps at once, got %" PRIu32, TABLE_MAX_BATCH, n);
+    }
+    uint64_t reserved = store->reserved + (uint64_t)n;
+    if (reserved > TABLE_MAX_BATCH || reserved * store->step_bytes > TABLE_MAX_STAGING_BYTES ||
+        n > step_store_free_slots(store)) {
+        return error_set(error, ERROR_LIMIT,
+                         "no room for %" PRIu32 " steps of %zu bytes: %" PRIu32 " are on their way to table '%s', "
+                         "%" PRIu32 " in it; append fewer at once",
+                         n, store->step_bytes, store->reserved, table->config.name, store->live);
+    }
+    return 0;
+}
+
+struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error) {
+    if (check_reservation(table, n, error)) {
+        return NULL;
+    }
+    struct step_reservation *reservation = reservation_take(table, n);
+    if (!reservation) {
+        error_set(error, ERROR_GENERIC, "out of memory for a reservation of %" PRIu32 " steps", n);
+        return NULL;
+    }
+    reservation->table = table;
+    reservation->n = n;
+    table->step_reservations++;
+    for (uint32_t i = 0; i < n; i++) {
+        reservation->steps[i] = step_store_reserve(&table->steps);
+    }
+    return reservation;
+}
+
+void step_reservation_landing(struct step_reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
+                              const uint32_t **slots) {
+    const struct step_store *store = &reservation->table->steps;
+    assert(column < store->columns && store->base[column]);
+    *base = store->base[column];
+    *stride = store->stride[column];
+    *slots = reservation->steps;
+}
+
+void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps) {
+    struct step_store *store = &reservation->table->steps;
+    assert(column < store->columns && store->base[column]);
+    step_store_scatter(store, column, reservation->steps, reservation->n, steps);
+}
+
+int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t column, const uint32_t *sizes,
+                                const uint8_t *blocks, size_t length, struct error *error) {
+    const struct table *table = reservation->table;
+    size_t step_bytes = table->steps.column_step_bytes[column];
+    size_t total = 0;
+    for (uint32_t i = 0; i < reservation->n; i++) {
+        if (sizes[i] != step_bytes) {
+            return error_set(error, ERROR_BADSHAPE,
+                             "table '%s' is not compressed: expected blocks of %zu bytes for column '%s', got %" PRIu32
+                             " at index %" PRIu32,
+                             table->config.name, step_bytes, table->config.column[column].name, sizes[i], i);
+        }
+        total += sizes[i];
+    }
+    if (length != total) {
+        return error_set(error, ERROR_BADSHAPE, "expected %zu bytes of blocks for column '%s', got %zu", total,
+                         table->config.column[column].name, length);
+    }
+    step_reservation_fill(reservation, column, blocks);
+    return 0;
+}
+
+void step_reservation_release(struct step_reservation *reservation) {
+    struct table *table = reservation->table;
+    for (uint32_t i = reservation->n; i-- > 0;) {
+        step_store_unreserve(&table->steps, reservation->steps[i]);
+    }
+    reservation_give(table, reservation);
+}
+
+/* ---- append -------------------------------------------------------------------------------------------------------- */
+
+uint64_t table_bytes(const struct table *table) {
+    return (uint64_t)table->storage.live * table->storage.item_bytes + step_store_live_bytes(&table->steps);
+}
+
+void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
+    while (table->storage.live && table_bytes(table) + more_bytes > table->config.max_bytes) {
+        table_remove(table, table->order.oldest);
+    }
+}
+
+/* Items leave for steps where max_bytes is near; what the streams themselves keep cannot. */
+static int check_append(const struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
+                        struct error *error) {
+    uint64_t kept = table->kept_steps;
+    for (uint32_t i = 0; i < n; i++) {
+        assert(streams[i]->table == table);
+        kept += streams[i]->steps < streams[i]->history;
+        if (flags && flags[i] & ~(STEP_FIRST | STEP_LAST)) {
+            return error_set(error, ERROR_GENERIC,
+                             "expected flags of 1 (first of an episode) and 2 (last), got %u at index %" PRIu32,
+                             flags[i], i);
+        }
+    }
+    uint64_t max_bytes = table->config.max_bytes;
+    if (max_bytes && kept * table->steps.step_bytes > max_bytes) {
+        return error_set(error, ERROR_LIMIT,
+                         "max_bytes of table '%s' is %" PRIu64 ", and the %" PRIu64
+                         " last steps of its streams need %" PRIu64
+                         "; raise max_bytes, use fewer streams, or a smaller history",
+                         table->config.name, max_bytes, kept, kept * table->steps.step_bytes);
+    }
+    return 0;
+}
+
+int table_append(struct table *table, struct step_reservation *reservation, struct stream *const *streams,
+                 const uint8_t *flags, struct error *error) {
+    assert(reservation->table == table);
+    uint32_t n = reservation->n;
+    if (check_append(table, n, streams, flags, error)) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        table->kept_steps += streams[i]->steps < streams[i]->history;
+        step_store_enter(&table->steps, reservation->steps[i]);
+        stream_append(streams[i], &table->steps, reservation->steps[i], flags ? flags[i] : 0);
+    }
+    if (table->config.max_bytes) {
+        table_evict_for_bytes(table, 0);
+        table_repair(table);
+    }
+    reservation_give(table, reservation);
+    return 0;
+}
+
+/* ---- items --------------------------------------------------------------------------------------------------------- */
+
+int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
+                  const uint64_t *steps, struct error *error) {
+    const struct window_map *map = &table->windows;
+    assert(reservation->table == table && table_has_windows(table) && !reservation->resolved);
+    for (uint32_t i = 0; i < reservation->n; i++) {
+        assert(streams[i]->table == table);
+        struct error why = {.code = ERROR_NONE};
+        if (window_map_resolve(map, &table->steps, streams[i], steps[i], reservation_list(reservation, i), &why)) {
+            for (uint32_t resolved = i; resolved-- > 0;) {
+                window_map_drop(map, &table->steps, reservation_list(reservation, resolved));
+            }
+            return error_set(error, why.code, "item %" PRIu32 " of %" PRIu32 ": %s", i, reservation->n, why.message);
+        }
+    }
+    reservation->resolved = true;
+    return 0;
+}
+
+void table_unresolve(struct table *table, struct reservation *reservation) {
+    for (uint32_t i = 0; reservation->resolved && i < reservation->n; i++) {
+        window_map_drop(&table->windows, &table->steps, reservation_list(reservation, i));
+    }
+    reservation->resolved = false;
+}
+
+const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,
+                                 size_t *size_bytes) {
+    uint32_t source = table->config.column[column].source;
+    *size_bytes = table->steps.column_step_bytes[source];
+    return step_store_step(&table->steps, source, table_window_step_number(table, column, slot, index));
+}
+
+uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index) {
+    assert(column < table->config.columns && table->config.column[column].kind == COLUMN_WINDOW);
+    assert(slot < table->windows.slots && table->windows.first[column] + index < table->windows.steps);
+    return window_map_list(&table->windows, slot)[table->windows.first[column] + index];
+}
