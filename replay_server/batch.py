@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from .errors import SchemaError
+from .shared_memory import Lease
 from .table import Table
 
 
 @dataclass(eq=False)
 class Batch:
     """N sampled items. The arrays belong to the caller.
+
+    Where the client shares memory with its server (`Client(shared_memory=True)`), large columns are read-only arrays
+    over that memory, which is given back when the last array over it has gone: copy what is to be written to.
 
     Attributes:
         data: column name → array (N, *column.shape) of the column's dtype.
@@ -27,9 +31,21 @@ class Batch:
     ids: np.ndarray
     probabilities: np.ndarray
     weights: np.ndarray
+    lease: Lease | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def release(self) -> None:
+        """Gives shared memory back at once, for those who know that nobody reads the columns any more.
+
+        `data` loses the columns that lie in it; other references to them would see the next batch's bytes. Does nothing
+        where no memory is shared.
+        """
+        if self.lease is not None:
+            self.data = {name: array for name, array in self.data.items() if array.flags.writeable}
+            self.lease.release()
+            self.lease = None
 
     def arrays(self) -> list[np.ndarray]:
         """ids, probabilities, weights, then the columns."""

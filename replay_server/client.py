@@ -13,7 +13,7 @@ import numpy as np
 from . import commands
 from .batch import Batch, check_out, new_batch
 from .commands import Command, ServedTable
-from .connection import Address, Connection
+from .connection import Address, Connection, on_same_host
 from .errors import ConnectionLost, SchemaError
 from .sampler import Sampler
 from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
@@ -36,6 +36,11 @@ class Client:
         connect_timeout: seconds for one attempt to connect.
         socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
         reconnect_timeout: seconds to go on trying.
+        shared_memory: where the server is on this host, `sample` and `sampler` return large columns as read-only arrays
+            over memory shared with it, without copying them; elsewhere nothing changes. A loopback TCP client switches
+            to the server's unix socket by itself. The memory is given back when the last array over it has gone; a
+            client that holds on to more than the server shares with it (CONFIG shared-memory-client-limit) gets further
+            batches over the socket. See `Batch.release`.
 
     Raises:
         ValueError: the URL is malformed. (Connecting happens with the first command.)
@@ -48,7 +53,9 @@ class Client:
         connect_timeout: float = 5.0,
         socket_timeout: float = 60.0,
         reconnect_timeout: float = 5.0,
+        shared_memory: bool = False,
     ) -> None:
+        self._shared_memory = shared_memory
         self._address = Address.parse(url)
         self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
         self._lock = threading.Lock()
@@ -98,15 +105,28 @@ class Client:
 
     # ---- connections -------------------------------------------------------------------------------------------------
 
-    def _acquire(self, deadline: float) -> Connection:
+    def _idle_one(self, shared: bool) -> Connection | None:
+        """An idle connection; one with shared memory for a command that can use it, and none such for others."""
+        for index in range(len(self._idle) - 1, -1, -1):
+            if (self._idle[index].arena is not None) == shared:
+                return self._idle.pop(index)
+        return self._idle.pop() if self._idle else None
+
+    def _connected(self) -> Connection:
+        connect, sock, _ = self._timeouts
+        connection = Connection(self._address, connect, sock)
+        if self._shared_memory and self._address.path is None:
+            return on_same_host(connection, self._address, connect, sock)
+        return connection
+
+    def _acquire(self, deadline: float, shared: bool = False) -> Connection:
         """An idle connection that still stands, or a new one; connecting is tried until the deadline."""
         if self._process != os.getpid():
             # A forked child must not write into its parent's connections.
             self._lock, self._process = threading.Lock(), os.getpid()
             self._idle, self._all, self._redis = [], set(), None
         with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
+            while (connection := self._idle_one(shared)) is not None:
                 if not connection.gone():
                     return connection
                 self._discard(connection)
@@ -115,7 +135,7 @@ class Client:
             if self._closed.is_set():
                 raise ConnectionLost(f"the client of {self._address} is closed")
             try:
-                connection = Connection(self._address, self._timeouts[0], self._timeouts[1])
+                connection = self._connected()
                 break
             except ConnectionLost:
                 if time.monotonic() + delay > deadline:
@@ -144,7 +164,7 @@ class Client:
         """Runs a command on a connection of its own, repeating it after a loss where that is safe."""
         deadline = time.monotonic() + self._timeouts[2]
         while True:
-            connection = self._acquire(deadline)
+            connection = self._acquire(deadline, command.shared)
             try:
                 return connection.execute(command)
             except ConnectionLost:
@@ -288,7 +308,8 @@ class Client:
             batch_size: items.
             importance_sampling_exponent: β of the weights.
             timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
-            out: a batch of the same size whose arrays are used again.
+            out: a batch of the same size whose arrays are used again; received over the socket also by a client that
+                shares memory with its server.
             columns: only these; None = all.
             replace: whether an item may come more than once. Without, it waits until there are `batch_size` that may be
                 drawn; `probabilities` stay those of a draw with replacement. A `Fifo` sampler never repeats.
@@ -298,14 +319,24 @@ class Client:
             SchemaError: `out` or `columns` do not fit the table.
             LimitExceeded: no wait could admit the batch.
         """
+        options = {
+            "beta": importance_sampling_exponent,
+            "timeout": timeout,
+            "columns": columns,
+            "replace": replace,
+        }
+        return self._sample(name, batch_size, out, self._shared_memory and out is None, options)
+
+    def _sample(self, name: str, batch_size: int, out: Batch | None, shared: bool, options: Mapping[str, Any]) -> Batch:
+        """`sample` with the options of `commands.sample`; `shared`: into shared memory, else into `out`."""
+        columns = options["columns"]
         for attempt in (0, 1):
             served = self._known(name)
             try:
                 if out is not None:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
-                beta = importance_sampling_exponent
-                return self._run(commands.sample(served, batch_size, beta, timeout, batch, columns, replace))
+                return self._run(commands.sample(served, batch_size, out=batch, shared=shared, **options))
             except SchemaError:
                 if attempt or self._look_up(name).incarnation == served.incarnation:
                     raise
@@ -371,10 +402,17 @@ class Client:
             replace: as in `sample`.
         """
         connect, sock, reconnect = self._timeouts
-        source = Client(self.url, connect_timeout=connect, socket_timeout=sock, reconnect_timeout=reconnect)
+        source = Client(
+            self.url,
+            connect_timeout=connect,
+            socket_timeout=sock,
+            reconnect_timeout=reconnect,
+            shared_memory=self._shared_memory,
+        )
 
         def draw(beta: float, out: Batch) -> Batch:
-            return source.sample(name, batch_size, beta, timeout, out, columns, replace)
+            options = {"beta": beta, "timeout": timeout, "columns": columns, "replace": replace}
+            return source._sample(name, batch_size, out, source._shared_memory, options)
 
         return Sampler(
             draw,

@@ -31,9 +31,12 @@ from .codec import (
     value_after,
 )
 from .errors import ReplayError, SchemaError, ServerError, Timeout
+from .shared_memory import Arena, Lease
 from .table import Table, check_timeout, limiter_map
 
 T = TypeVar("T")
+
+_NO_COLUMN = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Command(Generic[T]):
         read: makes the generator that reads the reply; it returns the result, or an exception object to be raised.
         repeatable: whether sending it twice is safe, so that it may be sent again when the connection was lost.
         wait_s: how long the server may hold the reply back, None = for ever.
+        shared: whether the reply may come through shared memory, so that the connection should have some.
     """
 
     what: str
@@ -67,6 +71,7 @@ class Command(Generic[T]):
     read: Callable[[], Reading[T | ReplayError]]
     repeatable: bool
     wait_s: float | None = 0.0
+    shared: bool = False
 
 
 def _block(timeout: float | None) -> tuple[Argument, ...]:
@@ -113,6 +118,31 @@ def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]
         return value if isinstance(value, ReplayError) else as_dict(value)
 
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
+
+
+# ---- shared memory ---------------------------------------------------------------------------------------------------
+
+
+def share_socket() -> Command[tuple[str, str]]:
+    """REPLAY.SHARE over TCP: the name of the abstract socket for clients of the same host, and a nonce to show there.
+
+    The result is a ServerError where the server is on another host, or shares no memory.
+    """
+    return _plain("sharing memory", ("REPLAY.SHARE",), lambda value: (_text(value[0]), _text(value[2])), True)
+
+
+def prove(nonce: str) -> Command[None]:
+    return _plain("sharing memory", ("REPLAY.PROVE", nonce), _nothing, False)
+
+
+def share(size_bytes: int) -> Command[int]:
+    """REPLAY.SHARE over a unix socket: the bytes granted; the descriptor comes with the reply."""
+    arguments = ("REPLAY.SHARE", *((size_bytes,) if size_bytes else ()))
+    return _plain("sharing memory", arguments, int, False)
+
+
+def release(leases: Sequence[int]) -> Command[int]:
+    return _plain("release of shared memory", ("REPLAY.RELEASE", *leases), int, True)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -201,8 +231,48 @@ def add(
     return Command(what, (*head, "COLUMNS", len(columns), *blobs), read, False, timeout)
 
 
+@dataclass
+class SharedBatch:
+    """A batch some of whose columns lie in shared memory, before the connection has put arrays over them.
+
+    Attributes:
+        what: for error messages.
+        batch: its other arrays are filled.
+        places: column name → where it lies in the connection's arena.
+        lease: of all of them.
+        fits: whether the reply fits the arrays of `batch`.
+    """
+
+    what: str
+    batch: Batch
+    places: dict[str, int]
+    lease: int
+    fits: bool
+
+
+def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | ReplayError:
+    """The batch with read-only arrays over the arena; what does not fit the table gives its lease back at once."""
+    if arena is None:
+        return ServerError(f"{shared.what}: the reply is in shared memory that this connection does not have")
+    lease = Lease(arena, shared.lease)
+    if not shared.fits:
+        return _misfit(shared.what)
+    data = dict(shared.batch.data)
+    for name, offset in shared.places.items():
+        data[name] = lease.array(offset, data[name].dtype, data[name].shape)
+    batch = shared.batch
+    return Batch(data, batch.ids, batch.probabilities, batch.weights, lease)
+
+
+def _misfit(what: str) -> ServerError:
+    return ServerError(f"{what}: the reply does not fit the table's signature")
+
+
 def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
-    """Reads [ids, probabilities, weights, name, blob, …] straight into the arrays of `out`."""
+    """Reads [ids, probabilities, weights, name, blob, …] straight into the arrays of `out`.
+
+    [lease, offset, bytes] in the place of a blob says where in shared memory a column lies.
+    """
     line = yield None
     if line[:1] == b"-":
         return _explain(what, timeout, (yield from value_after(line)))
@@ -211,11 +281,21 @@ def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]
     fits = length_of(line) == 3 + 2 * len(out.data)
     for array in (out.ids, out.probabilities, out.weights):
         fits = (yield from bulk_into((yield None), array)) and fits
+    places: dict[str, int] = {}
+    lease = 0
     for _ in range((length_of(line) - 3) // 2):
-        name = yield from bulk_after((yield None))
-        column = out.data.get(bytes(name or b"").decode("utf-8", "replace"))
-        fits = (yield from bulk_into((yield None), np.empty(0) if column is None else column)) and fits
-    return out if fits else ServerError(f"{what}: the reply does not fit the table's signature")
+        name = bytes((yield from bulk_after((yield None))) or b"").decode("utf-8", "replace")
+        column = out.data.get(name, _NO_COLUMN)
+        header = yield None
+        if header == b"*3":
+            lease = yield from read_value()
+            places[name] = yield from read_value()
+            fits = (yield from read_value()) == column.nbytes and name in out.data and fits
+        else:
+            fits = (yield from bulk_into(header, column)) and fits
+    if places:
+        return SharedBatch(what, out, places, lease, fits)
+    return out if fits else _misfit(what)
 
 
 def sample(
@@ -226,16 +306,18 @@ def sample(
     out: Batch,
     columns: Sequence[str] | None,
     replace: bool = True,
+    shared: bool = False,
 ) -> Command[Batch]:
-    """REPLAY.SAMPLE into `out`, whose arrays fit."""
+    """REPLAY.SAMPLE into `out`, whose arrays fit; `shared`: or into shared memory, which the result then refers to."""
     timeout = check_timeout(timeout)
     name = served.table.name
     what = f"sample of {count} from {name!r}"
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
     once = () if replace else ("REPLACE", 0)
     options = ("BETA", float(beta), *_block(timeout), *once, "INCARNATION", served.incarnation)
+    options += ("SHARED",) if shared else ()
     arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
-    return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout)
+    return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout, shared)
 
 
 def get(served: ServedTable, ids: np.ndarray, out: Batch) -> Command[Batch]:

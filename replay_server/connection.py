@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from . import commands
 from .codec import MAX_LINE_BYTES, Buffer, Reading, encode_command, not_resp
-from .commands import Command, greet
-from .errors import ConnectionLost, ReplayError, error_of_own_request
+from .commands import Command, SharedBatch, greet
+from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, error_of_own_request
+from .shared_memory import Arena
 
 T = TypeVar("T")
 
 _BUFFER_BYTES = 64 * 1024
 _VECTORS = 256  # well under IOV_MAX
+_MOST_DESCRIPTORS = 4  # one is expected; what does not fit is dropped by the kernel
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Address:
     path: str | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    abstract: str | None = None
+    """Name of an abstract unix socket to connect to in place of host and port, as the server there has told it."""
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -58,11 +65,12 @@ class Address:
             ConnectionLost: nothing listens there, or it does not answer in time.
         """
         try:
-            if self.path is not None:
+            path = self.path if self.abstract is None else f"\0{self.abstract}"
+            if path is not None:
                 opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 try:
                     opened.settimeout(timeout_s)
-                    opened.connect(self.path)
+                    opened.connect(path)
                 except BaseException:
                     opened.close()
                     raise
@@ -164,6 +172,9 @@ class Connection:
         self._socket_timeout = socket_timeout
         self._socket = address.open_socket(connect_timeout)
         self._buffer = ReadBuffer()
+        self._descriptors: list[int] | None = None
+        self.arena: Arena | None = None
+        self._may_share = address.path is not None or address.abstract is not None
         self.usable = True
         try:
             self.execute(greet(address.username, address.password))
@@ -174,30 +185,60 @@ class Connection:
     def execute(self, command: Command[T]) -> T:
         """Sends a command and returns its result. After any failure but an error reply, `usable` is False.
 
+        A command whose reply may come through shared memory first gets some, if the server has any to share; leases
+        that were given back are told to the server before the command.
+
         Raises:
             ReplayError: the error reply.
             ConnectionLost: the connection broke.
         """
+        if command.shared and self._may_share and self.arena is None:
+            self._share()
         self.usable = False
         try:
-            result = self._exchange(command)
+            result: Any = self._exchange(command)
         except OSError as error:
             if isinstance(error, ReplayError):
                 raise
             sentence = "no progress in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
         self.usable = True
+        if isinstance(result, SharedBatch):
+            result = commands.over_shared_memory(result, self.arena)
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
         return result
 
+    def _share(self) -> None:
+        """Asks for shared memory, once: without it replies come over the socket."""
+        self._may_share = False
+        self._descriptors = []
+        try:
+            size_bytes = self.execute(commands.share(0))
+            if self._descriptors:
+                self.arena = Arena(self._descriptors.pop(0), size_bytes)
+        except ServerError:
+            pass  # an old server, or one on which nothing is shared
+        except LimitExceeded:
+            pass  # all that may be shared is
+        finally:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._descriptors = None
+
     def _exchange(self, command: Command[T]) -> T | ReplayError:
+        returned = self.arena.take_returned() if self.arena is not None else None
+        before = commands.release(returned) if returned else None
         buffers = encode_command(command.arguments)
+        if before is not None:
+            buffers = encode_command(before.arguments) + buffers
         self._socket.settimeout(self._socket_timeout)
         try:
             self._send(buffers)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._parting_words(command) or error from None
+        if before is not None:
+            self._receive(before.read())
         if command.wait_s is None:
             self._socket.settimeout(None)
         elif command.wait_s > 0:
@@ -256,13 +297,29 @@ class Connection:
 
     def _more(self) -> None:
         space = self._buffer.space()
-        count = self._socket.recv_into(space)
+        if self._descriptors is None:
+            count = self._socket.recv_into(space)
+        else:
+            count = self._receive_descriptors(space)
         if count == 0:
             raise ConnectionResetError("the server closed the connection")
         self._buffer.end += count
         # The command's own wait is over once bytes come.
         if self._socket.gettimeout() != self._socket_timeout:
             self._socket.settimeout(self._socket_timeout)
+
+    def _receive_descriptors(self, space: memoryview) -> int:
+        """As `recv_into`, with descriptors that come along."""
+        assert self._descriptors is not None
+        numbers = array("i")
+        count, control, _, _ = self._socket.recvmsg_into(
+            [space], socket.CMSG_LEN(_MOST_DESCRIPTORS * numbers.itemsize), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        )
+        for level, kind, data in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+        self._descriptors += numbers
+        return count
 
     def gone(self) -> bool:
         """Whether the server has closed an idle connection, as far as can be seen without sending."""
@@ -282,3 +339,25 @@ class Connection:
     def close(self) -> None:
         self.usable = False
         self._socket.close()
+
+
+def on_same_host(connection: Connection, address: Address, connect_timeout: float, socket_timeout: float) -> Connection:
+    """A connection to the same server over its abstract unix socket, where it is on this host; else the one given.
+
+    The server tells a TCP client of its own host the socket's name, which holds the run of that very server, and a
+    nonce to be shown there. A client on another host does not find that name, and stays where it is.
+    """
+    try:
+        name, nonce = connection.execute(commands.share_socket())
+        nearer = Connection(replace(address, abstract=name), connect_timeout, socket_timeout)
+    except (ServerError, ConnectionLost):
+        if not connection.usable:
+            raise
+        return connection
+    try:
+        nearer.execute(commands.prove(nonce))
+    except ServerError:
+        nearer.close()
+        return connection
+    connection.close()
+    return nearer

@@ -22,9 +22,15 @@
 #define LIMIT_SOURCE_BACKLOG_BYTES (1u << 20)
 #define LIMIT_CLIENT_STALL_TIMEOUT_S 60            /* output pending, or a request half sent, and no progress */
 
+/* memory shared with clients of this host; committed as it is used */
+#define LIMIT_SHARED_BYTES (1ll << 30)
+#define LIMIT_SHARED_CLIENT_BYTES (256ll << 20)
+
 /* fairness: what one client may do in one turn of the loop */
 #define LIMIT_TURN_READ_BYTES (1u << 20)
 #define LIMIT_TURN_WRITE_BYTES (1u << 20)
+#define LIMIT_TURN_SHARE_BYTES (1u << 20)          /* gathered into shared memory, for all clients together */
+#define LIMIT_TURN_SHARE_US 500u                   /* after which no further piece of it is begun */
 #define LIMIT_TURN_COMMANDS_US 500u                /* then its remaining commands wait for the next turn */
 #define LIMIT_TURN_STORE_US 500u                   /* background work of the store: expiry, freeing, rehashing */
 #define LIMIT_TURN_WAKE_US 500u                    /* retries of blocked clients */

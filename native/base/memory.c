@@ -2,6 +2,8 @@
 #include "base/memory.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -9,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define HUGE_PAGE_BYTES (2u << 20) /* smaller mappings have no room for one */
 
@@ -133,6 +136,66 @@ void memory_advise_huge(void *pointer, size_t size_bytes) {
 size_t memory_mapped_bytes(void) {
     return atomic_load_explicit(&mapped_bytes, memory_order_relaxed);
 }
+
+/* ---- shared memory ----------------------------------------------------------------------------------- */
+
+#ifdef MFD_ALLOW_SEALING
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
+#endif
+
+/* A page of the process's own lies before the shared ones: the reclaimer writes its list there. */
+static size_t own_page_bytes(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static int open_shared(size_t size_bytes) {
+    int descriptor = memfd_create("replay-server", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (descriptor >= 0 && ftruncate(descriptor, (off_t)size_bytes) < 0) {
+        close(descriptor);
+        return -1;
+    }
+    return descriptor;
+}
+
+void *memory_map_shared(size_t size_bytes, int *descriptor) {
+    size_t own_bytes = own_page_bytes();
+    *descriptor = open_shared(size_bytes);
+    uint8_t *own = *descriptor < 0 ? NULL : memory_map(own_bytes + size_bytes);
+    int error = errno;
+    if (own && mmap(own + own_bytes, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, *descriptor, 0) !=
+                   MAP_FAILED) {
+        int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+        if (fcntl(*descriptor, F_ADD_SEALS, seals) == 0) return own + own_bytes;
+    }
+    if (own) {
+        error = errno == EINVAL ? ENOSYS : errno; /* a kernel that does not know the seal */
+        unmap_now(own, own_bytes + size_bytes);
+    }
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
+    errno = error;
+    return NULL;
+}
+
+void memory_unmap_shared(void *pointer, size_t size_bytes) {
+    if (!pointer) return;
+    size_t own_bytes = own_page_bytes();
+    memory_unmap((uint8_t *)pointer - own_bytes, own_bytes + size_bytes);
+}
+#else
+void *memory_map_shared(size_t size_bytes, int *descriptor) {
+    (void)size_bytes;
+    *descriptor = -1;
+    errno = ENOSYS;
+    return NULL;
+}
+
+void memory_unmap_shared(void *pointer, size_t size_bytes) {
+    (void)pointer;
+    (void)size_bytes;
+}
+#endif
 
 /* ---- the reclaimer ----------------------------------------------------------------------------------- */
 

@@ -20,6 +20,12 @@ void memory_unmap(void *pointer, size_t size_bytes);
 void memory_advise_huge(void *pointer, size_t size_bytes);
 size_t memory_mapped_bytes(void); /* address space, not resident pages */
 
+/* Memory that other processes can map, read-only: `*descriptor` (the caller's, close-on-exec) is sealed against a change of
+ * its size and against any write but through the mapping returned here. Committed when first touched; counted as mapped.
+ * NULL with `errno` set: no memory, or a system that has no such thing (ENOSYS). */
+void *memory_map_shared(size_t size_bytes, int *descriptor);
+void memory_unmap_shared(void *pointer, size_t size_bytes);
+
 /* Giving a large block back to the system takes milliseconds (about 0.1 s for a gigabyte). While the reclaimer runs,
  * memory_free and memory_unmap leave blocks of at least MEMORY_RECLAIM_BYTES to its thread; they count as held until it
  * has freed them. */

@@ -2,9 +2,11 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -35,7 +37,7 @@ struct descriptor {
 struct listener {
     struct descriptor descriptor;
     struct listener *next;
-    bool is_unix, is_admin;
+    bool is_unix, is_abstract, is_admin;
     char path[108];
 };
 
@@ -52,6 +54,7 @@ struct kernel_connection {
     uint32_t interest;          /* EPOLLIN, EPOLLOUT */
     bool dying;                 /* in the list of those that `closed` is due for */
     bool hung_up;               /* the event was given */
+    int attached;               /* a descriptor that goes along with the next byte; -1: none */
     struct kernel_connection *next, *previous, *next_dying;
 };
 
@@ -103,14 +106,44 @@ static ssize_t kernel_readv(struct connection *base, const struct iovec *vectors
     return -2;
 }
 
+static void drop_attached(struct kernel_connection *connection) {
+    if (connection->attached >= 0) close(connection->attached);
+    connection->attached = -1;
+}
+
+static int kernel_attach(struct connection *base, int descriptor) {
+    struct kernel_connection *connection = (struct kernel_connection *)base;
+    if (!base->is_unix || connection->attached >= 0) return -1;
+    connection->attached = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    return connection->attached >= 0 ? 0 : -1;
+}
+
+static ssize_t send_attached(struct kernel_connection *connection, struct msghdr *message) {
+    union {
+        struct cmsghdr header; /* for its alignment */
+        uint8_t bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    message->msg_control = control.bytes;
+    message->msg_controllen = sizeof control.bytes;
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &connection->attached, sizeof(int));
+    ssize_t sent = sendmsg(connection->descriptor.number, message, MSG_NOSIGNAL);
+    if (sent > 0) drop_attached(connection);
+    return sent;
+}
+
 static ssize_t kernel_writev(struct connection *base, const struct iovec *vectors, int count) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
     if (connection->dying) return -2;
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)vectors, .msg_iovlen = (size_t)count};
     ssize_t sent;
     do
-        sent = count == 1 ? send(connection->descriptor.number, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)
-                          : sendmsg(connection->descriptor.number, &message, MSG_NOSIGNAL);
+        sent = connection->attached >= 0 ? send_attached(connection, &message)
+               : count == 1 ? send(connection->descriptor.number, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)
+                            : sendmsg(connection->descriptor.number, &message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent >= 0) return sent;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return -1;
@@ -162,6 +195,7 @@ static int bury(struct kernel_transport *transport) {
         struct kernel_connection *connection = transport->dying;
         transport->dying = connection->next_dying;
         transport->base.events.closed(transport->base.events.context, connection->base.owner);
+        drop_attached(connection);
         close_descriptor(connection->descriptor.number);
         unlink_connection(transport, connection);
         memory_free(connection);
@@ -190,10 +224,12 @@ static void format_address(const struct sockaddr_storage *address, char *out, si
 static void name_ends(struct kernel_connection *connection, const struct listener *listener) {
     struct connection *base = &connection->base;
     base->is_unix = listener->is_unix;
+    base->is_abstract = listener->is_abstract;
     base->is_admin = listener->is_admin;
     if (listener->is_unix) {
-        snprintf(base->peer, sizeof base->peer, "%.105s:0", listener->path);
-        snprintf(base->local, sizeof base->local, "%.105s:0", listener->path);
+        const char *mark = listener->is_abstract ? "@" : "";
+        snprintf(base->peer, sizeof base->peer, "%s%.104s:0", mark, listener->path);
+        snprintf(base->local, sizeof base->local, "%s%.104s:0", mark, listener->path);
         return;
     }
     struct sockaddr_storage address = {0};
@@ -224,6 +260,7 @@ static void admit(struct kernel_transport *transport, const struct listener *lis
     connection->base.transport = &transport->base;
     connection->descriptor = (struct descriptor){.kind = DESCRIPTOR_CONNECTION, .number = number};
     connection->interest = EPOLLIN;
+    connection->attached = -1;
     if (!listener->is_unix) set_tcp_options(number);
     name_ends(connection, listener);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &connection->descriptor};
@@ -287,13 +324,14 @@ static int add_listener(struct kernel_transport *transport, int number, const st
     }
     listener->descriptor = (struct descriptor){.kind = DESCRIPTOR_LISTENER, .number = number};
     listener->is_unix = address->path != NULL;
+    listener->is_abstract = address->is_abstract;
     listener->is_admin = address->is_admin;
     if (address->path) snprintf(listener->path, sizeof listener->path, "%s", address->path);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &listener->descriptor};
     if (listen(number, BACKLOG) < 0 || epoll_ctl(transport->epoll, EPOLL_CTL_ADD, number, &event) < 0) {
         memory_free(listener);
         int result = refuse_address(error, address->path ? address->path : address->host, "listen");
-        if (address->path) unlink(address->path);
+        if (address->path && !address->is_abstract) unlink(address->path);
         close(number);
         return result;
     }
@@ -374,8 +412,28 @@ static int listen_unix(struct kernel_transport *transport, struct listen_address
     return add_listener(transport, number, address, error);
 }
 
+/* Without a file: nobody else can take or keep the name, it goes with the server, and it lies in the network namespace. */
+static int listen_abstract(struct kernel_transport *transport, struct listen_address *address, struct error *error) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    size_t length = strlen(address->path);
+    if (length >= sizeof name.sun_path)
+        return error_set(error, ERROR_GENERIC, "cannot listen on @%s: the name is %zu bytes, at most %zu are possible",
+                         address->path, length, sizeof name.sun_path - 1);
+    memcpy(name.sun_path + 1, address->path, length);
+    int number = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (number < 0) return refuse_address(error, address->path, "socket");
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    if (bind(number, (struct sockaddr *)&name, size) < 0) {
+        int result = refuse_address(error, address->path, "bind");
+        close(number);
+        return result;
+    }
+    return add_listener(transport, number, address, error);
+}
+
 static int kernel_listen(struct transport *base, struct listen_address *address, struct error *error) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
+    if (address->is_abstract) return listen_abstract(transport, address, error);
     return address->path ? listen_unix(transport, address, error) : listen_tcp(transport, address, error);
 }
 
@@ -385,7 +443,7 @@ static void kernel_stop_listening(struct transport *base) {
         struct listener *listener = transport->listeners;
         transport->listeners = listener->next;
         close(listener->descriptor.number); /* which takes it out of the epoll set */
-        if (listener->is_unix) unlink(listener->path);
+        if (listener->is_unix && !listener->is_abstract) unlink(listener->path);
         memory_free(listener);
     }
 }
@@ -464,6 +522,7 @@ static void kernel_free(struct transport *base) {
     while (transport->connections) {
         struct kernel_connection *connection = transport->connections;
         transport->connections = connection->next;
+        drop_attached(connection);
         close_descriptor(connection->descriptor.number);
         memory_free(connection);
     }
@@ -490,6 +549,7 @@ static const struct transport_operations kernel_operations = {
     .want_read = kernel_want_read,
     .want_write = kernel_want_write,
     .close = kernel_close,
+    .attach = kernel_attach,
 };
 
 struct transport *transport_kernel_new(const struct transport_events *events, struct error *error) {

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 
@@ -26,6 +27,7 @@ struct memory_peer {
     struct held *held;
     size_t held_count, held_capacity, held_bytes;
     size_t piece, window;
+    int attached;
     bool finished, vanished, hung_up, wants_read, wants_write, dying, closed;
 };
 
@@ -53,11 +55,17 @@ static void bytes_append(struct bytes *bytes, const void *data, size_t length) {
 /* ---- the peer's side --------------------------------------------------------------------------------- */
 
 struct memory_peer *memory_peer_connect(struct transport *base) {
+    struct connection ends = {.local = "memory:0"};
+    snprintf(ends.peer, sizeof ends.peer, "memory:%d", ++((struct memory_transport *)base)->count);
+    return memory_peer_connect_as(base, &ends);
+}
+
+struct memory_peer *memory_peer_connect_as(struct transport *base, const struct connection *ends) {
     struct memory_transport *transport = (struct memory_transport *)base;
     struct memory_peer *peer = must(memory_calloc(1, sizeof *peer));
+    peer->base = *ends;
     peer->base.transport = base;
-    snprintf(peer->base.peer, sizeof peer->base.peer, "memory:%d", ++transport->count);
-    snprintf(peer->base.local, sizeof peer->base.local, "memory:0");
+    peer->attached = -1;
     peer->wants_read = true;
     peer->piece = SIZE_MAX;
     peer->window = SIZE_MAX;
@@ -126,6 +134,10 @@ bool memory_peer_is_closed(const struct memory_peer *peer) {
     return peer->closed;
 }
 
+int memory_peer_attached(const struct memory_peer *peer) {
+    return peer->attached;
+}
+
 bool memory_peer_is_read(const struct memory_peer *peer) {
     return peer->wants_read;
 }
@@ -192,6 +204,13 @@ static void memory_close(struct connection *connection) {
     ((struct memory_peer *)connection)->dying = true;
 }
 
+static int memory_attach(struct connection *connection, int descriptor) {
+    struct memory_peer *peer = (struct memory_peer *)connection;
+    if (!connection->is_unix || peer->attached >= 0) return -1;
+    peer->attached = dup(descriptor);
+    return peer->attached >= 0 ? 0 : -1;
+}
+
 /* One round over the peers; waiting is pointless where the test is the only source of events. */
 static int memory_poll(struct transport *base, uint64_t max_wait_us) {
     (void)max_wait_us;
@@ -239,6 +258,7 @@ static void memory_transport_free(struct transport *base) {
     while (transport->peers) {
         struct memory_peer *peer = transport->peers;
         transport->peers = peer->next;
+        if (peer->attached >= 0) close(peer->attached);
         memory_free(peer->input.data);
         memory_free(peer->received.data);
         memory_free(peer->held);
@@ -261,6 +281,7 @@ static void memory_transport_free(struct transport *base) {
         .want_read = memory_want_read,   \
         .want_write = memory_want_write, \
         .close = memory_close,           \
+        .attach = memory_attach,         \
     }
 
 static const struct transport_operations copying_operations = MEMORY_OPERATIONS(true);

@@ -17,6 +17,8 @@ void transport_memory_hold_writes(struct transport *transport);
 
 /* NULL: the server refused. The peer belongs to the transport and stays until the transport is freed. */
 struct memory_peer *memory_peer_connect(struct transport *transport);
+/* As if it came over a socket of that kind; its ends are named so. */
+struct memory_peer *memory_peer_connect_as(struct transport *transport, const struct connection *ends);
 void memory_peer_send(struct memory_peer *peer, const void *bytes, size_t length);
 void memory_peer_finish(struct memory_peer *peer); /* end of stream after what was sent */
 void memory_peer_vanish(struct memory_peer *peer); /* reads and writes fail from now on */
@@ -29,6 +31,8 @@ void memory_peer_forget_received(struct memory_peer *peer);
 size_t memory_peer_held(const struct memory_peer *peer); /* written, not yet released */
 void memory_peer_release(struct memory_peer *peer, size_t length);
 bool memory_peer_is_closed(const struct memory_peer *peer); /* the server closed, or noticed that the peer is gone */
+/* The descriptor that the server attached, open until the transport is freed; -1: none. */
+int memory_peer_attached(const struct memory_peer *peer);
 bool memory_peer_is_read(const struct memory_peer *peer); /* the server wants more input */
 
 #endif

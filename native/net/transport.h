@@ -27,6 +27,7 @@ struct connection {
     char peer[108];       /* "127.0.0.1:50412", or the socket's path */
     char local[108];
     bool is_unix;
+    bool is_abstract;     /* a unix socket without a file: whoever knows its name may connect */
     bool is_admin;        /* came in through an admin listener */
 };
 
@@ -49,6 +50,7 @@ struct listen_address {
     uint16_t port;        /* 0 = any; the port bound is written back */
     const char *path;     /* unix socket, NULL for TCP */
     uint32_t mode;        /* permission bits of a unix socket */
+    bool is_abstract;     /* `path` is a name without a file (Linux) */
     bool is_admin;
 };
 
@@ -73,6 +75,9 @@ struct transport_operations {
     void (*want_read)(struct connection *connection, bool on);   /* on when opened */
     void (*want_write)(struct connection *connection, bool on);  /* off when opened */
     void (*close)(struct connection *connection);
+    /* Sends a copy of the descriptor along with the next byte written. NULL, or -1: this connection cannot carry one, or has
+     * one waiting. */
+    int (*attach)(struct connection *connection, int descriptor);
 };
 
 struct transport {

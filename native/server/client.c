@@ -42,7 +42,8 @@ static void unlink_client(struct server *server, struct client *client) {
 }
 
 void client_use_limits(struct client *client) {
-    client->parser.limits = client->authenticated ? &client->server->limits : &client->server->limits_unauthenticated;
+    bool known = client->authenticated && !client->unproven;
+    client->parser.limits = known ? &client->server->limits : &client->server->limits_unauthenticated;
 }
 
 void *client_opened(void *context, struct connection *connection) {
@@ -64,6 +65,7 @@ void *client_opened(void *context, struct connection *connection) {
     client->id = ++server->next_client_id;
     client->resp = 2;
     client->authenticated = server->config.requirepass[0] == '\0';
+    client->unproven = connection->is_abstract;
     client->deadline_index = UINT32_MAX;
     client->reading = true;
     client->created_us = client->active_us = client->input_us = client->output_us = server->now_us;
@@ -106,6 +108,7 @@ void client_closed(void *context, void *owner) {
     client->closing = true;
     client_unblock(client);
     client_request_done(client);
+    share_close(client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
     if (client->in_unsent) leave_list(&server->unsent_head, client, offsetof(struct client, unsent_next));

@@ -11,6 +11,7 @@
 #include "resp/parse.h"
 #include "server/command.h"
 #include "server/output.h"
+#include "server/share.h"
 
 struct command_entry;
 
@@ -25,6 +26,7 @@ struct client {
     int resp;                   /* 2 or 3 */
     uint64_t id;
     bool authenticated;
+    bool unproven;              /* came through the abstract socket and has not shown a nonce yet */
     const struct command *command;
 
     /* the rest belongs to the server's core */
@@ -45,6 +47,8 @@ struct client {
     bool output_failed;         /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
     uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
+    struct share *share;        /* memory shared with this client; NULL: none */
+    char nonce[SHARE_NONCE_BYTES + 1]; /* told to it; "": none, or used up */
     const char *refusal;        /* error that awaits the request whose large argument was not kept */
 
     /* waiting */

@@ -40,7 +40,7 @@ static void all_columns(struct replay_request *request) {
 /* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
 
 static const char sample_usage[] =
-    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [INCARNATION i] [COLUMNS k name …]";
+    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [INCARNATION i] [SHARED] [COLUMNS k name …]";
 
 /* An option of SAMPLE and its value. */
 static int sample_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
@@ -74,6 +74,11 @@ static int sample_options(struct client *client, struct replay_request *request,
     all_columns(request);
     request->replace = true;
     for (uint32_t at = 3; at < client->argc; at += 2) {
+        if (argument_is(&client->argv[at], "shared")) {
+            request->shared = true;
+            at--; /* it stands alone */
+            continue;
+        }
         if (argument_is(&client->argv[at], "columns")) {
             return parse_columns(client, at, request, error);
         }
@@ -115,10 +120,13 @@ static bool sample_attempt(struct client *client) {
         replay_batch_release(batch);
         return true;
     }
+    wait_queue_wake(client->server, &entry->adders);
+    if (request->shared && replay_share_batch(client, request, batch)) {
+        return true;
+    }
     uint8_t columns[TABLE_MAX_COLUMNS];
     memcpy(columns, request->columns, sizeof columns);
-    wait_queue_wake(client->server, &entry->adders);
-    replay_batch_reply(client, batch, columns, request->column_count);
+    replay_batch_reply(client, batch, columns, request->column_count, NULL);
     replay_batch_release(batch);
     return true;
 }
@@ -201,7 +209,7 @@ void replay_get_command(struct client *client) {
             batch->ids[i] = ids[i];
             batch->weights[i] = 1;
         }
-        replay_batch_reply(client, batch, request.columns, request.column_count);
+        replay_batch_reply(client, batch, request.columns, request.column_count, NULL);
     }
     replay_batch_release(batch);
 }

@@ -98,6 +98,9 @@ struct wait_queue {
  * of the client runs; argv stays valid until the reply. */
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *));
+/* As client_block without a deadline, also from inside the retry of another wait, which then returns true. */
+void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
+                       void (*expired)(struct client *));
 void wait_queue_wake(struct server *server, struct wait_queue *queue);
 /* Fails every waiter through `expired` (a table is dropped, the server stops). */
 void wait_queue_expire_all(struct server *server, struct wait_queue *queue);

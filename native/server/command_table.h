@@ -18,6 +18,7 @@ extern const struct command commands_list[];
 extern const struct command commands_hash[];
 extern const struct command commands_generic[];
 extern const struct command commands_replay[];
+extern const struct command commands_share[];
 extern const struct command commands_weights[];
 
 struct command_stats {

@@ -10,11 +10,22 @@
 
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
+/* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
+static const char *refuse_stranger(const struct client *client, const struct command_entry *entry) {
+    if (entry->command->flags & COMMAND_NOAUTH) return NULL;
+    if (!client->authenticated) return "NOAUTH Authentication required.";
+    if (client->unproven)
+        return "NOAUTH this socket is for clients that were told of it by REPLAY.SHARE: send REPLAY.PROVE with the "
+               "nonce first";
+    return NULL;
+}
+
 /* May this client have its bytes kept at all? Asked before a large argument arrives, so that a refused one costs
  * nothing. */
 static const char *refuse_landing(struct client *client, const struct command_entry *entry, size_t length) {
     if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
-    if (!client->authenticated && !(entry->command->flags & COMMAND_NOAUTH)) return "NOAUTH Authentication required.";
+    const char *stranger = refuse_stranger(client, entry);
+    if (stranger) return stranger;
     if ((entry->command->flags & COMMAND_DENYOOM) && server_memory_exceeded(client->server, length)) return OOM_REFUSAL;
     return NULL;
 }
@@ -79,8 +90,9 @@ static bool admit(struct client *client, struct command_entry *entry) {
         reply_arity_error(client);
         return false;
     }
-    if (!client->authenticated && !(command->flags & COMMAND_NOAUTH)) {
-        reply_error(client, "NOAUTH Authentication required.");
+    const char *stranger = refuse_stranger(client, entry);
+    if (stranger) {
+        reply_error(client, "%s", stranger);
         return false;
     }
     if (client->refusal && *client->refusal) {

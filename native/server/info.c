@@ -69,8 +69,10 @@ static void memory_section(struct server *server, struct text *out) {
     text_append(out,
                 "# Memory\r\nused_memory:%zu\r\nused_memory_human:%s\r\nused_memory_rss:%zu\r\nused_memory_peak:%zu\r\n"
                 "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
-                memory_used_bytes(), used, resident_bytes(), memory_peak_bytes(), peak, memory_mapped_bytes(),
-                server->output_pool.inline_bytes);
+                memory_used_bytes(), used, resident_bytes(), memory_peak_bytes(), peak,
+                memory_mapped_bytes() - server->shares.bytes, server->output_pool.inline_bytes);
+    text_append(out, "used_memory_shared:%zu\r\nshared_memory_clients:%u\r\nshared_memory_leases:%u\r\n",
+                server->shares.bytes, server->shares.arenas, server->shares.leases);
     text_append(out,
                 "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:noeviction\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most);
@@ -93,8 +95,10 @@ static void stats_section(struct server *server, struct text *out) {
                 stats->connections_rejected, stats->errors, stats->protocol_errors);
     text_append(out,
                 "client_output_limit_closes:%" PRIu64 "\r\nclient_stall_closes:%" PRIu64 "\r\nloop_turns:%" PRIu64
-                "\r\nloop_turn_us_max:%" PRIu64 "\r\n",
-                stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max);
+                "\r\nloop_turn_us_max:%" PRIu64 "\r\nshared_batches:%" PRIu64 "\r\nshared_batches_without_room:%" PRIu64
+                "\r\n",
+                stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max,
+                server->shares.batches, server->shares.refused);
     text_append(out,
                 "expired_keys:%" PRIu64 "\r\nevicted_keys:0\r\nkeyspace_hits:%" PRIu64 "\r\nkeyspace_misses:%" PRIu64
                 "\r\npubsub_channels:0\r\n",
@@ -124,9 +128,11 @@ static void limits_section(struct server *server, struct text *out) {
     text_append(out,
                 "client_output_limit_bytes:%" PRId64 "\r\nclient_output_backlog_bytes:%" PRId64
                 "\r\nclient_pending_input_bytes:%u\r\n"
-                "client_stall_timeout_s:%" PRId64 "\r\n",
+                "client_stall_timeout_s:%" PRId64 "\r\nshared_memory_limit_bytes:%" PRId64
+                "\r\nshared_memory_client_limit_bytes:%" PRId64 "\r\nshared_memory_client_leases:%u\r\n",
                 config->client_output_limit_bytes, config->client_output_backlog_bytes, LIMIT_PENDING_INPUT_BYTES,
-                config->client_stall_timeout_s);
+                config->client_stall_timeout_s, config->shared_memory_limit_bytes,
+                config->shared_memory_client_limit_bytes, SHARE_LEASES);
 }
 
 static void commandstats_section(struct server *server, struct text *out) {

@@ -163,6 +163,19 @@ static int open_listeners(struct server *server, struct transport *transport, st
     return 0;
 }
 
+/* For clients that came over TCP and turn out to be on this host; without it they stay on TCP. */
+static void open_share_socket(struct server *server, struct transport *transport) {
+    if (server->config.port < 0 || server->config.shared_memory_limit_bytes == 0) return;
+    char name[sizeof server->share_socket];
+    snprintf(name, sizeof name, "replay-server-%s", server->run_id);
+    struct listen_address address = {.path = name, .is_abstract = true};
+    struct error error;
+    if (transport->operations->listen(transport, &address, &error) == 0)
+        snprintf(server->share_socket, sizeof server->share_socket, "%s", name);
+    else
+        fprintf(stderr, "replay-server-kernel: no memory is shared with TCP clients: %s\n", error.message);
+}
+
 /* Where a client on this machine connects to. */
 static void print_ready(const struct server_config *config) {
     const char *host = config->host;
@@ -186,6 +199,7 @@ static int serve(struct server *server, const struct options *options, const str
     if (setup->bytes && setup_create_tables(setup, server, &error) < 0) return fail(EXIT_USAGE, error.message);
     if (open_listeners(server, transport, &error) < 0)
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
+    open_share_socket(server, transport);
     memory_start_reclaimer(); /* after signals were blocked, so that its thread takes none */
     print_ready(&server->config);
     server_run(server);

@@ -234,6 +234,7 @@ void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
 static void drop_request(struct client *client, void *state) {
     struct replay_request *request = state;
     struct replay_registry *registry = client->server->replay;
+    replay_share_drop(client, request);
     if (request->reservation) {
         reservation_release(request->reservation);
     }

@@ -14,6 +14,8 @@
 #define REPLAY_CLIENT_PINNED_LIMIT (TABLE_SPARE_SLOTS / 4) /* and by those of one client */
 #define REPLAY_GATHER_ITEM_BYTES 2048u        /* columns of at least this go from storage to the socket */
 #define REPLAY_COPY_BYTES (4u << 20)          /* as do longer columns, however small their items */
+#define REPLAY_SHARE_COLUMN_BYTES 65536u     /* smaller columns go through the socket even where memory is shared */
+#define REPLAY_SHARE_ITEM_BYTES (1u << 20)   /* as do those of larger items: one is gathered in one go */
 #define REPLAY_POOLED_OBJECTS 256u            /* requests and replies kept for reuse, each */
 #define REPLAY_POOLED_BYTES (32u << 20)       /* memory of the replies kept */
 
@@ -33,6 +35,16 @@ struct replay_entry {
 
 enum replay_request_kind { REPLAY_REQUEST_ADD, REPLAY_REQUEST_SAMPLE };
 
+struct replay_batch;
+
+/* A batch on its way into shared memory. */
+struct replay_gather {
+    struct replay_batch *batch;  /* NULL: there is none */
+    uint64_t lease;
+    size_t region, offset;       /* of the region in the arena; of the column that is being gathered, in the region */
+    uint32_t place, item;        /* which of the columns asked for, and its next item */
+};
+
 /* An ADD or SAMPLE from its header on, across landing and waiting. */
 struct replay_request {
     struct replay_request *next; /* in the pool */
@@ -49,9 +61,9 @@ struct replay_request {
     bool replace;                /* SAMPLE: with replacement */
     uint32_t column_count;       /* SAMPLE: columns asked for, in order */
     uint8_t columns[TABLE_MAX_COLUMNS];
+    bool shared;                 /* SAMPLE: by shared memory where there is room */
+    struct replay_gather gather;
 };
-
-struct replay_batch;
 
 struct replay_registry {
     struct server *server;
@@ -116,8 +128,29 @@ void replay_batch_release(struct replay_batch *batch);
 /* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is pinned or asked for. */
 int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n,
                          const uint8_t *columns, uint32_t column_count, struct error *error);
-/* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. */
+/* Counts the items, whose slots are pinned, against the client. replay_batch_reply does it where it was not done. */
+void replay_batch_pin(struct replay_batch *batch);
+
+/* Where in the client's arena a batch's large columns lie. */
+struct replay_region {
+    uint64_t lease;
+    size_t offset;
+};
+
+/* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. With a region (else NULL) a
+ * column that lies there is [lease, offset, bytes]. */
 void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                        uint32_t column_count);
+                        uint32_t column_count, const struct replay_region *region);
+
+/* ---- through shared memory ---- */
+bool replay_column_is_shared(const struct column *column, uint32_t n);
+size_t replay_shared_column_bytes(const struct column *column, uint32_t n); /* with the padding behind it */
+/* Takes the handler's batch over, and blocks the client until it is gathered and replied; false: there is no room, or
+ * nothing worth it, and the batch is as it was. */
+bool replay_share_batch(struct client *client, struct replay_request *request, struct replay_batch *batch);
+/* The client went, or its wait was cut short: gives back what the request holds of a gather. */
+void replay_share_drop(struct client *client, struct replay_request *request);
+/* One slice of gathering; whether there is more. */
+bool replay_share_step(struct server *server);
 
 #endif

@@ -180,11 +180,25 @@ static void reply_column_copied(struct client *client, struct replay_batch *batc
     blob_release(blob);
 }
 
-void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                        uint32_t column_count) {
-    const struct table_config *config = table_config(batch->entry->table);
+void replay_batch_pin(struct replay_batch *batch) {
+    batch->client->pinned_items += batch->n - batch->pinned;
     batch->pinned = batch->n;
-    client->pinned_items += batch->n;
+}
+
+static void reply_column_shared(struct client *client, const struct column *column, uint32_t n,
+                                const struct replay_region *region, size_t *offset) {
+    reply_array(client, 3);
+    reply_integer(client, (int64_t)region->lease);
+    reply_integer(client, (int64_t)(region->offset + *offset));
+    reply_integer(client, (int64_t)(column->item_bytes * n));
+    *offset += replay_shared_column_bytes(column, n);
+}
+
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                        uint32_t column_count, const struct replay_region *region) {
+    const struct table_config *config = table_config(batch->entry->table);
+    size_t offset = 0;
+    replay_batch_pin(batch);
     reply_array(client, 3 + 2 * (size_t)column_count);
     reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
     reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
@@ -192,7 +206,9 @@ void replay_batch_reply(struct client *client, struct replay_batch *batch, const
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
         reply_bulk_string(client, column->name);
-        if (column_is_sent_from_slots(column, batch->n)) {
+        if (region && replay_column_is_shared(column, batch->n)) {
+            reply_column_shared(client, column, batch->n, region, &offset);
+        } else if (column_is_sent_from_slots(column, batch->n)) {
             reply_column_from_slots(client, batch, i, columns[i]);
         } else {
             reply_column_copied(client, batch, columns[i]);

@@ -12,10 +12,11 @@
 #include "base/text.h"
 #include "net/transport.h"
 #include "resp/parse.h"
+#include "server/command.h"
 #include "server/output.h"
+#include "server/share.h"
 
 struct client;
-struct wait_queue;
 struct store;
 struct replay_registry;
 struct weights_registry;
@@ -38,6 +39,8 @@ struct server_config {
     int64_t client_stall_timeout_s;
     int64_t client_output_limit_bytes;
     int64_t client_output_backlog_bytes;
+    int64_t shared_memory_limit_bytes;        /* of all clients together; 0 = none is shared */
+    int64_t shared_memory_client_limit_bytes; /* of one */
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
     int64_t max_arguments;
@@ -85,6 +88,9 @@ struct server {
     struct resp_limits limits_unauthenticated;
     uint8_t *read_buffer; /* shared: input is parsed out of it at once */
     struct output_pool output_pool;
+    struct share_totals shares;
+    struct wait_queue gathering; /* clients whose batch is being put into shared memory */
+    char share_socket[64];       /* name of the abstract socket for clients of this host; "": none */
 
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
     uint64_t turn_began_us; /* 0: waiting for events */

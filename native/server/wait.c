@@ -109,6 +109,12 @@ static struct wait_queue *leave(struct client *client) {
     return was_head && queue->length > 0 ? queue : NULL;
 }
 
+void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
+                       void (*expired)(struct client *)) {
+    if (client->blocked) leave(client); /* who stood behind it is tried by the caller of the retry */
+    client_block(client, queue, CLOCK_NEVER, retry, expired);
+}
+
 /* Whoever stood behind it may want less than it did: the next is tried although nothing has come. */
 void client_unblock(struct client *client) {
     if (!client->blocked) return;
@@ -134,7 +140,9 @@ static void resume(struct client *client) {
 
 bool client_retry(struct client *client) {
     assert(client->blocked && client->retry);
+    const struct wait_queue *queue = client->queue;
     if (!client->retry(client)) return false;
+    if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
     if (client->blocked)
         leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */
     resume(client);

@@ -1,0 +1,61 @@
+/* share: memory of the server that one client on the same host reads its sampled batches from: an arena for each client, cut
+ * into regions, each of which is the client's until it gives it back or goes. The client maps the arena read-only, so
+ * nothing in it is ever read by the server. Knows neither tables nor replies. */
+#ifndef REPLAY_SERVER_SHARE_H
+#define REPLAY_SERVER_SHARE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct server;
+struct client;
+
+#define SHARE_LEASES 64u /* of one client */
+#define SHARE_REGION_ALIGNMENT 4096u
+#define SHARE_LEAST_BYTES (1u << 20) /* of an arena */
+#define SHARE_NONCE_BYTES 32u /* in hexadecimal */
+
+struct share_lease {
+    uint64_t number; /* never used twice on a connection; from 1 */
+    size_t offset, length;
+};
+
+struct share {
+    uint8_t *base;
+    size_t bytes;
+    uint64_t given; /* leases so far */
+    uint32_t count;
+    struct share_lease leases[SHARE_LEASES]; /* by offset */
+};
+
+/* What all clients hold together; in struct server. */
+struct share_totals {
+    size_t bytes; /* of all arenas */
+    uint32_t arenas, leases;
+    uint64_t batches; /* answered through them */
+    uint64_t refused; /* for want of room: answered through the socket */
+};
+
+/* Makes an arena of at most `bytes` (0: as large as is allowed) and attaches its descriptor to the connection's next reply.
+ * Returns 0, or -1 with `error` set and nothing changed. */
+int share_open(struct client *client, size_t bytes, struct error *error);
+/* Gives the arena up with all leases; the client's own mapping stays as long as it likes. */
+void share_close(struct client *client);
+
+/* A lease of `length` bytes where the arena has room, else NULL. Valid until the next call; the lowest free place is taken,
+ * whose pages were used before. O(leases), as share_end. */
+const struct share_lease *share_begin(struct client *client, size_t length);
+/* Gives one back; false: there is no such lease. */
+bool share_end(struct client *client, uint64_t number);
+
+/* Whether the client's connection comes from this host, as far as its addresses tell. */
+bool share_is_same_host(const struct client *client);
+/* A secret for the client, to be shown on another connection; the one before is void. */
+const char *share_new_nonce(struct client *client);
+/* Whether it is a nonce of a client that is still connected; it is used up. */
+bool share_take_nonce(struct server *server, const void *nonce, size_t length);
+
+#endif
