@@ -117,7 +117,7 @@ class BatchPool:
         """A batch whose arrays nobody else refers to; new arrays where all of the pool's are in use."""
         for arrays, names in self._sets:
             if all(sys.getrefcount(arrays[i]) == self._lone_references for i in range(len(arrays))):
-                batch = Batch(dict(zip(names, arrays[3:], strict=True)), *arrays[:3])
+                batch = Batch(dict(zip(names, arrays[3:], strict=True)), arrays[0], arrays[1], arrays[2])
                 try:
                     check_out(batch, table, count, columns)
                 except SchemaError:  # the table was made anew with other columns

@@ -1,0 +1,360 @@
+"""Batches through shared memory: the same items, given back when nobody refers to them, whoever dies first."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import replay_server as rs
+from replay_server import commands
+from replay_server.connection import Address, Connection, on_same_host
+
+SIGNATURE = {
+    "obs": rs.Column("uint8", (128, 128)),
+    "reward": rs.Column("float32"),
+    "state": rs.Column("float64", (16,)),
+}
+BATCH = 512  # "obs" is 8 MiB and "state" 64 KiB: both are shared; "reward" is not
+
+
+def fill(client: rs.Client, name: str = "t", count: int = 1000) -> None:
+    client.create_table(rs.Table(name, 2000, SIGNATURE, sampler=rs.Uniform()))
+    for start in range(0, count, 250):
+        reward = np.arange(start, start + 250, dtype=np.float32)
+        obs = np.empty((250, 128, 128), np.uint8)
+        obs[:] = (reward % 251).astype(np.uint8)[:, None, None]
+        state = np.repeat(reward.astype(np.float64)[:, None], 16, axis=1)
+        client.add(name, {"obs": obs, "reward": reward, "state": state})
+
+
+def check(batch: rs.Batch) -> None:
+    reward = batch.data["reward"]
+    assert len(np.unique(reward)) > 100
+    assert (batch.data["obs"] == (reward % 251).astype(np.uint8)[:, None, None]).all()
+    assert (batch.data["state"] == reward.astype(np.float64)[:, None]).all()
+
+
+def field(client: rs.Client, name: str) -> int:
+    info: Any = client.redis.info("all")
+    return int(info[name])
+
+
+@pytest.fixture
+def near(server: rs.Server) -> Iterator[rs.Client]:
+    """A client that shares memory with the server, whose table "t" holds 1000 items."""
+    with rs.Client(server.url, shared_memory=True) as made:
+        fill(made)
+        yield made
+        made.drop_table("t")
+
+
+# ---- the same items --------------------------------------------------------------------------------------------------
+
+
+def test_large_columns_are_read_only_arrays_over_shared_memory(near, client):
+    before = field(client, "shared_batches")
+    batch = near.sample("t", BATCH)
+    check(batch)
+    for name, shared in (("obs", True), ("state", True), ("reward", False)):
+        assert batch.data[name].flags.writeable is not shared, name
+        assert batch.data[name].dtype == SIGNATURE[name].dtype
+    assert batch.data["obs"].shape == (BATCH, 128, 128)
+    assert field(client, "shared_batches") == before + 1
+    with pytest.raises(ValueError, match="read-only"):
+        batch.data["obs"][0] = 1
+    check(near.sample("t", BATCH, columns=["state", "reward", "obs"]))
+    applied, stale = near.update_priorities("t", batch.ids, np.ones(BATCH))
+    assert applied + stale == BATCH
+
+
+def test_out_and_small_batches_use_the_socket(near, client):
+    before = field(client, "shared_batches")
+    out = client.sample("t", BATCH)
+    assert near.sample("t", BATCH, out=out) is out
+    check(out)
+    assert near.sample("t", 2).data["obs"].flags.writeable
+    assert field(client, "shared_batches") == before
+    with pytest.raises(rs.SchemaError, match="read-only"):
+        near.sample("t", BATCH, out=near.sample("t", BATCH))
+
+
+def test_a_sampler_reads_shared_memory(near, client):
+    before = field(client, "shared_batches")
+    with near.sampler("t", BATCH, prefetch=2) as batches:
+        for _ in range(30):
+            batch = next(batches)
+            assert not batch.data["obs"].flags.writeable
+            check(batch)
+    check(batch)  # also after the sampler's connection has gone
+    assert field(client, "shared_batches") >= before + 30
+
+
+def test_by_unix_socket_too(tmp_path):
+    with rs.Server(port=-1, unix=tmp_path / "s") as server, rs.Client(server.url, shared_memory=True) as client:
+        fill(client)
+        batch = client.sample("t", BATCH)
+        check(batch)
+        assert not batch.data["obs"].flags.writeable
+
+
+# ---- leases ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_goes_back_when_the_last_view_of_it_has_gone(near, client):
+    batch = near.sample("t", BATCH)
+    column = batch.data["obs"][3:7].view(np.int8)[1:, ::2]
+    kept = column.copy()
+    del batch
+    gc.collect()
+    near.sample("t", 1)  # carries what was given back
+    assert field(client, "shared_memory_leases") == 1
+    for _ in range(100):
+        near.sample("t", BATCH)
+    assert (column == kept).all()
+    del column
+    gc.collect()
+    near.sample("t", 1)
+    assert field(client, "shared_memory_leases") == 0
+
+
+def test_release_gives_memory_back_at_once(near, client):
+    batch = near.sample("t", BATCH)
+    batch.release()
+    assert list(batch.data) == ["reward"]
+    batch.release()
+    near.sample("t", 1)
+    assert field(client, "shared_memory_leases") == 0
+    unshared = client.sample("t", 4)
+    unshared.release()
+    assert list(unshared.data) == list(SIGNATURE)
+
+
+def test_a_learner_that_holds_batches_goes_on_over_the_socket():
+    with (
+        rs.Server(config={"shared-memory-client-limit": "20mb"}) as server,
+        rs.Client(server.url, shared_memory=True) as near,
+        rs.Client(server.url) as client,
+    ):
+        fill(near)
+        held = [near.sample("t", BATCH) for _ in range(5)]
+        assert [batch.data["obs"].flags.writeable for batch in held] == [False, False, True, True, True]
+        for batch in held:
+            check(batch)
+        assert field(client, "shared_batches_without_room") == 3
+        del held[0], batch
+        gc.collect()
+        assert near.sample("t", BATCH).data["obs"].flags.writeable is False
+
+
+def test_clients_beyond_what_may_be_shared_use_the_socket():
+    with (
+        rs.Server(config={"shared-memory-limit": "20mb", "shared-memory-client-limit": "16mb"}) as server,
+        rs.Client(server.url, shared_memory=True) as first,
+        rs.Client(server.url, shared_memory=True) as second,
+    ):
+        fill(first)
+        assert not first.sample("t", BATCH).data["obs"].flags.writeable
+        batch = second.sample("t", BATCH)
+        assert batch.data["obs"].flags.writeable
+        check(batch)
+
+
+def test_a_server_that_shares_nothing_is_used_over_the_socket():
+    with (
+        rs.Server(config={"shared-memory-limit": "0"}) as server,
+        rs.Client(server.url, shared_memory=True) as client,
+    ):
+        fill(client)
+        batch = client.sample("t", BATCH)
+        assert batch.data["obs"].flags.writeable
+        check(batch)
+
+
+def test_threads_of_one_client_hold_batches_of_their_own(near):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def work(_: int) -> None:
+        kept = []
+        for _ in range(10):
+            kept = [*kept[-2:], near.sample("t", BATCH)]
+            for batch in kept:
+                check(batch)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, range(6)))
+
+
+# ---- who may come in -------------------------------------------------------------------------------------------------
+
+
+def test_a_loopback_client_switches_to_the_unix_socket(near, client):
+    near.sample("t", 1)
+    peers = [peer["addr"] for peer in client.redis.client_list()]
+    assert sum(peer.startswith("@replay-server-") for peer in peers) >= 1
+
+
+def test_passwords_still_apply_on_the_unix_socket():
+    with rs.Server(password="s3cret") as server:
+        with rs.Client(server.url, shared_memory=True) as client:
+            fill(client)
+            batch = client.sample("t", BATCH)
+            assert not batch.data["obs"].flags.writeable
+            check(batch)
+        tcp = Connection(Address.parse(server.url), 5, 5)
+        name, _ = tcp.execute(commands.share_socket())
+        stranger = Address("redis://127.0.0.1", abstract=name)
+        with pytest.raises(rs.ServerError, match="password"):
+            Connection(stranger, 5, 5)
+        tcp.close()
+
+
+def test_the_unix_socket_lets_nobody_in_without_the_nonce(server):
+    address = Address.parse(server.url)
+    tcp = Connection(address, 5, 5)
+    name, nonce = tcp.execute(commands.share_socket())
+    near = Connection(Address("redis://127.0.0.1", abstract=name), 5, 5)
+    with pytest.raises(rs.ServerError, match=r"REPLAY\.PROVE"):
+        near.execute(commands.tables())
+    with pytest.raises(rs.ServerError, match="nonce"):
+        near.execute(commands.prove("0" * len(nonce)))
+    with pytest.raises(rs.ServerError, match=r"REPLAY\.PROVE"):
+        near.execute(commands.share(0))
+    near.execute(commands.prove(nonce))
+    assert isinstance(near.execute(commands.tables()), list)
+    near.close()
+    tcp.close()
+
+
+def test_a_client_that_does_not_find_the_socket_stays_on_tcp(server, monkeypatch):
+    """As behind a forwarded port, where the server takes a client of another host for one of its own."""
+    address = Address.parse(server.url)
+    tcp = Connection(address, 5, 5)
+    monkeypatch.setattr(commands, "share_socket", lambda: _told("replay-server-of-another-host"))
+    assert on_same_host(tcp, address, 5, 5) is tcp
+    assert tcp.usable
+    tcp.close()
+
+
+def _told(name: str) -> commands.Command[tuple[str, str]]:
+    return commands._plain("sharing memory", ("PING",), lambda _: (name, "0" * 32), True)
+
+
+def test_the_client_cannot_write_what_the_server_shares(server, tmp_path):
+    connection = Connection(Address.parse(server.url), 5, 5)
+    connection = on_same_host(connection, Address.parse(server.url), 5, 5)
+    connection._descriptors = []
+    size = connection.execute(commands.share(1 << 20))
+    (descriptor,) = connection._descriptors
+    for write in (
+        lambda: mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE),
+        lambda: os.pwrite(descriptor, b"x", 0),
+        lambda: os.ftruncate(descriptor, 0),
+    ):
+        with pytest.raises(PermissionError):
+            write()
+    again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    with pytest.raises(PermissionError):
+        os.pwrite(again, b"x", 0)
+    os.close(again)
+    os.close(descriptor)
+    connection.close()
+
+
+# ---- either side dies ------------------------------------------------------------------------------------------------
+
+
+def test_arrays_stay_readable_when_the_server_is_killed():
+    with rs.Server() as server, rs.Client(server.url, shared_memory=True, reconnect_timeout=0.2) as client:
+        fill(client)
+        batch = client.sample("t", BATCH)
+        os.kill(server.pid, signal.SIGKILL)
+        server._process.wait(10)
+        check(batch)
+        with pytest.raises(rs.ConnectionLost):
+            client.sample("t", BATCH)
+        check(batch)
+
+
+def test_a_client_that_is_killed_gives_everything_back(server, client, eventually):
+    fill(client)
+    program = (
+        "import sys, replay_server as rs\n"
+        "client = rs.Client(sys.argv[1], shared_memory=True)\n"
+        "held = [client.sample('t', 512) for _ in range(3)]\n"
+        "assert not held[0].data['obs'].flags.writeable\n"
+        "print('holds', flush=True)\n"
+        "while True: client.sample('t', 512)\n"
+    )
+    arenas = field(client, "shared_memory_clients")
+    learner = subprocess.Popen([sys.executable, "-c", program, server.url], stdout=subprocess.PIPE)
+    try:
+        assert learner.stdout is not None
+        assert learner.stdout.readline() == b"holds\n"
+        assert field(client, "shared_memory_clients") == arenas + 1
+        assert field(client, "shared_memory_leases") >= 3
+    finally:
+        learner.kill()
+        learner.wait(10)
+        assert learner.stdout is not None
+        learner.stdout.close()
+    eventually(lambda: field(client, "shared_memory_clients") == arenas, "the arena goes")
+    eventually(lambda: client.info("t")["pinned_slots"] == 0, "the items are unpinned")
+    check(client.sample("t", BATCH))
+    client.drop_table("t")
+
+
+def test_a_server_that_was_started_again_is_shared_with_anew(tmp_path, free_port):
+    with rs.Server(port=free_port) as server:
+        client = rs.Client(server.url, shared_memory=True)
+        fill(client)
+        old = client.sample("t", BATCH)
+    with rs.Server(port=free_port):
+        fill(client)
+        new = client.sample("t", BATCH)
+        check(old)
+        check(new)
+        assert not new.data["obs"].flags.writeable
+    client.close()
+
+
+def test_descriptors_do_not_pile_up(server, client):
+    fill(client)
+
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def once() -> None:
+        with rs.Client(server.url, shared_memory=True) as near:
+            near.sample("t", BATCH)
+
+    once()
+    before = count()
+    for _ in range(5):
+        once()
+    gc.collect()
+    assert count() <= before
+    client.drop_table("t")
+
+
+def test_whoever_takes_no_descriptor_gets_none(server, open_raw):
+    """A plain Redis client that asks for shared memory is answered, and its connection stays in step."""
+    raw = open_raw(server.url)
+    name, _, nonce = raw.command("REPLAY.SHARE")
+    with socket.socket(socket.AF_UNIX) as plain:
+        plain.connect(b"\0" + name)
+        plain.sendall(b"REPLAY.PROVE " + nonce + b"\r\nREPLAY.SHARE 1048576\r\nPING\r\n")
+        came = b""
+        while not came.endswith(b"+PONG\r\n"):
+            came += plain.recv(100)
+        assert came == b"+OK\r\n:1048576\r\n+PONG\r\n"
