@@ -226,3 +226,7 @@ void msgpack_write_map(struct msgpack_writer *writer, uint32_t pairs) {
     else
         put_head(writer, 0xdf, pairs, 4);
 }
+
+void msgpack_write_encoded(struct msgpack_writer *writer, const uint8_t *value, size_t length) {
+    put_bytes(writer, value, length);
+}

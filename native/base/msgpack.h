@@ -63,5 +63,7 @@ void msgpack_write_double(struct msgpack_writer *writer, double value);
 void msgpack_write_string(struct msgpack_writer *writer, const char *text, size_t length);
 void msgpack_write_array(struct msgpack_writer *writer, uint32_t count);
 void msgpack_write_map(struct msgpack_writer *writer, uint32_t pairs);
+/* A value that is msgpack already. */
+void msgpack_write_encoded(struct msgpack_writer *writer, const uint8_t *value, size_t length);
 
 #endif

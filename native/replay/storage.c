@@ -46,7 +46,8 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
     }
     storage->slot = memory_map(slots * sizeof *storage->slot);
     storage->returned = memory_map(slots * sizeof *storage->returned);
-    if (!storage->slot || !storage->returned) {
+    storage->age = memory_map(slots * sizeof *storage->age);
+    if (!storage->slot || !storage->returned || !storage->age) {
         storage_free(storage);
         return error_set(error, ERROR_GENERIC, "out of memory: the index of table '%s' could not be mapped",
                          config->name);
@@ -61,6 +62,9 @@ void storage_free(struct storage *storage) {
     }
     if (storage->slot) {
         memory_unmap(storage->slot, storage->slots * sizeof *storage->slot);
+    }
+    if (storage->age) {
+        memory_unmap(storage->age, storage->slots * sizeof *storage->age);
     }
     if (storage->returned) {
         memory_unmap(storage->returned, storage->slots * sizeof *storage->returned);
@@ -101,6 +105,7 @@ void storage_enter(struct storage *storage, uint32_t slot) {
     entry->state = SLOT_LIVE;
     entry->generation++;
     entry->times_sampled = 0;
+    storage->age[slot] = storage->next_age++;
 }
 
 bool storage_leave(struct storage *storage, uint32_t slot) {

@@ -43,6 +43,9 @@ struct storage {
     uint32_t returned_count;
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
     uint32_t reserved, live, zombies, retired, pinned;
+    uint32_t held; /* of those pinned: by a snapshot */
+    uint64_t *age; /* by slot: how many items had entered before the one in it */
+    uint64_t next_age;
 };
 
 int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error);

@@ -36,7 +36,7 @@ struct table *table_new(const struct table_config *config, struct error *error) 
     }
     table->config = *config;
     assert(config->capacity >= 1 && config->capacity <= TABLE_MAX_CAPACITY);
-    uint32_t slots = (uint32_t)config->capacity + TABLE_SPARE_SLOTS;
+    uint32_t slots = (uint32_t)config->capacity + TABLE_SPARE_SLOTS + TABLE_HELD_SLOTS;
     if (storage_init(&table->storage, config, slots, error)) {
         memory_free(table);
         return NULL;
@@ -121,7 +121,7 @@ void table_info(const struct table *table, struct table_info *info) {
         .stale_updates = table->stale_updates,
         .updates_applied = table->updates_applied,
         .reserved_slots = storage->reserved,
-        .pinned_slots = storage->pinned,
+        .pinned_slots = storage->pinned - storage->held,
         .free_slots = storage_free_slots(storage),
         .retired_slots = storage->retired,
         .item_bytes = storage->item_bytes,
@@ -164,6 +164,9 @@ bool table_is_drawable(const struct table *table, uint32_t slot) {
 }
 
 void table_remove(struct table *table, uint32_t slot) {
+    if (table->cut) {
+        table_cut_before_leave(table, slot);
+    }
     if (table_is_drawable(table, slot)) {
         table->drawable--;
         table->drawable_times -= table->storage.slot[slot].times_sampled;
@@ -198,6 +201,9 @@ void table_reset(struct table *table) {
 
 /* Writes one priority of a live item; the trees need table_repair. */
 static void set_priority(struct table *table, uint32_t slot, double priority) {
+    if (table->cut) {
+        table_cut_before_change(table, slot);
+    }
     max_tree_write(&table->priorities, slot, priority);
     if (table->config.sampler != SAMPLER_PRIORITIZED) {
         return;

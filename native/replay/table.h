@@ -27,6 +27,7 @@
 #define TABLE_MAX_STREAM_STEPS (1u << 22) /* the histories of a table's streams together */
 #define TABLE_MAX_WINDOW 16384u /* steps of a window, and how far it may lie from its item */
 #define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
+#define TABLE_HELD_SLOTS 4096u /* beyond those: for items removed while a snapshot has still to write them */
 
 enum column_type {
     COLUMN_BOOL,

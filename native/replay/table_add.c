@@ -205,8 +205,7 @@ static void keep_lists(struct table *table, struct reservation *reservation) {
     reservation->resolved = false;
 }
 
-static void enter(struct table *table, uint32_t slot, double priority, double weight) {
-    storage_enter(&table->storage, slot);
+void table_index(struct table *table, uint32_t slot, double priority, double weight) {
     selector_order_append(&table->order, &table->storage, slot);
     max_tree_write(&table->priorities, slot, priority);
     switch (table->config.sampler) {
@@ -218,6 +217,14 @@ static void enter(struct table *table, uint32_t slot, double priority, double we
     case SAMPLER_FIFO: break;
     }
     table->drawable++;
+}
+
+static void enter(struct table *table, uint32_t slot, double priority, double weight) {
+    if (table->cut) {
+        table_cut_before_enter(table, slot);
+    }
+    storage_enter(&table->storage, slot);
+    table_index(table, slot, priority, weight);
 }
 
 /* What a table with windows asks beyond the rest: items that see steps, and room for them beside the streams' own. */

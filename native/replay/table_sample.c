@@ -110,6 +110,9 @@ static void draw_distinct(struct table *table, uint32_t n, uint32_t *slots, doub
 
 static void count_draw(struct table *table, uint32_t slot) {
     struct slot *entry = &table->storage.slot[slot];
+    if (table->cut) {
+        table_cut_before_change(table, slot);
+    }
     if (entry->times_sampled < UINT32_MAX) {
         entry->times_sampled++;
         table->drawable_times++;

@@ -60,10 +60,18 @@ struct table {
     uint64_t kept_steps;                 /* those that streams hold now */
     struct step_reservation *step_pool;
     uint32_t pooled_steps, step_reservations;
+    struct table_cut *cut; /* a snapshot being taken; NULL: none */
 };
+
+/* Told before anything of a slot's index changes, before an item enters, before it leaves; see table_cut.h. */
+void table_cut_before_change(struct table *table, uint32_t slot);
+void table_cut_before_enter(struct table *table, uint32_t slot);
+void table_cut_before_leave(struct table *table, uint32_t slot);
 
 double table_weight(const struct table *table, double priority); /* p^alpha; > 0 exactly if p > 0 */
 bool table_is_drawable(const struct table *table, uint32_t slot);
+/* Puts a live item, never sampled yet, into all indexes, as the newest; trees need table_repair afterwards. */
+void table_index(struct table *table, uint32_t slot, double priority, double weight);
 /* Takes a live item out of all indexes; trees need table_repair afterwards. */
 void table_remove(struct table *table, uint32_t slot);
 void table_repair(struct table *table);

@@ -1,14 +1,16 @@
-/* test_base: memory accounting, blobs, random numbers, histograms, text and msgpack. */
+/* test_base: memory accounting, blobs, random numbers, checksums, workers, histograms, text and msgpack. */
 #include <math.h>
 #include <string.h>
 
 #include "base/blob.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/histogram.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "base/worker.h"
 #include "check.h"
 
 static void memory_counts_what_is_held(void) {
@@ -191,6 +193,57 @@ static void msgpack_refuses_what_is_cut_short_or_nested_too_deep(void) {
     CHECK(msgpack_read(&reader, &value) && value.type == MSGPACK_DOUBLE && value.real == 1.0);
 }
 
+static void a_checksum_is_the_same_by_either_way_and_that_of_the_standard(void) {
+    static uint8_t bytes[40000];
+    CHECK(crc32c(0, "123456789", 9) == 0xe3069283u); /* the check value of RFC 3720's polynomial */
+    memset(bytes, 0, 32);
+    CHECK(crc32c(0, bytes, 32) == 0x8a9136aau); /* RFC 3720, appendix B.4 */
+    struct random_state random;
+    random_seed(&random, 3);
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)random_next(&random);
+    for (int i = 0; i < 300; i++) {
+        size_t from = random_below(&random, 64), length = random_below(&random, sizeof bytes - 64);
+        size_t cut = random_below(&random, length + 1);
+        uint32_t whole = crc32c(0, bytes + from, length);
+        CHECK(whole == crc32c_portable(0, bytes + from, length));
+        CHECK(whole == crc32c(crc32c(0, bytes + from, cut), bytes + from + cut, length - cut));
+    }
+}
+
+struct counted_job {
+    struct worker_job job;
+    int number;
+    int *done;
+};
+
+static void count_job(struct worker_job *base) {
+    struct counted_job *job = (struct counted_job *)base;
+    CHECK(*job->done == job->number); /* in the order given */
+    ++*job->done;
+}
+
+static void a_worker_does_jobs_in_order_and_gives_them_back(void) {
+    static struct counted_job jobs[1000];
+    int done = 0, back = 0;
+    struct worker *worker = worker_new();
+    CHECK(worker);
+    for (int i = 0; i < 1000; i++) {
+        jobs[i] = (struct counted_job){.job.run = count_job, .number = i, .done = &done};
+        worker_give(worker, &jobs[i].job);
+    }
+    while (back < 1000) {
+        for (struct worker_job *job = worker_wait(worker); job; job = job->next, back++) {
+            CHECK(((struct counted_job *)job)->number == back);
+        }
+    }
+    CHECK(!worker_finished(worker));
+    jobs[0].number = 1000;
+    worker_give(worker, &jobs[0].job);
+    worker_free(worker); /* does what it was given first */
+    CHECK(done == 1001);
+    worker_free(NULL);
+}
+
 int main(void) {
     RUN(memory_counts_what_is_held);
     RUN(large_blocks_are_freed_beside_the_caller);
@@ -198,6 +251,8 @@ int main(void) {
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
     RUN(quantiles_are_within_a_sixteenth);
+    RUN(a_checksum_is_the_same_by_either_way_and_that_of_the_standard);
+    RUN(a_worker_does_jobs_in_order_and_gives_them_back);
     RUN(text_grows);
     RUN(msgpack_reads_what_it_writes);
     RUN(msgpack_refuses_what_is_cut_short_or_nested_too_deep);

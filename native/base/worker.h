@@ -1,0 +1,25 @@
+/* worker: a thread that does jobs in the order they are given, for the one thread that gives them. No lock between the
+ * two: both ways jobs pass on a list that is exchanged whole. */
+#ifndef REPLAY_BASE_WORKER_H
+#define REPLAY_BASE_WORKER_H
+
+#include <stdbool.h>
+
+struct worker;
+
+/* Embedded in what the job is about; the worker's until it comes back from worker_finished. */
+struct worker_job {
+    void (*run)(struct worker_job *job); /* on the worker's thread */
+    struct worker_job *next;
+};
+
+struct worker *worker_new(void); /* NULL: no memory, or no thread could be started */
+/* Does what was given, then ends the thread. Jobs that nobody took back are dropped. NULL is allowed. */
+void worker_free(struct worker *worker);
+void worker_give(struct worker *worker, struct worker_job *job);
+/* The jobs done since the last call, in order, linked by `next`; NULL when there are none. */
+struct worker_job *worker_finished(struct worker *worker);
+/* As worker_finished, but waits until there is one; some job must be on its way. */
+struct worker_job *worker_wait(struct worker *worker);
+
+#endif
