@@ -175,7 +175,7 @@ static void storm_name_ids(struct storm *storm, struct table *table, bool delete
 
 static void storm_sample(struct storm *storm, struct table *table) {
     uint32_t slots[16], n = 1 + (uint32_t)random_below(&storm->random, 16);
-    if (table_sample(table, n, 0.4, slots, NULL, NULL, NULL, &error) == 0) {
+    if (table_sample(table, n, 0.4, true, slots, NULL, NULL, NULL, &error) == 0) {
         table_unpin(table, slots, n);
     }
 }
@@ -274,8 +274,8 @@ static void draws_go_on_as_they_would_have(void) {
     struct table *restored = restore_from(&memory);
     uint32_t left[64], right[64];
     for (int i = 0; i < 20; i++) {
-        CHECK(table_sample(table, 64, 0.4, left, NULL, NULL, NULL, &error) == 0);
-        CHECK(table_sample(restored, 64, 0.4, right, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(table, 64, 0.4, true, left, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(restored, 64, 0.4, true, right, NULL, NULL, NULL, &error) == 0);
         CHECK(memcmp(left, right, sizeof left) == 0);
         table_unpin(table, left, 64);
         table_unpin(restored, right, 64);
