@@ -21,21 +21,28 @@
 #define LIMIT_OUTPUT_BACKLOG_BYTES (64u << 20)
 #define LIMIT_SOURCE_BACKLOG_BYTES (1u << 20)
 #define LIMIT_CLIENT_STALL_TIMEOUT_S 60            /* output pending, or a request half sent, and no progress */
+/* Replies in flight pin items. When another finds none left to pin, whoever takes nothing of its reply for so long, or has
+ * not taken it whole in so long, is closed; while nobody lacks any, only the stall timeout counts. */
+#define LIMIT_PINNED_STALL_US 1000000u
+#define LIMIT_PINNED_US 10000000u
+#define LIMIT_PINS_LACKED_US 5000000u /* how long that counts as being so */
 
 /* memory shared with clients of this host; committed as it is used */
 #define LIMIT_SHARED_BYTES (1ll << 30)
 #define LIMIT_SHARED_CLIENT_BYTES (256ll << 20)
 
 /* fairness: what one client may do in one turn of the loop */
+/* (Of bytes, all clients that have much share one turn's, down to a least slice for each.) */
 #define LIMIT_TURN_READ_BYTES (1u << 20)
 #define LIMIT_TURN_WRITE_BYTES (1u << 20)
-#define LIMIT_TURN_SHARE_BYTES (1u << 20)          /* gathered into shared memory, for all clients together */
-#define LIMIT_TURN_SHARE_US 500u                   /* after which no further piece of it is begun */
-#define LIMIT_TURN_COMMANDS_US 500u                /* then its remaining commands wait for the next turn */
-#define LIMIT_TURN_STORE_US 500u                   /* background work of the store: expiry, freeing, rehashing */
-#define LIMIT_TURN_WAKE_US 500u                    /* retries of blocked clients */
+#define LIMIT_TURN_LEAST_BYTES (32u << 10)
+#define LIMIT_TURN_SHARE_BYTES (1u << 20) /* gathered into shared memory, for all clients together */
+#define LIMIT_TURN_SHARE_US 500u /* after which no further piece of it is begun */
+#define LIMIT_TURN_COMMANDS_US 500u /* then its remaining commands wait for the next turn */
+#define LIMIT_TURN_STORE_US 500u /* background work of the store: expiry, freeing, rehashing */
+#define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 
 /* stopping */
-#define LIMIT_STOP_US 2000000u                     /* after SIGTERM pending replies get this long */
+#define LIMIT_STOP_US 2000000u /* after SIGTERM pending replies get this long */
 
 #endif

@@ -111,6 +111,7 @@ void client_closed(void *context, void *owner) {
     share_close(client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
+    if (client->writing) server->writers--;
     if (client->in_unsent) leave_list(&server->unsent_head, client, offsetof(struct client, unsent_next));
     if (client->in_ready) leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
     resp_parser_free(&client->parser);
@@ -223,13 +224,21 @@ static void read_while_blocked(struct client *client) {
     client_update_reading(client);
 }
 
+/* One of `many` clients' part of what a turn may move for all of them, so that whoever has little is soon served. */
+static size_t slice_of(size_t bytes, uint32_t many) {
+    size_t slice = many > 1 ? bytes / many : bytes;
+    return slice > LIMIT_TURN_LEAST_BYTES ? slice : LIMIT_TURN_LEAST_BYTES;
+}
+
 /* Where the next input goes: straight to where a large argument lands, and what follows it to the shared buffer. */
 static int describe_input(struct client *client, struct iovec *vectors, size_t *landing) {
     struct resp_parser *parser = &client->parser;
     int count = 0;
     *landing = 0;
     if (parser->state == RESP_STATE_LANDING) {
-        count = resp_parser_landing(parser, LIMIT_TURN_READ_BYTES, vectors, READ_VECTORS - 1);
+        size_t most = slice_of(LIMIT_TURN_READ_BYTES, client->server->landings_before);
+        client->server->landings++;
+        count = resp_parser_landing(parser, most, vectors, READ_VECTORS - 1);
         for (int i = 0; i < count; i++) *landing += vectors[i].iov_len;
         if (count > 0 && *landing < parser->bulk_length - parser->bulk_done) return count;
     }
@@ -293,6 +302,10 @@ void client_run_pending(struct client *client) {
 static void set_writing(struct client *client, bool on) {
     if (client->writing == on) return;
     client->writing = on;
+    if (on)
+        client->server->writers++;
+    else
+        client->server->writers--;
     client->output_us = client->server->now_us; /* from here on no progress is a stall */
     operations_of(client)->want_write(client->connection, on);
 }
@@ -307,7 +320,8 @@ void client_write(struct client *client) {
     bool was_backlogged = is_backlogged(client);
     if (client->output.unsent_bytes > 0) {
         struct iovec vectors[WRITE_VECTORS];
-        int count = output_vectors(&client->output, LIMIT_TURN_WRITE_BYTES, vectors, WRITE_VECTORS);
+        size_t most = slice_of(LIMIT_TURN_WRITE_BYTES, server->writers);
+        int count = output_vectors(&client->output, most, vectors, WRITE_VECTORS);
         ssize_t sent = operations_of(client)->writev(client->connection, vectors, count);
         if (sent == -2) {
             client_close(client);

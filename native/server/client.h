@@ -47,6 +47,7 @@ struct client {
     bool output_failed;         /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
     uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
+    uint64_t pinned_us;         /* when the last of them were: what came before is all but taken by then */
     struct share *share;        /* memory shared with this client; NULL: none */
     char nonce[SHARE_NONCE_BYTES + 1]; /* told to it; "": none, or used up */
     const char *refusal;        /* error that awaits the request whose large argument was not kept */

@@ -106,6 +106,9 @@ static bool sample_attempt(struct client *client) {
         return true;
     }
     if (replay_batch_allowed(entry, client, request->n, request->columns, request->column_count, &error)) {
+        if (error.code == ERROR_TIMEOUT && request->blocks) {
+            return false;
+        }
         reply_failure(client, &error);
         return true;
     }
@@ -135,7 +138,8 @@ static void sample_expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
     if (!replay_entry_missing(request->entry, &error) &&
-        !table_can_sample(request->entry->table, request->n, request->replace, &error)) {
+        !table_can_sample(request->entry->table, request->n, request->replace, &error) &&
+        !replay_batch_allowed(request->entry, client, request->n, request->columns, request->column_count, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
                   table_config(request->entry->table)->name);
     }

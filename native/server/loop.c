@@ -126,6 +126,7 @@ static void write_unsent(struct server *server) {
 static bool has_stalled(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.client_stall_timeout_s * 1000000u;
     if (client->writing && now_us > client->output_us + limit_us) return true;
+    if (replay_holds_back_others(client)) return true;
     /* A request half sent holds a reservation or a large buffer; a line half typed may stand. */
     const struct resp_parser *parser = &client->parser;
     bool holds = client->state || parser->state == RESP_STATE_LANDING || parser->arena_capacity > 4096 ||
@@ -171,6 +172,8 @@ static void count_turn(struct server *server) {
     uint64_t took_us = server->now_us - server->turn_began_us;
     if (took_us > server->stats.turn_us_max) server->stats.turn_us_max = took_us;
     server->turn_began_us = 0;
+    server->landings_before = server->landings;
+    server->landings = 0;
 }
 
 uint64_t server_step(void *context) {

@@ -12,6 +12,8 @@
 #define REPLAY_MAX_TABLES 256u
 #define REPLAY_TABLE_PINNED_LIMIT (TABLE_SPARE_SLOTS / 2)  /* items held by replies in flight, of one table */
 #define REPLAY_CLIENT_PINNED_LIMIT (TABLE_SPARE_SLOTS / 4) /* and by those of one client */
+/* A larger reply leaves a quarter of the table's pins to smaller ones, or waits until it does. */
+#define REPLAY_SMALL_REPLY_ITEMS 1024u
 #define REPLAY_GATHER_ITEM_BYTES 2048u        /* columns of at least this go from storage to the socket */
 #define REPLAY_COPY_BYTES (4u << 20)          /* as do longer columns, however small their items */
 #define REPLAY_SHARE_COLUMN_BYTES 65536u     /* smaller columns go through the socket even where memory is shared */
@@ -30,6 +32,7 @@ struct replay_entry {
     uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;
+    bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
     struct wait_queue adders, samplers;
 };
 
@@ -67,6 +70,7 @@ struct replay_request {
 
 struct replay_registry {
     struct server *server;
+    uint64_t pins_lacked_us;      /* when a reply last found no items that may be pinned; 0: never */
     struct replay_entry *entries; /* in order of creation */
     uint32_t count;
     struct replay_entry *dropped;
@@ -125,9 +129,10 @@ struct replay_batch {
 struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n);
 /* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
 void replay_batch_release(struct replay_batch *batch);
-/* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is pinned or asked for. */
-int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n,
-                         const uint8_t *columns, uint32_t column_count, struct error *error);
+/* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is asked for, or ERROR_TIMEOUT
+ * when replies in flight hold too much: `samplers` is woken when one of them has gone. */
+int replay_batch_allowed(struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
+                         uint32_t column_count, struct error *error);
 /* Counts the items, whose slots are pinned, against the client. replay_batch_reply does it where it was not done. */
 void replay_batch_pin(struct replay_batch *batch);
 
@@ -152,5 +157,9 @@ bool replay_share_batch(struct client *client, struct replay_request *request, s
 void replay_share_drop(struct client *client, struct replay_request *request);
 /* One slice of gathering; whether there is more. */
 bool replay_share_step(struct server *server);
+
+/* ---- slow readers ---- */
+/* Whether the client holds items of replies that it does not take, or takes too slowly, while others lack them. */
+bool replay_holds_back_others(const struct client *client);
 
 #endif

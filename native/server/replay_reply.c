@@ -86,7 +86,7 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
     return batch;
 }
 
-/* Unpinned slots may be what an ADD waits for only through the limiter, which counts draws: nobody is woken here. */
+/* Unpinned slots may be what an ADD waits for only through the limiter, which counts draws: it is not woken here. */
 void replay_batch_release(struct replay_batch *batch) {
     assert(batch->references > 0);
     if (--batch->references) {
@@ -95,14 +95,18 @@ void replay_batch_release(struct replay_batch *batch) {
     if (batch->pinned) {
         table_unpin(batch->entry->table, batch->slots, batch->n);
         batch->client->pinned_items -= batch->pinned;
+        if (batch->entry->lacks_pins) {
+            batch->entry->lacks_pins = false;
+            wait_queue_wake(batch->registry->server, &batch->entry->samplers);
+        }
     }
     struct replay_registry *registry = batch->registry;
     replay_entry_release(batch->entry);
     batch_give(registry, batch);
 }
 
-int replay_batch_allowed(const struct replay_entry *entry, const struct client *client, uint32_t n,
-                         const uint8_t *columns, uint32_t column_count, struct error *error) {
+int replay_batch_allowed(struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
+                         uint32_t column_count, struct error *error) {
     const struct table_config *config = table_config(entry->table);
     bool from_slots = false;
     for (uint32_t i = 0; i < column_count; i++) {
@@ -120,13 +124,26 @@ int replay_batch_allowed(const struct replay_entry *entry, const struct client *
     struct table_info info;
     table_info(entry->table, &info);
     uint64_t mine = client->pinned_items;
-    if (info.pinned_slots + n > REPLAY_TABLE_PINNED_LIMIT || mine + n > REPLAY_CLIENT_PINNED_LIMIT) {
-        return error_set(error, ERROR_LIMIT,
-                         "replies in flight hold %" PRIu64 " items of table '%s' (at most %u) and %" PRIu64
-                         " of this client (at most %u); read replies before asking for more",
-                         info.pinned_slots, config->name, REPLAY_TABLE_PINNED_LIMIT, mine, REPLAY_CLIENT_PINNED_LIMIT);
+    uint64_t most = n > REPLAY_SMALL_REPLY_ITEMS ? REPLAY_TABLE_PINNED_LIMIT / 4 * 3 : REPLAY_TABLE_PINNED_LIMIT;
+    if (info.pinned_slots + n <= most && mine + n <= REPLAY_CLIENT_PINNED_LIMIT) {
+        return 0;
     }
-    return 0;
+    entry->lacks_pins = true;
+    entry->registry->pins_lacked_us = entry->registry->server->now_us;
+    return error_set(error, ERROR_TIMEOUT,
+                     "replies in flight hold %" PRIu64 " items of table '%s' (at most %" PRIu64 ") and %" PRIu64
+                     " of this client (at most %u); read replies before asking for more",
+                     info.pinned_slots, config->name, most, mine, REPLAY_CLIENT_PINNED_LIMIT);
+}
+
+bool replay_holds_back_others(const struct client *client) {
+    const struct server *server = client->server;
+    uint64_t lacked_us = server->replay->pins_lacked_us;
+    if (client->pinned_items == 0 || lacked_us == 0 || server->now_us > lacked_us + LIMIT_PINS_LACKED_US) {
+        return false;
+    }
+    return (client->writing && server->now_us > client->output_us + LIMIT_PINNED_STALL_US) ||
+           server->now_us > client->pinned_us + LIMIT_PINNED_US;
 }
 
 /* ---- replying ------------------------------------------------------------------------------------------------------ */
@@ -181,6 +198,7 @@ static void reply_column_copied(struct client *client, struct replay_batch *batc
 }
 
 void replay_batch_pin(struct replay_batch *batch) {
+    batch->client->pinned_us = batch->client->server->now_us;
     batch->client->pinned_items += batch->n - batch->pinned;
     batch->pinned = batch->n;
 }

@@ -95,6 +95,8 @@ struct server {
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
     uint64_t turn_began_us; /* 0: waiting for events */
     uint64_t next_sweep_us;
+    uint32_t writers; /* clients whose output waits for room */
+    uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
     uint64_t stop_deadline_us;
