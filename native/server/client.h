@@ -50,6 +50,8 @@ struct client {
     uint64_t pinned_us;         /* when the last of them were: what came before is all but taken by then */
     struct share *share;        /* memory shared with this client; NULL: none */
     char nonce[SHARE_NONCE_BYTES + 1]; /* told to it; "": none, or used up */
+    struct replay_streams *streams; /* that this connection appends to */
+    uint32_t stream_count;
     const char *refusal;        /* error that awaits the request whose large argument was not kept */
 
     /* waiting */

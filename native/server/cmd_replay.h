@@ -3,12 +3,25 @@
 #define REPLAY_SERVER_CMD_REPLAY_H
 
 #include "server/command.h"
+#include "server/replay_registry.h"
 
 void replay_add_command(struct client *client);
 void replay_add_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
                      size_t length, struct resp_landing *landing);
+void replay_append_command(struct client *client);
+void replay_append_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                        size_t length, struct resp_landing *landing);
+void replay_item_command(struct client *client);
+void replay_item_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                      size_t length, struct resp_landing *landing);
+void replay_close_command(struct client *client);
 void replay_sample_command(struct client *client);
 void replay_get_command(struct client *client);
 void replay_info_command(struct client *client);
+
+/* Shared by ADD and ITEM: reserving items; entering those of a request whose columns are in place, or waiting until that
+ * may be done. `priorities` is the index of their argument. */
+int replay_reserve_items(struct replay_request *request, struct error *error);
+void replay_commit_or_wait(struct client *client, struct replay_request *request, uint32_t priorities);
 
 #endif

@@ -24,6 +24,10 @@ static int parse_columns(struct client *client, uint32_t at, struct replay_reque
         if (replay_find_column(table, &client->argv[at + 2 + i], &column, error)) {
             return -1;
         }
+        if (table_config(table)->column[column].kind == COLUMN_STEP) {
+            return error_set(error, ERROR_BADSCHEMA, "column '%s' is of steps, which items see only through windows",
+                             table_config(table)->column[column].name);
+        }
         request->columns[i] = (uint8_t)column;
     }
     request->column_count = (uint32_t)count;
@@ -31,9 +35,12 @@ static int parse_columns(struct client *client, uint32_t at, struct replay_reque
 }
 
 static void all_columns(struct replay_request *request) {
-    request->column_count = table_config(request->entry->table)->columns;
-    for (uint32_t i = 0; i < request->column_count; i++) {
-        request->columns[i] = (uint8_t)i;
+    const struct table_config *config = table_config(request->entry->table);
+    request->column_count = 0;
+    for (uint32_t i = 0; i < config->columns; i++) {
+        if (config->column[i].kind != COLUMN_STEP) {
+            request->columns[request->column_count++] = (uint8_t)i;
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 #include "server/command_table.h"
 #include "server/config.h"
 #include "server/replay_registry.h"
+#include "server/replay_streams.h"
 #include "server/server.h"
 #include "server/weights_registry.h"
 #include "store/store.h"
@@ -184,11 +185,12 @@ uint64_t server_step(void *context) {
     if (server->woken) server_run_woken(server);
     uint64_t deadline_us = server_run_deadlines(server);
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
+    bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || gathers || server->stop_asked != server->stopping) return 0;
+    if (server->ready_head || server->woken || gathers || streams_left || server->stop_asked != server->stopping) return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);
     if (deadline_us == CLOCK_NEVER) return UINT64_MAX;

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "server/client.h"
+#include "server/replay_streams.h"
 #include "server/server.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {
@@ -50,6 +51,8 @@ void replay_registry_free(struct replay_registry *registry) {
     if (!registry) {
         return;
     }
+    replay_streams_step(registry, CLOCK_NEVER);
+    memory_free(registry->closed);
     free_entries(registry->entries);
     free_entries(registry->dropped);
     while (registry->requests) {
@@ -60,6 +63,7 @@ void replay_registry_free(struct replay_registry *registry) {
     while (registry->batches) {
         struct replay_batch *next = registry->batches->next;
         memory_free(registry->batches->memory);
+        memory_free(registry->batches->extra);
         memory_free(registry->batches);
         registry->batches = next;
     }
@@ -196,6 +200,7 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     replay_entry_retain(entry); /* while its waiters let go of it */
     wait_queue_expire_all(registry->server, &entry->adders);
     wait_queue_expire_all(registry->server, &entry->samplers);
+    replay_streams_table_gone(entry);
     replay_entry_release(entry);
 }
 
@@ -230,14 +235,23 @@ void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
+void replay_request_release(struct replay_request *request) {
+    if (request->reservation) {
+        reservation_release(request->reservation);
+        request->reservation = NULL;
+    }
+    if (request->steps) {
+        step_reservation_release(request->steps);
+        request->steps = NULL;
+    }
+}
+
 /* The command has replied, or its client went: a reservation that was not committed goes back. */
 static void drop_request(struct client *client, void *state) {
     struct replay_request *request = state;
     struct replay_registry *registry = client->server->replay;
     replay_share_drop(client, request);
-    if (request->reservation) {
-        reservation_release(request->reservation);
-    }
+    replay_request_release(request);
     if (request->entry) {
         replay_entry_release(request->entry);
     }

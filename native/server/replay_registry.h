@@ -34,9 +34,10 @@ struct replay_entry {
     bool dropped;
     bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
     struct wait_queue adders, samplers;
+    struct replay_streams *streams; /* of all clients that append to it */
 };
 
-enum replay_request_kind { REPLAY_REQUEST_ADD, REPLAY_REQUEST_SAMPLE };
+enum replay_request_kind { REPLAY_REQUEST_ADD, REPLAY_REQUEST_APPEND, REPLAY_REQUEST_ITEM, REPLAY_REQUEST_SAMPLE };
 
 struct replay_batch;
 
@@ -48,18 +49,23 @@ struct replay_gather {
     uint32_t place, item;        /* which of the columns asked for, and its next item */
 };
 
-/* An ADD or SAMPLE from its header on, across landing and waiting. */
+/* An ADD, APPEND, ITEM or SAMPLE from its header on, across landing and waiting. */
 struct replay_request {
     struct replay_request *next; /* in the pool */
     struct replay_entry *entry;
     enum replay_request_kind kind;
-    struct error error;          /* ADD: why it was refused while its columns came */
+    struct error error;          /* why it was refused while its columns came */
     struct reservation *reservation;
+    struct step_reservation *steps; /* APPEND */
     uint32_t n;
     bool blocks;
     int64_t block_ms;
-    uint32_t first_column;       /* ADD: argument index of the first column's name */
-    uint64_t landed;             /* ADD: bit i set: column i is in place */
+    uint32_t priorities;         /* ADD, ITEM: argument index of the priorities */
+    uint32_t first_column;       /* argument index of the first column's name */
+    uint64_t expected;           /* bit i set: column i must be given */
+    uint64_t landed;             /* and: it is in place */
+    uint32_t history;            /* APPEND: of streams that it opens */
+    bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
     double beta;
     bool replace;                /* SAMPLE: with replacement */
     uint32_t column_count;       /* SAMPLE: columns asked for, in order */
@@ -79,6 +85,8 @@ struct replay_registry {
     struct replay_batch *batches;
     uint32_t batches_pooled;
     size_t batch_bytes_pooled;
+    struct closed_stream *closed; /* streams that still have steps to give back */
+    uint32_t closed_count, closed_room;
     void *scratch;               /* aligned copies of ids and priorities, for one command */
     size_t scratch_bytes;
 };
@@ -106,6 +114,7 @@ void *replay_registry_scratch(struct replay_registry *registry,
 struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry,
                                           enum replay_request_kind kind);
 void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry);
+void replay_request_release(struct replay_request *request); /* gives back what it has reserved */
 
 /* A batch being answered: slots, and for the client ids, probabilities and weights. */
 struct replay_batch {
@@ -123,10 +132,14 @@ struct replay_batch {
     uint8_t *memory;
     size_t memory_bytes;
     struct replay_column_source *sources; /* one for each column of a table, in `memory` */
+    uint8_t *extra;                       /* bounce buffers of its sources */
+    size_t extra_bytes;
 };
 
 /* Room for n items; the table is retained. NULL: memory is exhausted. */
 struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n);
+/* Makes room for `bytes` of extra memory; false: memory is exhausted. */
+bool replay_batch_reserve(struct replay_batch *batch, size_t bytes);
 /* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
 void replay_batch_release(struct replay_batch *batch);
 /* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is asked for, or ERROR_TIMEOUT

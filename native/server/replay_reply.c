@@ -6,19 +6,9 @@
 #include "base/memory.h"
 #include "server/client.h"
 #include "server/replay_registry.h"
+#include "server/replay_source.h"
 #include "server/server.h"
-
-/* One column of a batch on its way to the socket. */
-struct replay_column_source {
-    struct reply_source source;
-    struct replay_batch *batch;
-    const uint8_t *base;
-    size_t stride, item_bytes;
-};
-
-static bool column_is_sent_from_slots(const struct column *column, uint32_t n) {
-    return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;
-}
+#include "server/share.h"
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
@@ -27,12 +17,18 @@ static size_t batch_bytes(uint32_t n) {
     return bytes + (size_t)n * (sizeof(uint64_t) + sizeof(double) + sizeof(float) + sizeof(uint32_t));
 }
 
+static void batch_free(struct replay_batch *batch) {
+    memory_free(batch->memory);
+    memory_free(batch->extra);
+    memory_free(batch);
+}
+
 static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n) {
     struct replay_batch *batch = registry->batches;
     if (batch) {
         registry->batches = batch->next;
         registry->batches_pooled--;
-        registry->batch_bytes_pooled -= batch->memory_bytes;
+        registry->batch_bytes_pooled -= batch->memory_bytes + batch->extra_bytes;
     } else if (!(batch = memory_calloc(1, sizeof *batch))) {
         return NULL;
     }
@@ -41,7 +37,7 @@ static struct replay_batch *batch_take(struct replay_registry *registry, uint32_
         batch->memory_bytes = batch_bytes(n < 512 ? 512 : n);
         batch->memory = memory_alloc(batch->memory_bytes);
         if (!batch->memory) {
-            memory_free(batch);
+            batch_free(batch);
             return NULL;
         }
     }
@@ -49,16 +45,25 @@ static struct replay_batch *batch_take(struct replay_registry *registry, uint32_
 }
 
 static void batch_give(struct replay_registry *registry, struct replay_batch *batch) {
+    size_t bytes = batch->memory_bytes + batch->extra_bytes;
     if (registry->batches_pooled == REPLAY_POOLED_OBJECTS ||
-        registry->batch_bytes_pooled + batch->memory_bytes > REPLAY_POOLED_BYTES) {
-        memory_free(batch->memory);
-        memory_free(batch);
+        registry->batch_bytes_pooled + bytes > REPLAY_POOLED_BYTES) {
+        batch_free(batch);
         return;
     }
     batch->next = registry->batches;
     registry->batches = batch;
     registry->batches_pooled++;
-    registry->batch_bytes_pooled += batch->memory_bytes;
+    registry->batch_bytes_pooled += bytes;
+}
+
+bool replay_batch_reserve(struct replay_batch *batch, size_t bytes) {
+    if (batch->extra_bytes < bytes) {
+        memory_free(batch->extra);
+        batch->extra = memory_alloc(bytes);
+        batch->extra_bytes = batch->extra ? bytes : 0;
+    }
+    return batch->extra_bytes >= bytes;
 }
 
 struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n) {
@@ -110,7 +115,7 @@ int replay_batch_allowed(struct replay_entry *entry, const struct client *client
     const struct table_config *config = table_config(entry->table);
     bool from_slots = false;
     for (uint32_t i = 0; i < column_count; i++) {
-        from_slots |= column_is_sent_from_slots(&config->column[columns[i]], n);
+        from_slots |= replay_column_is_sent_from_slots(&config->column[columns[i]], n);
     }
     if (!from_slots) {
         return 0;
@@ -148,34 +153,6 @@ bool replay_holds_back_others(const struct client *client) {
 
 /* ---- replying ------------------------------------------------------------------------------------------------------ */
 
-static int column_vectors(struct reply_source *source, size_t offset, struct iovec *vectors, int max) {
-    const struct replay_column_source *column = (const struct replay_column_source *)source;
-    size_t item = offset / column->item_bytes, within = offset % column->item_bytes;
-    int filled = 0;
-    for (; item < column->batch->n && filled < max; item++, within = 0) {
-        const uint8_t *bytes = column->base + column->batch->slots[item] * column->stride + within;
-        vectors[filled++] =
-            (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->item_bytes - within};
-    }
-    return filled;
-}
-
-static void column_released(struct reply_source *source) {
-    replay_batch_release(((struct replay_column_source *)source)->batch);
-}
-
-static void reply_column_from_slots(struct client *client, struct replay_batch *batch, uint32_t place,
-                                    uint32_t column) {
-    struct replay_column_source *source = &batch->sources[place];
-    source->batch = batch;
-    source->item_bytes = table_config(batch->entry->table)->column[column].item_bytes;
-    table_column_view(batch->entry->table, column, &source->base, &source->stride);
-    source->source = (struct reply_source){
-        .length_bytes = source->item_bytes * batch->n, .vectors = column_vectors, .released = column_released};
-    batch->references++;
-    reply_source(client, &source->source);
-}
-
 /* Short columns are copied into the reply; longer ones into a blob, which the reply then sends without a second copy. */
 static void reply_column_copied(struct client *client, struct replay_batch *batch, uint32_t column) {
     size_t bytes = table_config(batch->entry->table)->column[column].item_bytes * batch->n;
@@ -212,22 +189,48 @@ static void reply_column_shared(struct client *client, const struct column *colu
     *offset += replay_shared_column_bytes(column, n);
 }
 
+/* The columns' shares of the extra memory; false: there is none. */
+static bool take_extra(struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
+                       const struct replay_region *region) {
+    const struct table_config *config = table_config(batch->entry->table);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < column_count; i++) {
+        if (region && replay_column_is_shared(&config->column[columns[i]], batch->n)) {
+            continue;
+        }
+        if (replay_column_is_sent_from_slots(&config->column[columns[i]], batch->n)) {
+            bytes += replay_source_extra(batch, columns[i]);
+        }
+    }
+    return replay_batch_reserve(batch, bytes);
+}
+
 void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
                         uint32_t column_count, const struct replay_region *region) {
     const struct table_config *config = table_config(batch->entry->table);
     size_t offset = 0;
     replay_batch_pin(batch);
+    if (!take_extra(batch, columns, column_count, region)) {
+        if (region) {
+            share_end(client, region->lease);
+        }
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
+        return;
+    }
     reply_array(client, 3 + 2 * (size_t)column_count);
     reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
     reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
     reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
+    uint8_t *extra = batch->extra;
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
         reply_bulk_string(client, column->name);
         if (region && replay_column_is_shared(column, batch->n)) {
             reply_column_shared(client, column, batch->n, region, &offset);
-        } else if (column_is_sent_from_slots(column, batch->n)) {
-            reply_column_from_slots(client, batch, i, columns[i]);
+        } else if (replay_column_is_sent_from_slots(column, batch->n)) {
+            size_t used = replay_source_extra(batch, columns[i]);
+            replay_source_reply(client, batch, &batch->sources[i], columns[i], extra);
+            extra += used;
         } else {
             reply_column_copied(client, batch, columns[i]);
         }
