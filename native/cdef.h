@@ -15,6 +15,8 @@ const char *error_code_name(enum error_code code);
 
 struct table;
 struct reservation;
+struct stream;
+struct step_reservation;
 struct table_config { ...; };
 
 struct table_info {
@@ -50,6 +52,18 @@ void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
               struct error *error);
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
+
+bool table_has_windows(const struct table *table);
+struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
+void table_stream_free(struct table *table, struct stream *stream);
+void stream_end_episode(struct stream *stream);
+struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);
+void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps);
+void step_reservation_release(struct step_reservation *reservation);
+int table_append(struct table *table, struct step_reservation *reservation, struct stream *const *streams,
+                 const uint8_t *flags, struct error *error);
+int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
+                  const uint64_t *steps, struct error *error);
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);

@@ -24,7 +24,7 @@ from .errors import (
 )
 from .sampler import Sampler
 from .server import Server
-from .table import Column, Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Table, Uniform
+from .table import Column, Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Table, Uniform, Window
 
 if TYPE_CHECKING:
     from . import aio
@@ -58,6 +58,7 @@ __all__ = [
     "TableNotFound",
     "Timeout",
     "Uniform",
+    "Window",
     "aio",
 ]
 

@@ -58,16 +58,16 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) ->
     Raises:
         SchemaError: the table has no such column.
     """
-    names = list(table.signature) if columns is None else list(columns)
-    if unknown := [name for name in names if name not in table.signature]:
+    names = list(table.columns) if columns is None else list(columns)
+    if unknown := [name for name in names if name not in table.columns]:
         raise SchemaError(
-            f"table {table.name!r} has no column {unknown[0]!r}: expected some of {', '.join(table.signature)}"
+            f"table {table.name!r} has no column {unknown[0]!r}: expected some of {', '.join(table.columns)}"
         )
     if len(set(names)) != len(names):
         raise SchemaError(f"columns names one twice: {', '.join(names)}")
-    signature = table.signature
+    shown = table.columns
     return Batch(
-        {name: np.empty((count, *signature[name].shape), signature[name].dtype) for name in names},
+        {name: np.empty((count, *shown[name].shape), shown[name].dtype) for name in names},
         np.empty(count, np.uint64),
         np.empty(count, np.float64),
         np.empty(count, np.float32),
@@ -80,7 +80,7 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
     Raises:
         SchemaError: an array is missing, read-only, not C-contiguous, or of another dtype or shape.
     """
-    names = list(table.signature) if columns is None else list(columns)
+    names = list(table.columns) if columns is None else list(columns)
     if list(out.data) != names:
         raise SchemaError(f"out has the columns {', '.join(out.data)}; expected {', '.join(names)}")
     expected: list[tuple[str, np.ndarray, str, tuple[int, ...]]] = [
@@ -89,7 +89,7 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
         ("weights", out.weights, "float32", (count,)),
     ]
     for name in names:
-        column = table.signature[name]
+        column = table.columns[name]
         expected.append((name, out.data[name], column.dtype, (count, *column.shape)))
     for name, array, dtype, shape in expected:
         if array.dtype != np.dtype(dtype) or array.shape != shape or not array.flags.c_contiguous:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,12 @@ import numpy as np
 
 from ._native import ffi, lib
 from .batch import Batch, check_out, new_batch
+from .buffer_streams import BufferStreams
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
 from .table import RateLimiter, Table, check_columns, check_ids, check_priorities, check_timeout, limiter_map
+from .writer import VectorWriter, Writer
 
 T = TypeVar("T")
 
@@ -32,6 +35,9 @@ _INFO_FIELDS = (
     "free_slots",
     "retired_slots",
     "item_bytes",
+    "steps",
+    "step_bytes",
+    "streams",
     "max_priority",
     "total_priority",
 )  # fmt: skip
@@ -70,6 +76,8 @@ class Buffer:
         if core == ffi.NULL:
             raise self._refusal()
         self._core = ffi.gc(core, lib.table_free)
+        self._abandoned: list[int] = []
+        """Streams of writers that were dropped; see `BufferStreams`."""
         self._slots = np.empty(0, np.uint32)
 
     def __repr__(self) -> str:
@@ -152,6 +160,18 @@ class Buffer:
             refusal = self._refusal()
             lib.reservation_release(reservation)
             raise refusal
+
+    def writer(self, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None) -> Writer:
+        """A writer of one environment's steps. See `replay_server.writer.VectorWriter`."""
+        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
+        return Writer(self._table, BufferStreams(self), **options)
+
+    def vector_writer(
+        self, environments: int, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None
+    ) -> VectorWriter:
+        """A writer of the steps of n environments. See `replay_server.writer.VectorWriter`."""
+        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
+        return VectorWriter(self._table, BufferStreams(self), environments, **options)
 
     def sample(
         self,
@@ -301,7 +321,7 @@ class Buffer:
         packed = pack(fields)
         with self._lock:
             self._check(lib.table_configure(self._core, packed, len(packed), self._error))
-            self._table = Table(**{**vars(self._table), **changes})
+            self._table = dataclasses.replace(self._table, **changes)
             self._changed.notify_all()
 
     def info(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import msgpack
@@ -30,15 +31,22 @@ COLUMN_DTYPES = (
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
 MAX_NAME_BYTES = 255
+MAX_WINDOW = 16384
+"""Steps of a window, and how far it may lie from its item."""
+MAX_HISTORY = 65536
+"""Steps of a stream that stay available to later items."""
 
 
 @dataclass(frozen=True, init=False)
 class Column:
     """One value of every item: a NumPy dtype and the shape of a single item, () for a scalar.
 
+    A column that a `Window` looks at is a value of every step as well.
+
     Args:
         dtype: one of `COLUMN_DTYPES`, as a name or anything `numpy.dtype` accepts.
         shape: up to 8 dimensions, each at least 1.
+        step_only: a value of steps alone, which batches show only through windows.
 
     Raises:
         SchemaError: the dtype or the shape is none of these.
@@ -46,8 +54,9 @@ class Column:
 
     dtype: str
     shape: tuple[int, ...]
+    step_only: bool
 
-    def __init__(self, dtype: Any, shape: Any = ()) -> None:
+    def __init__(self, dtype: Any, shape: Any = (), *, step_only: bool = False) -> None:
         try:
             kind = np.dtype(dtype)
         except TypeError as error:
@@ -59,11 +68,64 @@ class Column:
             raise SchemaError(f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 1, got {shape!r}")
         object.__setattr__(self, "dtype", kind.name)
         object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
+        if not isinstance(step_only, bool):
+            raise SchemaError(f"a column's step_only must be True or False, got {step_only!r}")
+        object.__setattr__(self, "step_only", step_only)
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one item's value."""
+        """Bytes of one item's value; of one step's where it is step_only."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    def to_spec(self) -> dict[str, Any]:
+        """As in a table's spec."""
+        spec: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
+        return {**spec, "step_only": True} if self.step_only else spec
+
+
+@dataclass(frozen=True)
+class Window:
+    """What an item sees of a column of steps: `length` steps up to the one that lies `offset` after the item's own.
+
+    It ends at the last step of the episode where that comes sooner, and where it begins before the first, the first is
+    repeated: what `gymnasium.wrappers.FrameStackObservation` shows. Batches have it with the source's dtype and the
+    shape (length, *source's shape).
+
+    Args:
+        source: name of the `Column` it looks at.
+        length: steps, up to `MAX_WINDOW`; None: a single one, without a dimension of its own.
+        offset: of its last step against the item's own: 0 for an observation, n for that of n steps later.
+
+    Raises:
+        SchemaError: length or offset is out of range.
+    """
+
+    source: str
+    length: int | None = None
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_name(self.source, "a window's source")
+        if self.length is not None:
+            _whole(self.length, "a window's length", 1)
+        _whole(self.offset, "a window's offset", -MAX_WINDOW)
+        if self.steps > MAX_WINDOW or self.offset > MAX_WINDOW:
+            raise SchemaError(
+                f"a window's length and offset are at most {MAX_WINDOW}, got {self.length} and {self.offset}"
+            )
+
+    @property
+    def steps(self) -> int:
+        """How many steps it shows."""
+        return 1 if self.length is None else int(self.length)
+
+    def over(self, source: Column) -> Column:
+        """What a batch has of it: the column that it makes of its source."""
+        return Column(source.dtype, source.shape if self.length is None else (self.length, *source.shape))
+
+    def to_spec(self) -> dict[str, Any]:
+        """As in a table's spec."""
+        return {"window": self.source, "length": int(self.length or 0), "offset": int(self.offset)}
 
 
 @dataclass(frozen=True)
@@ -181,12 +243,12 @@ class Table:
     Args:
         name: 1 to 255 bytes.
         capacity: items; the remover makes room beyond it.
-        signature: the columns by name; their order is kept.
+        signature: the columns by name, `Column` or `Window`; their order is kept.
         sampler: `Prioritized`, `Uniform` or `Fifo`.
         remover: `Fifo`.
         rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
         max_times_sampled: an item leaves after so many samples; 0 = no limit.
-        max_bytes: payload bytes of the live items; 0 = no limit.
+        max_bytes: payload bytes of the live items and steps; 0 = no limit.
         seed: of the sampler's random numbers; 0 = from the operating system.
 
     Raises:
@@ -195,7 +257,7 @@ class Table:
 
     name: str
     capacity: int
-    signature: Mapping[str, Column]
+    signature: Mapping[str, Column | Window]
     sampler: Sampler = Prioritized()
     remover: Remover = Fifo()
     rate_limiter: RateLimiter = MinSize(1)
@@ -213,10 +275,24 @@ class Table:
             raise SchemaError(f"signature must be a dict of 1 to {MAX_COLUMNS} columns, got {self.signature!r}")
         for name, column in self.signature.items():
             _check_name(name, "a column's name")
-            if not isinstance(column, Column):
-                raise SchemaError(f"column {name!r} must be an rs.Column(dtype, shape), got {column!r}")
+            if not isinstance(column, Column | Window):
+                raise SchemaError(f"column {name!r} must be an rs.Column or an rs.Window, got {column!r}")
         object.__setattr__(self, "signature", dict(self.signature))
+        self._check_windows()
         self._check_parts()
+
+    def _check_windows(self) -> None:
+        for name, window in self.windows.items():
+            source = self.signature.get(window.source)
+            if not isinstance(source, Column):
+                raise SchemaError(f"window {name!r} looks at {window.source!r}: expected the name of an rs.Column")
+            window.over(source)
+        for name, column in self.signature.items():
+            if isinstance(column, Column) and column.step_only and name not in self.step_columns:
+                raise SchemaError(
+                    f"column {name!r} is step_only and no window looks at it, so nobody could read it; add an "
+                    f"rs.Window({name!r}, …), or drop step_only"
+                )
 
     def _check_parts(self) -> None:
         _to_map(self.sampler, _SAMPLERS, "sampler")
@@ -227,19 +303,55 @@ class Table:
             if not isinstance(self.sampler.stratified, bool):
                 raise SchemaError(f"stratified must be True or False, got {self.sampler.stratified!r}")
 
+    @cached_property
+    def windows(self) -> dict[str, Window]:
+        """The windows of the signature."""
+        return {name: column for name, column in self.signature.items() if isinstance(column, Window)}
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """What a batch has: each column that is not step_only, and each window as the column that it makes."""
+        shown: dict[str, Column] = {}
+        for name, column in self.signature.items():
+            if isinstance(column, Window):
+                shown[name] = column.over(self.step_columns[column.source])
+            elif not column.step_only:
+                shown[name] = column
+        return shown
+
+    @cached_property
+    def item_columns(self) -> dict[str, Column]:
+        """What an item has of its own: the columns that are neither step_only nor windows."""
+        return {
+            name: column
+            for name, column in self.signature.items()
+            if isinstance(column, Column) and not column.step_only
+        }
+
+    @cached_property
+    def step_columns(self) -> dict[str, Column]:
+        """What a step has: the columns that windows look at."""
+        seen = {window.source for window in self.windows.values()}
+        return {name: column for name, column in self.signature.items() if name in seen and isinstance(column, Column)}
+
+    @cached_property
+    def reach(self) -> tuple[int, int]:
+        """How many steps before and after its own an item can see."""
+        ends = [window.offset for window in self.windows.values()]
+        begins = [window.offset - window.steps + 1 for window in self.windows.values()]
+        return -min([0, *begins]), max([0, *ends])
+
     @property
     def item_bytes(self) -> int:
-        """Payload bytes of one item."""
-        return sum(column.item_bytes for column in self.signature.values())
+        """Payload bytes of one item as a batch has it, windows in full."""
+        return sum(column.item_bytes for column in self.columns.values())
 
     def to_spec(self) -> dict[str, Any]:
         """The map of REPLAY.CREATE, of plain types (docs/protocol.md)."""
         return {
             "name": self.name,
             "capacity": int(self.capacity),
-            "signature": {
-                name: {"dtype": column.dtype, "shape": list(column.shape)} for name, column in self.signature.items()
-            },
+            "signature": {name: column.to_spec() for name, column in self.signature.items()},
             "sampler": _to_map(self.sampler, _SAMPLERS, "sampler"),
             "remover": _to_map(self.remover, _REMOVERS, "remover"),
             "rate_limiter": limiter_map(self.rate_limiter),
@@ -299,12 +411,17 @@ def limiter_map(limiter: RateLimiter) -> dict[str, Any]:
     return fields
 
 
-def _column_from(name: str, value: Any) -> Column:
-    if isinstance(value, Mapping) and "dtype" in value and not set(value) - {"dtype", "shape"}:
-        return Column(value["dtype"], value.get("shape", ()))
+def _column_from(name: str, value: Any) -> Column | Window:
+    if isinstance(value, Mapping) and "dtype" in value and not set(value) - {"dtype", "shape", "step_only"}:
+        return Column(value["dtype"], value.get("shape", ()), step_only=value.get("step_only", False))
+    if isinstance(value, Mapping) and "window" in value and not set(value) - {"window", "length", "offset"}:
+        return Window(value["window"], value.get("length") or None, value.get("offset", 0))
     if isinstance(value, list | tuple) and len(value) == 2:
         return Column(value[0], value[1])
-    raise SchemaError(f'column {name!r} must be {{"dtype": …, "shape": […]}} or [dtype, shape], got {value!r}')
+    raise SchemaError(
+        f'column {name!r} must be {{"dtype": …, "shape": […], "step_only": …}}, [dtype, shape] or '
+        f'{{"window": …, "length": …, "offset": …}}, got {value!r}'
+    )
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
@@ -324,6 +441,11 @@ def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.n
     """
     if not isinstance(data, Mapping):
         raise SchemaError(f"expected a dict of columns for table {table.name!r}, got {type(data).__name__}")
+    if table.windows:
+        raise SchemaError(
+            f"table {table.name!r} has windows: its items are made from steps; use writer(…) or vector_writer(…), "
+            "whose append and create_item take them, instead of add"
+        )
     if data.keys() != table.signature.keys():
         missing = [name for name in table.signature if name not in data]
         unknown = [str(name) for name in data if name not in table.signature]
@@ -331,16 +453,26 @@ def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.n
         raise SchemaError(f"table {table.name!r} expects the columns {', '.join(table.signature)}{problems}")
     count = -1
     columns = []
-    for name, column in table.signature.items():
-        array = _column_array(name, column, data[name])
-        if array.ndim == 0 or array.shape[1:] != column.shape:
-            expected = ", ".join(["N", *map(str, column.shape)]) + ("," if not column.shape else "")
-            raise SchemaError(f"column {name!r} expects shape ({expected}), got {array.shape}")
+    for name, column in table.columns.items():
+        array = check_column(name, column, data[name])
         if count not in (-1, array.shape[0]):
             raise SchemaError(f"column {name!r} has {array.shape[0]} items where the columns before it have {count}")
         count = array.shape[0]
         columns.append(np.ascontiguousarray(array))
     return count, columns
+
+
+def check_column(name: str, column: Column, value: Any) -> np.ndarray:
+    """N values of one column as an array (N, *column.shape).
+
+    Raises:
+        SchemaError: the dtype or the shape differs.
+    """
+    array = _column_array(name, column, value)
+    if array.ndim == 0 or array.shape[1:] != column.shape:
+        expected = ", ".join(["N", *map(str, column.shape)]) + ("," if not column.shape else "")
+        raise SchemaError(f"column {name!r} expects shape ({expected}), got {array.shape}")
+    return array
 
 
 def _column_array(name: str, column: Column, value: Any) -> np.ndarray:

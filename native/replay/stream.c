@@ -16,6 +16,10 @@ void stream_append(struct stream *stream, struct step_store *store, uint32_t ste
     stream->steps++;
 }
 
+void stream_end_episode(struct stream *stream) {
+    stream->open = false;
+}
+
 void stream_clear(struct stream *stream, struct step_store *store) {
     for (uint64_t number = stream_oldest(stream); number < stream->steps; number++) {
         step_store_drop(store, stream_at(stream, number)->step);

@@ -174,6 +174,7 @@ bool table_has_windows(const struct table *table);
 struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
 void table_stream_free(struct table *table, struct stream *stream); /* steps that no item needs leave */
 uint64_t stream_steps(const struct stream *stream); /* how many were appended so far */
+void stream_end_episode(struct stream *stream); /* the newest step was the last of its episode after all */
 
 /* Reserve, land, validate, commit, as for items; `column` is an index of the table's columns, with in_steps. */
 struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);

@@ -215,3 +215,54 @@ def test_what_is_no_id_is_refused(ids):
 def test_ids_of_lists_become_uint64():
     assert check_ids([1, 2**63 + 1]).tolist() == [1, 2**63 + 1]
     assert check_ids([]).dtype == np.uint64
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+WINDOWS = {
+    "obs": rs.Window("frame", length=4),
+    "frame": rs.Column("uint8", (84, 84), step_only=True),
+    "reward": rs.Column("float32"),
+    "reward_before": rs.Window("reward", offset=-1),
+    "next_obs": rs.Window("frame", length=4, offset=3),
+}
+
+
+def test_windows_come_back_from_a_spec():
+    original = table(signature=WINDOWS)
+    again = rs.Table.unpack(original.pack())
+    assert again == original
+    assert list(again.signature) == list(WINDOWS)
+
+
+def test_a_batch_has_windows_as_columns_and_no_step_only_ones():
+    columns = table(signature=WINDOWS).columns
+    assert list(columns) == ["obs", "reward", "reward_before", "next_obs"]
+    assert (columns["obs"].dtype, columns["obs"].shape) == ("uint8", (4, 84, 84))
+    assert (columns["reward_before"].dtype, columns["reward_before"].shape) == ("float32", ())
+    assert list(table(signature=WINDOWS).step_columns) == ["frame", "reward"]
+    assert list(table(signature=WINDOWS).item_columns) == ["reward"]
+    assert table(signature=WINDOWS).reach == (3, 3)
+    assert table(signature=WINDOWS).item_bytes == 2 * 4 * 7056 + 8
+
+
+@pytest.mark.parametrize(
+    ("signature", "said"),
+    [
+        ({"w": rs.Window("x")}, "looks at 'x': expected the name of an rs.Column"),
+        ({"w": rs.Window("w")}, "looks at 'w'"),
+        ({"x": rs.Column("int8", step_only=True)}, "nobody could read it"),
+        ({"x": rs.Column("int8", (1,) * 8), "w": rs.Window("x", 2)}, "up to 8 sizes"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(signature, said):
+    with pytest.raises(rs.SchemaError, match=said):
+        table(signature=signature)
+
+
+@pytest.mark.parametrize(
+    "parts", [{"length": 0}, {"length": 16385}, {"offset": 16385}, {"offset": -16385}, {"length": 1.5}]
+)
+def test_a_window_out_of_range_is_refused(parts):
+    with pytest.raises(rs.SchemaError, match="a window's"):
+        rs.Window("x", **parts)

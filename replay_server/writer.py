@@ -1,0 +1,490 @@
+"""Writers of steps and of items that see them through windows: what is gathered, when it is sent, and what is kept.
+
+A writer numbers the steps of each of its streams (one for each environment), keeps the last of them, and sends them in
+batches; an item is sent once the last step that its windows reach is there, or its episode has ended. Where steps and
+items go is the business of a `StepSink`: a table in this process, or a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from .errors import ConnectionLost, LimitExceeded, SchemaError
+from .table import MAX_HISTORY, Column, Table, check_column, check_priorities, check_timeout
+
+STEP_FIRST = 1
+STEP_LAST = 2
+MAX_KEPT_IDS = 1 << 20
+"""Ids that a writer keeps for the next flush; of more, the newest."""
+
+
+MAX_ITEMS = 1 << 16
+"""Items sent at once."""
+
+
+class StepSink(Protocol):
+    """Where a writer's steps and items go. Streams are numbered from 0; their steps from 0 since `open`.
+
+    Every method may raise `ConnectionLost`: the streams are gone then, and `open` is called before anything else.
+    """
+
+    def open(self, streams: int, history: int) -> None:
+        """Opens that many empty streams, in place of those that are open."""
+
+    def end_episodes(self, streams: np.ndarray) -> None:
+        """The newest steps of these streams, uint32 (n,), were the last of their episodes."""
+
+    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Appends step i to stream streams[i], uint32 (n,), with flags uint8 (n,), in order; all or none."""
+
+    def send_items(
+        self,
+        streams: np.ndarray,
+        steps: np.ndarray,
+        priorities: np.ndarray | None,
+        columns: dict[str, np.ndarray],
+        timeout: float | None,
+    ) -> np.ndarray:
+        """Makes item i at step steps[i], uint64 (n,), of stream streams[i]; all or none. Their ids, uint64 (n,).
+
+        Raises:
+            Timeout: the rate limiter held them back; nothing was made.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives the streams back."""
+
+
+@dataclass
+class _Items:
+    """Items that wait, as columns: priority NaN stands for none given."""
+
+    streams: np.ndarray
+    steps: np.ndarray
+    priorities: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def taken(self, which: np.ndarray | slice) -> _Items:
+        """Some of them."""
+        columns = {name: values[which] for name, values in self.columns.items()}
+        return _Items(self.streams[which], self.steps[which], self.priorities[which], columns)
+
+    @staticmethod
+    def joined(parts: list[_Items]) -> _Items:
+        """All of several, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+        arrays = ([getattr(part, name) for part in parts] for name in ("streams", "steps", "priorities"))
+        return _Items(*(np.concatenate(array) for array in arrays), columns)
+
+
+@dataclass
+class _Gathered:
+    """What was appended and not sent yet."""
+
+    appends: int = 0
+    streams: list[np.ndarray] = field(default_factory=list)
+    steps: list[np.ndarray] = field(default_factory=list)
+
+
+class VectorWriter:
+    """Writes the steps of n environments, and items over them, to a table with windows. For one thread.
+
+    Steps are sent when `flush_steps` calls of `append` have been gathered and another comes, and with `flush`; items
+    with them, once all that their windows show is there. Where a call raises `Timeout` (the rate limiter holds items
+    back) it has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may not have
+    been stored; those that still wait, and later ones, are not affected: the writer sends the steps that they see anew.
+
+    Args:
+        table: with windows.
+        sink: where it all goes.
+        environments: n.
+        flush_steps: calls of `append` that are gathered before they are sent.
+        history: how many of its newest steps a stream's items may be made at.
+        timeout: seconds that a sending within `append` waits for the rate limiter; None: as long as it takes.
+
+    Raises:
+        SchemaError: the table has no windows, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        sink: StepSink,
+        environments: int,
+        *,
+        flush_steps: int = 8,
+        history: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not table.windows:
+            raise SchemaError(f"table {table.name!r} has no windows, so it takes no steps: use add")
+        before, after = table.reach
+        back = max(32, 2 * (before + after + 1)) if history is None else history
+        kept = back + flush_steps + 2 * (before + after + 1)
+        for name, number in (("environments", environments), ("flush_steps", flush_steps), ("history", back)):
+            if not isinstance(number, int | np.integer) or not 1 <= number <= MAX_HISTORY:
+                raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {number!r}")
+        if kept > MAX_HISTORY:
+            raise SchemaError(f"history, flush_steps and windows need {kept} steps of a stream: at most {MAX_HISTORY}")
+        self._table = table
+        self._sink = sink
+        self._count = int(environments)
+        self._flush_steps, self._history, self._kept, self._after = int(flush_steps), int(back), int(kept), after
+        self._timeout = check_timeout(timeout)
+        self._steps = np.zeros(self._count, np.int64)
+        """Steps of each stream so far."""
+        self._sent_from = np.zeros(self._count, np.int64)
+        """The step that is number 0 for the sink."""
+        self._episode = np.zeros(self._count, np.int64)
+        """First step of each stream's newest episode."""
+        self._open = np.zeros(self._count, bool)
+        """Whether the newest episode goes on."""
+        self._ended = np.zeros(self._count, bool)
+        """Episodes that ended after their newest step was sent."""
+        self._ring: dict[str, np.ndarray] = {}
+        self._ring_flags = np.zeros((self._count, self._kept), np.uint8)
+        self._ring_episode = np.zeros((self._count, self._kept), np.int64)
+        self._ordinary: frozenset[str] | None = None
+        self._gathered = _Gathered()
+        self._waiting: list[_Items] = []
+        self._ids: list[np.ndarray] = []
+        self._most_items = MAX_ITEMS
+        self._stands = False
+        self._closed = False
+
+    def __enter__(self) -> VectorWriter:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self.close(flush=kind is None)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def append(self, step: Mapping[str, Any], *, mask: Any = None, final: Any = None) -> None:
+        """Appends one step to each environment's stream.
+
+        Args:
+            step: column name → array (n, *column.shape): columns that windows look at, and others of the items, to be
+                taken by `create_items`. Fewer columns than the first append had mean a final observation: what is
+                missing is zero, and the next append begins a new episode.
+            mask: bool (n,), the environments that append; the rows of others are not looked at. None: all.
+            final: bool or bool (n,): this step is the last of its episode. None: by the columns, as above.
+
+        Raises:
+            SchemaError: a column is unknown or missing, or its dtype or shape differs. Nothing was taken.
+            Timeout: see the class. Nothing was taken.
+        """
+        self._check_open()
+        given = self._check_step(step)
+        chosen = self._chosen(mask)
+        last = self._check_final(final, given)
+        if self._gathered.appends >= self._flush_steps:
+            self._send(self._timeout)
+        if self._ordinary is None:
+            self._ordinary = frozenset(given)
+        self._make_ring(given)
+        numbers = self._steps[chosen]
+        places = numbers % self._kept
+        for name, ring in self._ring.items():
+            values = given.get(name, 0)
+            ring[chosen, places] = values if mask is None or name not in given else values[chosen]
+        begins = ~self._open[chosen]
+        self._episode[chosen] = np.where(begins, numbers, self._episode[chosen])
+        self._ring_episode[chosen, places] = self._episode[chosen]
+        self._ring_flags[chosen, places] = np.where(begins, STEP_FIRST, 0) | np.where(last[chosen], STEP_LAST, 0)
+        self._open[chosen] = ~last[chosen]
+        self._steps[chosen] += 1
+        self._gathered.appends += 1
+        self._gathered.streams.append(chosen)
+        self._gathered.steps.append(numbers)
+
+    def end_episode(self, mask: Any = None) -> None:
+        """The newest steps of the environments (mask: bool (n,), of some) were the last of their episodes."""
+        self._check_open()
+        chosen = self._chosen(mask)
+        chosen = chosen[self._open[chosen]]
+        places = (self._steps[chosen] - 1) % self._kept
+        self._ring_flags[chosen, places] |= STEP_LAST
+        self._open[chosen] = False
+        self._ended[chosen] = True
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    def create_items(
+        self, priorities: Any = None, at: Any = -1, columns: Mapping[str, Any] | None = None, *, mask: Any = None
+    ) -> None:
+        """Makes one item for each environment, to be sent once its windows' steps are there.
+
+        Args:
+            priorities: (n,), raw; None: the maximum over the table's items when they are sent.
+            at: the step of offset 0: −1 is the newest, −2 the one before it, to −history; a number, or (n,).
+            columns: the items' own columns, arrays (n, *column.shape); those not given are taken from step `at`.
+            mask: bool (n,), the environments that make one; the rows of others are not looked at. None: all.
+
+        Raises:
+            SchemaError: `at` is out of range, or a column is unknown, wrong, or neither given nor appended.
+            PriorityError: a priority is NaN, infinite or negative.
+        """
+        self._check_open()
+        chosen = self._chosen(mask)
+        if len(chosen) == 0:
+            return
+        raw = np.full(len(chosen), np.nan)
+        if priorities is not None:
+            raw = check_priorities(self._per_environment("priorities", priorities, np.float64)[chosen], len(chosen))
+        back = self._per_environment("at", at, np.int64)[chosen]
+        steps = self._steps[chosen] + back
+        wrong = (back >= 0) | (back < -self._history) | (steps < 0)
+        if wrong.any():
+            which = int(np.argmax(wrong))
+            least = min(self._history, int(self._steps[chosen[which]]))
+            expected = f"from -1, the newest step, to {-least}" if least else "of a step, and none was appended yet"
+            raise SchemaError(f"at must be {expected}, got {back[which]} for environment {chosen[which]}")
+        self._waiting.append(_Items(chosen, steps, raw, self._item_columns(columns or {}, chosen, steps)))
+
+    def _item_columns(self, columns: Mapping[str, Any], chosen: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
+        own = self._table.item_columns
+        if unknown := [name for name in columns if name not in own]:
+            raise SchemaError(f"{unknown[0]!r} is no column of an item's own: expected some of {', '.join(own)}")
+        found = {}
+        for name, column in own.items():
+            if name in columns:
+                found[name] = self._check_rows(name, column, columns[name])[chosen]
+            elif name in self._ring:
+                found[name] = self._ring[name][chosen, steps % self._kept]
+            else:
+                raise SchemaError(f"column {name!r} is needed: it was not appended with the steps, so give it here")
+        return found
+
+    # ---- sending -----------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> np.ndarray:
+        """Sends all steps, and all items whose windows are complete.
+
+        Args:
+            timeout: seconds to wait for the rate limiter; None: as long as it takes.
+
+        Returns:
+            The ids of all items sent since the last flush, uint64, in the order in which they were sent.
+
+        Raises:
+            Timeout: the rate limiter held items back; they wait here for the next flush.
+        """
+        self._check_open()
+        self._send(check_timeout(timeout))
+        ids = np.concatenate([np.empty(0, np.uint64), *self._ids])
+        self._ids.clear()
+        return ids
+
+    @property
+    def waiting(self) -> int:
+        """Items that were made and not sent yet."""
+        return sum(map(len, self._waiting))
+
+    def close(self, flush: bool = True) -> None:
+        """Ends the episodes, sends what is left (unless told not to), and gives the streams back."""
+        if self._closed:
+            return
+        try:
+            if flush:
+                self.end_episode()
+                self._send(self._timeout)
+        finally:
+            self._closed = True
+            self._sink.close()
+
+    def _send(self, timeout: float | None) -> None:
+        try:
+            if not self._stands:
+                self._reopen()
+            self._send_steps()
+            self._send_items(timeout)
+        except ConnectionLost:
+            self._stands = False
+            raise
+
+    def _reopen(self) -> None:
+        """Opens the streams, and sends what is kept of each: after a loss that is all that later items can see."""
+        self._sink.open(self._count, self._kept)
+        self._sent_from = np.maximum(0, self._steps - self._kept)
+        counts = self._steps - self._sent_from
+        streams = np.repeat(np.arange(self._count), counts)
+        steps = np.concatenate([np.arange(*ends) for ends in zip(self._sent_from, self._steps, strict=True)])
+        self._gathered = _Gathered(self._gathered.appends, [streams], [steps])
+        self._ended[:] = False
+        self._stands = True
+
+    def _send_steps(self) -> None:
+        gathered = self._gathered
+        streams = np.concatenate([np.empty(0, np.int64), *gathered.streams])
+        steps = np.concatenate([np.empty(0, np.int64), *gathered.steps])
+        # A stream with steps still to be sent needs no word of its own: their flags say it.
+        ended = np.flatnonzero(self._ended & (np.bincount(streams, minlength=self._count) == 0))
+        if len(ended):
+            self._sink.end_episodes(ended.astype(np.uint32))
+        self._ended[:] = False
+        if len(streams):
+            places = steps % self._kept
+            columns = {name: self._ring[name][streams, places] for name in self._table.step_columns}
+            self._sink.send_steps(streams.astype(np.uint32), self._ring_flags[streams, places], columns)
+        self._gathered = _Gathered()
+
+    def _send_items(self, timeout: float | None) -> None:
+        if not self._waiting:
+            return
+        items = _Items.joined(self._waiting)
+        self._waiting = [items]
+        complete = items.steps + self._after < self._steps[items.streams]
+        episode = self._ring_episode[items.streams, items.steps % self._kept]
+        complete |= (episode != self._episode[items.streams]) | ~self._open[items.streams]
+        ready, rest = items, items.taken(slice(0))
+        if not complete.all():
+            ready, rest = items.taken(complete), items.taken(~complete)
+        self._waiting = [part for part in (ready, rest) if len(part)]
+        while len(ready):
+            count = self._next_batch(ready)
+            batch, ready = ready.taken(slice(count)), ready.taken(slice(count, None))
+            left = [part for part in (ready, rest) if len(part)]
+            try:
+                self._send_batch(batch, timeout)
+            except ConnectionLost:
+                self._waiting = left  # whether the batch was stored is not known
+                raise
+            except LimitExceeded:
+                if len(batch) == 1:
+                    raise
+                # More than the table's rate limiter or capacity admits at once.
+                self._most_items = len(batch) // 2
+                ready = _Items.joined([batch, ready])
+                continue
+            self._waiting = left
+
+    def _next_batch(self, items: _Items) -> int:
+        """How many of the items go next: those with priorities apart from those without."""
+        given = ~np.isnan(items.priorities[: self._most_items])
+        other = np.flatnonzero(given != given[0])
+        return int(other[0]) if len(other) else len(given)
+
+    def _send_batch(self, items: _Items, timeout: float | None) -> None:
+        steps = (items.steps - self._sent_from[items.streams]).astype(np.uint64)
+        priorities = None if np.isnan(items.priorities[0]) else items.priorities
+        ids = self._sink.send_items(items.streams.astype(np.uint32), steps, priorities, items.columns, timeout)
+        self._ids.append(ids)
+        if sum(map(len, self._ids)) > MAX_KEPT_IDS:
+            self._ids = [np.concatenate(self._ids)[-MAX_KEPT_IDS:]]
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionLost(f"the writer to {self._table.name!r} is closed: make another one")
+
+    def _chosen(self, mask: Any) -> np.ndarray:
+        """The environments of a mask, as indices."""
+        if mask is None:
+            return np.arange(self._count)
+        return np.flatnonzero(self._per_environment("mask", mask, np.bool_))
+
+    def _per_environment(self, name: str, value: Any, dtype: Any) -> np.ndarray:
+        array = np.asarray(value)
+        kinds = {"b": "b", "i": "iu", "f": "iuf"}[np.dtype(dtype).kind]
+        if array.dtype.kind not in kinds or array.shape not in ((), (self._count,)):
+            raise SchemaError(
+                f"{name} must be {np.dtype(dtype)} of shape () or ({self._count},), got {array.dtype} {array.shape}"
+            )
+        return np.broadcast_to(array, (self._count,)).astype(dtype)
+
+    def _check_rows(self, name: str, column: Column, value: Any) -> np.ndarray:
+        array = check_column(name, column, value)
+        if len(array) != self._count:
+            raise SchemaError(f"column {name!r} has {len(array)} rows for {self._count} environments")
+        return array
+
+    def _check_step(self, step: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        if not isinstance(step, Mapping):
+            raise SchemaError(f"expected a dict of columns for table {self._table.name!r}, got {type(step).__name__}")
+        known = {**self._table.item_columns, **self._table.step_columns}
+        if unknown := [name for name in step if name not in known]:
+            raise SchemaError(f"{unknown[0]!r} is no column of a step: expected some of {', '.join(known)}")
+        return {name: self._check_rows(name, known[name], value) for name, value in step.items()}
+
+    def _check_final(self, final: Any, given: dict[str, np.ndarray]) -> np.ndarray:
+        ordinary = self._ordinary or frozenset(self._table.step_columns)
+        missing = [name for name in self._table.signature if name in ordinary and name not in given]
+        if missing and self._ordinary is None:
+            raise SchemaError(f"the first step of a writer must have column {missing[0]!r}, which windows look at")
+        if extra := [name for name in given if self._ordinary is not None and name not in ordinary]:
+            raise SchemaError(f"column {extra[0]!r} was not among those of the first append: {', '.join(ordinary)}")
+        last = np.full(self._count, bool(missing)) if final is None else self._per_environment("final", final, np.bool_)
+        if missing and not last.all():
+            raise SchemaError(f"only the final observation of an episode may lack columns: {missing[0]!r} is missing")
+        return last
+
+    def _make_ring(self, given: dict[str, np.ndarray]) -> None:
+        for name, values in given.items():
+            if name not in self._ring:
+                self._ring[name] = np.zeros((self._count, self._kept, *values.shape[1:]), values.dtype)
+
+
+class Writer:
+    """Writes the steps of one environment, and items over them, to a table with windows. For one thread.
+
+    As `VectorWriter` for a single environment, whose values come without the dimension of the environments.
+    """
+
+    def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
+        self._vector = VectorWriter(table, sink, 1, **options)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self._vector.close(flush=kind is None)
+
+    def append(self, step: Mapping[str, Any], *, final: bool | None = None) -> None:
+        """Appends one step: column name → value of the column's shape. See `VectorWriter.append`."""
+        self._vector.append(_as_rows(step), final=final)
+
+    def create_item(
+        self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
+    ) -> None:
+        """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
+        priorities = None if priority is None else [priority]
+        self._vector.create_items(priorities, at, _as_rows(columns or {}))
+
+    def end_episode(self) -> None:
+        """The newest step was the last of its episode; the next begins a new one."""
+        self._vector.end_episode()
+
+    def flush(self, timeout: float | None = None) -> np.ndarray:
+        """Sends what can be sent; the ids of all items sent since the last flush. See `VectorWriter.flush`."""
+        return self._vector.flush(timeout)
+
+    @property
+    def waiting(self) -> int:
+        """Items that were made and not sent yet."""
+        return self._vector.waiting
+
+    def close(self, flush: bool = True) -> None:
+        """Ends the episode, sends what is left (unless told not to), and gives the stream back."""
+        self._vector.close(flush)
+
+
+def _as_rows(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Values with a leading dimension of 1; lists stay lists, so that Python numbers may be converted."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        name: [value] if isinstance(value, bool | int | float | list | tuple) else np.asarray(value)[None]
+        for name, value in values.items()
+    }
