@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import replay_server as rs
+from replay_server.bench.programs.program import random_items
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,7 @@ class ItemKind:
 
     def random(self, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """`count` random items, column → array (count, ...)."""
-        items = {}
-        for name, (dtype, shape) in self.columns.items():
-            size = (count, *shape)
-            if np.issubdtype(dtype, np.integer):
-                items[name] = generator.integers(0, min(np.iinfo(dtype).max, 255), size, dtype=dtype, endpoint=True)
-            else:
-                items[name] = generator.standard_normal(size, dtype=np.float32).astype(dtype, copy=False)
-        return items
+        return random_items(self.columns, count, generator)
 
 
 def _transition(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,10 @@ from typing import Any
 import numpy as np
 
 from replay_server.bench.items import ItemKind
+from replay_server.bench.process import Program
+
+# One thread of arithmetic a process: the load must not compete with itself.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,35 @@ class Target:
     """A server under load."""
 
     system: str
-    """replay or redis: whose workers are used."""
+    """Whose program pushes and samples: replay, redis, ..."""
     url: str
     pid: int
+
+
+class Crew:
+    """The processes that load one system, kept from load to load: some take seconds to start.
+
+    A context manager that ends them. `environment` is the one whose interpreter runs them, None for this one.
+    """
+
+    def __init__(self, system: str, environment: str | None = None, variables: Mapping[str, str] | None = None) -> None:
+        self._system, self._environment = system, environment
+        self._variables = ONE_THREAD | dict(variables or {})
+        self._members: list[Program] = []
+
+    def member(self, number: int) -> Program:
+        """The process of that number, started if it is not there yet."""
+        while len(self._members) <= number:
+            self._members.append(Program(self._system, self._environment, self._variables))
+        return self._members[number]
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self._members:
+            member.close()
+        self._members.clear()
 
 
 @dataclass(frozen=True)
@@ -42,76 +70,31 @@ class Load:
         return f"pushers={self.pushers}" + ("" if self.learner else ",alone")
 
 
-def run(target: Target, kind: ItemKind, load: Load, seed: int = 1) -> dict[str, float]:
+def run(crew: Crew, target: Target, kind: ItemKind, load: Load, seed: int = 1) -> dict[str, float]:
     """Runs the load and returns measurement → value, the names ending with units.
 
     Raises RuntimeError, with what the process printed, when one of the load's processes fails.
     """
-    common = {
-        "url": target.url,
-        "kind": kind.name,
-        "seconds": load.seconds,
-        "warm_up": load.warm_up,
-        "capacity": load.capacity or kind.capacity,
-    }
-    arguments = [
-        {
-            **common,
-            "role": f"{target.system}_pusher",
-            "size": load.push_size,
-            "seed": seed + i,
-            "first": i,
-            "stride": load.pushers,
-        }
-        for i in range(load.pushers)
-    ]
+    common = {"url": target.url, "columns": kind.columns, "capacity": load.capacity or kind.capacity}
+    # The learner is always the same process, however many push.
+    members = [crew.member(0)] if load.learner else []
     if load.learner:
-        arguments.append({**common, "role": f"{target.system}_learner", "size": load.batch_size, "seed": seed + 1000})
-    workers: list[subprocess.Popen[str]] = []
-    try:
-        workers = [_start(argument) for argument in arguments]
-        for worker in workers:
-            _expect_ready(worker)
-        cpu_before = cpu_seconds(target.pid)
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        results = [_result(worker, load) for worker in workers]
-        cpu = cpu_seconds(target.pid) - cpu_before
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.kill()
-            worker.communicate()
+        members[0].send("role", role="learner", size=load.batch_size, seed=seed + 1000, first=0, stride=1, **common)
+    for i in range(load.pushers):
+        members.append(crew.member(1 + i))
+        members[-1].send(
+            "role", role="pusher", size=load.push_size, seed=seed + i, first=i, stride=load.pushers, **common
+        )
+    for member in members:
+        member.receive()
+    cpu_before = cpu_seconds(target.pid)
+    for member in members:
+        member.send("load", seconds=load.seconds, warm_up=load.warm_up)
+    results = [member.receive() for member in members]
+    cpu = cpu_seconds(target.pid) - cpu_before
+    for member in members:
+        member.ask("close")
     return _measurements(load, results, cpu)
-
-
-def _start(argument: dict[str, Any]) -> subprocess.Popen[str]:
-    # One thread of arithmetic a process: the load must not compete with itself.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "replay_server.bench.worker", json.dumps(argument)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def _expect_ready(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdout is not None
-    if worker.stdout.readline().strip() != "ready":
-        _, errors = worker.communicate(timeout=10)
-        raise RuntimeError(f"a process of the load did not start:\n{errors[-2000:]}")
-
-
-def _result(worker: subprocess.Popen[str], load: Load) -> dict[str, Any]:
-    output, errors = worker.communicate(timeout=load.seconds + load.warm_up + 120)
-    if worker.returncode != 0:
-        raise RuntimeError(f"a process of the load failed with exit status {worker.returncode}:\n{errors[-2000:]}")
-    return json.loads(output)
 
 
 def _measurements(load: Load, results: list[dict[str, Any]], cpu: float) -> dict[str, float]:
@@ -126,6 +109,8 @@ def _measurements(load: Load, results: list[dict[str, Any]], cpu: float) -> dict
         measured[f"{call}_latency_us_p50"] = float(np.percentile(latencies, 50))
         measured[f"{call}_latency_us_p99"] = float(np.percentile(latencies, 99))
     measured["server_cpu_share"] = cpu / (load.seconds + load.warm_up)
+    if not load.learner:
+        measured["server_cpu_us_per_push"] = measured["server_cpu_share"] * 1e6 / measured["push_items_per_s"]
     return {name: round(value, 3) for name, value in measured.items()}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 USAGE = """usage: replay-server bench server|peers|curves [options]
 
   server   push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item
-  peers    the same loads on this server and on Redis (MSET, MGET), in turns
+  peers    the same work by this project and by its peers (cpprb, Reverb, TorchRL, ...), in turns; --setup installs them
   curves   the evaluations of several runs of replay-server apex in one picture
 
   --json FILE  --plot FILE.png; `replay-server bench server --help` lists the rest"""

@@ -15,7 +15,7 @@ import numpy as np
 import replay_server as rs
 from replay_server.bench import result
 from replay_server.bench.items import KINDS, ItemKind
-from replay_server.bench.load import Load, Target, resident_bytes, run
+from replay_server.bench.load import Crew, Load, Target, resident_bytes, run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None], folder: str
         measured: dict[str, float] = {}
         for kind in kinds:
             capacity = options.capacity or kind.capacity
-            with start(kind, capacity, options.socket, folder) as server:
+            with start(kind, capacity, options.socket, folder) as server, Crew("replay") as crew:
                 url = url_of(server, options.socket, folder, kind)
                 empty = resident_bytes(server.pid)
                 fill(url, kind, capacity)
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None], folder: str
                 )
                 target = Target("replay", url, server.pid)
                 for load in loads(options, kind):
-                    values = run(target, kind, load, seed=1 + 100 * number)
+                    values = run(crew, target, kind, load, seed=1 + 100 * number)
                     measured |= {f"{kind.name}.{load.name}.{what}": value for what, value in values.items()}
                     say(f"round {number + 1}/{options.rounds} {kind.name:12} {load.name:16} {line(values)}")
         rounds.append(measured)

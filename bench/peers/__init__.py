@@ -1,0 +1,97 @@
+"""``replay-server bench peers``: the same work done by this project and by its peers, in turns, in one run.
+
+Every peer has an environment of its own (`--setup` makes them). Within a round all sides do a thing one after the
+other, another one first in each round; ratios are taken within a round, and medians over the rounds are given. What the
+sides do not do alike is said in docs/benchmarks.md, and beside each program in `programs/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Sequence
+
+from replay_server.bench import result
+from replay_server.bench.environments import ENVIRONMENTS, is_ready, set_up
+from replay_server.bench.items import KINDS
+from replay_server.bench.peers import in_process
+from replay_server.bench.peers.systems import SYSTEMS
+
+SECTIONS = ("trees", "buffers", "loads")
+OWN = "replay"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("replay-server bench peers", description=__doc__)
+    parser.add_argument("--setup", action="store_true", help="make the peers' environments that are missing, and end")
+    parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
+    parser.add_argument("--section", choices=SECTIONS, action="append", help="may be repeated (all)")
+    parser.add_argument("--peer", action="append", help="beside this project; may be repeated (all that are set up)")
+    parser.add_argument("--item", choices=sorted(KINDS), action="append", help="may be repeated (atari, hopper)")
+    parser.add_argument("--leaves", type=int, nargs="+", default=[10**5, 10**6, 10**7], help="sizes of trees")
+    parser.add_argument("--batch", type=int, default=512, help="items a sampled batch (512)")
+    parser.add_argument("--push", type=int, default=50, help="items a push (50)")
+    parser.add_argument("--pushers", type=int, nargs="+", default=[1, 4, 8], help="how many push at once (1 4 8)")
+    parser.add_argument("--alone", type=int, nargs="*", default=[1, 4], help="likewise with no learner (1 4)")
+    parser.add_argument("--capacity", type=int, help="items in a buffer or table")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds a load is timed (3)")
+    parser.add_argument("--short-seconds", type=float, default=0.4, help="seconds a call in process is timed (0.4)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of everything (5)")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    return parser
+
+
+def chosen_peers(asked: Sequence[str] | None) -> list[str]:
+    """This project, and the peers asked for or else those with an environment.
+
+    Raises RuntimeError for a peer that is not known.
+    """
+    environments = {peer.name: peer.environment for peer in in_process.PEERS}
+    environments |= {system.name: system.environment for system in SYSTEMS}
+    unknown = [name for name in asked or () if name not in environments]
+    if unknown:
+        raise RuntimeError(f"no peer is called {unknown[0]!r}: expected some of {', '.join(sorted(environments))}")
+    if asked:
+        return [OWN, *asked]
+    return [name for name, environment in environments.items() if environment is None or is_ready(environment)]
+
+
+def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
+    options = _parser().parse_args(argv)
+    if options.setup:
+        for name in ENVIRONMENTS:
+            set_up(name, shlex.split(options.pip_options), say)
+        return 0
+    options.peer, options.item = chosen_peers(options.peer), options.item or ["atari", "hopper"]
+    options.section = options.section or list(SECTIONS)
+    host = result.machine() | {"peers": in_process.versions(options)}
+    rounds: list[dict[str, float]] = [{} for _ in range(options.rounds)]
+    for section in options.section:
+        if section == "trees":
+            found = in_process.measure_trees(options, say)
+        elif section == "buffers":
+            found = in_process.measure_buffers(options, say)
+        else:
+            from replay_server.bench.peers.across import measure_loads
+
+            found = measure_loads(options, say, folder)
+        for measured, more in zip(rounds, found, strict=True):
+            measured |= more
+    command = " ".join(["replay-server bench peers", *argv])
+    content = result.document("peers", command, host, vars(options), rounds, ratios(rounds[0]))
+    for name, ratio in content["ratio"].items():
+        say(f"{name:80} {ratio:8.2f}")
+    if options.json:
+        result.write(options.json, content)
+    return 0
+
+
+def ratios(measured: Sequence[str] | dict[str, float]) -> dict[str, tuple[str, str]]:
+    """This project over each peer, for every measurement that both have."""
+    found = {}
+    for name in measured:
+        section, kind, system, rest = name.split(".", 3)
+        own = f"{section}.{kind}.{OWN}.{rest}"
+        if system != OWN and own in measured:
+            found[f"{section}.{kind}.{rest} {OWN} / {system}"] = (own, name)
+    return found

@@ -1,0 +1,105 @@
+"""Trees and buffers in one process: every peer in its own, all filled, then short measurements in turns."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from replay_server.bench.items import KINDS
+from replay_server.bench.process import Program
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One side of the comparison within a process."""
+
+    name: str
+    environment: str | None
+    tree: bool = True
+    prioritized: bool = True
+    """Whether its buffer is; None of the others' updates are measured."""
+    buffer: bool = True
+
+
+PEERS = (
+    Peer("replay", None),
+    Peer("ceiling", None, tree=False, prioritized=False),
+    Peer("cpprb", "cpprb"),
+    Peer("tianshou", "tianshou"),
+    Peer("stable_baselines3", "stable_baselines3", tree=False, prioritized=False),
+    Peer("torchrl", "torchrl"),
+    Peer("torchrl_f32", "torchrl", buffer=False),
+)
+
+
+def in_turn(peers: Sequence[Program], number: int) -> list[Program]:
+    """All of them, another one first in each round."""
+    first = number % len(peers)
+    return [*peers[first:], *peers[:first]]
+
+
+def measure_trees(options: argparse.Namespace, say: Say) -> list[dict[str, float]]:
+    """Rounds of `tree.LEAVES.PEER.CALL_calls_per_s`."""
+    rounds: list[dict[str, float]] = [{} for _ in range(options.rounds)]
+    for leaves in options.leaves:
+        with ExitStack() as stack:
+            sides = [
+                stack.enter_context(Program(peer.name, peer.environment))
+                for peer in PEERS
+                if peer.tree and peer.name in options.peer
+            ]
+            for side in sides:
+                side.ask("tree", leaves=leaves, batch_size=options.batch, seed=1)
+            for number, measured in enumerate(rounds):
+                for call in ("sample", "update"):
+                    for side in in_turn(sides, number):
+                        found = side.ask("repeat", step=call, seconds=options.short_seconds, warm_up=0.1)
+                        measured[f"tree.{leaves}.{side.peer}.{call}_calls_per_s"] = round(found["calls_per_s"], 1)
+                        what = f"{leaves:9,} {side.peer:18} {call:7} {found['calls_per_s']:11,.0f}/s"
+                        say(f"round {number + 1} tree {what}")
+    return rounds
+
+
+def measure_buffers(options: argparse.Namespace, say: Say) -> list[dict[str, float]]:
+    """Rounds of `buffer.KIND.PEER.CALL_calls_per_s`."""
+    rounds: list[dict[str, float]] = [{} for _ in range(options.rounds)]
+    peers = [peer for peer in PEERS if peer.buffer and peer.name in options.peer]
+    for kind in [KINDS[name] for name in options.item]:
+        capacity = options.capacity or kind.capacity
+        with ExitStack() as stack:
+            sides = [stack.enter_context(Program(peer.name, peer.environment)) for peer in peers]
+            uniform = {peer.name for peer in peers if not peer.prioritized}
+            for side in sides:
+                side.ask(
+                    "buffer",
+                    columns=kind.columns,
+                    capacity=capacity,
+                    batch_size=options.batch,
+                    push_size=options.push,
+                    seed=1,
+                )
+            for number, measured in enumerate(rounds):
+                for call in ("add", "sample", "update", "cycle"):
+                    for side in in_turn(sides, number):
+                        if call == "update" and side.peer in uniform:
+                            continue
+                        found = side.ask("repeat", step=call, seconds=options.short_seconds, warm_up=0.1)
+                        name = f"buffer.{kind.name}.{side.peer}.{call}_calls_per_s"
+                        measured[name] = round(found["calls_per_s"], 1)
+                        what = f"{kind.name:7} {side.peer:18} {call:7} {found['calls_per_s']:11,.0f}/s"
+                        say(f"round {number + 1} buffer {what}")
+    return rounds
+
+
+def versions(options: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """Peer → package → version."""
+    found = {}
+    for peer in PEERS:
+        if peer.name in options.peer:
+            with Program(peer.name, peer.environment) as program:
+                found[peer.name] = program.ask("versions")
+    return found

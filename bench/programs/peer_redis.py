@@ -1,0 +1,80 @@
+"""Redis: MSET to push, MGET of random keys to sample. It has no priorities and computes no weights."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import redis
+from program import BLOCKS, random_items, timed
+
+PACKAGES = ("redis", "hiredis", "numpy")
+
+
+def pack(items: dict[str, np.ndarray]) -> np.ndarray:
+    """Columns → one structured array, an element an item."""
+    count = len(next(iter(items.values())))
+    packed = np.empty(count, np.dtype([(name, array.dtype, array.shape[1:]) for name, array in items.items()]))
+    for name, array in items.items():
+        packed[name] = array
+    return packed
+
+
+def packed_dtype(columns: Any) -> np.dtype:
+    """All columns of an item side by side."""
+    return np.dtype([(name, dtype, shape) for name, (dtype, shape) in columns.items()])
+
+
+def unpack(values: list[bytes], dtype: np.dtype, out: dict[str, np.ndarray]) -> None:
+    """Puts packed items into one array a column."""
+    for row, value in enumerate(values):
+        item = np.frombuffer(value, dtype)[0]
+        for name, array in out.items():
+            array[row] = item[name]
+
+
+def fill(url: str, columns: Any, capacity: int) -> None:
+    """As many items as the others hold, each one value."""
+    client = redis.Redis.from_url(url)
+    client.flushall()
+    packed = pack(random_items(columns, 100, np.random.default_rng(1)))
+    for begin in range(0, capacity, 100):
+        client.mset({f"item:{begin + i}": packed[i].tobytes() for i in range(min(100, capacity - begin))})
+    client.close()
+
+
+def pusher(url: str, columns: Any, size: int, seed: int, capacity: int, first: int, stride: int) -> Any:
+    """MSET of `size` items, each one value, over a ring of keys that the pushers share out."""
+    client = redis.Redis.from_url(url)
+    generator = np.random.default_rng(seed)
+    blocks = [pack(random_items(columns, size, generator)) for _ in range(BLOCKS)]
+    position, turn = first * size, 0
+
+    def step(latencies: dict[str, list[float]]) -> None:
+        nonlocal position, turn
+        block = blocks[turn % BLOCKS]
+        # As the others, which take arrays: putting an item's columns together belongs to the push.
+        timed(
+            latencies["push"],
+            lambda: client.mset({f"item:{(position + i) % capacity}": item.tobytes() for i, item in enumerate(block)}),
+        )
+        position += stride * size
+        turn += 1
+
+    return step
+
+
+def learner(url: str, columns: Any, size: int, seed: int, capacity: int, **_: Any) -> Any:
+    """MGET of `size` uniformly drawn keys, put into one array a column."""
+    client = redis.Redis.from_url(url)
+    generator = np.random.default_rng(seed)
+    dtype = packed_dtype(columns)
+    out = {name: np.empty((size, *shape), of) for name, (of, shape) in columns.items()}
+
+    def sample() -> None:
+        values: Any = client.mget([f"item:{index}" for index in generator.integers(0, capacity, size)])
+        unpack(values, dtype, out)
+
+    return lambda latencies: timed(latencies["sample"], sample)

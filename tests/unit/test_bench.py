@@ -1,0 +1,110 @@
+"""The benchmarks' own machinery: programs in processes of their own, turns, ratios, what is refused. No timings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
+from replay_server.bench.items import KINDS
+from replay_server.bench.load import Crew, Load, Target, run
+from replay_server.bench.main import main as bench
+from replay_server.bench.peers import in_process, ratios
+from replay_server.bench.peers.systems import SYSTEMS
+from replay_server.bench.process import Program
+from replay_server.bench.server import fill, start
+
+
+@pytest.fixture(autouse=True)
+def without_environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test here depends on which peers this machine has."""
+    monkeypatch.setenv("REPLAY_PEERS", str(tmp_path / "peers"))
+
+
+def test_a_program_answers_in_order_and_tells_why_it_failed() -> None:
+    columns = KINDS["hopper"].columns
+    with Program("replay", None) as program:
+        program.send("buffer", columns=columns, capacity=200, batch_size=16, push_size=10, seed=1)
+        program.send("repeat", step="cycle", seconds=0.01, warm_up=0.0)
+        assert program.receive() is None
+        assert program.receive()["calls_per_s"] > 0
+        with pytest.raises(RuntimeError, match=r"program of replay failed(.|\n)*no attribute 'leap'"):
+            program.ask("repeat", step="leap", seconds=0.01, warm_up=0.0)
+        assert program.ask("versions")["numpy"]
+
+
+def test_a_program_that_ends_is_told_from_one_that_is_slow() -> None:
+    with Program("no_such_peer", None) as program, pytest.raises(RuntimeError, match=r"it ended(.|\n)*no_such_peer"):
+        program.ask("versions")
+
+
+def test_a_peer_without_its_environment_is_refused_with_the_command_that_makes_it() -> None:
+    with pytest.raises(RuntimeError, match="bench peers --setup"):
+        Program("cpprb", "cpprb")
+
+
+def test_an_environment_made_for_other_requirements_counts_as_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "peers" / "cpprb"
+    folder.mkdir(parents=True)
+    made = {"requirements": list(ENVIRONMENTS["cpprb"].requirements)}
+    (folder / "made.json").write_text(json.dumps(made))
+    assert is_ready("cpprb")
+    (folder / "made.json").write_text(json.dumps({"requirements": ["cpprb==10.0.0"]}))
+    assert not is_ready("cpprb")
+
+
+def test_every_peer_has_a_program_and_a_known_environment() -> None:
+    sides = {(peer.name, peer.environment) for peer in in_process.PEERS}
+    sides |= {(system.name, system.environment) for system in SYSTEMS}
+    for name, environment in sides:
+        assert (PROGRAMS / f"peer_{name}.py").is_file()
+        assert environment is None or environment in ENVIRONMENTS
+
+
+def test_another_side_is_first_in_each_round() -> None:
+    sides = ["a", "b", "c"]
+    orders = [in_process.in_turn(sides, number) for number in range(4)]  # type: ignore[arg-type]
+    assert [order[0] for order in orders] == ["a", "b", "c", "a"]
+    assert all(sorted(map(str, order)) == sides for order in orders)
+
+
+def test_ratios_are_this_project_over_each_peer_of_the_same_measurement() -> None:
+    names = ["tree.100.replay.sample", "tree.100.cpprb.sample", "tree.100.cpprb.update", "tree.200.cpprb.sample"]
+    assert ratios(names) == {
+        "tree.100.sample replay / cpprb": ("tree.100.replay.sample", "tree.100.cpprb.sample"),
+    }
+
+
+def test_a_load_reports_pushes_and_batches_of_processes_that_are_used_again(tmp_path: Path) -> None:
+    kind = KINDS["hopper"]
+    with start(kind, 1_000, "tcp", str(tmp_path)) as server, Crew("replay") as crew:
+        fill(server.url, kind, 1_000)
+        target = Target("replay", server.url, server.pid)
+        for load in (
+            Load(1, True, 10, 32, 0.1, warm_up=0.0, capacity=1_000),
+            Load(2, False, 10, 32, 0.1, warm_up=0.0, capacity=1_000),
+        ):
+            values = run(crew, target, kind, load)
+            assert values["push_items_per_s"] > 0
+            assert ("sample_batches_per_s" in values) == load.learner
+            assert ("server_cpu_us_per_push" in values) != load.learner
+        pids = {crew.member(number).pid for number in range(3)}
+        assert len(pids) == 3
+
+
+def test_peers_writes_a_file_with_rounds_medians_and_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "peers.json"
+    arguments = "peers --section buffers --item hopper --peer ceiling --capacity 500 --batch 16 --push 10 --rounds 2"
+    assert bench([*arguments.split(), "--short-seconds", "0.01", "--json", str(file)]) == 0
+    content = json.loads(file.read_text())
+    assert len(content["rounds"]) == 2
+    name = "buffer.hopper.sample_calls_per_s replay / ceiling"
+    assert content["ratio"][name] > 0
+    assert name in capsys.readouterr().out
+
+
+def test_an_unknown_peer_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(["peers", "--peer", "cprb"]) == 1
+    assert "no peer is called 'cprb': expected some of" in capsys.readouterr().err
