@@ -1,5 +1,5 @@
 /* cdef: all that Python may call of the core; read by cffi, which understands no preprocessor. The declarations repeat
- * replay/table.h and base/error.h, and the generated C is compiled against those headers, so a difference does not build. */
+ * replay/table.h, replay/sum_tree_array.h and base/error.h, and the generated C is compiled against those headers, so a difference does not build. */
 
 enum error_code {
     ERROR_NONE, ERROR_GENERIC, ERROR_NOTABLE, ERROR_EXISTS, ERROR_BADSCHEMA, ERROR_BADSHAPE, ERROR_BADPRIORITY,
@@ -69,3 +69,14 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
                  uint64_t *stale, struct error *error);
 uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);
+
+struct sum_tree_array;
+struct sum_tree_array *sum_tree_array_new(uint64_t capacity, uint64_t seed, struct error *error);
+void sum_tree_array_free(struct sum_tree_array *array);
+double sum_tree_array_total(const struct sum_tree_array *array);
+int sum_tree_array_update(struct sum_tree_array *array, uint64_t n, const int64_t *indices, const double *values,
+                          struct error *error);
+int sum_tree_array_get(const struct sum_tree_array *array, uint64_t n, const int64_t *indices, double *values,
+                       struct error *error);
+int sum_tree_array_sample(struct sum_tree_array *array, uint64_t n, bool stratified, int64_t *indices,
+                          double *probabilities, struct error *error);

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import cffi
 
-SOURCE = '#include "base/error.h"\n#include "replay/table.h"\n'
+SOURCE = '#include "base/error.h"\n#include "replay/sum_tree_array.h"\n#include "replay/table.h"\n'
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from .table import Column, Fifo, MinSize, Prioritized, Queue, SampleToInsertRati
 if TYPE_CHECKING:
     from . import aio
     from .buffer import Buffer
+    from .sum_tree import SumTree
 
 try:
     __version__ = importlib.metadata.version("replay-server")
@@ -54,6 +55,7 @@ __all__ = [
     "Server",
     "ServerError",
     "StaleVersion",
+    "SumTree",
     "Table",
     "TableNotFound",
     "Timeout",
@@ -64,9 +66,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Buffer` and `aio` are imported when first asked for: a client needs neither the native core nor asyncio."""
+    """`Buffer`, `SumTree` and `aio` are imported when first asked for: a client needs no native core and no asyncio."""
     if name == "Buffer":
         value = importlib.import_module(".buffer", __name__).Buffer
+    elif name == "SumTree":
+        value = importlib.import_module(".sum_tree", __name__).SumTree
     elif name == "aio":
         value = importlib.import_module(".aio", __name__)
     else:

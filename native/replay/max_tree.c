@@ -17,8 +17,24 @@ void max_tree_free(struct max_tree *max_tree) {
     wide_tree_free(&max_tree->tree);
 }
 
+/* A parent that comes out as it was needs nothing above it recomputed: most updates change no maximum. */
+static uint32_t maxima(const double *children, double *parents, uint32_t *touched, uint32_t count) {
+    uint32_t above = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t node = touched ? touched[i] : i;
+        double maximum = node_maximum(children + (size_t)node * WIDE_TREE_FANOUT);
+        bool changed = maximum != parents[node];
+        parents[node] = maximum;
+        if (touched) {
+            touched[above] = node / WIDE_TREE_FANOUT;
+        }
+        above += changed;
+    }
+    return touched ? above : count;
+}
+
 void max_tree_repair(struct max_tree *max_tree) {
-    wide_tree_repair(&max_tree->tree, node_maximum);
+    wide_tree_repair(&max_tree->tree, maxima);
 }
 
 double max_tree_maximum(const struct max_tree *max_tree) {

@@ -3,18 +3,8 @@
 
 #include <assert.h>
 
-#define LANES 16u /* descents in flight: enough to hide a miss to memory behind the others' arithmetic */
-
-/* Left to right, exactly as a descent adds up: a node's last running sum then equals its entry in the parent. */
-static inline double node_sum(const double *node) {
-    double sum = node[0];
-    for (uint32_t i = 1; i < WIDE_TREE_FANOUT; i++) {
-        sum += node[i];
-    }
-    return sum;
-}
-
 int sum_tree_init(struct sum_tree *sum_tree, uint32_t leaves) {
+    sum_tree->kernels = sum_tree_kernels_for(cpu_simd());
     return wide_tree_init(&sum_tree->tree, leaves);
 }
 
@@ -23,14 +13,14 @@ void sum_tree_free(struct sum_tree *sum_tree) {
 }
 
 void sum_tree_repair(struct sum_tree *sum_tree) {
-    wide_tree_repair(&sum_tree->tree, node_sum);
+    wide_tree_repair(&sum_tree->tree, sum_tree->kernels->sums);
 }
 
 void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const double *weights, uint32_t n) {
     struct wide_tree *tree = &sum_tree->tree;
     for (uint32_t i = 0; i < n; i++) {
-        if (i + LANES < n) {
-            wide_tree_prefetch_leaf(tree, leaves[i + LANES]);
+        if (i + WIDE_TREE_AHEAD < n) {
+            wide_tree_prefetch_leaf(tree, leaves[i + WIDE_TREE_AHEAD]);
         }
         assert(leaves[i] < tree->leaves && weights[i] >= 0 && weights[i] <= SUM_TREE_MAX_WEIGHT);
         wide_tree_write(tree, leaves[i], weights[i]);
@@ -40,87 +30,76 @@ void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const doubl
 
 double sum_tree_total(const struct sum_tree *sum_tree) {
     const struct wide_tree *tree = &sum_tree->tree;
-    return node_sum(tree->level[tree->depth - 1]);
+    return sum_tree_node_sum(tree->level[tree->depth - 1]);
 }
 
-/* The target lies at or past the end of the node, by rounding alone: its last positive child is meant, and of that child
- * again the end. */
-static uint32_t __attribute__((noinline, cold)) last_positive(const double *node, double *target) {
-    uint32_t child = WIDE_TREE_FANOUT - 1;
-    while (child > 0 && !(node[child] > 0)) {
-        child--;
+/* As the steps, but never to the right where nothing is: right of a sum of zero there is always less than the target only by
+ * rounding. So it ends at a positive leaf for every target >= 0, the last one for those that are too large. */
+static uint32_t __attribute__((noinline, cold)) find_carefully(const struct wide_tree *tree, double target) {
+    uint32_t node = 0;
+    for (uint32_t level = tree->depth; level-- > 0;) {
+        const double *x = tree->level[level] + (size_t)node * WIDE_TREE_FANOUT;
+        double left = (x[0] + x[1]) + (x[2] + x[3]);
+        uint32_t child = target >= left && (x[4] + x[5]) + (x[6] + x[7]) > 0 ? 4 : 0;
+        target -= child ? left : 0;
+        left = x[child] + x[child + 1];
+        bool right = target >= left && x[child + 2] + x[child + 3] > 0;
+        target -= right ? left : 0;
+        child += right ? 2 : 0;
+        left = x[child];
+        right = target >= left && x[child + 1] > 0;
+        target -= right ? left : 0;
+        node = node * WIDE_TREE_FANOUT + child + right;
     }
-    assert(node[child] > 0);
-    *target = node[child];
-    return child;
+    assert(node < tree->leaves && wide_tree_leaf(tree, node) > 0);
+    return node;
 }
 
-/* Which child the target falls into, and the target within that child. Running sums of weights >= 0 never decrease, so
- * counting those at or below the target finds the child, and the chosen child's own running sum is larger: it is positive. */
-static inline uint32_t node_select(const double *node, double *target) {
-    double before[WIDE_TREE_FANOUT + 1];
-    before[0] = 0;
-    for (uint32_t i = 0; i < WIDE_TREE_FANOUT; i++) {
-        before[i + 1] = before[i] + node[i];
-    }
-    uint32_t child = 0;
-    for (uint32_t i = 1; i <= WIDE_TREE_FANOUT; i++) {
-        child += *target >= before[i];
-    }
-    if (__builtin_expect(child == WIDE_TREE_FANOUT, 0)) {
-        return last_positive(node, target);
-    }
-    *target -= before[child];
-    return child;
-}
-
-static inline void descend(const struct wide_tree *tree, const double *targets, uint32_t lanes, uint32_t *leaves) {
-    double target[LANES];
-    uint32_t node[LANES];
-    for (uint32_t i = 0; i < lanes; i++) {
-        target[i] = targets[i];
-        node[i] = 0;
+/* At most SUM_TREE_LANES descents, level by level. */
+static void descend(const struct sum_tree *sum_tree, const double *wanted, uint32_t n, uint32_t *leaves) {
+    const struct wide_tree *tree = &sum_tree->tree;
+    double targets[SUM_TREE_LANES] __attribute__((aligned(64)));
+    uint64_t nodes[SUM_TREE_LANES] __attribute__((aligned(64)));
+    uint32_t count = (n + SUM_TREE_VECTOR - 1) / SUM_TREE_VECTOR * SUM_TREE_VECTOR;
+    for (uint32_t i = 0; i < count; i++) {
+        targets[i] = i < n ? wanted[i] : 0;
+        nodes[i] = 0;
     }
     for (uint32_t level = tree->depth; level-- > 0;) {
-        const double *entries = tree->level[level];
-        const double *below = level ? tree->level[level - 1] : entries;
-        for (uint32_t i = 0; i < lanes; i++) {
-            uint32_t child = node_select(entries + (size_t)node[i] * WIDE_TREE_FANOUT, &target[i]);
-            node[i] = node[i] * WIDE_TREE_FANOUT + child;
-            if (level) {
-                __builtin_prefetch(below + (size_t)node[i] * WIDE_TREE_FANOUT);
-            }
-        }
+        /* Whoever goes too far to the right, by rounding, ends among zeros. */
+        uint64_t zeros = level ? tree->nodes[level - 1] : (uint64_t)tree->nodes[0] * WIDE_TREE_FANOUT;
+        sum_tree->kernels->step(tree->level[level], level ? tree->level[level - 1] : NULL, zeros, count, targets,
+                                nodes);
     }
-    for (uint32_t i = 0; i < lanes; i++) {
-        assert(node[i] < tree->leaves);
-        leaves[i] = node[i];
+    for (uint32_t i = 0; i < n; i++) {
+        bool positive = wide_tree_leaf(tree, (uint32_t)nodes[i]) > 0;
+        leaves[i] = __builtin_expect(positive, 1) ? (uint32_t)nodes[i] : find_carefully(tree, wanted[i]);
     }
 }
 
 void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint32_t n, uint32_t *leaves) {
-    const struct wide_tree *tree = &sum_tree->tree;
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        descend(tree, targets + i, LANES, leaves + i);
+    for (uint32_t i = 0; i < n; i += SUM_TREE_LANES) {
+        descend(sum_tree, targets + i, n - i < SUM_TREE_LANES ? n - i : SUM_TREE_LANES, leaves + i);
     }
-    if (i < n) {
-        descend(tree, targets + i, n - i, leaves + i);
+}
+
+void sum_tree_sample_part(const struct sum_tree *sum_tree, struct random_state *random, double total, uint32_t n,
+                          uint32_t first, uint32_t count, bool stratified, uint32_t *leaves) {
+    assert(total > 0 && count <= SUM_TREE_LANES);
+    double targets[SUM_TREE_LANES];
+    for (uint32_t i = 0; i < count; i++) {
+        double unit = random_unit(random);
+        targets[i] = total * (stratified ? ((double)(first + i) + unit) / (double)n : unit);
     }
+    descend(sum_tree, targets, count, leaves);
 }
 
 void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
                      uint32_t *leaves) {
     double total = sum_tree_total(sum_tree);
-    assert(total > 0);
-    double targets[LANES];
-    for (uint32_t i = 0; i < n; i += LANES) {
-        uint32_t lanes = n - i < LANES ? n - i : LANES;
-        for (uint32_t lane = 0; lane < lanes; lane++) {
-            double unit = random_unit(random);
-            targets[lane] = total * (stratified ? ((double)(i + lane) + unit) / (double)n : unit);
-        }
-        sum_tree_find(sum_tree, targets, lanes, leaves + i);
+    for (uint32_t i = 0; i < n; i += SUM_TREE_LANES) {
+        uint32_t count = n - i < SUM_TREE_LANES ? n - i : SUM_TREE_LANES;
+        sum_tree_sample_part(sum_tree, random, total, n, i, count, stratified, leaves + i);
     }
 }
 

@@ -1,11 +1,12 @@
 /* sum_tree: draws leaves with probability proportional to their weight; 64-bit sums, batched writes and batched descents.
  *
- * sum_tree_sample(n) and sum_tree_set(n) take O(n log8 leaves). A leaf of weight zero is never drawn: a descent goes to a
- * child only where the running sum grows, and rounding at the end of a node falls back to its last positive child. */
+ * sum_tree_sample(n) and sum_tree_set(n) take O(n log8 leaves). A leaf of weight zero is never drawn: a descent that ends at
+ * one, which only rounding can bring about, is made again with care. Results do not depend on the processor. */
 #ifndef REPLAY_REPLAY_SUM_TREE_H
 #define REPLAY_REPLAY_SUM_TREE_H
 
 #include "base/random.h"
+#include "replay/sum_tree_kernels.h"
 #include "replay/wide_tree.h"
 
 /* No leaf may weigh more, so that the sum of 2^32 of them stays finite. */
@@ -13,6 +14,7 @@
 
 struct sum_tree {
     struct wide_tree tree;
+    const struct sum_tree_kernels *kernels; /* chosen for this processor */
 };
 
 int sum_tree_init(struct sum_tree *sum_tree, uint32_t leaves); /* -1: memory is exhausted */
@@ -37,6 +39,9 @@ void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint3
  * 2016, appendix B.2.1). total > 0. */
 void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
                      uint32_t *leaves);
+/* Draws first … first + count - 1 of those n; count <= SUM_TREE_LANES, `total` is the tree's. */
+void sum_tree_sample_part(const struct sum_tree *sum_tree, struct random_state *random, double total, uint32_t n,
+                          uint32_t first, uint32_t count, bool stratified, uint32_t *leaves);
 /* n different leaves: those of sum_tree_sample, and for each that it draws again others of what is left, until there are n.
  * Independent draws make it successive sampling: each is drawn by weight among those not drawn yet. `weights`: theirs. The
  * tree is as before; at least n leaves are positive. */

@@ -14,20 +14,20 @@ int wide_tree_init(struct wide_tree *tree, uint32_t leaves) {
     assert(leaves >= 1);
     memset(tree, 0, sizeof *tree);
     tree->leaves = leaves;
-    size_t entries[WIDE_TREE_MAX_DEPTH], level_offset[WIDE_TREE_MAX_DEPTH], bits_offset[WIDE_TREE_MAX_DEPTH];
+    size_t level_offset[WIDE_TREE_MAX_DEPTH];
     size_t bytes = 0, length = leaves;
     do {
         assert(tree->depth < WIDE_TREE_MAX_DEPTH);
         uint32_t level = tree->depth++;
-        entries[level] = round_up(length, WIDE_TREE_FANOUT);
+        length = round_up(length, WIDE_TREE_FANOUT) / WIDE_TREE_FANOUT;
+        tree->nodes[level] = (uint32_t)length;
         level_offset[level] = bytes;
-        bytes = round_up(bytes + entries[level] * sizeof(double), 64);
-        length = entries[level] / WIDE_TREE_FANOUT;
-        bits_offset[level] = bytes;
-        bytes = round_up(bytes + round_up(length, 64) / 8, 64);
+        bytes += (length + 1) * WIDE_TREE_FANOUT * sizeof(double);
     } while (length > 1);
+    size_t bits_offset = bytes;
+    bytes = round_up(bytes + round_up(tree->nodes[0], 64) / 8, 64);
     size_t touched_offset = bytes;
-    bytes += entries[0] / WIDE_TREE_FANOUT * sizeof(uint32_t);
+    bytes += ((size_t)tree->nodes[0] + 1) * sizeof(uint32_t); /* a write goes past the list, and may then not count */
     uint8_t *map = memory_map(bytes);
     if (!map) {
         return -1;
@@ -37,8 +37,8 @@ int wide_tree_init(struct wide_tree *tree, uint32_t leaves) {
     tree->map_bytes = bytes;
     for (uint32_t level = 0; level < tree->depth; level++) {
         tree->level[level] = (double *)(void *)(map + level_offset[level]);
-        tree->touched_bits[level] = (uint64_t *)(void *)(map + bits_offset[level]);
     }
+    tree->touched_bits = (uint64_t *)(void *)(map + bits_offset);
     tree->touched = (uint32_t *)(void *)(map + touched_offset);
     return 0;
 }
@@ -48,4 +48,17 @@ void wide_tree_free(struct wide_tree *tree) {
         memory_unmap(tree->map, tree->map_bytes);
     }
     memset(tree, 0, sizeof *tree);
+}
+
+void wide_tree_repair(struct wide_tree *tree, wide_tree_combine *combine) {
+    uint32_t count = tree->touched_count, *touched = tree->touched;
+    for (uint32_t i = 0; i < count; i++) {
+        tree->touched_bits[touched[i] / 64] = 0;
+    }
+    for (uint32_t level = 0; level + 1 < tree->depth && count; level++) {
+        bool whole = tree->nodes[level] <= count;
+        count = combine(tree->level[level], tree->level[level + 1], whole ? NULL : touched,
+                        whole ? tree->nodes[level] : count);
+    }
+    tree->touched_count = 0;
 }
