@@ -22,6 +22,8 @@ struct table_config { ...; };
 struct table_info {
     uint64_t size, capacity, bytes;
     uint64_t added, sampled, removed, stale_updates, updates_applied;
+    uint64_t stale_items;
+    int64_t newest_version;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams;
     double max_priority;
@@ -68,6 +70,8 @@ int table_resolve(struct table *table, struct reservation *reservation, struct s
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);
 uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);
+bool table_step(struct table *table, uint64_t deadline_us);
+int table_see_version(struct table *table, int64_t version, struct error *error);
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);
 
 struct sum_tree_array;

@@ -24,7 +24,20 @@ from .errors import (
 )
 from .sampler import Sampler
 from .server import Server
-from .table import Column, Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Table, Uniform, Window
+from .table import (
+    Column,
+    Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
+    MinSize,
+    Prioritized,
+    Queue,
+    SampleToInsertRatio,
+    Table,
+    Uniform,
+    Window,
+)
 
 if TYPE_CHECKING:
     from . import aio
@@ -43,7 +56,10 @@ __all__ = [
     "Column",
     "ConnectionLost",
     "Fifo",
+    "Lifo",
     "LimitExceeded",
+    "MaxHeap",
+    "MinHeap",
     "MinSize",
     "Prioritized",
     "PriorityError",

@@ -17,7 +17,7 @@ from .codec import Reading, encode_command
 from .commands import Command, ServedTable, greet
 from .connection import Address, ReadBuffer, set_options
 from .errors import ConnectionLost, ReplayError, SchemaError, error_of_own_request
-from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
+from .table import RateLimiter, Selector, Table, check_columns, check_ids, check_priorities
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -324,13 +324,23 @@ class Client:
         self,
         name: str,
         *,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
         rate_limiter: RateLimiter | None = None,
         max_times_sampled: int | None = None,
         max_bytes: int | None = None,
+        max_staleness: int | None = None,
     ) -> None:
         """See `replay_server.Client.configure`."""
-        given = {"rate_limiter": rate_limiter, "max_times_sampled": max_times_sampled, "max_bytes": max_bytes}
-        await self._run(commands.configure(name, {key: value for key, value in given.items() if value is not None}))
+        changes = {
+            "sampler": sampler,
+            "remover": remover,
+            "rate_limiter": rate_limiter,
+            "max_times_sampled": max_times_sampled,
+            "max_bytes": max_bytes,
+            "max_staleness": max_staleness,
+        }
+        await self._run(commands.configure(name, changes))
         self._tables.pop(name, None)
 
     async def info(self, name: str) -> dict[str, Any]:

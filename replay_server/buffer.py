@@ -16,7 +16,7 @@ from .buffer_streams import BufferStreams
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
-from .table import RateLimiter, Table, check_columns, check_ids, check_priorities, check_timeout, limiter_map
+from .table import RateLimiter, Selector, Table, changes_map, check_columns, check_ids, check_priorities, check_timeout
 from .writer import VectorWriter, Writer
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ _INFO_FIELDS = (
     "sampled",
     "removed",
     "stale_updates",
+    "stale_items",
     "updates_applied",
     "reserved_slots",
     "pinned_slots",
@@ -308,17 +309,24 @@ class Buffer:
     def configure(
         self,
         *,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
         rate_limiter: RateLimiter | None = None,
         max_times_sampled: int | None = None,
         max_bytes: int | None = None,
+        max_staleness: int | None = None,
     ) -> None:
         """Changes the table; None leaves a value as it is. See `replay_server.Client.configure`."""
-        given = {"rate_limiter": rate_limiter, "max_times_sampled": max_times_sampled, "max_bytes": max_bytes}
+        given = {
+            "sampler": sampler,
+            "remover": remover,
+            "rate_limiter": rate_limiter,
+            "max_times_sampled": max_times_sampled,
+            "max_bytes": max_bytes,
+            "max_staleness": max_staleness,
+        }
         changes = {key: value for key, value in given.items() if value is not None}
-        fields: dict[str, Any] = dict(changes)
-        if rate_limiter is not None:
-            fields["rate_limiter"] = limiter_map(rate_limiter)
-        packed = pack(fields)
+        packed = pack(changes_map(changes))
         with self._lock:
             self._check(lib.table_configure(self._core, packed, len(packed), self._error))
             self._table = dataclasses.replace(self._table, **changes)

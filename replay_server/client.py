@@ -16,7 +16,7 @@ from .commands import Command, ServedTable
 from .connection import Address, Connection, on_same_host
 from .errors import ConnectionLost, SchemaError
 from .sampler import Sampler
-from .table import RateLimiter, Table, check_columns, check_ids, check_priorities
+from .table import RateLimiter, Selector, Table, check_columns, check_ids, check_priorities
 
 if TYPE_CHECKING:
     import redis
@@ -225,17 +225,30 @@ class Client:
         self,
         name: str,
         *,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
         rate_limiter: RateLimiter | None = None,
         max_times_sampled: int | None = None,
         max_bytes: int | None = None,
+        max_staleness: int | None = None,
     ) -> None:
-        """Changes a live table; None leaves a value as it is.
+        """Changes a live table; None leaves a value as it is, `max_staleness=-1` lifts that limit.
+
+        Items beyond new limits leave, as the remover chooses. The server works through a large table in slices while
+        it serves others; adding and sampling wait until it is done, and so does this call.
 
         Raises:
             SchemaError: a value is outside what its field allows.
         """
-        given = {"rate_limiter": rate_limiter, "max_times_sampled": max_times_sampled, "max_bytes": max_bytes}
-        self._run(commands.configure(name, {key: value for key, value in given.items() if value is not None}))
+        changes = {
+            "sampler": sampler,
+            "remover": remover,
+            "rate_limiter": rate_limiter,
+            "max_times_sampled": max_times_sampled,
+            "max_bytes": max_bytes,
+            "max_staleness": max_staleness,
+        }
+        self._run(commands.configure(name, changes))
         self._tables.pop(name, None)
 
     def info(self, name: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from .codec import (
 )
 from .errors import ReplayError, SchemaError, ServerError, Timeout
 from .shared_memory import Arena, Lease
-from .table import Table, check_timeout, limiter_map
+from .table import Table, changes_map, check_timeout
 
 T = TypeVar("T")
 
@@ -89,14 +89,16 @@ def _explain(what: str, timeout: float | None, value: Any) -> Any:
     return value
 
 
-def _plain(what: str, arguments: Sequence[Argument], convert: Callable[[Any], T], repeatable: bool) -> Command[T]:
+def _plain(
+    what: str, arguments: Sequence[Argument], convert: Callable[[Any], T], repeatable: bool, wait_s: float | None = 0.0
+) -> Command[T]:
     """A command whose reply is one value."""
 
     def read() -> Reading[Any]:
         value = yield from read_value()
         return value if isinstance(value, ReplayError) else convert(value)
 
-    return Command(what, arguments, read, repeatable)
+    return Command(what, arguments, read, repeatable, wait_s)
 
 
 def _text(value: Any) -> str:
@@ -172,15 +174,12 @@ def drop(name: str) -> Command[None]:
 
 
 def reset(name: str) -> Command[None]:
-    return _plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False)
+    return _plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False, wait_s=None)
 
 
 def configure(name: str, changes: Mapping[str, Any]) -> Command[None]:
-    fields = dict(changes)
-    if "rate_limiter" in fields and not isinstance(fields["rate_limiter"], Mapping):
-        fields["rate_limiter"] = limiter_map(fields["rate_limiter"])
-    packed = pack(fields)
-    return _plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True)
+    packed = pack(changes_map(changes))
+    return _plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True, wait_s=None)
 
 
 def checkpoint() -> Command[str]:

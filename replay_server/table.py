@@ -130,7 +130,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Prioritized:
-    """Sampler: item i is drawn with p_i^α / Σ p^α; zero = never.
+    """As a sampler, item i is drawn with p_i^α / Σ p^α, and one of priority zero never. As a remover, item i leaves
+    with that probability; the oldest does where all are zero.
 
     Args:
         priority_exponent: α ≥ 0.
@@ -144,12 +145,29 @@ class Prioritized:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Sampler: every item is drawn with the same probability, with replacement."""
+    """Every item is drawn, or leaves, with the same probability; a sampler draws with replacement."""
 
 
 @dataclass(frozen=True)
 class Fifo:
-    """As a sampler, the oldest items in order; as a remover, the oldest item leaves first."""
+    """The oldest items first. A batch is the oldest ones in order, each once."""
+
+
+@dataclass(frozen=True)
+class Lifo:
+    """The newest items first. A batch is the newest ones, from the newest on, each once."""
+
+
+@dataclass(frozen=True)
+class MaxHeap:
+    """The items of the highest raw priority first, of equal ones the oldest. A batch is the first ones in that order,
+    each once."""
+
+
+@dataclass(frozen=True)
+class MinHeap:
+    """The items of the lowest raw priority first, of equal ones the oldest. A batch is the first ones in that order,
+    each once."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +201,17 @@ class Queue:
     size: int
 
 
-Sampler: TypeAlias = Prioritized | Uniform | Fifo
-Remover: TypeAlias = Fifo
+Selector: TypeAlias = Prioritized | Uniform | Fifo | Lifo | MaxHeap | MinHeap
 RateLimiter: TypeAlias = MinSize | SampleToInsertRatio | Queue
 
-_SAMPLERS: dict[str, type[Any]] = {"prioritized": Prioritized, "uniform": Uniform, "fifo": Fifo}
-_REMOVERS: dict[str, type[Any]] = {"fifo": Fifo}
+_SELECTORS: dict[str, type[Any]] = {
+    "prioritized": Prioritized,
+    "uniform": Uniform,
+    "fifo": Fifo,
+    "lifo": Lifo,
+    "max_heap": MaxHeap,
+    "min_heap": MinHeap,
+}
 _LIMITERS: dict[str, type[Any]] = {
     "min_size": MinSize,
     "sample_to_insert_ratio": SampleToInsertRatio,
@@ -244,11 +267,14 @@ class Table:
         name: 1 to 255 bytes.
         capacity: items; the remover makes room beyond it.
         signature: the columns by name, `Column` or `Window`; their order is kept.
-        sampler: `Prioritized`, `Uniform` or `Fifo`.
-        remover: `Fifo`.
+        sampler: which items are drawn: `Prioritized`, `Uniform`, `Fifo`, `Lifo`, `MaxHeap` or `MinHeap`.
+        remover: which item leaves when there is no room; any of these, too.
         rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
         max_times_sampled: an item leaves after so many samples; 0 = no limit.
         max_bytes: payload bytes of the live items and steps; 0 = no limit.
+        max_staleness: an item leaves when its `policy_version`, an int64 column that the signature must then have, is
+            more than so many versions behind the newest one seen, by adds or by `sample(policy_version=)`; None = no
+            limit.
         seed: of the sampler's random numbers; 0 = from the operating system.
 
     Raises:
@@ -258,11 +284,12 @@ class Table:
     name: str
     capacity: int
     signature: Mapping[str, Column | Window]
-    sampler: Sampler = Prioritized()
-    remover: Remover = Fifo()
+    sampler: Selector = Prioritized()
+    remover: Selector = Fifo()
     rate_limiter: RateLimiter = MinSize(1)
     max_times_sampled: int = 0
     max_bytes: int = 0
+    max_staleness: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -295,13 +322,40 @@ class Table:
                 )
 
     def _check_parts(self) -> None:
-        _to_map(self.sampler, _SAMPLERS, "sampler")
-        _to_map(self.remover, _REMOVERS, "remover")
+        selector_map(self.sampler, "sampler")
+        selector_map(self.remover, "remover")
         limiter_map(self.rate_limiter)
-        if isinstance(self.sampler, Prioritized):
-            _real(self.sampler.priority_exponent, "priority_exponent", 0)
-            if not isinstance(self.sampler.stratified, bool):
-                raise SchemaError(f"stratified must be True or False, got {self.sampler.stratified!r}")
+        if staleness_number(self.max_staleness) < 0:
+            object.__setattr__(self, "max_staleness", None)
+
+    @classmethod
+    def queue(cls, name: str, signature: Mapping[str, Column | Window], size: int, **settings: Any) -> Table:
+        """A table that hands out every item once, in the order they came; adding waits while it holds `size` items.
+
+        Args:
+            name, signature: as of `Table`.
+            size: items.
+            settings: other arguments of `Table`, which win over those of a queue.
+        """
+        return cls._once(name, signature, size, Fifo(), settings)
+
+    @classmethod
+    def stack(cls, name: str, signature: Mapping[str, Column | Window], size: int, **settings: Any) -> Table:
+        """As `queue`, the newest item first."""
+        return cls._once(name, signature, size, Lifo(), settings)
+
+    @classmethod
+    def _once(
+        cls,
+        name: str,
+        signature: Mapping[str, Column | Window],
+        size: int,
+        order: Fifo | Lifo,
+        settings: dict[str, Any],
+    ) -> Table:
+        _whole(size, "size", 1)
+        parts = {"sampler": order, "remover": order, "rate_limiter": Queue(int(size)), "max_times_sampled": 1}
+        return cls(**{"name": name, "capacity": int(size), "signature": signature, **parts, **settings})
 
     @cached_property
     def windows(self) -> dict[str, Window]:
@@ -352,11 +406,12 @@ class Table:
             "name": self.name,
             "capacity": int(self.capacity),
             "signature": {name: column.to_spec() for name, column in self.signature.items()},
-            "sampler": _to_map(self.sampler, _SAMPLERS, "sampler"),
-            "remover": _to_map(self.remover, _REMOVERS, "remover"),
+            "sampler": selector_map(self.sampler, "sampler"),
+            "remover": selector_map(self.remover, "remover"),
             "rate_limiter": limiter_map(self.rate_limiter),
             "max_times_sampled": int(self.max_times_sampled),
             "max_bytes": int(self.max_bytes),
+            "max_staleness": staleness_number(self.max_staleness),
             "seed": int(self.seed),
         }
 
@@ -383,7 +438,7 @@ class Table:
         if not isinstance(fields["signature"], Mapping):
             raise SchemaError(f"signature must be a map of columns, got {fields['signature']!r}")
         fields["signature"] = {key: _column_from(key, value) for key, value in fields["signature"].items()}
-        parts = (("sampler", _SAMPLERS), ("remover", _REMOVERS), ("rate_limiter", _LIMITERS))
+        parts = (("sampler", _SELECTORS), ("remover", _SELECTORS), ("rate_limiter", _LIMITERS))
         for key, kinds in parts:
             if key in fields:
                 fields[key] = _from_map(fields[key], kinds, key)
@@ -393,6 +448,42 @@ class Table:
     def unpack(cls, spec: bytes, name: str | None = None) -> Table:
         """`from_spec` of msgpack bytes."""
         return cls.from_spec(msgpack.unpackb(spec), name)
+
+
+def selector_map(selector: Selector, what: str) -> dict[str, Any]:
+    """A sampler or remover as in a table's spec, after checking its numbers."""
+    fields = _to_map(selector, _SELECTORS, what)
+    if "priority_exponent" in fields:
+        _real(fields["priority_exponent"], "priority_exponent", 0)
+        fields["priority_exponent"] = float(fields["priority_exponent"])
+        if not isinstance(fields["stratified"], bool):
+            raise SchemaError(f"stratified must be True or False, got {fields['stratified']!r}")
+        if what == "remover":
+            del fields["stratified"]  # items leave one by one
+    return fields
+
+
+def staleness_number(max_staleness: int | None) -> int:
+    """max_staleness as in a table's spec: -1 = no limit."""
+    if max_staleness is None:
+        return -1
+    _whole(max_staleness, "max_staleness", -1)
+    return int(max_staleness)
+
+
+def changes_map(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The map of REPLAY.CONFIG, of plain types, of those changes that are not None."""
+    fields = {key: value for key, value in changes.items() if value is not None}
+    for key in ("sampler", "remover"):
+        if key in fields:
+            fields[key] = selector_map(fields[key], key)
+    if "rate_limiter" in fields:
+        fields["rate_limiter"] = limiter_map(fields["rate_limiter"])
+    for key, least in (("max_times_sampled", 0), ("max_bytes", 0), ("max_staleness", -1)):
+        if key in fields:
+            _whole(fields[key], key, least)
+            fields[key] = int(fields[key])
+    return fields
 
 
 def limiter_map(limiter: RateLimiter) -> dict[str, Any]:

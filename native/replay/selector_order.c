@@ -29,3 +29,21 @@ void selector_order_remove(struct selector_order *order, struct storage *storage
         storage->slot[newer].older = older;
     }
 }
+
+void selector_order_oldest(const struct selector_order *order, const struct storage *storage, uint32_t n,
+                           uint32_t *slots) {
+    uint32_t slot = order->oldest;
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = slot;
+        slot = storage->slot[slot].newer;
+    }
+}
+
+void selector_order_newest(const struct selector_order *order, const struct storage *storage, uint32_t n,
+                           uint32_t *slots) {
+    uint32_t slot = order->newest;
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = slot;
+        slot = storage->slot[slot].older;
+    }
+}

@@ -9,54 +9,74 @@
 #include "replay/spec_signature.h"
 #include "replay/table_state.h"
 
-static const char *const sampler_names[] = {"prioritized", "uniform", "fifo"};
-static const char *const remover_names[] = {"fifo"};
+static const char *const selector_names[SELECTOR_KINDS] = {"prioritized", "uniform",  "fifo",
+                                                           "lifo",        "max_heap", "min_heap"};
+#define DEFAULT_EXPONENT 0.6 /* of priorities; as in Ape-X */
 static const char *const limiter_names[] = {"min_size", "sample_to_insert_ratio", "queue"};
+
+const char *selector_name(enum selector_kind kind) {
+    return selector_names[kind];
+}
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-/* A selector: {"kind": …, …} or the kind alone as a string. */
-static int read_selector(struct spec_reader *spec, const char *what, const char *const *names, size_t count, int *kind,
-                         struct table_config *sampler) {
+static int read_selector_map(struct spec_reader *spec, const char *what, uint32_t pairs, int *kind, double *exponent,
+                             bool *independent) {
     static const char *const keys[] = {"kind", "priority_exponent", "stratified"};
-    struct msgpack_value value;
-    if (spec_next_value(spec, &value)) {
-        return -1;
-    }
-    if (value.type == MSGPACK_STRING) {
-        return spec_take_choice(spec, what, &value, names, count, kind);
-    }
-    if (value.type != MSGPACK_MAP) {
-        return spec_refuse(spec, what, "a map with a kind, or a kind", &value);
-    }
-    uint32_t seen = 0, pairs = value.count;
+    uint32_t seen = 0;
     for (uint32_t i = 0; i < pairs; i++) {
+        struct msgpack_value value;
         int key = 0;
-        if (spec_read_key(spec, what, keys, sampler ? 3 : 1, &seen, &key)) {
+        if (spec_read_key(spec, what, keys, independent ? 3 : 2, &seen, &key)) {
             return -1;
         }
-        if (key == 1 ? spec_read_real(spec, keys[1], 0, TABLE_MAX_EXPONENT, &sampler->priority_exponent)
-                     : spec_next_value(spec, &value)) {
+        if (key == 1 ? spec_read_real(spec, keys[1], 0, TABLE_MAX_EXPONENT, exponent) : spec_next_value(spec, &value)) {
             return -1;
         }
-        if (key == 0 && spec_take_choice(spec, what, &value, names, count, kind)) {
+        if (key == 0 && spec_take_choice(spec, what, &value, selector_names, SELECTOR_KINDS, kind)) {
             return -1;
         }
         if (key == 2) {
             if (value.type != MSGPACK_BOOLEAN) {
                 return spec_refuse(spec, keys[2], "true or false", &value);
             }
-            sampler->independent = !value.boolean;
+            *independent = !value.boolean;
         }
     }
     if (!(seen & 1)) {
         return spec_refuse(spec, what, "a kind", NULL);
     }
-    return seen & ~1u && *kind != SAMPLER_PRIORITIZED
+    return seen & ~1u && *kind != SELECTOR_PRIORITIZED
                ? error_set(spec->error, ERROR_BADSCHEMA,
                            "%s: expected %s only with kind prioritized, got it with kind %s", what,
-                           keys[seen & 2 ? 1 : 2], names[*kind])
+                           keys[seen & 2 ? 1 : 2], selector_names[*kind])
                : 0;
+}
+
+/* A selector: {"kind": …, …} or the kind alone as a string. */
+static int read_selector(struct spec_reader *spec, const char *what, enum selector_kind *selector, double *exponent,
+                         bool *independent) {
+    struct msgpack_value value;
+    int kind = 0;
+    if (spec_next_value(spec, &value)) {
+        return -1;
+    }
+    *exponent = DEFAULT_EXPONENT;
+    if (independent) {
+        *independent = false;
+    }
+    if (value.type == MSGPACK_STRING) {
+        if (spec_take_choice(spec, what, &value, selector_names, SELECTOR_KINDS, &kind)) {
+            return -1;
+        }
+    } else if (value.type != MSGPACK_MAP) {
+        return spec_refuse(spec, what, "a map with a kind, or a kind", &value);
+    } else if (read_selector_map(spec, what, value.count, &kind, exponent, independent)) {
+        return -1;
+    }
+    *selector = (enum selector_kind)kind;
+    *exponent = kind == SELECTOR_PRIORITIZED ? *exponent : 0;
+    return 0;
 }
 
 static const char *const limiter_keys[] = {"kind", "min_size_to_sample", "samples_per_insert", "error_buffer", "size"};
@@ -134,6 +154,12 @@ static int read_limiter(struct spec_reader *spec, struct table_config *config) {
     return check_limiter_keys(spec, config, seen);
 }
 
+static bool has_version_column(const struct table_config *config) {
+    struct freshness freshness;
+    freshness_init(&freshness, config);
+    return freshness.column >= 0;
+}
+
 /* What must hold between settings, at creation and after each change. */
 static int check_config(struct table_config *config, struct error *error) {
     uint64_t capacity = table_effective_capacity(config);
@@ -156,6 +182,19 @@ static int check_config(struct table_config *config, struct error *error) {
                          "; the table could never be sampled",
                          config->limiter == LIMITER_QUEUE ? "a size" : "min_size_to_sample", capacity, needed);
     }
+    if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO && config->max_times_sampled &&
+        config->max_times_sampled < config->samples_per_insert) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "max_times_sampled: expected at least samples_per_insert = %g, got %" PRIu32
+                         "; items would leave before they were sampled that often, and adding and sampling both wait "
+                         "for ever",
+                         config->samples_per_insert, config->max_times_sampled);
+    }
+    if (config->max_staleness >= 0 && !has_version_column(config)) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "max_staleness: expected a column '%s' of int64, a single number, in the signature; got none",
+                         TABLE_VERSION_COLUMN);
+    }
     if (config->limiter == LIMITER_QUEUE && config->max_times_sampled == 0) {
         config->max_times_sampled = 1; /* a queue whose items never leave would block adders for ever */
     }
@@ -171,30 +210,40 @@ enum spec_key {
     KEY_RATE_LIMITER,
     KEY_MAX_TIMES_SAMPLED,
     KEY_MAX_BYTES,
+    KEY_MAX_STALENESS,
     KEY_SEED,
     SPEC_KEYS,
     KEY_INCARNATION = SPEC_KEYS, /* REPLAY.SPEC adds it; it says nothing about a new table */
     SPEC_KNOWN_KEYS
 };
-static const char *const spec_keys[SPEC_KNOWN_KEYS] = {"name",    "capacity",     "signature",         "sampler",
-                                                       "remover", "rate_limiter", "max_times_sampled", "max_bytes",
-                                                       "seed",    "incarnation"};
+static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
+    "name",      "capacity",      "signature", "sampler",    "remover", "rate_limiter", "max_times_sampled",
+    "max_bytes", "max_staleness", "seed",      "incarnation"};
+
+/* A whole number of versions; -1 or nil: no limit. */
+static int read_staleness(struct spec_reader *spec, int64_t *max_staleness) {
+    struct msgpack_value value;
+    if (spec_next_value(spec, &value)) {
+        return -1;
+    }
+    bool unlimited = value.type == MSGPACK_NIL || (value.type == MSGPACK_SIGNED && value.signed_integer == -1);
+    if (!unlimited && !(value.type == MSGPACK_UNSIGNED && value.unsigned_integer <= INT64_MAX)) {
+        return spec_refuse(spec, "max_staleness", "a number of versions of at least 0, or -1 for no limit", &value);
+    }
+    *max_staleness = unlimited ? -1 : (int64_t)value.unsigned_integer;
+    return 0;
+}
 
 static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key) {
     struct msgpack_value value;
     uint64_t number = 0;
-    int kind = 0;
     switch (key) {
     case KEY_NAME: return spec_next_value(spec, &value) || spec_take_name(spec, "name", &value, config->name) ? -1 : 0;
     case KEY_CAPACITY: return spec_read_unsigned(spec, "capacity", 1, TABLE_MAX_CAPACITY, &config->capacity);
     case KEY_SIGNATURE: return spec_read_signature(spec, config);
     case KEY_SAMPLER:
-        if (read_selector(spec, "sampler", sampler_names, 3, &kind, config)) {
-            return -1;
-        }
-        config->sampler = (enum sampler_kind)kind;
-        return 0;
-    case KEY_REMOVER: return read_selector(spec, "remover", remover_names, 1, &kind, NULL);
+        return read_selector(spec, "sampler", &config->sampler, &config->priority_exponent, &config->independent);
+    case KEY_REMOVER: return read_selector(spec, "remover", &config->remover, &config->remover_exponent, NULL);
     case KEY_RATE_LIMITER: return read_limiter(spec, config);
     case KEY_MAX_TIMES_SAMPLED:
         if (spec_read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) {
@@ -203,6 +252,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
         config->max_times_sampled = (uint32_t)number;
         return 0;
     case KEY_MAX_BYTES: return spec_read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
+    case KEY_MAX_STALENESS: return read_staleness(spec, &config->max_staleness);
     case KEY_SEED: return spec_read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
     case KEY_INCARNATION: return spec_next_value(spec, &value);
     case SPEC_KNOWN_KEYS: break;
@@ -232,8 +282,10 @@ int table_config_parse(struct table_config *config, const char *name, const uint
                        struct error *error) {
     struct spec_reader reader = {{spec, spec + length}, error};
     memset(config, 0, sizeof *config);
-    config->sampler = SAMPLER_PRIORITIZED;
-    config->priority_exponent = 0.6;
+    config->sampler = SELECTOR_PRIORITIZED;
+    config->priority_exponent = DEFAULT_EXPONENT;
+    config->remover = SELECTOR_FIFO;
+    config->max_staleness = -1;
     config->min_size_to_sample = 1;
     uint32_t seen = 0;
     if (read_settings(&reader, config, &seen)) {
@@ -254,16 +306,15 @@ int table_config_parse(struct table_config *config, const char *name, const uint
                          seen & 1u << KEY_CAPACITY ? "signature" : "capacity");
     }
     if (config->limiter == LIMITER_QUEUE && !(seen & 1u << KEY_SAMPLER)) {
-        config->sampler = SAMPLER_FIFO;
-    }
-    if (config->sampler != SAMPLER_PRIORITIZED) {
+        config->sampler = SELECTOR_FIFO;
         config->priority_exponent = 0;
     }
     return check_config(config, error);
 }
 
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error) {
-    const uint32_t allowed = 1u << KEY_RATE_LIMITER | 1u << KEY_MAX_TIMES_SAMPLED | 1u << KEY_MAX_BYTES;
+    const uint32_t allowed = 1u << KEY_SAMPLER | 1u << KEY_REMOVER | 1u << KEY_RATE_LIMITER |
+                             1u << KEY_MAX_TIMES_SAMPLED | 1u << KEY_MAX_BYTES | 1u << KEY_MAX_STALENESS;
     struct spec_reader reader = {{spec, spec + length}, error};
     struct table_config changed = *config;
     uint32_t seen = 0;
@@ -273,8 +324,8 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
     for (uint32_t i = 0; i < SPEC_KEYS; i++) {
         if (seen & ~allowed & 1u << i) {
             return error_set(error, ERROR_BADSCHEMA,
-                             "%s cannot be changed in a live table, only rate_limiter, max_times_sampled and "
-                             "max_bytes; create another table",
+                             "%s cannot be changed in a live table, only sampler, remover, rate_limiter, "
+                             "max_times_sampled, max_bytes and max_staleness; create another table",
                              spec_keys[i]);
         }
     }
@@ -289,6 +340,23 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
 
 static void write_text(struct msgpack_writer *writer, const char *text) {
     msgpack_write_string(writer, text, strlen(text));
+}
+
+/* `independent` is NULL for a remover. */
+static void write_selector(struct msgpack_writer *writer, enum selector_kind kind, double exponent,
+                           const bool *independent) {
+    msgpack_write_map(writer, kind != SELECTOR_PRIORITIZED ? 1 : independent ? 3 : 2);
+    write_text(writer, "kind");
+    write_text(writer, selector_names[kind]);
+    if (kind != SELECTOR_PRIORITIZED) {
+        return;
+    }
+    write_text(writer, "priority_exponent");
+    msgpack_write_double(writer, exponent);
+    if (independent) {
+        write_text(writer, "stratified");
+        msgpack_write_boolean(writer, !*independent);
+    }
 }
 
 static void write_limiter(struct msgpack_writer *writer, const struct table_config *config) {
@@ -321,25 +389,17 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     write_text(&writer, spec_keys[KEY_SIGNATURE]);
     spec_write_signature(&writer, config);
     write_text(&writer, spec_keys[KEY_SAMPLER]);
-    msgpack_write_map(&writer, config->sampler == SAMPLER_PRIORITIZED ? 3 : 1);
-    write_text(&writer, "kind");
-    write_text(&writer, sampler_names[config->sampler]);
-    if (config->sampler == SAMPLER_PRIORITIZED) {
-        write_text(&writer, "priority_exponent");
-        msgpack_write_double(&writer, config->priority_exponent);
-        write_text(&writer, "stratified");
-        msgpack_write_boolean(&writer, !config->independent);
-    }
+    write_selector(&writer, config->sampler, config->priority_exponent, &config->independent);
     write_text(&writer, spec_keys[KEY_REMOVER]);
-    msgpack_write_map(&writer, 1);
-    write_text(&writer, "kind");
-    write_text(&writer, remover_names[config->remover]);
+    write_selector(&writer, config->remover, config->remover_exponent, NULL);
     write_text(&writer, spec_keys[KEY_RATE_LIMITER]);
     write_limiter(&writer, config);
     write_text(&writer, spec_keys[KEY_MAX_TIMES_SAMPLED]);
     msgpack_write_unsigned(&writer, config->max_times_sampled);
     write_text(&writer, spec_keys[KEY_MAX_BYTES]);
     msgpack_write_unsigned(&writer, config->max_bytes);
+    write_text(&writer, spec_keys[KEY_MAX_STALENESS]);
+    msgpack_write_signed(&writer, config->max_staleness);
     write_text(&writer, spec_keys[KEY_SEED]);
     msgpack_write_unsigned(&writer, config->seed);
     if (writer.failed) {

@@ -103,7 +103,7 @@ void storage_enter(struct storage *storage, uint32_t slot) {
     storage->reserved--;
     storage->live++;
     entry->state = SLOT_LIVE;
-    entry->generation++;
+    storage->last_lives += ++entry->generation == STORAGE_MAX_GENERATION;
     entry->times_sampled = 0;
     storage->age[slot] = storage->next_age++;
 }
@@ -111,6 +111,7 @@ void storage_enter(struct storage *storage, uint32_t slot) {
 bool storage_leave(struct storage *storage, uint32_t slot) {
     assert(storage->slot[slot].state == SLOT_LIVE);
     storage->live--;
+    storage->last_lives -= storage->slot[slot].generation == STORAGE_MAX_GENERATION;
     if (storage->slot[slot].pins) {
         storage->slot[slot].state = SLOT_ZOMBIE;
         storage->zombies++;

@@ -25,9 +25,8 @@ struct slot {
     uint32_t pins;
     uint32_t times_sampled;
     uint32_t older, newer; /* selector_order: neighbours by age */
-    uint32_t position;     /* selector_uniform: where it stands in the array of live slots */
     uint8_t state;
-    uint8_t unused[7]; /* two slots to a cache line: none lies across two */
+    uint8_t unused[11]; /* two slots to a cache line: none lies across two */
 };
 
 struct storage {
@@ -46,6 +45,7 @@ struct storage {
     uint32_t held; /* of those pinned: by a snapshot */
     uint64_t *age; /* by slot: how many items had entered before the one in it */
     uint64_t next_age;
+    uint32_t last_lives; /* live slots that will be retired when their item leaves */
 };
 
 int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error);

@@ -1,8 +1,7 @@
-/* table: creation, state, removal, update; adding is in table_add.c, drawing in table_sample.c. */
+/* table: creation, state, removal, update; adding is in table_add.c, drawing in table_sample.c, changing in table_change.c. */
 #include "replay/table_state.h"
 
 #include <assert.h>
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -46,10 +45,13 @@ struct table *table_new(const struct table_config *config, struct error *error) 
         table_free(table);
         return NULL;
     }
-    bool failed = max_tree_init(&table->priorities, slots) != 0;
-    failed = failed || (config->sampler == SAMPLER_PRIORITIZED && sum_tree_init(&table->weights, slots));
-    failed = failed ||
-             (config->sampler == SAMPLER_UNIFORM && selector_uniform_init(&table->uniform, (uint32_t)config->capacity));
+    uint32_t capacity = (uint32_t)config->capacity;
+    freshness_init(&table->freshness, config);
+    bool failed = max_tree_init(&table->priorities, slots) ||
+                  selector_init(&table->sampler, config->sampler, config->priority_exponent, capacity, slots) ||
+                  selector_init(&table->remover, config->remover, config->remover_exponent, capacity, slots) ||
+                  freshness_limit(&table->freshness, config->max_staleness, capacity, slots);
+    table->sampler.independent = config->independent;
     if (failed) {
         table_free(table);
         error_set(error, ERROR_GENERIC, "out of memory: the index of table '%s' could not be mapped", config->name);
@@ -57,9 +59,7 @@ struct table *table_new(const struct table_config *config, struct error *error) 
     }
     selector_order_init(&table->order);
     rate_limiter_init(&table->limiter, config);
-    double exponent = config->priority_exponent;
-    table->max_priority_allowed =
-        exponent > 1 ? pow(SUM_TREE_MAX_WEIGHT, 1 / exponent) * (1 - 1e-9) : SUM_TREE_MAX_WEIGHT;
+    table_limit_priorities(table);
     table_seed(table, config->seed ? config->seed : random_entropy());
     return table;
 }
@@ -82,8 +82,9 @@ void table_free(struct table *table) {
     if (table->staging) {
         memory_unmap(table->staging, table->staging_bytes);
     }
-    selector_uniform_free(&table->uniform);
-    sum_tree_free(&table->weights);
+    selector_free(&table->sampler);
+    selector_free(&table->remover);
+    freshness_free(&table->freshness);
     max_tree_free(&table->priorities);
     window_map_free(&table->windows);
     step_store_free(&table->steps);
@@ -120,6 +121,8 @@ void table_info(const struct table *table, struct table_info *info) {
         .removed = table->removed,
         .stale_updates = table->stale_updates,
         .updates_applied = table->updates_applied,
+        .stale_items = table->stale_items,
+        .newest_version = table->freshness.newest,
         .reserved_slots = storage->reserved,
         .pinned_slots = storage->pinned - storage->held,
         .free_slots = storage_free_slots(storage),
@@ -129,27 +132,19 @@ void table_info(const struct table *table, struct table_info *info) {
         .step_bytes = step_store_live_bytes(&table->steps),
         .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),
-        .total_priority = table->config.sampler == SAMPLER_PRIORITIZED ? sum_tree_total(&table->weights) : 0,
+        .total_priority = selector_total(&table->sampler),
     };
-}
-
-double table_weight(const struct table *table, double priority) {
-    double exponent = table->config.priority_exponent;
-    if (!(priority > 0)) {
-        return 0;
-    }
-    double weight = exponent == 1 ? priority : exponent == 0.5 ? sqrt(priority) : pow(priority, exponent);
-    return weight > DBL_MIN ? weight : DBL_MIN; /* a positive priority stays drawable where the power underflows */
 }
 
 int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error) {
     for (uint32_t i = 0; i < n; i++) {
         if (!(priorities[i] >= 0 && priorities[i] <= table->max_priority_allowed)) {
             if (isfinite(priorities[i]) && priorities[i] > 0) {
-                return error_set(error, ERROR_BADPRIORITY,
-                                 "expected priorities of at most %g (priority_exponent is %g), got %g at "
-                                 "index %" PRIu32 "; scale them down",
-                                 table->max_priority_allowed, table->config.priority_exponent, priorities[i], i);
+                return error_set(
+                    error, ERROR_BADPRIORITY,
+                    "expected priorities of at most %g (as priority_exponent allows), got %g at index %" PRIu32
+                    "; scale them down",
+                    table->max_priority_allowed, priorities[i], i);
             }
             return error_set(error, ERROR_BADPRIORITY,
                              "expected finite priorities >= 0, got %g at index %" PRIu32 "; nothing was changed",
@@ -159,25 +154,60 @@ int table_check_priorities(const struct table *table, const double *priorities, 
     return 0;
 }
 
+/* ---- indexes ------------------------------------------------------------------------------------------------------- */
+
+static bool sampler_is_prioritized(const struct table *table) {
+    return table->config.sampler == SELECTOR_PRIORITIZED;
+}
+
 bool table_is_drawable(const struct table *table, uint32_t slot) {
-    return table->config.sampler != SAMPLER_PRIORITIZED || sum_tree_weight(&table->weights, slot) > 0;
+    return !sampler_is_prioritized(table) || sum_tree_weight(&table->sampler.weights, slot) > 0;
+}
+
+uint64_t table_drawable(const struct table *table) {
+    return sampler_is_prioritized(table) ? table->positive : table->storage.live;
+}
+
+uint64_t table_drawable_times(const struct table *table) {
+    return sampler_is_prioritized(table) ? table->positive_times : table->live_times;
+}
+
+/* Writes a weight of a prioritized sampler, and keeps count of the positive ones. */
+static void weigh(struct table *table, uint32_t slot, double weight) {
+    bool was = sum_tree_weight(&table->sampler.weights, slot) > 0, is = weight > 0;
+    sum_tree_write(&table->sampler.weights, slot, weight);
+    if (was != is) {
+        uint64_t times = table->storage.slot[slot].times_sampled;
+        table->positive += is ? 1 : UINT64_MAX;
+        table->positive_times += is ? times : -times;
+    }
+}
+
+void table_enter_sampler(struct table *table, uint32_t slot, double key) {
+    if (sampler_is_prioritized(table)) {
+        weigh(table, slot, key);
+    } else {
+        selector_insert(&table->sampler, slot, key);
+    }
 }
 
 void table_remove(struct table *table, uint32_t slot) {
+    if (table->work.next == slot) {
+        table->work.next = table->storage.slot[slot].newer;
+    }
     if (table->cut) {
         table_cut_before_leave(table, slot);
     }
-    if (table_is_drawable(table, slot)) {
-        table->drawable--;
-        table->drawable_times -= table->storage.slot[slot].times_sampled;
+    if (sampler_is_prioritized(table)) {
+        weigh(table, slot, 0);
+    } else {
+        selector_remove(&table->sampler, slot);
     }
+    selector_remove(&table->remover, slot);
+    freshness_remove(&table->freshness, slot);
     selector_order_remove(&table->order, &table->storage, slot);
-    if (table->config.sampler == SAMPLER_UNIFORM) {
-        selector_uniform_remove(&table->uniform, &table->storage, slot);
-    } else if (table->config.sampler == SAMPLER_PRIORITIZED) {
-        sum_tree_write(&table->weights, slot, 0);
-    }
     max_tree_write(&table->priorities, slot, 0);
+    table->live_times -= table->storage.slot[slot].times_sampled;
     if (storage_leave(&table->storage, slot)) {
         table_forget_steps(table, slot);
     }
@@ -185,19 +215,29 @@ void table_remove(struct table *table, uint32_t slot) {
 }
 
 void table_repair(struct table *table) {
-    if (table->config.sampler == SAMPLER_PRIORITIZED) {
-        sum_tree_repair(&table->weights);
-    }
+    selector_repair(&table->sampler);
+    selector_repair(&table->remover);
     max_tree_repair(&table->priorities);
 }
 
-void table_reset(struct table *table) {
-    while (table->order.oldest != STORAGE_NO_SLOT) {
-        table_remove(table, table->order.oldest);
+/* Who leaves next. The oldest does where a prioritized remover finds only priorities of zero, or one being filled nothing
+ * yet: somebody must. */
+static uint32_t next_to_leave(struct table *table) {
+    uint32_t slot = table->order.oldest;
+    selector_repair(&table->remover);
+    if (selector_can_draw(&table->remover, &table->order)) {
+        selector_draw(&table->remover, &table->order, &table->storage, &table->random, 1, &slot);
     }
-    table_repair(table);
-    rate_limiter_reset(&table->limiter);
+    return slot;
 }
+
+void table_make_room(struct table *table, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        table_remove(table, next_to_leave(table));
+    }
+}
+
+/* ---- updates ------------------------------------------------------------------------------------------------------- */
 
 /* Writes one priority of a live item; the trees need table_repair. */
 static void set_priority(struct table *table, uint32_t slot, double priority) {
@@ -205,17 +245,12 @@ static void set_priority(struct table *table, uint32_t slot, double priority) {
         table_cut_before_change(table, slot);
     }
     max_tree_write(&table->priorities, slot, priority);
-    if (table->config.sampler != SAMPLER_PRIORITIZED) {
-        return;
+    if (sampler_is_prioritized(table)) {
+        weigh(table, slot, selector_key(&table->sampler, priority));
+    } else {
+        selector_update(&table->sampler, slot, priority);
     }
-    bool was = sum_tree_weight(&table->weights, slot) > 0;
-    double weight = table_weight(table, priority);
-    sum_tree_write(&table->weights, slot, weight);
-    if (was != (weight > 0)) {
-        uint64_t times = table->storage.slot[slot].times_sampled;
-        table->drawable += was ? UINT64_MAX : 1;
-        table->drawable_times += was ? -times : times;
-    }
+    selector_update(&table->remover, slot, selector_key(&table->remover, priority));
 }
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
@@ -253,33 +288,4 @@ uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids) {
     }
     table_repair(table);
     return count;
-}
-
-/* Applies limits that table_configure has parsed: items beyond them leave at once, oldest first. */
-static void apply_limits(struct table *table) {
-    uint64_t capacity = table_effective_capacity(&table->config);
-    uint32_t max_times_sampled = table->config.max_times_sampled;
-    for (uint32_t slot = table->order.oldest; slot != STORAGE_NO_SLOT;) {
-        uint32_t newer = table->storage.slot[slot].newer;
-        bool worn_out = max_times_sampled && table->storage.slot[slot].times_sampled >= max_times_sampled;
-        if (worn_out || table->storage.live > capacity) {
-            table_remove(table, slot);
-        }
-        slot = newer;
-    }
-    if (table->config.max_bytes) {
-        table_evict_for_bytes(table, 0);
-    }
-    table_repair(table);
-    rate_limiter_configure(&table->limiter, &table->config);
-}
-
-int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
-    struct table_config config = table->config;
-    if (table_config_change(&config, spec, length, error)) {
-        return -1;
-    }
-    table->config = config;
-    apply_limits(table);
-    return 0;
 }

@@ -26,6 +26,7 @@
 #define TABLE_KEPT_STAGING_BYTES (64ull << 20) /* kept for the next such ADD */
 #define TABLE_MAX_STREAM_STEPS (1u << 22) /* the histories of a table's streams together */
 #define TABLE_MAX_WINDOW 16384u /* steps of a window, and how far it may lie from its item */
+#define TABLE_VERSION_COLUMN "policy_version" /* int64, a single number: items then have a freshness */
 #define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
 #define TABLE_HELD_SLOTS 4096u /* beyond those: for items removed while a snapshot has still to write them */
 
@@ -62,8 +63,16 @@ struct column {
     int32_t offset; /* COLUMN_WINDOW: of its last step against the item's own */
 };
 
-enum sampler_kind { SAMPLER_PRIORITIZED, SAMPLER_UNIFORM, SAMPLER_FIFO };
-enum remover_kind { REMOVER_FIFO };
+/* Which item is drawn, or leaves, next. Heaps go by raw priority, equal ones by age, the oldest first. */
+enum selector_kind {
+    SELECTOR_PRIORITIZED,
+    SELECTOR_UNIFORM,
+    SELECTOR_FIFO,
+    SELECTOR_LIFO,
+    SELECTOR_MAX_HEAP,
+    SELECTOR_MIN_HEAP
+};
+#define SELECTOR_KINDS 6
 enum step_codec { CODEC_NONE, CODEC_LZ4, CODEC_ZSTD };
 enum limiter_kind { LIMITER_MIN_SIZE, LIMITER_SAMPLE_TO_INSERT_RATIO, LIMITER_QUEUE };
 
@@ -72,16 +81,18 @@ struct table_config {
     uint64_t capacity; /* items */
     uint32_t columns;
     struct column column[TABLE_MAX_COLUMNS];
-    enum sampler_kind sampler;
-    double priority_exponent; /* alpha */
-    bool independent; /* SAMPLER_PRIORITIZED: draws are not stratified */
-    enum remover_kind remover;
+    enum selector_kind sampler;
+    double priority_exponent; /* alpha; of a prioritized sampler */
+    bool independent; /* its draws are not stratified */
+    enum selector_kind remover;
+    double remover_exponent; /* of a prioritized remover */
     enum limiter_kind limiter;
     uint64_t min_size_to_sample;
     double samples_per_insert, error_buffer;
     uint64_t queue_size;
     uint32_t max_times_sampled; /* 0 = no limit */
     uint64_t max_bytes; /* 0 = no limit; bytes of live items and steps */
+    int64_t max_staleness; /* policy versions behind the newest that an item may be; -1 = any number */
     uint64_t seed; /* 0 = from the operating system */
     enum step_codec codec; /* of step columns */
 };
@@ -92,6 +103,8 @@ struct reservation;
 struct table_info {
     uint64_t size, capacity, bytes; /* bytes: payload of live items and steps */
     uint64_t added, sampled, removed, stale_updates, updates_applied;
+    uint64_t stale_items; /* of those removed: left because their policy was too old */
+    int64_t newest_version; /* of the policy, seen by adds or samples; INT64_MIN: none yet */
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams; /* steps in memory, their payload */
     double max_priority; /* raw, over live items; 0 if none */
@@ -103,9 +116,10 @@ int table_config_parse(struct table_config *config, const char *name, const uint
                        struct error *error);
 /* Writes the config back as msgpack into memory from memory_alloc. */
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error);
-/* Changes limiter, max_times_sampled and max_bytes of `config` from a msgpack map of those keys; on refusal it is as before. */
+/* Changes sampler, remover, limiter and limits of `config` from a msgpack map of such keys; on refusal it is as before. */
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
 const char *column_type_name(enum column_type type); /* NumPy's: "uint8", "float32", … */
+const char *selector_name(enum selector_kind kind); /* "prioritized", "max_heap", … */
 
 uint64_t table_effective_capacity(const struct table_config *config); /* capacity, or fewer where max_bytes binds */
 uint64_t table_full_bytes(const struct table_config *config); /* payload when it holds all that it may */
@@ -114,7 +128,6 @@ struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */
 const struct table_config *table_config(const struct table *table);
 void table_info(const struct table *table, struct table_info *info);
-void table_reset(struct table *table); /* removes every item; pinned bytes stay until unpinned; ids stay unique */
 void table_seed(struct table *table, uint64_t seed);
 int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 
@@ -204,7 +217,22 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
                  uint64_t *stale, struct error *error);
 uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids); /* how many were live */
 
-/* Changes limiter, max_times_sampled, max_bytes of a live table from a msgpack map of those keys. */
+/* ---- changing a live table ----
+ * A reset or a change of settings may have to look at every item. It is begun by one call and carried on by table_step, in
+ * slices; until it is done adding and sampling are refused with ERROR_TIMEOUT and the reason. */
+void table_begin_reset(struct table *table); /* removes every item; pinned bytes stay until unpinned; ids stay unique */
+/* Changes sampler, remover, limiter, max_times_sampled, max_bytes, max_staleness from a msgpack map of such keys; items
+ * beyond new limits leave, as the remover chooses. Refused while an earlier change is not done. */
+int table_begin_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);
+bool table_has_work(const struct table *table);
+/* Does such work until `deadline_us` of the monotonic clock, or a little longer (CLOCK_NEVER: all); true if some is left. */
+bool table_step(struct table *table, uint64_t deadline_us);
+/* The same with all the work done at once. */
+void table_reset(struct table *table);
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);
+
+/* The policy's version has come to `version` at least: items more than max_staleness behind it leave. Where there are many
+ * of them table_step removes the rest, and until then sampling waits. ERROR_BADSCHEMA without the column. */
+int table_see_version(struct table *table, int64_t version, struct error *error);
 
 #endif

@@ -163,18 +163,17 @@ int table_can_add(const struct table *table, uint64_t n, struct error *error) {
         return error_set(error, ERROR_LIMIT,
                          "%" PRIu64 " items at once never fit a table of %" PRIu64 "; add fewer at once", n, capacity);
     }
-    return rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
+    return table_is_ready(table, error) ? -1 : rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
 }
 
-/* Staged bytes need slots at commit. The bounds on reservations and pins leave enough of them, unless a caller holds more
- * pins than it should, or many slots were retired. */
+/* Staged bytes need slots at commit. Whoever leaves to make room gives his slot, unless he is pinned or a snapshot has
+ * still to write him, or it has had its last item; at worst they are all of that kind. The bounds on reservations and pins leave enough, unless a caller holds more pins
+ * than it should, or many slots were retired. */
 static int staged_slots(const struct table *table, uint32_t n, uint64_t excess, struct error *error) {
     const struct storage *storage = &table->storage;
-    uint64_t available = storage_free_slots(storage);
-    uint32_t slot = table->order.oldest;
-    for (uint64_t i = 0; i < excess && available < n; i++, slot = storage->slot[slot].newer) {
-        available += !storage->slot[slot].pins && storage->slot[slot].generation < STORAGE_MAX_GENERATION;
-    }
+    uint64_t kept = (uint64_t)storage->pinned - storage->zombies + storage->last_lives;
+    kept += table->cut ? TABLE_HELD_SLOTS - storage->held : 0;
+    uint64_t available = storage_free_slots(storage) + (excess > kept ? excess - kept : 0);
     if (available < n) {
         return error_set(error, ERROR_LIMIT,
                          "no slots for %" PRIu32 " items: %" PRIu32 " are held by replies in flight, %" PRIu32
@@ -205,26 +204,25 @@ static void keep_lists(struct table *table, struct reservation *reservation) {
     reservation->resolved = false;
 }
 
-void table_index(struct table *table, uint32_t slot, double priority, double weight) {
-    selector_order_append(&table->order, &table->storage, slot);
-    max_tree_write(&table->priorities, slot, priority);
-    switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED:
-        sum_tree_write(&table->weights, slot, weight);
-        table->drawable += weight > 0;
-        return;
-    case SAMPLER_UNIFORM: selector_uniform_insert(&table->uniform, &table->storage, slot); break;
-    case SAMPLER_FIFO: break;
-    }
-    table->drawable++;
+struct table_keys table_keys(const struct table *table, double priority) {
+    return (struct table_keys){selector_key(&table->sampler, priority), selector_key(&table->remover, priority)};
 }
 
-static void enter(struct table *table, uint32_t slot, double priority, double weight) {
+void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
+    selector_order_append(&table->order, &table->storage, slot);
+    max_tree_write(&table->priorities, slot, priority);
+    table_enter_sampler(table, slot, keys.sampler);
+    selector_insert(&table->remover, slot, keys.remover);
+    freshness_insert(&table->freshness, &table->storage, slot);
+    table->live_times += table->storage.slot[slot].times_sampled;
+}
+
+static void enter(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
     if (table->cut) {
         table_cut_before_enter(table, slot);
     }
     storage_enter(&table->storage, slot);
-    table_index(table, slot, priority, weight);
+    table_index(table, slot, priority, keys);
 }
 
 /* What a table with windows asks beyond the rest: items that see steps, and room for them beside the streams' own. */
@@ -263,29 +261,26 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
         return -1;
     }
     double default_priority = storage->live ? max_tree_maximum(&table->priorities) : 1.0;
-    double default_weight = priorities ? 0 : table_weight(table, default_priority);
-    for (uint64_t i = 0; i < excess; i++) {
-        table_remove(table, table->order.oldest);
-    }
+    struct table_keys default_keys = table_keys(table, default_priority);
+    table_make_room(table, excess);
     if (table_has_windows(table) && table->config.max_bytes) {
         table_evict_for_bytes(table, (uint64_t)n * storage->item_bytes);
     }
     if (reservation->staging) {
         unstage(table, reservation);
     }
-    bool prioritized = table->config.sampler == SAMPLER_PRIORITIZED;
     if (reservation->resolved) {
         keep_lists(table, reservation);
     }
     for (uint32_t i = 0; i < n; i++) {
         double priority = priorities ? priorities[i] : default_priority;
-        enter(table, reservation->slots[i], priority,
-              priorities && prioritized ? table_weight(table, priority) : default_weight);
+        enter(table, reservation->slots[i], priority, priorities ? table_keys(table, priority) : default_keys);
         ids[i] = table_id(table, reservation->slots[i]);
     }
     table_repair(table);
     rate_limiter_added(&table->limiter, n);
     table->added += n;
+    table_sweep_stale(table);
     reservation_give(table, reservation);
     return 0;
 }

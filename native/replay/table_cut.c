@@ -250,6 +250,8 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
         {"sampled", table->sampled},
         {"removed", table->removed},
         {"stale_updates", table->stale_updates},
+        {"stale_items", table->stale_items},
+        {"newest_version", heap_key_of_integer(table->freshness.newest)},
         {"updates_applied", table->updates_applied},
         {"limiter_inserts", table->limiter.inserts},
         {"limiter_samples", table->limiter.samples},

@@ -16,14 +16,16 @@ enum number {
     SAMPLED,
     REMOVED,
     STALE_UPDATES,
+    STALE_ITEMS,
+    NEWEST_VERSION,
     UPDATES_APPLIED,
     LIMITER_INSERTS,
     LIMITER_SAMPLES,
     NUMBERS
 };
 static const char *const number_keys[NUMBERS] = {
-    "size",    "slots_used",    "next_age",        "added",           "sampled",
-    "removed", "stale_updates", "updates_applied", "limiter_inserts", "limiter_samples"};
+    "size",          "slots_used",  "next_age",       "added",           "sampled",         "removed",
+    "stale_updates", "stale_items", "newest_version", "updates_applied", "limiter_inserts", "limiter_samples"};
 
 struct table_restore {
     struct table *table;
@@ -123,6 +125,8 @@ static void take_description(struct table_restore *restore, const struct descrip
     table->sampled = from->numbers[SAMPLED];
     table->removed = from->numbers[REMOVED];
     table->stale_updates = from->numbers[STALE_UPDATES];
+    table->stale_items = from->numbers[STALE_ITEMS];
+    table->freshness.newest = heap_integer_of_key(from->numbers[NEWEST_VERSION]);
     table->updates_applied = from->numbers[UPDATES_APPLIED];
     table->limiter.inserts = from->numbers[LIMITER_INSERTS];
     table->limiter.samples = from->numbers[LIMITER_SAMPLES];
@@ -340,10 +344,7 @@ static int restore_order(struct table_restore *restore, struct aged_slot *items,
             return refuse(restore, error, "its item is as old as another", slot);
         }
         double priority = restore->priorities[slot];
-        table_index(table, slot, priority, table_weight(table, priority));
-        if (table_is_drawable(table, slot)) {
-            table->drawable_times += table->storage.slot[slot].times_sampled;
-        }
+        table_index(table, slot, priority, table_keys(table, priority));
     }
     table_repair(table);
     return 0;

@@ -7,6 +7,17 @@
 
 #include "base/memory.h"
 
+/* Items that are too old have left, or -1 with ERROR_TIMEOUT. */
+static int is_fresh(const struct table *table, struct error *error) {
+    uint32_t slot;
+    return freshness_stale(&table->freshness, &slot)
+               ? error_set(error, ERROR_TIMEOUT,
+                           "items of policies more than max_staleness = %" PRId64 " versions behind %" PRId64
+                           " have still to leave",
+                           table->freshness.max_staleness, table->freshness.newest)
+               : 0;
+}
+
 /* A batch without replacement needs as many different items. */
 static int enough_distinct(const struct table *table, uint64_t n, struct error *error) {
     if (n > table_effective_capacity(&table->config)) {
@@ -15,10 +26,10 @@ static int enough_distinct(const struct table *table, uint64_t n, struct error *
                          " can hold; sample fewer at once, or with replacement",
                          n, table_effective_capacity(&table->config));
     }
-    if (n > table->drawable) {
+    if (n > table_drawable(table)) {
         return error_set(error, ERROR_TIMEOUT,
                          "too few items: %" PRIu64 " may be drawn, a sample of %" PRIu64 " without replacement waits",
-                         table->drawable, n);
+                         table_drawable(table), n);
     }
     return 0;
 }
@@ -28,12 +39,13 @@ int table_can_sample(const struct table *table, uint64_t n, bool replace, struct
     if (n < 1 || n > TABLE_MAX_BATCH) {
         return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
     }
-    bool fifo = table->config.sampler == SAMPLER_FIFO;
-    if (fifo && n > table_effective_capacity(&table->config)) {
+    bool ordered = selector_is_ordered(table->config.sampler);
+    const char *sampler = selector_name(table->config.sampler);
+    if (ordered && n > table_effective_capacity(&table->config)) {
         return error_set(error, ERROR_LIMIT,
-                         "a fifo sample of %" PRIu64 " is more than a table of %" PRIu64 " can hold; sample fewer "
-                         "at once",
-                         n, table_effective_capacity(&table->config));
+                         "a %s sample of %" PRIu64 " is more than a table of %" PRIu64
+                         " can hold; sample fewer at once",
+                         sampler, n, table_effective_capacity(&table->config));
     }
     uint64_t max_times_sampled = table->config.max_times_sampled;
     if (max_times_sampled && n > table_effective_capacity(&table->config) * max_times_sampled) {
@@ -42,70 +54,50 @@ int table_can_sample(const struct table *table, uint64_t n, bool replace, struct
                          " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
                          n, table_effective_capacity(&table->config), max_times_sampled);
     }
+    if (table_is_ready(table, error) || is_fresh(table, error)) {
+        return -1;
+    }
     if (rate_limiter_can_sample(&table->limiter, size, n, error)) {
         return -1;
     }
     if (size == 0) {
         return error_set(error, ERROR_TIMEOUT, "too few items: the table is empty");
     }
-    if (fifo && n > size) {
+    if (ordered && n > size) {
         return error_set(error, ERROR_TIMEOUT,
-                         "too few items: a fifo sample of %" PRIu64 " waits, the table holds %" PRIu64, n, size);
+                         "too few items: a %s sample of %" PRIu64 " waits, the table holds %" PRIu64, sampler, n, size);
     }
-    if (table->drawable == 0) {
+    uint64_t drawable = table_drawable(table);
+    if (drawable == 0) {
         return error_set(error, ERROR_TIMEOUT,
                          "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
     }
-    if (max_times_sampled && n > table->drawable * max_times_sampled - table->drawable_times) {
+    uint64_t draws = drawable * max_times_sampled - table_drawable_times(table);
+    if (max_times_sampled && n > draws) {
         return error_set(error, ERROR_TIMEOUT,
                          "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
                          "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits",
-                         table->drawable, table->drawable * max_times_sampled - table->drawable_times,
-                         max_times_sampled, n);
+                         drawable, draws, max_times_sampled, n);
     }
-    return replace || fifo ? 0 : enough_distinct(table, n, error);
+    return replace || ordered ? 0 : enough_distinct(table, n, error);
 }
 
-/* P of an item as drawn now. A fifo draw is certain. */
+/* P of an item as drawn now. A draw in order is certain. */
 static double probability(const struct table *table, uint32_t slot, double total) {
     switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED: return sum_tree_weight(&table->weights, slot) / total;
-    case SAMPLER_UNIFORM: return 1.0 / (double)table->storage.live;
-    case SAMPLER_FIFO: break;
+    case SELECTOR_PRIORITIZED: return sum_tree_weight(&table->sampler.weights, slot) / total;
+    case SELECTOR_UNIFORM: return 1.0 / (double)table->storage.live;
+    default: return 1.0;
     }
-    return 1.0;
-}
-
-static double total_weight(const struct table *table) {
-    return table->config.sampler == SAMPLER_PRIORITIZED ? sum_tree_total(&table->weights) : 0;
 }
 
 static void draw(struct table *table, uint32_t n, uint32_t *slots) {
-    switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED:
-        sum_tree_sample(&table->weights, &table->random, n, !table->config.independent, slots);
-        return;
-    case SAMPLER_UNIFORM: selector_uniform_sample(&table->uniform, &table->random, n, slots); return;
-    case SAMPLER_FIFO: break;
-    }
-    uint32_t slot = table->order.oldest;
-    for (uint32_t i = 0; i < n; i++) {
-        slots[i] = slot;
-        slot = table->storage.slot[slot].newer;
-    }
+    selector_draw(&table->sampler, &table->order, &table->storage, &table->random, n, slots);
 }
 
 /* As draw, no slot twice. `scratch` is for n doubles. */
 static void draw_distinct(struct table *table, uint32_t n, uint32_t *slots, double *scratch) {
-    switch (table->config.sampler) {
-    case SAMPLER_PRIORITIZED:
-        sum_tree_sample_distinct(&table->weights, &table->random, n, !table->config.independent, slots, scratch);
-        return;
-    case SAMPLER_UNIFORM:
-        selector_uniform_sample_distinct(&table->uniform, &table->storage, &table->random, n, slots);
-        return;
-    case SAMPLER_FIFO: draw(table, n, slots); return;
-    }
+    selector_draw_distinct(&table->sampler, &table->order, &table->storage, &table->random, n, slots, scratch);
 }
 
 static void count_draw(struct table *table, uint32_t slot) {
@@ -115,13 +107,14 @@ static void count_draw(struct table *table, uint32_t slot) {
     }
     if (entry->times_sampled < UINT32_MAX) {
         entry->times_sampled++;
-        table->drawable_times++;
+        table->live_times++;
+        table->positive_times++; /* of a prioritized sampler: it draws no others */
     }
 }
 
 /* Pins, ids, probabilities of a batch already drawn, when items may be sampled any number of times. */
 static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
-    double total = total_weight(table);
+    double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) {
             __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
@@ -140,7 +133,7 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
 /* As take_batch with a bound on the times an item is sampled: an item that reaches it leaves at once, and a later occurrence
  * in this batch is drawn anew from what is left. Probabilities are those of the moment of the draw. */
 static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
-    double total = total_weight(table);
+    double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         if (table->storage.slot[slots[i]].state != SLOT_LIVE) {
             draw(table, 1, &slots[i]); /* table_can_sample has counted: something is left */
@@ -157,7 +150,7 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
         if (table->storage.slot[slot].times_sampled >= table->config.max_times_sampled) {
             table_remove(table, slot);
             table_repair(table);
-            total = total_weight(table);
+            total = selector_total(&table->sampler);
         }
     }
 }
@@ -182,7 +175,7 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
     if (table_can_sample(table, n, replace, error)) {
         return -1;
     }
-    bool prioritized = table->config.sampler == SAMPLER_PRIORITIZED;
+    bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
     bool weighted = weights && prioritized;
     double *own = NULL; /* an item that leaves in this draw has its probability nowhere else */
     if ((weighted || (prioritized && !replace)) && !probabilities &&
@@ -234,11 +227,11 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
                              ids[i], i, table->config.name);
         }
     }
-    double total = total_weight(table);
+    double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         storage_pin(&table->storage, slots[i]);
         if (probabilities) { /* of a table whose priorities are all zero no item can be drawn */
-            probabilities[i] = table->drawable ? probability(table, slots[i], total) : 0;
+            probabilities[i] = table_drawable(table) ? probability(table, slots[i], total) : 0;
         }
     }
     return 0;

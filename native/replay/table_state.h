@@ -3,14 +3,14 @@
 #define REPLAY_REPLAY_TABLE_STATE_H
 
 #include "base/random.h"
+#include "replay/freshness.h"
 #include "replay/max_tree.h"
 #include "replay/rate_limiter.h"
+#include "replay/selector.h"
 #include "replay/selector_order.h"
-#include "replay/selector_uniform.h"
 #include "replay/step_store.h"
 #include "replay/storage.h"
 #include "replay/stream.h"
-#include "replay/sum_tree.h"
 #include "replay/table.h"
 #include "replay/window.h"
 
@@ -35,19 +35,31 @@ struct step_reservation {
     uint32_t steps[];
 };
 
+/* What a reset or a change of settings has still to do (table_change.c), in this order. */
+struct table_work {
+    bool resetting;   /* every item leaves */
+    bool walking;     /* every item from `next` on is looked at, oldest first … */
+    uint32_t next;
+    bool fill_sampler, fill_remover, fill_freshness; /* … and enters these; */
+    bool wearing;     /* … and leaves if it was sampled often enough */
+    bool shrinking;   /* items beyond the effective capacity leave */
+};
+
 struct table {
     struct table_config config;
     struct storage storage;
     struct rate_limiter limiter;
     struct selector_order order;
-    struct selector_uniform uniform; /* SAMPLER_UNIFORM only */
-    struct sum_tree weights;         /* SAMPLER_PRIORITIZED only: p^alpha by slot */
+    struct selector sampler, remover;
+    struct freshness freshness;
     struct max_tree priorities;      /* raw p by slot */
     struct random_state random;
     double max_priority_allowed;     /* larger ones would overflow p^alpha */
-    uint64_t drawable;               /* live items that the sampler may draw */
-    uint64_t drawable_times;         /* how often those were sampled, together */
-    uint64_t added, sampled, removed, stale_updates, updates_applied;
+    uint64_t positive;               /* prioritized sampler: its items of positive weight */
+    uint64_t positive_times;         /* how often those were sampled, together */
+    uint64_t live_times;             /* how often all live items were, together */
+    struct table_work work;
+    uint64_t added, sampled, removed, stale_items, stale_updates, updates_applied;
     struct reservation *pool;
     uint32_t pooled, reservations;
     uint8_t *staging; /* one area kept for reuse */
@@ -68,13 +80,29 @@ void table_cut_before_change(struct table *table, uint32_t slot);
 void table_cut_before_enter(struct table *table, uint32_t slot);
 void table_cut_before_leave(struct table *table, uint32_t slot);
 
-double table_weight(const struct table *table, double priority); /* p^alpha; > 0 exactly if p > 0 */
 bool table_is_drawable(const struct table *table, uint32_t slot);
-/* Puts a live item, never sampled yet, into all indexes, as the newest; trees need table_repair afterwards. */
-void table_index(struct table *table, uint32_t slot, double priority, double weight);
+/* Live items that the sampler may draw, and how often those were sampled, together. */
+uint64_t table_drawable(const struct table *table);
+uint64_t table_drawable_times(const struct table *table);
+/* Puts a live item into the sampler; `key`: selector_key of its priority. */
+void table_enter_sampler(struct table *table, uint32_t slot, double key);
+/* What the sampler and the remover make of one priority. */
+struct table_keys {
+    double sampler, remover;
+};
+struct table_keys table_keys(const struct table *table, double priority);
+/* Puts a live item into all indexes, as the newest; trees need table_repair afterwards. */
+void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys);
 /* Takes a live item out of all indexes; trees need table_repair afterwards. */
 void table_remove(struct table *table, uint32_t slot);
 void table_repair(struct table *table);
+/* Removes n items, as the remover chooses; n <= live items. As after table_remove. */
+void table_make_room(struct table *table, uint64_t n);
+/* -1 with ERROR_TIMEOUT and the reason while a reset or change is not done. */
+int table_is_ready(const struct table *table, struct error *error);
+void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */
+/* Removes items that are too far behind the newest version, for a bounded time. */
+void table_sweep_stale(struct table *table);
 uint64_t table_bytes(const struct table *table); /* payload of live items and steps */
 /* Removes items until that many bytes more are within max_bytes, or none is left; trees need table_repair. */
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
@@ -113,9 +141,7 @@ static inline void table_prefetch_id(const struct table *table, uint64_t id) {
     if (slot < table->storage.slots) {
         __builtin_prefetch(&table->storage.slot[slot], 1);
         wide_tree_prefetch_leaf(&table->priorities.tree, slot);
-        if (table->config.sampler == SAMPLER_PRIORITIZED) {
-            wide_tree_prefetch_leaf(&table->weights.tree, slot);
-        }
+        selector_prefetch(&table->sampler, slot);
     }
 }
 

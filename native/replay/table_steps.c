@@ -194,7 +194,7 @@ uint64_t table_bytes(const struct table *table) {
 
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
     while (table->storage.live && table_bytes(table) + more_bytes > table->config.max_bytes) {
-        table_remove(table, table->order.oldest);
+        table_make_room(table, 1);
     }
 }
 

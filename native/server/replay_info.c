@@ -35,13 +35,19 @@ static void describe_limiter(const struct table_config *config, struct text *tex
     }
 }
 
-static void describe_sampler(const struct table_config *config, struct text *text) {
-    static const char *const names[] = {"prioritized", "uniform", "fifo"};
-    text_append(text, "%s", names[config->sampler]);
-    if (config->sampler == SAMPLER_PRIORITIZED) {
-        text_append(text, "(priority_exponent=%g%s)", config->priority_exponent,
-                    config->independent ? ",stratified=false" : "");
+static void describe_selector(enum selector_kind kind, double exponent, bool independent, struct text *text) {
+    text_append(text, "%s", selector_name(kind));
+    if (kind == SELECTOR_PRIORITIZED) {
+        text_append(text, "(priority_exponent=%g%s)", exponent, independent ? ",stratified=false" : "");
     }
+}
+
+static void describe_sampler(const struct table_config *config, struct text *text) {
+    describe_selector(config->sampler, config->priority_exponent, config->independent, text);
+}
+
+static void describe_remover(const struct table_config *config, struct text *text) {
+    describe_selector(config->remover, config->remover_exponent, false, text);
 }
 
 static void describe_signature(const struct table_config *config, struct text *text) {
@@ -86,6 +92,7 @@ void replay_info_command(struct client *client) {
         {"sampled", info.sampled},
         {"removed", info.removed},
         {"stale_updates", info.stale_updates},
+        {"stale_items", info.stale_items},
         {"updates_applied", info.updates_applied},
         {"waiting", entry->adders.length + entry->samplers.length},
         {"waiting_add", entry->adders.length},
@@ -99,10 +106,18 @@ void replay_info_command(struct client *client) {
         {"incarnation", entry->incarnation},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
-    reply_map(client, count + 8);
+    reply_map(client, count + 10);
     for (size_t i = 0; i < count; i++) {
         reply_bulk_string(client, numbers[i].key);
         reply_integer(client, (int64_t)numbers[i].value);
+    }
+    reply_bulk_string(client, "max_staleness");
+    reply_integer(client, config->max_staleness);
+    reply_bulk_string(client, "policy_version");
+    if (info.newest_version == INT64_MIN) {
+        reply_null(client);
+    } else {
+        reply_integer(client, info.newest_version);
     }
     reply_bulk_string(client, "max_priority");
     reply_double(client, info.max_priority);
@@ -113,8 +128,7 @@ void replay_info_command(struct client *client) {
     reply_bulk_string(client, "reason_add");
     reply_bulk_string(client, reason_add.message);
     reply_described(client, "sampler", config, describe_sampler);
-    reply_bulk_string(client, "remover");
-    reply_bulk_string(client, "fifo");
+    reply_described(client, "remover", config, describe_remover);
     reply_described(client, "rate_limiter", config, describe_limiter);
     reply_described(client, "signature", config, describe_signature);
 }

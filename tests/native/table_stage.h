@@ -9,11 +9,16 @@
 
 static struct error error;
 
-static struct table_config small_config(uint64_t capacity, enum sampler_kind sampler) {
-    struct table_config config = {
-        .capacity = capacity, .columns = 2, .sampler = sampler, .min_size_to_sample = 1, .seed = 7};
+static struct table_config small_config(uint64_t capacity, enum selector_kind sampler) {
+    struct table_config config = {.capacity = capacity,
+                                  .columns = 2,
+                                  .sampler = sampler,
+                                  .remover = SELECTOR_FIFO,
+                                  .max_staleness = -1,
+                                  .min_size_to_sample = 1,
+                                  .seed = 7};
     strcpy(config.name, "t");
-    config.priority_exponent = sampler == SAMPLER_PRIORITIZED ? 1 : 0;
+    config.priority_exponent = sampler == SELECTOR_PRIORITIZED ? 1 : 0;
     config.column[0] = (struct column){.name = "value", .type = COLUMN_UINT64, .item_bytes = 8};
     config.column[1] =
         (struct column){.name = "pair", .type = COLUMN_UINT8, .dimensions = 1, .shape = {3}, .item_bytes = 3};

@@ -94,23 +94,25 @@ static void defaults_stand_where_nothing_is_said(void) {
     CHECK(parse("t", "{'capacity': 10, 'signature': {'x': {'dtype': 'float32', 'shape': []}}}") == 0);
     CHECK(strcmp(config.name, "t") == 0 && config.capacity == 10 && config.columns == 1);
     CHECK(config.column[0].item_bytes == 4 && config.column[0].dimensions == 0);
-    CHECK(config.sampler == SAMPLER_PRIORITIZED && config.priority_exponent == 0.6 && config.remover == REMOVER_FIFO);
+    CHECK(config.sampler == SELECTOR_PRIORITIZED && config.priority_exponent == 0.6 && config.remover == SELECTOR_FIFO);
     CHECK(config.limiter == LIMITER_MIN_SIZE && config.min_size_to_sample == 1);
-    CHECK(config.max_times_sampled == 0 && config.max_bytes == 0 && config.seed == 0);
+    CHECK(config.max_times_sampled == 0 && config.max_bytes == 0 && config.max_staleness == -1 && config.seed == 0);
 }
 
 static void everything_may_be_said_in_both_forms(void) {
-    CHECK(parse(NULL, "{'name': 'atari', 'capacity': 1000, 'signature': {'obs': ['uint8', [4, 84, 84]], "
-                      "'action': {'dtype': 'int64'}}, 'sampler': 'uniform', 'remover': {'kind': 'fifo'}, "
-                      "'rate_limiter': {'kind': 'sample_to_insert_ratio', 'samples_per_insert': 8, "
-                      "'min_size_to_sample': 100, 'error_buffer': 2048.0}, 'max_times_sampled': 3, "
-                      "'max_bytes': 100000000, 'seed': 5}") == 0);
+    CHECK(parse(NULL,
+                "{'name': 'atari', 'capacity': 1000, 'signature': {'obs': ['uint8', [4, 84, 84]], "
+                "'action': {'dtype': 'int64'}}, 'sampler': 'uniform', 'remover': {'kind': 'prioritized', "
+                "'priority_exponent': 2}, 'rate_limiter': {'kind': 'sample_to_insert_ratio', "
+                "'samples_per_insert': 8, 'min_size_to_sample': 100, 'error_buffer': 2048.0}, 'max_times_sampled': 8, "
+                "'max_bytes': 100000000, 'seed': 5}") == 0);
     CHECK(strcmp(config.name, "atari") == 0 && config.column[0].item_bytes == 28224 &&
           config.column[0].dimensions == 3);
     CHECK(config.column[1].type == COLUMN_INT64 && config.column[1].item_bytes == 8 &&
-          config.sampler == SAMPLER_UNIFORM);
+          config.sampler == SELECTOR_UNIFORM);
     CHECK(config.limiter == LIMITER_SAMPLE_TO_INSERT_RATIO && config.samples_per_insert == 8);
-    CHECK(config.error_buffer == 2048 && config.min_size_to_sample == 100 && config.max_times_sampled == 3);
+    CHECK(config.error_buffer == 2048 && config.min_size_to_sample == 100 && config.max_times_sampled == 8);
+    CHECK(config.remover == SELECTOR_PRIORITIZED && config.remover_exponent == 2 && config.priority_exponent == 0);
     CHECK(config.seed == 5 && config.max_bytes == 100000000);
 }
 
@@ -118,10 +120,10 @@ static void a_queue_hands_items_out_once_in_order(void) {
     CHECK(parse("t",
                 "{'capacity': 10, 'signature': {'x': ['bool', []]}, 'rate_limiter': {'kind': 'queue', 'size': 4}}") ==
           0);
-    CHECK(config.sampler == SAMPLER_FIFO && config.max_times_sampled == 1 && config.queue_size == 4);
+    CHECK(config.sampler == SELECTOR_FIFO && config.max_times_sampled == 1 && config.queue_size == 4);
     CHECK(parse("t", "{'capacity': 10, 'signature': {'x': ['bool', []]}, 'sampler': 'uniform', 'max_times_sampled': 2, "
                      "'rate_limiter': {'kind': 'queue', 'size': 4}}") == 0);
-    CHECK(config.sampler == SAMPLER_UNIFORM && config.max_times_sampled == 2);
+    CHECK(config.sampler == SELECTOR_UNIFORM && config.max_times_sampled == 2);
 }
 
 #define X "'capacity': 10, 'signature': {'x': ['int8', [2]]}"
@@ -194,14 +196,15 @@ static void what_is_wrong_is_named(void) {
     refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "at most 8 dimensions");
     refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "bytes an item");
     refused("{'capacity': 1, 'signature': {'x': ['int8', [500000000]], 'y': ['int8', [500000000]]}}", "bytes an item");
-    refused("{" X ", 'sampler': 'lifo'}", "one of: prioritized, uniform, fifo");
+    refused("{" X ", 'sampler': 'heap'}", "one of: prioritized, uniform, fifo, lifo, max_heap, min_heap");
     refused("{" X ", 'sampler': {'kind': 'uniform', 'priority_exponent': 1}}", "only with kind prioritized");
     refused("{" X ", 'sampler': {'priority_exponent': 1}}", "expected a kind");
     refused("{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': -1}}", "expected a number");
     refused("{" X ", 'sampler': {'kind': 'prioritized', 'stratified': 1}}", "true or false");
     refused("{" X ", 'sampler': {'kind': 'uniform', 'stratified': true}}", "expected stratified only with kind prior");
-    refused("{" X ", 'remover': 'lifo'}", "one of: fifo");
-    refused("{" X ", 'remover': {'kind': 'fifo', 'priority_exponent': 1}}", "unknown key");
+    refused("{" X ", 'remover': 'heap'}", "one of: prioritized, uniform, fifo, lifo, max_heap, min_heap");
+    refused("{" X ", 'remover': {'kind': 'fifo', 'priority_exponent': 1}}", "only with kind prioritized");
+    refused("{" X ", 'remover': {'kind': 'lifo', 'age': 1}}", "unknown key");
     refused("{" X ", 'rate_limiter': {'kind': 'min_size'}}", "min_size_to_sample");
     refused("{" X ", 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 11}}", "could never be sampled");
     refused("{" X ", 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 1, 'size': 1}}", "kind min_size with");
@@ -211,6 +214,13 @@ static void what_is_wrong_is_named(void) {
             "at least samples_per_insert");
     refused("{" X ", 'max_bytes': 1}", "room for at least one item");
     refused("{" X ", 'max_times_sampled': 4294967295}", "max_times_sampled");
+    refused("{" X ", 'max_times_sampled': 3, 'rate_limiter': {'kind': 'sample_to_insert_ratio', "
+            "'samples_per_insert': 4, 'min_size_to_sample': 1, 'error_buffer': 30}}",
+            "both wait for ever");
+    refused("{" X ", 'max_staleness': 3}", "expected a column 'policy_version' of int64");
+    refused("{'capacity': 1, 'signature': {'policy_version': ['int32', []]}, 'max_staleness': 3}", "of int64");
+    refused("{'capacity': 1, 'signature': {'policy_version': ['int64', [1]]}, 'max_staleness': -2}",
+            "at least 0, or -1");
     CHECK(parse("a b", "{" X "}") == -1 && parse("", "{" X "}") == -1 && parse(NULL, "{" X "}") == -1);
 }
 
@@ -235,12 +245,12 @@ static void a_refusal_says_what_came(void) {
     refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "got an array of 9");
     refused("{'signature': {'x': ['int8', [0]]}}", "got 0");
     refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "got float64 [100000,100000]");
-    refused("{" X ", 'sampler': 'lifo'}", "one of: prioritized, uniform, fifo, got 'lifo'");
+    refused("{" X ", 'sampler': 'heap'}", "lifo, max_heap, min_heap, got 'heap'");
     refused("{" X ", 'sampler': {'kind': 'heap'}}", "got 'heap'");
     refused("{" X ", 'sampler': 7}", "got 7");
     refused("{" X ", 'sampler': {'kind': 'uniform', 'priority_exponent': 1}}", "got it with kind uniform");
     refused("{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': 101}}", "from 0 to 100, got 101");
-    refused("{" X ", 'remover': 'lifo'}", "one of: fifo, got 'lifo'");
+    refused("{" X ", 'remover': 'heap'}", "lifo, max_heap, min_heap, got 'heap'");
     refused("{" X ", 'rate_limiter': 'min_size'}", "rate_limiter: expected a map, got 'min_size'");
     refused("{" X ", 'rate_limiter': {'kind': 'token_bucket'}}", "queue, got 'token_bucket'");
     refused("{" X ", 'rate_limiter': {'kind': 'queue', 'min_size_to_sample': 1}}",
@@ -267,6 +277,9 @@ static void what_is_written_is_read_back(void) {
         "{" WINDOWS "}",
         "{" X ", 'sampler': {'kind': 'prioritized', 'priority_exponent': 0.3}, 'max_bytes': 10, 'rate_limiter': "
         "{'kind': 'sample_to_insert_ratio', 'samples_per_insert': 0.25, 'min_size_to_sample': 2, 'error_buffer': 9.5}}",
+        "{" X ", 'sampler': 'max_heap', 'remover': {'kind': 'prioritized', 'priority_exponent': 0.5}}",
+        "{'capacity': 5, 'signature': {'policy_version': ['int64', []]}, 'sampler': 'lifo', 'remover': 'min_heap', "
+        "'max_staleness': 0}",
     };
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
         CHECK(parse("t", specs[i]) == 0);
@@ -280,7 +293,7 @@ static void what_is_written_is_read_back(void) {
     }
 }
 
-static void only_limits_change_in_a_live_table(void) {
+static void capacity_and_signature_stay_in_a_live_table(void) {
     CHECK(parse("t", "{" X "}") == 0);
     struct table_config before = config;
     struct msgpack_writer writer = pack("{'max_times_sampled': 2, 'capacity': 20}");
@@ -290,6 +303,10 @@ static void only_limits_change_in_a_live_table(void) {
     writer = pack("{'max_times_sampled': 2, 'rate_limiter': {'kind': 'min_size', 'min_size_to_sample': 7}}");
     CHECK(table_config_change(&config, writer.data, writer.length, &error) == 0);
     CHECK(config.max_times_sampled == 2 && config.min_size_to_sample == 7 && config.capacity == 10);
+    memory_free(writer.data);
+    writer = pack("{'sampler': 'min_heap', 'remover': 'uniform', 'max_bytes': 14}");
+    CHECK(table_config_change(&config, writer.data, writer.length, &error) == 0);
+    CHECK(config.sampler == SELECTOR_MIN_HEAP && config.remover == SELECTOR_UNIFORM && config.max_bytes == 14);
     memory_free(writer.data);
 }
 
@@ -337,7 +354,7 @@ int main(void) {
     RUN(a_refusal_says_what_came);
     RUN(a_long_value_is_shortened_between_characters);
     RUN(what_is_written_is_read_back);
-    RUN(only_limits_change_in_a_live_table);
+    RUN(capacity_and_signature_stay_in_a_live_table);
     RUN(damaged_specs_do_no_harm);
     return 0;
 }

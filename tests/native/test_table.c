@@ -10,7 +10,7 @@
 #include "table_stage.h"
 
 static void adds_and_samples(void) {
-    struct table_config config = small_config(10, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(10, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[4], drawn[64], values[64];
     uint32_t slots[64];
@@ -44,7 +44,7 @@ static void check_value(struct table *table, uint64_t id, uint64_t expected) {
 }
 
 static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void) {
-    struct table_config config = small_config(3, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(3, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t old[3], new[3], applied, stale;
     double fives[3] = {5, 5, 5}, ones[3] = {1, 1, 1};
@@ -68,7 +68,7 @@ static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void) {
 }
 
 static void a_slot_whose_generation_would_wrap_is_retired(void) {
-    struct table_config config = small_config(2, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(2, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t id, next, applied, stale;
     double one = 1;
@@ -88,7 +88,7 @@ static void a_slot_whose_generation_would_wrap_is_retired(void) {
 }
 
 static void a_pinned_item_keeps_its_bytes_after_removal(void) {
-    struct table_config config = small_config(4, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(4, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[4], values[8], more[4];
     uint32_t slots[8];
@@ -120,7 +120,7 @@ static void a_pinned_item_keeps_its_bytes_after_removal(void) {
 /* ---- reservations -------------------------------------------------------------------------------------------------- */
 
 static void a_released_reservation_leaves_nothing_behind(void) {
-    struct table_config config = small_config(10, SAMPLER_UNIFORM);
+    struct table_config config = small_config(10, SELECTOR_UNIFORM);
     struct table *table = make(&config);
     uint64_t free_slots = info_of(table).free_slots, id;
     struct reservation *reservation = table_reserve(table, 7, &error);
@@ -135,7 +135,7 @@ static void a_released_reservation_leaves_nothing_behind(void) {
 }
 
 static void bytes_land_where_the_reservation_says(void) {
-    struct table_config config = small_config(10, SAMPLER_UNIFORM);
+    struct table_config config = small_config(10, SELECTOR_UNIFORM);
     struct table *table = make(&config);
     struct reservation *reservation = table_reserve(table, 3, &error);
     uint8_t *base;
@@ -159,7 +159,7 @@ static void bytes_land_where_the_reservation_says(void) {
 /* More than half of the spare slots at once: bytes wait in a staging area and are copied at commit. */
 static void adds_beyond_the_spare_slots_are_staged(void) {
     const uint32_t n = TABLE_RESERVED_LIMIT + 5;
-    struct table_config config = small_config(n + 100, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(n + 100, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t *ids = malloc(n * sizeof *ids);
     for (uint64_t round = 0; round < 5; round++) {
@@ -189,7 +189,7 @@ static void adds_beyond_the_spare_slots_are_staged(void) {
 }
 
 static void a_refused_commit_changes_nothing(void) {
-    struct table_config config = small_config(5, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(5, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[5];
     double good[5] = {1, 2, 3, 4, 5};
@@ -214,7 +214,7 @@ static void a_refused_commit_changes_nothing(void) {
 /* ---- priorities ---------------------------------------------------------------------------------------------------- */
 
 static void default_priority_is_the_maximum_over_live_items(void) {
-    struct table_config config = small_config(3, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(3, SELECTOR_PRIORITIZED);
     config.priority_exponent = 0.6;
     struct table *table = make(&config);
     uint64_t ids[3], id, applied, stale;
@@ -231,7 +231,7 @@ static void default_priority_is_the_maximum_over_live_items(void) {
 }
 
 static void all_zero_priorities_wait_and_say_so(void) {
-    struct table_config config = small_config(4, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(4, SELECTOR_PRIORITIZED);
     struct table *table = make(&config);
     uint64_t ids[4], applied, stale;
     uint32_t slots[4];
@@ -255,7 +255,7 @@ static void all_zero_priorities_wait_and_say_so(void) {
 static void extreme_priorities_keep_probabilities_and_weights_finite(void) {
     const double exponents[] = {0, 0.5, 0.6, 1, 2, 10, 100};
     for (size_t e = 0; e < sizeof exponents / sizeof exponents[0]; e++) {
-        struct table_config config = small_config(100, SAMPLER_PRIORITIZED);
+        struct table_config config = small_config(100, SELECTOR_PRIORITIZED);
         config.priority_exponent = exponents[e];
         struct table *table = make(&config);
         double largest = table->max_priority_allowed;
@@ -286,7 +286,7 @@ static void extreme_priorities_keep_probabilities_and_weights_finite(void) {
 }
 
 static void weights_are_np_to_minus_beta_over_their_maximum(void) {
-    struct table_config config = small_config(50, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(50, SELECTOR_PRIORITIZED);
     config.priority_exponent = 0.6;
     struct table *table = make(&config);
     double priorities[50], p[128];
@@ -321,7 +321,7 @@ static void weights_are_np_to_minus_beta_over_their_maximum(void) {
 /* ---- samplers and removers ----------------------------------------------------------------------------------------- */
 
 static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void) {
-    struct table_config config = small_config(10, SAMPLER_FIFO);
+    struct table_config config = small_config(10, SELECTOR_FIFO);
     config.max_times_sampled = 2;
     struct table *table = make(&config);
     uint64_t ids[6], drawn[6];
@@ -348,7 +348,7 @@ static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void) {
 
 /* With replacement, but never more often than allowed, whatever a batch draws. */
 static void max_times_sampled_holds_within_a_batch(void) {
-    const enum sampler_kind samplers[] = {SAMPLER_PRIORITIZED, SAMPLER_UNIFORM};
+    const enum selector_kind samplers[] = {SELECTOR_PRIORITIZED, SELECTOR_UNIFORM};
     for (int s = 0; s < 2; s++) {
         struct table_config config = small_config(20, samplers[s]);
         config.max_times_sampled = 3;
@@ -361,7 +361,7 @@ static void max_times_sampled_holds_within_a_batch(void) {
             priorities[i] = i == 0 ? 1e6 : i % 4 ? 1 : 0; /* one would be drawn nearly always, some never */
         }
         CHECK(add(table, 20, 0, priorities, ids) == 0);
-        uint32_t drawable = samplers[s] == SAMPLER_UNIFORM ? 20 : 16, counts[20] = {0};
+        uint32_t drawable = samplers[s] == SELECTOR_UNIFORM ? 20 : 16, counts[20] = {0};
         CHECK(table_sample(table, 3 * drawable + 1, 0, true, slots, drawn, p, w, &error) == -1);
         for (uint32_t left = 3 * drawable; left;) {
             uint32_t n = left < 11 ? left : 11;
@@ -383,7 +383,7 @@ static void max_times_sampled_holds_within_a_batch(void) {
 }
 
 static void uniform_draws_every_item_alike(void) {
-    struct table_config config = small_config(1000, SAMPLER_UNIFORM);
+    struct table_config config = small_config(1000, SELECTOR_UNIFORM);
     config.seed = 11;
     struct table *table = make(&config);
     uint64_t ids[1000];
@@ -409,7 +409,7 @@ static void uniform_draws_every_item_alike(void) {
 }
 
 static void capacity_and_max_bytes_remove_the_oldest(void) {
-    struct table_config config = small_config(100, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(100, SELECTOR_PRIORITIZED);
     config.max_bytes = 11 * 7 + 5; /* room for seven items of 11 bytes */
     struct table *table = make(&config);
     uint64_t ids[5], last = 0;
@@ -444,7 +444,7 @@ static int try_sample(struct table *table, uint32_t n) {
 }
 
 static void min_size_holds_sampling_back(void) {
-    struct table_config config = small_config(10, SAMPLER_UNIFORM);
+    struct table_config config = small_config(10, SELECTOR_UNIFORM);
     config.min_size_to_sample = 5;
     struct table *table = make(&config);
     uint64_t ids[5];
@@ -455,7 +455,7 @@ static void min_size_holds_sampling_back(void) {
 }
 
 static void ratio_keeps_samples_and_inserts_together(void) {
-    struct table_config config = small_config(1000, SAMPLER_UNIFORM);
+    struct table_config config = small_config(1000, SELECTOR_UNIFORM);
     config.limiter = LIMITER_SAMPLE_TO_INSERT_RATIO;
     config.min_size_to_sample = 10;
     config.samples_per_insert = 2;
@@ -480,7 +480,7 @@ static void ratio_keeps_samples_and_inserts_together(void) {
 }
 
 static void a_queue_blocks_adders_when_full_and_hands_items_out_once(void) {
-    struct table_config config = small_config(8, SAMPLER_FIFO);
+    struct table_config config = small_config(8, SELECTOR_FIFO);
     config.limiter = LIMITER_QUEUE;
     config.queue_size = 4;
     config.max_times_sampled = 1;

@@ -92,8 +92,8 @@ struct table_copy {
 };
 
 static struct table_copy copy_of(const struct table *table) {
-    struct table_copy copy = {.limiter = table->limiter, .random = table->random, .drawable = table->drawable};
-    copy.drawable_times = table->drawable_times;
+    struct table_copy copy = {.limiter = table->limiter, .random = table->random, .drawable = table_drawable(table)};
+    copy.drawable_times = table_drawable_times(table);
     copy.next_age = table->storage.next_age;
     table_info(table, &copy.info);
     copy.items = calloc(table->storage.live + 1, sizeof *copy.items);
@@ -101,7 +101,8 @@ static struct table_copy copy_of(const struct table *table) {
         struct item_state *item = &copy.items[copy.count++];
         item->id = table_id(table, slot);
         item->priority = max_tree_value(&table->priorities, slot);
-        item->weight = table->config.sampler == SAMPLER_PRIORITIZED ? sum_tree_weight(&table->weights, slot) : 0;
+        item->weight =
+            table->config.sampler == SELECTOR_PRIORITIZED ? sum_tree_weight(&table->sampler.weights, slot) : 0;
         item->times_sampled = table->storage.slot[slot].times_sampled;
         table_gather(table, 0, &slot, 1, &item->value);
         table_gather(table, 1, &slot, 1, item->pair);
@@ -232,11 +233,11 @@ static void cut_in_storm(const struct table_config *config, uint64_t seed, uint6
 static void what_is_restored_is_the_table_at_the_cut(void) {
     static const uint64_t held[] = {0, 11 * 5, 1u << 20};
     for (uint64_t seed = 1; seed <= 6; seed++) {
-        for (int sampler = SAMPLER_PRIORITIZED; sampler <= SAMPLER_FIFO; sampler++) {
+        for (int sampler = SELECTOR_PRIORITIZED; sampler < SELECTOR_KINDS; sampler++) {
             for (int h = 0; h < 3; h++) {
-                struct table_config config = small_config(seed % 2 ? 300 : 1000, (enum sampler_kind)sampler);
+                struct table_config config = small_config(seed % 2 ? 300 : 1000, (enum selector_kind)sampler);
                 config.max_times_sampled = seed % 3 == 0 ? 3 : 0;
-                config.priority_exponent = sampler == SAMPLER_PRIORITIZED ? 0.6 : 0;
+                config.priority_exponent = sampler == SELECTOR_PRIORITIZED ? 0.6 : 0;
                 cut_in_storm(&config, seed, held[h]);
             }
         }
@@ -245,7 +246,7 @@ static void what_is_restored_is_the_table_at_the_cut(void) {
 
 static void every_limiter_goes_on_where_it_stood(void) {
     for (int limiter = LIMITER_MIN_SIZE; limiter <= LIMITER_QUEUE; limiter++) {
-        struct table_config config = small_config(200, limiter == LIMITER_QUEUE ? SAMPLER_FIFO : SAMPLER_UNIFORM);
+        struct table_config config = small_config(200, limiter == LIMITER_QUEUE ? SELECTOR_FIFO : SELECTOR_UNIFORM);
         config.limiter = (enum limiter_kind)limiter;
         config.min_size_to_sample = limiter == LIMITER_QUEUE ? 1 : 20;
         config.samples_per_insert = limiter == LIMITER_SAMPLE_TO_INSERT_RATIO ? 2 : 0;
@@ -261,7 +262,7 @@ static void every_limiter_goes_on_where_it_stood(void) {
 /* ---- single properties --------------------------------------------------------------------------------------------- */
 
 static void draws_go_on_as_they_would_have(void) {
-    struct table_config config = small_config(1000, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(1000, SELECTOR_PRIORITIZED);
     struct storm storm = {0};
     random_seed(&storm.random, 5);
     struct table *table = make(&config);
@@ -286,7 +287,7 @@ static void draws_go_on_as_they_would_have(void) {
 }
 
 static void ids_of_items_that_left_before_the_cut_stay_stale(void) {
-    struct table_config config = small_config(4, SAMPLER_UNIFORM);
+    struct table_config config = small_config(4, SELECTOR_UNIFORM);
     struct table *table = make(&config);
     uint64_t old[4], ids[4], applied, stale;
     CHECK(add(table, 4, 0, NULL, old) == 0);
@@ -305,7 +306,7 @@ static void ids_of_items_that_left_before_the_cut_stay_stale(void) {
 }
 
 static void a_slot_that_was_retired_stays_retired(void) {
-    struct table_config config = small_config(4, SAMPLER_UNIFORM);
+    struct table_config config = small_config(4, SELECTOR_UNIFORM);
     struct table *table = make(&config);
     uint64_t ids[1];
     CHECK(add(table, 1, 0, NULL, ids) == 0);
@@ -324,7 +325,7 @@ static void a_slot_that_was_retired_stays_retired(void) {
 }
 
 static void removed_items_stay_in_their_slots_until_written_and_no_longer(void) {
-    struct table_config config = small_config(100, SAMPLER_UNIFORM);
+    struct table_config config = small_config(100, SELECTOR_UNIFORM);
     struct table *table = make(&config);
     uint64_t ids[100];
     CHECK(add(table, 100, 0, NULL, ids) == 0);
@@ -345,7 +346,7 @@ static void removed_items_stay_in_their_slots_until_written_and_no_longer(void) 
 
 static void a_sink_without_room_ends_the_cut_and_harms_nothing(void) {
     for (uint32_t room = 0; room < 12; room++) {
-        struct table_config config = small_config(300, SAMPLER_PRIORITIZED);
+        struct table_config config = small_config(300, SELECTOR_PRIORITIZED);
         struct storm storm = {0};
         random_seed(&storm.random, room);
         struct table *table = make(&config);
@@ -371,7 +372,7 @@ static void a_sink_without_room_ends_the_cut_and_harms_nothing(void) {
 
 /* Restores with one record left out, given twice, or with a byte of it turned; no combination may be taken for whole. */
 static void records_that_do_not_fit_are_refused(void) {
-    struct table_config config = small_config(200, SAMPLER_PRIORITIZED);
+    struct table_config config = small_config(200, SELECTOR_PRIORITIZED);
     struct storm storm = {0};
     random_seed(&storm.random, 9);
     struct table *table = make(&config);

@@ -48,9 +48,9 @@ static int model_find(const struct model *model, uint64_t id) {
     return -1;
 }
 
-static double model_weight(const struct model *model, uint32_t at, enum sampler_kind sampler) {
+static double model_weight(const struct model *model, uint32_t at, enum selector_kind sampler) {
     double priority = model->items[at].priority;
-    return sampler != SAMPLER_PRIORITIZED ? 1 : priority > 0 ? pow(priority, model->exponent) : 0;
+    return sampler != SELECTOR_PRIORITIZED ? 1 : priority > 0 ? pow(priority, model->exponent) : 0;
 }
 
 static double random_priority(struct random_state *random) {
@@ -116,7 +116,7 @@ static void model_delete(struct model *model, struct table *table, struct random
 }
 
 static void model_sample(struct model *model, struct table *table, struct random_state *random) {
-    enum sampler_kind sampler = table_config(table)->sampler;
+    enum selector_kind sampler = table_config(table)->sampler;
     uint32_t n = 1 + (uint32_t)random_below(random, 8), slots[8];
     uint64_t ids[8], values[8], left = 0;
     double p[8], total = 0;
@@ -126,7 +126,7 @@ static void model_sample(struct model *model, struct table *table, struct random
         total += weight;
         left += weight > 0 ? model->max_times_sampled ? model->max_times_sampled - model->items[i].times : 1000 : 0;
     }
-    bool possible = left >= n && (sampler != SAMPLER_FIFO || model->size >= n);
+    bool possible = left >= n && (sampler != SELECTOR_FIFO || model->size >= n);
     CHECK((table_sample(table, n, 0.7, true, slots, ids, p, w, &error) == 0) == possible);
     if (!possible) {
         CHECK(error.code == ERROR_TIMEOUT && error.message[0]);
@@ -136,9 +136,9 @@ static void model_sample(struct model *model, struct table *table, struct random
     for (uint32_t i = 0, oldest = 0; i < n; i++) {
         int at = model_find(model, ids[i]);
         CHECK(at >= 0 && values[i] == model->items[at].value && model_weight(model, (uint32_t)at, sampler) > 0);
-        double expected = sampler == SAMPLER_FIFO ? 1 : model_weight(model, (uint32_t)at, sampler) / total;
+        double expected = sampler == SELECTOR_FIFO ? 1 : model_weight(model, (uint32_t)at, sampler) / total;
         CHECK(fabs(p[i] - expected) <= 1e-9 * expected);
-        CHECK(sampler != SAMPLER_FIFO || (uint32_t)at == oldest);
+        CHECK(sampler != SELECTOR_FIFO || (uint32_t)at == oldest);
         if (++model->items[at].times == model->max_times_sampled) {
             total -= model_weight(model, (uint32_t)at, sampler);
             model_remove(model, (uint32_t)at);
@@ -175,20 +175,20 @@ static void model_compare(const struct model *model, const struct table *table) 
     double maximum = 0, total = 0;
     for (uint32_t i = 0; i < model->size; i++) {
         maximum = fmax(maximum, model->items[i].priority);
-        total += model_weight(model, i, SAMPLER_PRIORITIZED);
+        total += model_weight(model, i, SELECTOR_PRIORITIZED);
     }
     CHECK(info.size == model->size && info.added == model->added && info.removed == model->removed);
     CHECK(info.sampled == model->sampled && info.stale_updates == model->stale && info.bytes == 11ull * model->size);
     CHECK(info.max_priority == maximum && info.reserved_slots == 0);
-    if (table_config(table)->sampler == SAMPLER_PRIORITIZED) {
+    if (table_config(table)->sampler == SELECTOR_PRIORITIZED) {
         CHECK(fabs(info.total_priority - total) <= 1e-12 * total);
     }
     CHECK(info.size + info.free_slots + info.retired_slots + table->storage.zombies == table->storage.slots);
 }
 
-static void run_model(enum sampler_kind sampler, uint32_t max_times_sampled, uint64_t seed) {
+static void run_model(enum selector_kind sampler, uint32_t max_times_sampled, uint64_t seed) {
     struct table_config config = small_config(MODEL_CAPACITY, sampler);
-    config.priority_exponent = sampler == SAMPLER_PRIORITIZED ? 0.6 : 0;
+    config.priority_exponent = sampler == SELECTOR_PRIORITIZED ? 0.6 : 0;
     config.max_times_sampled = max_times_sampled;
     struct table *table = make(&config);
     struct model *model = calloc(1, sizeof *model);
@@ -222,12 +222,12 @@ static void run_model(enum sampler_kind sampler, uint32_t max_times_sampled, uin
 
 static void behaves_as_plain_arrays_do(void) {
     for (uint64_t seed = 1; seed <= 6; seed++) {
-        run_model(SAMPLER_PRIORITIZED, 0, seed);
-        run_model(SAMPLER_PRIORITIZED, 2, 100 + seed);
-        run_model(SAMPLER_UNIFORM, 0, 200 + seed);
-        run_model(SAMPLER_UNIFORM, 3, 300 + seed);
-        run_model(SAMPLER_FIFO, 0, 400 + seed);
-        run_model(SAMPLER_FIFO, 1, 500 + seed);
+        run_model(SELECTOR_PRIORITIZED, 0, seed);
+        run_model(SELECTOR_PRIORITIZED, 2, 100 + seed);
+        run_model(SELECTOR_UNIFORM, 0, 200 + seed);
+        run_model(SELECTOR_UNIFORM, 3, 300 + seed);
+        run_model(SELECTOR_FIFO, 0, 400 + seed);
+        run_model(SELECTOR_FIFO, 1, 500 + seed);
     }
     CHECK(memory_mapped_bytes() == 0);
 }

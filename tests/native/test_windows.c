@@ -10,7 +10,12 @@
 enum { FRAME, REWARD, OBS, NEXT, LAST_REWARDS, BEFORE, COLUMNS };
 
 static struct table_config window_config(uint64_t capacity) {
-    struct table_config config = {.capacity = capacity, .columns = COLUMNS, .sampler = SAMPLER_UNIFORM, .seed = 7};
+    struct table_config config = {.capacity = capacity,
+                                  .columns = COLUMNS,
+                                  .sampler = SELECTOR_UNIFORM,
+                                  .remover = SELECTOR_FIFO,
+                                  .max_staleness = -1,
+                                  .seed = 7};
     config.min_size_to_sample = 1;
     strcpy(config.name, "t");
     config.column[FRAME] =
@@ -158,7 +163,7 @@ static void what_a_window_cannot_see_is_refused_and_changes_nothing(void) {
 }
 
 static void streams_are_bounded(void) {
-    struct table_config plain = small_config(4, SAMPLER_UNIFORM);
+    struct table_config plain = small_config(4, SELECTOR_UNIFORM);
     struct table *without = make(&plain), *table = window_table(100);
     CHECK(!table_stream_new(without, 8, &error) && error.code == ERROR_BADSCHEMA);
     CHECK(!table_reserve_steps(without, 1, &error) && error.code == ERROR_BADSCHEMA);

@@ -176,7 +176,7 @@ def test_tables_are_listed_described_and_dropped(client, make_table):
         {"a": rs.Column("uint8", (4, 84, 84)), "b": rs.Column("float32")},
         sampler=rs.Prioritized(0.7),
         rate_limiter=rs.SampleToInsertRatio(4.0, 10, 100.0),
-        max_times_sampled=3,
+        max_times_sampled=4,
         max_bytes=10**9,
         seed=5,
     )
