@@ -351,9 +351,13 @@ class Client:
         """See `replay_server.Client.reset`."""
         await self._run(commands.reset(name))
 
-    async def checkpoint(self) -> str:
+    async def checkpoint(self, name: str | None = None) -> str:
         """See `replay_server.Client.checkpoint`."""
-        return await self._run(commands.checkpoint())
+        return await self._run(commands.checkpoint(name))
+
+    async def restore(self, name: str) -> list[str]:
+        """See `replay_server.Client.restore`."""
+        return await self._run(commands.restore(name))
 
     # ---- items -------------------------------------------------------------------------------------------------------
 

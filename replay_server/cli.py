@@ -94,7 +94,7 @@ def _serve_parser() -> argparse.ArgumentParser:
         prog="replay-server serve",
         description="Runs a replay server. It prints one line when it is ready: ready url=… unix=… pid=…",
         epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}, never from an argument. "
-        "Exit status: 0 stopped by a signal, 1 failure, 2 usage, 3 address in use.",
+        "Exit status: 0 stopped by a signal, 1 failure, 2 usage, 3 address in use, 4 snapshot refused.",
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1); other than loopback needs a password")
     parser.add_argument("--port", type=int, help="TCP port (default 6379); 0 = any free one, -1 = no TCP")
@@ -105,7 +105,13 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of the key-value store, e.g. 2gb (default 0: none)")
     parser.add_argument("--maxclients", type=int, metavar="N", help="connections at a time")
     parser.add_argument("--dir", metavar="PATH", help="where files are written")
-    parser.add_argument("--restore", metavar="FILE", help="not available in this version")
+    parser.add_argument(
+        "--restore",
+        metavar="FILE",
+        nargs="?",
+        const="latest",
+        help="begin with a snapshot; without FILE the newest in --dir, where there is one",
+    )
     parser.add_argument("--password-file", metavar="PATH", help="file whose first line is the password")
     parser.add_argument(
         "--allow-remote", action="store_true", default=None, help="serve other hosts without a password"
@@ -133,8 +139,6 @@ def _merged(options: argparse.Namespace) -> ServeConfig:
 def serve(arguments: Sequence[str]) -> int:
     """Checks the arguments and becomes the native server: same process id, same terminal, same signals."""
     options = _serve_parser().parse_args(arguments)
-    if options.restore is not None:
-        return _fail("--restore: not available in this version", EXIT_USAGE)
     if options.transport != "kernel":
         return _fail(f"--transport {options.transport}: not available in this version", EXIT_USAGE)
     try:
@@ -157,6 +161,7 @@ def serve(arguments: Sequence[str]) -> int:
         directory=settings.dir,
         unix_permissions=settings.unixsocketperm,
         allow_remote=settings.allow_remote,
+        restore=options.restore,
     )
     setup = os.memfd_create("replay-server-setup", 0)
     with open(os.dup(setup), "wb") as file:

@@ -260,9 +260,40 @@ class Client:
         """Removes every item of a table."""
         self._run(commands.reset(name))
 
-    def checkpoint(self) -> str:
-        """Saves everything to the server's directory; the path of the file."""
-        return self._run(commands.checkpoint())
+    def checkpoint(self, name: str | None = None) -> str:
+        """Saves all tables as they are now, while everyone else is served; returns when the file is on the disk.
+
+        Args:
+            name: of the file in the server's directory, replaced if it is there. None: a new one named by the time; of
+                those the server keeps the newest few (setting snapshot-keep).
+
+        Returns:
+            The path of the file on the server's machine.
+
+        Raises:
+            ServerError: it could not be written; no file of that name is there, or the one that was.
+            LimitExceeded: the tables changed faster than the disk took the snapshot.
+        """
+        return self._run(commands.checkpoint(name))
+
+    def restore(self, name: str) -> list[str]:
+        """Puts the tables of a snapshot in the places of those of the same names; other tables stay.
+
+        All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here
+        must be the same as the one saved but for its limits (rate_limiter, max_times_sampled, max_bytes), and these go
+        on as they are. Ids of the snapshot are valid again. Who waits at a table that is replaced is served by the new
+        one.
+
+        Args:
+            name: of the file in the server's directory.
+
+        Returns:
+            What was restored, and which limits were not those saved; a line each.
+
+        Raises:
+            ServerError: the file is damaged or cut short; the message names the place.
+        """
+        return self._run(commands.restore(name))
 
     # ---- items -------------------------------------------------------------------------------------------------------
 

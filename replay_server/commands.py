@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgpack
@@ -182,8 +182,17 @@ def configure(name: str, changes: Mapping[str, Any]) -> Command[None]:
     return _plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True, wait_s=None)
 
 
-def checkpoint() -> Command[str]:
-    return _plain("checkpoint", ("REPLAY.SAVE",), _text, False)
+def checkpoint(name: str | None = None) -> Command[str]:
+    # The reply comes when the file is on the disk; saving again does no harm.
+    arguments = ("REPLAY.SAVE",) if name is None else ("REPLAY.SAVE", name)
+    return replace(_plain("checkpoint", arguments, _text, True), wait_s=None)
+
+
+def restore(name: str) -> Command[list[str]]:
+    def convert(lines: Any) -> list[str]:
+        return [_text(line) for line in lines]
+
+    return replace(_plain(f"restore of {name!r}", ("REPLAY.RESTORE", name), convert, False), wait_s=None)
 
 
 _INFO_NUMBERS = ("max_priority", "total_priority")

@@ -87,6 +87,7 @@ def server_arguments(
     directory: str | os.PathLike[str] | None = None,
     unix_permissions: str | None = None,
     allow_remote: bool = False,
+    restore: str | os.PathLike[str] | None = None,
 ) -> list[str]:
     """The native server's arguments, without the descriptors."""
     arguments = ["--host", host, "--port", str(port)]
@@ -100,6 +101,8 @@ def server_arguments(
         arguments += ["--maxclients", str(maxclients)]
     if directory is not None:
         arguments += ["--dir", os.fspath(directory)]
+    if restore is not None:
+        arguments += ["--restore", os.fspath(restore)]
     if allow_remote:
         arguments += ["--allow-remote"]
     return arguments
@@ -116,10 +119,13 @@ class Server:
         port: 0 = any free one, -1 = no TCP.
         unix: path of a unix socket to listen on as well, None = none.
         password: clients must give it; it is part of `url`.
-        directory: where the server writes files, None = the current one.
+        directory: where the server writes files, snapshots among them; None = the current one.
         maxmemory: bytes that the key-value store may hold, 0 = no limit.
         transport: "kernel".
         config: further settings, as for CONFIG SET.
+        restore: snapshot to begin with: a file's path, absolute or from `directory` on, or "latest", the newest of
+            `directory`; where that has none the server starts empty. `tables` of the same names must be the same but
+            for their limits, which win over those saved. `log()` tells what was restored and what is lost.
         start_timeout: seconds until the server must be ready.
 
     Attributes:
@@ -128,7 +134,8 @@ class Server:
         pid: process id.
 
     Raises:
-        ServerError: the server did not start; the message holds what it printed.
+        ServerError: the server did not start; the message holds what it printed. A snapshot that is damaged, cut
+            short, or does not fit is refused with the place (exit status 4).
     """
 
     def __init__(
@@ -143,10 +150,13 @@ class Server:
         transport: str = "kernel",
         config: Mapping[str, Any] | None = None,
         *,
+        restore: str | os.PathLike[str] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
         command = [str(find_executable(transport))]
-        command += server_arguments(host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory)
+        command += server_arguments(
+            host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory, restore=restore
+        )
         setup = setup_message(tables, password, config)
         self._stderr = tempfile.TemporaryFile(prefix="replay-server-")  # noqa: SIM115 - closed with the server
         self._last_words = ""

@@ -40,6 +40,7 @@
 #define LIMIT_TURN_SHARE_US 500u /* after which no further piece of it is begun */
 #define LIMIT_TURN_COMMANDS_US 500u /* then its remaining commands wait for the next turn */
 #define LIMIT_TURN_STORE_US 500u /* background work of the store: expiry, freeing, rehashing */
+#define LIMIT_TURN_SNAPSHOT_US 500u /* copying for a snapshot */
 #define LIMIT_TURN_STREAMS_US 500u /* giving back the steps of closed streams */
 #define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 

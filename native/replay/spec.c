@@ -410,3 +410,31 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     *length = writer.length;
     return 0;
 }
+
+int table_config_write_limits(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
+    struct msgpack_writer writer = {0};
+    msgpack_write_map(&writer, 3);
+    write_text(&writer, spec_keys[KEY_RATE_LIMITER]);
+    write_limiter(&writer, config);
+    write_text(&writer, spec_keys[KEY_MAX_TIMES_SAMPLED]);
+    msgpack_write_unsigned(&writer, config->max_times_sampled);
+    write_text(&writer, spec_keys[KEY_MAX_BYTES]);
+    msgpack_write_unsigned(&writer, config->max_bytes);
+    if (writer.failed) {
+        memory_free(writer.data);
+        return error_set(error, ERROR_GENERIC, "out of memory for the limits of table '%s'", config->name);
+    }
+    *spec = writer.data;
+    *length = writer.length;
+    return 0;
+}
+
+void table_config_take_limits(struct table_config *config, const struct table_config *from) {
+    config->limiter = from->limiter;
+    config->min_size_to_sample = from->min_size_to_sample;
+    config->samples_per_insert = from->samples_per_insert;
+    config->error_buffer = from->error_buffer;
+    config->queue_size = from->queue_size;
+    config->max_times_sampled = from->max_times_sampled;
+    config->max_bytes = from->max_bytes;
+}

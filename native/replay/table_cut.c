@@ -145,8 +145,10 @@ static void write_items(struct table *table, const uint32_t *slots, uint32_t n) 
     memcpy(at + 4, slots, 4 * (size_t)n);
     at += 4 + 4 * (size_t)n;
     for (uint32_t column = 0; column < config->columns; column++) {
-        table_gather(table, column, slots, n, at);
-        at += n * config->column[column].item_bytes;
+        if (config->column[column].kind == COLUMN_ITEM) {
+            table_gather(table, column, slots, n, at);
+            at += n * config->column[column].item_bytes;
+        }
     }
 }
 

@@ -143,10 +143,6 @@ static void list_command(struct client *client) {
     }
 }
 
-static void save_command(struct client *client) {
-    reply_error(client, "ERR snapshots are not available in this version");
-}
-
 const struct command commands_replay[] = {
     {"replay.create", create_command, 3, COMMAND_WRITE | COMMAND_DENYOOM, 0, 0, 0, "replay",
      "Creates a table from a msgpack spec; an identical one that exists is success.", NULL},
@@ -177,7 +173,5 @@ const struct command commands_replay[] = {
     {"replay.reset", reset_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes all items of a table.", NULL},
     {"replay.drop", drop_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes a table; its waiters are told so.",
      NULL},
-    {"replay.save", save_command, -1, COMMAND_WRITE | COMMAND_ADMIN, 0, 0, 0, "replay",
-     "Not available in this version.", NULL},
     {0},
 };

@@ -1,4 +1,4 @@
-/* cmd_server: CONFIG, INFO, TIME, LASTSAVE, SHUTDOWN, DEBUG. */
+/* cmd_server: CONFIG, INFO, TIME, SHUTDOWN, DEBUG. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -148,10 +148,6 @@ static void time_command(struct client *client) {
     reply_bulk_format(client, "%ld", now.tv_nsec / 1000);
 }
 
-static void lastsave_command(struct client *client) {
-    reply_integer(client, 0); /* nothing is ever saved yet */
-}
-
 /* SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT] */
 static void shutdown_command(struct client *client) {
     for (uint32_t i = 1; i < client->argc; i++) {
@@ -201,8 +197,6 @@ const struct command commands_server[] = {
     {"debug", debug_command, -2, COMMAND_ADMIN | COMMAND_LOADING, 0, 0, 0, "server", "Delays the client, for tests.",
      NULL},
     {"info", info_command, -1, COMMAND_LOADING, 0, 0, 0, "server", "Returns what the server holds and has done.", NULL},
-    {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_FAST, 0, 0, 0, "server",
-     "Returns the time of the last snapshot.", NULL},
     {"shutdown", shutdown_command, -1, COMMAND_ADMIN | COMMAND_LOADING, 0, 0, 0, "server", "Stops the server.", NULL},
     {"time", time_command, 1, COMMAND_LOADING | COMMAND_FAST, 0, 0, 0, "server", "Returns the server's time.", NULL},
     {0},

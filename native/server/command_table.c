@@ -19,8 +19,8 @@ struct command_table {
 };
 
 static const struct command *const tables[] = {
-    commands_connection, commands_client,  commands_server, commands_introspection, commands_string,  commands_list,
-    commands_hash,       commands_generic, commands_replay, commands_share,         commands_weights,
+    commands_connection, commands_client,  commands_server, commands_introspection, commands_string,   commands_list,
+    commands_hash,       commands_generic, commands_replay, commands_share,         commands_snapshot, commands_weights,
 };
 
 /* FNV-1a over a lower-cased name. */

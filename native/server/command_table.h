@@ -19,6 +19,7 @@ extern const struct command commands_hash[];
 extern const struct command commands_generic[];
 extern const struct command commands_replay[];
 extern const struct command commands_share[];
+extern const struct command commands_snapshot[];
 extern const struct command commands_weights[];
 
 struct command_stats {

@@ -10,6 +10,7 @@
 
 #include "base/memory.h"
 #include "server/client.h"
+#include "server/snapshots.h"
 
 enum setting_kind { SETTING_NUMBER, SETTING_BYTES, SETTING_OCTAL, SETTING_TEXT, SETTING_FIXED };
 
@@ -48,6 +49,7 @@ static const struct setting settings[] = {
     FIXED("save", ""),
     NUMBER("shared-memory-client-limit", SETTING_BYTES, true, shared_memory_client_limit_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("shared-memory-limit", SETTING_BYTES, true, shared_memory_limit_bytes, 0, INT64_MAX / 2),
+    NUMBER("snapshot-keep", SETTING_NUMBER, true, snapshot_keep, 1, 1000),
     NUMBER("timeout", SETTING_NUMBER, true, timeout_s, 0, INT32_MAX),
     TEXT("unixsocket", false, unixsocket),
     NUMBER("unixsocketperm", SETTING_OCTAL, false, unixsocketperm, 0, 0777),
@@ -67,6 +69,7 @@ void server_config_defaults(struct server_config *config) {
         .client_output_backlog_bytes = LIMIT_OUTPUT_BACKLOG_BYTES,
         .shared_memory_limit_bytes = LIMIT_SHARED_BYTES,
         .shared_memory_client_limit_bytes = LIMIT_SHARED_CLIENT_BYTES,
+        .snapshot_keep = SNAPSHOT_KEEP,
         .max_request_bytes = LIMIT_REQUEST_BYTES,
         .max_bulk_bytes = LIMIT_BULK_BYTES,
         .max_arguments = LIMIT_ARGUMENTS,

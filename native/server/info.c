@@ -11,6 +11,7 @@
 #include "server/client.h"
 #include "server/command_table.h"
 #include "server/server.h"
+#include "server/snapshots.h"
 #include "store/store.h"
 
 static void server_section(struct server *server, struct text *out) {
@@ -79,9 +80,9 @@ static void memory_section(struct server *server, struct text *out) {
 }
 
 static void persistence_section(struct server *server, struct text *out) {
-    (void)server;
-    text_append(out,
-                "# Persistence\r\nloading:0\r\nrdb_bgsave_in_progress:0\r\nrdb_last_save_time:0\r\naof_enabled:0\r\n");
+    text_append(out, "# Persistence\r\n");
+    snapshots_info(server->snapshots, out);
+    text_append(out, "aof_enabled:0\r\n");
 }
 
 static void stats_section(struct server *server, struct text *out) {

@@ -12,6 +12,7 @@
 #include "server/replay_registry.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
+#include "server/snapshots.h"
 #include "server/weights_registry.h"
 #include "store/store.h"
 
@@ -43,7 +44,9 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server->store = store_new();
     server->replay = replay_registry_new(server);
     server->weights = weights_registry_new(server);
-    if (!server->read_buffer || !server->commands || !server->store || !server->replay || !server->weights) {
+    server->snapshots = snapshots_new(server);
+    if (!server->read_buffer || !server->commands || !server->store || !server->replay || !server->weights ||
+        !server->snapshots) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
@@ -69,6 +72,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
+    snapshots_free(server->snapshots); /* it holds tables */
     if (server->weights) weights_registry_free(server->weights);
     if (server->replay) replay_registry_free(server->replay);
     if (server->store) store_free(server->store);
@@ -188,6 +192,8 @@ uint64_t server_step(void *context) {
     bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
+    write_unsent(server);
+    deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
     if (server->ready_head || server->woken || gathers || streams_left || server->stop_asked != server->stopping) return 0;

@@ -12,10 +12,12 @@
 
 #include "base/memory.h"
 #include "server/config.h"
+#include "server/replay_registry.h"
 #include "server/server.h"
 #include "server/setup.h"
+#include "server/snapshots.h"
 
-enum { EXIT_CLEAN = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_IN_USE = 3 };
+enum { EXIT_CLEAN = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_IN_USE = 3, EXIT_REFUSED = 4 };
 
 #define DESCRIPTORS_APART_FROM_CLIENTS 64
 
@@ -23,12 +25,14 @@ struct options {
     struct server_config config;
     int setup_descriptor, lifeline_descriptor; /* −1: none */
     bool allow_remote;
+    const char *restore; /* a snapshot's file, "latest", or NULL */
 };
 
 static const char usage[] =
     "usage: replay-server-kernel [--host H] [--port P] [--unixsocket PATH] [--unixsocketperm OCTAL] [--maxmemory "
     "BYTES]\n"
-    "                            [--maxclients N] [--dir D] [--setup-fd N] [--lifeline-fd N] [--allow-remote]\n"
+    "                            [--maxclients N] [--dir D] [--restore FILE|latest] [--setup-fd N] [--lifeline-fd N] "
+    "[--allow-remote]\n"
     "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
 
 static int fail(int code, const char *message) {
@@ -54,6 +58,7 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
         {"maxmemory", required_argument, NULL, 's'},
         {"maxclients", required_argument, NULL, 's'},
         {"dir", required_argument, NULL, 's'},
+        {"restore", required_argument, NULL, 'R'},
         {"setup-fd", required_argument, NULL, 'f'},
         {"lifeline-fd", required_argument, NULL, 'l'},
         {"allow-remote", no_argument, NULL, 'r'},
@@ -67,6 +72,8 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
         bool parsed = true;
         if (option == 'r') {
             options->allow_remote = true;
+        } else if (option == 'R') {
+            options->restore = optarg;
         } else if (option == 'f') {
             parsed = parse_descriptor(optarg, &options->setup_descriptor);
         } else if (option == 'l') {
@@ -189,6 +196,23 @@ static void print_ready(const struct server_config *config) {
     fflush(stdout);
 }
 
+/* Tables out of a snapshot, then those of the configuration: what is in both takes the limits that are given now. */
+static int fill(struct server *server, const struct options *options, const struct setup *setup) {
+    struct error error = {0};
+    struct text said = {0};
+    int code = EXIT_CLEAN;
+    if (options->restore) {
+        if (snapshots_restore_at_start(server->snapshots, options->restore, &said, &error) < 0) code = EXIT_REFUSED;
+        server->replay->adopting = &said;
+    }
+    if (code == EXIT_CLEAN && setup->bytes && setup_create_tables(setup, server, &error) < 0)
+        code = options->restore && error.code == ERROR_EXISTS ? EXIT_REFUSED : EXIT_USAGE;
+    server->replay->adopting = NULL;
+    if (code == EXIT_CLEAN && said.data) fputs(said.data, stderr);
+    text_free(&said);
+    return code == EXIT_CLEAN ? code : fail(code, error.message);
+}
+
 static int serve(struct server *server, const struct options *options, const struct setup *setup) {
     struct error error = {0};
     struct transport *transport = transport_kernel_new(server_events(server), &error);
@@ -196,7 +220,8 @@ static int serve(struct server *server, const struct options *options, const str
     if (server_add_transport(server, transport, &error) < 0 ||
         watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
-    if (setup->bytes && setup_create_tables(setup, server, &error) < 0) return fail(EXIT_USAGE, error.message);
+    int code = fill(server, options, setup);
+    if (code != EXIT_CLEAN) return code;
     if (open_listeners(server, transport, &error) < 0)
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
     open_share_socket(server, transport);

@@ -117,8 +117,8 @@ static int same_config(const struct table_config *there, const struct table_conf
 
 /* With maxmemory set a table is let in only if it would fit when full, beside the others when they are full: items are
  * never lost to memory later. */
-static int check_memory(const struct replay_registry *registry, const struct table_config *config,
-                        struct error *error) {
+int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
+                                 struct error *error) {
     uint64_t bytes = table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         bytes += table_full_bytes(table_config(entry->table));
@@ -138,6 +138,26 @@ static uint64_t new_incarnation(void) {
     return 5000000000000000000u + random_entropy() % 4000000000000000000u;
 }
 
+struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table) {
+    struct replay_entry *entry = memory_calloc(1, sizeof *entry);
+    if (entry) {
+        entry->table = table;
+        entry->registry = registry;
+        entry->incarnation = new_incarnation();
+    }
+    return entry;
+}
+
+void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry) {
+    struct replay_entry **link = &registry->entries;
+    while (*link) {
+        link = &(*link)->next;
+    }
+    *link = entry;
+    registry->count++;
+    sweep_dropped(registry);
+}
+
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
     struct table_config *config = memory_alloc(sizeof *config);
@@ -147,7 +167,10 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     int failed = table_config_parse(config, name, spec, length, error);
     struct replay_entry *entry = failed ? NULL : find(registry, config->name, strlen(config->name));
     if (failed || entry) {
-        failed = failed ? failed : same_config(table_config(entry->table), config, error);
+        if (!failed) {
+            failed = registry->adopting ? replay_registry_adopt(entry->table, config, registry->adopting, error)
+                                        : same_config(table_config(entry->table), config, error);
+        }
         memory_free(config);
         return failed;
     }
@@ -156,30 +179,21 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
         return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
                          REPLAY_MAX_TABLES);
     }
-    if (check_memory(registry, config, error)) {
+    if (replay_registry_check_memory(registry, config, error)) {
         memory_free(config);
         return -1;
     }
-    entry = memory_calloc(1, sizeof *entry);
-    if (entry) {
-        entry->table = table_new(config, error);
-    } else {
-        error_set(error, ERROR_GENERIC, "out of memory for table '%s'", config->name);
-    }
+    struct table *table = table_new(config, error);
     memory_free(config);
-    if (!entry || !entry->table) {
-        memory_free(entry);
+    if (!table) {
         return -1;
     }
-    entry->registry = registry;
-    entry->incarnation = new_incarnation();
-    struct replay_entry **link = &registry->entries;
-    while (*link) {
-        link = &(*link)->next;
+    entry = replay_registry_entry_new(registry, table);
+    if (!entry) {
+        table_free(table);
+        return error_set(error, ERROR_GENERIC, "out of memory for a table");
     }
-    *link = entry;
-    registry->count++;
-    sweep_dropped(registry);
+    replay_registry_enter(registry, entry);
     return 0;
 }
 
@@ -205,6 +219,11 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
 }
 
 int replay_entry_missing(const struct replay_entry *entry, struct error *error) {
+    if (entry->replaced) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "table '%s' was made anew meanwhile, out of a snapshot; read REPLAY.SPEC again",
+                         table_config(entry->table)->name);
+    }
     return entry->dropped
                ? error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", table_config(entry->table)->name)
                : 0;

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/text.h"
 #include "replay/table.h"
 #include "server/command.h"
 
@@ -33,6 +34,7 @@ struct replay_entry {
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;
     bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
+    bool replaced; /* dropped for another table of its name */
     struct wait_queue adders, samplers;
     struct replay_streams *streams; /* of all clients that append to it */
 };
@@ -89,7 +91,25 @@ struct replay_registry {
     uint32_t closed_count, closed_room;
     void *scratch;               /* aligned copies of ids and priorities, for one command */
     size_t scratch_bytes;
+    /* At the start, after a restore: a table created again takes the limits given, and says so here. */
+    struct text *adopting;
 };
+
+/* Puts restored tables into service, in the places of those of their names; all of them or, with `error`, none. A table in
+ * service must be the same but for its limits, which win; what that changes is written to `said`, line by line. Waiters and
+ * requests in progress are told that their table was made anew. */
+int replay_registry_install(struct replay_registry *registry, struct table *const *tables, uint32_t count,
+                            struct text *said, struct error *error);
+
+/* Puts the limits of `given` over those of a table that differs from it in nothing else; says so when they changed. */
+int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
+                          struct error *error);
+/* With maxmemory set: whether a table of this config, when full, fits beside the others when they are full. */
+int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
+                                 struct error *error);
+/* An entry for a table, NULL: memory is exhausted; and its entering service, as the last. */
+struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table);
+void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry);
 
 struct replay_registry *replay_registry_new(struct server *server); /* NULL: memory is exhausted */
 void replay_registry_free(struct replay_registry *registry);

@@ -20,6 +20,7 @@ struct client;
 struct store;
 struct replay_registry;
 struct weights_registry;
+struct snapshots;
 struct command_table;
 
 #define SERVER_VERSION "0.1.0"
@@ -41,6 +42,7 @@ struct server_config {
     int64_t client_output_backlog_bytes;
     int64_t shared_memory_limit_bytes;        /* of all clients together; 0 = none is shared */
     int64_t shared_memory_client_limit_bytes; /* of one */
+    int64_t snapshot_keep; /* files of snapshots that stay, the newest */
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
     int64_t max_arguments;
@@ -68,6 +70,7 @@ struct server {
     struct store *store;
     struct replay_registry *replay;
     struct weights_registry *weights;
+    struct snapshots *snapshots;
     struct command_table *commands;
 
     struct transport *transports[SERVER_MAX_TRANSPORTS];

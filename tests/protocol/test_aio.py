@@ -43,8 +43,10 @@ def test_the_twin_does_what_the_client_does(server, run, make_table, items):
             assert await client.redis.ping()
             await client.create_table(rs.Table("aio", 1, {"v": rs.Column("int8")}))
             await client.drop_table("aio")
-            with pytest.raises(rs.ServerError, match="not available"):
-                await client.checkpoint()
+            with pytest.raises(rs.ServerError, match="name of a file"):
+                await client.checkpoint("../elsewhere")
+            with pytest.raises(rs.ServerError, match="cannot open"):
+                await client.restore("no-such-file")
 
     run(main())
 

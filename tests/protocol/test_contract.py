@@ -232,11 +232,6 @@ def test_weights_travel_by_version(client):
     assert client.fetch_weights("policy")[0] == 10
 
 
-def test_a_checkpoint_is_refused_in_this_version(client):
-    with pytest.raises(rs.ServerError, match="not available"):
-        client.checkpoint()
-
-
 def test_the_redis_client_of_the_same_server(client):
     client.redis.set("key", "value")
     assert client.redis.get("key") == b"value"

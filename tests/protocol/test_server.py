@@ -242,7 +242,6 @@ def test_serve_takes_the_password_from_the_environment_and_forgets_it():
         (["--nonsense"], "nonsense"),
         (["--port", "-1"], "nothing to listen on"),
         (["--transport", "dpdk"], "not available in this version"),
-        (["--restore", "x"], "not available in this version"),
         (["--maxmemory", "much"], "much"),
         (["--unixsocketperm", "999"], "octal"),
         (["--config", "/no/such/file.toml"], "/no/such/file.toml"),

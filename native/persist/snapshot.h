@@ -1,0 +1,47 @@
+/* snapshot: all tables as they are at one moment, streamed to a file while they go on serving.
+ *
+ * snapshot_begin is the moment of the cut. snapshot_step then copies a little at a time into blocks (replay/table_cut.h),
+ * which a thread of the snapshot's own checks, writes and brings to the disk (persist/snapshot_file.h). Memory is bounded:
+ * so much may wait for the disk before copying pauses; changes that must be copied at once may take more, up to a limit
+ * that grows with the tables; past it the snapshot fails, and service goes on. */
+#ifndef REPLAY_PERSIST_SNAPSHOT_H
+#define REPLAY_PERSIST_SNAPSHOT_H
+
+#include "replay/table.h"
+
+#define SNAPSHOT_AHEAD_BYTES (16u << 20)       /* waiting for the disk: copying pauses */
+#define SNAPSHOT_LEAST_BYTES (48u << 20)       /* may wait in any case, or else … */
+#define SNAPSHOT_MEMORY_PART 24u               /* … this part of the tables' bytes; as much again is held in slots */
+
+struct snapshot;
+
+struct snapshot_options {
+    const char *folder, *name; /* of the file */
+    const char *run_id;        /* of this server; NULL: none */
+    uint32_t keep;             /* snapshots of names given by snapshot_name_new that stay; 0: all */
+    uint64_t memory_bytes;     /* 0: as said above */
+};
+
+enum snapshot_state {
+    SNAPSHOT_COPYING, /* there is something to do now */
+    SNAPSHOT_WRITING, /* the disk has to take something first */
+    SNAPSHOT_DONE,    /* the file is there, whole and on the disk */
+    SNAPSHOT_FAILED   /* no file is there */
+};
+
+struct snapshot_progress {
+    int64_t cut_unix_ms;
+    uint64_t bytes;        /* of the file, so far */
+    uint64_t waiting_bytes, most_waiting_bytes; /* copied, not on the way to the disk yet */
+};
+
+/* The tables must stay until snapshot_free; each can be in one snapshot at a time. NULL with `error` set. */
+struct snapshot *snapshot_begin(const struct snapshot_options *options, struct table *const *tables, uint32_t count,
+                                struct error *error);
+/* Copies until `until_us` (clock_monotonic_us); a piece that was begun is finished. With SNAPSHOT_FAILED `error` is set. */
+enum snapshot_state snapshot_step(struct snapshot *snapshot, uint64_t until_us, struct error *error);
+void snapshot_progress(const struct snapshot *snapshot, struct snapshot_progress *progress);
+/* Lets go of everything; of a snapshot that is neither done nor failed no file stays. Waits for a write in progress. */
+void snapshot_free(struct snapshot *snapshot);
+
+#endif

@@ -1,0 +1,26 @@
+/* snapshot_reader: reads a snapshot file into tables of their own. Nothing of it is trusted; it comes out whole or not at
+ * all, and what is refused is refused with the place. It touches nothing but what it makes: any thread may do it. */
+#ifndef REPLAY_PERSIST_SNAPSHOT_READER_H
+#define REPLAY_PERSIST_SNAPSHOT_READER_H
+
+#include <stdatomic.h>
+
+#include "replay/table.h"
+
+struct snapshot_content {
+    struct table **tables; /* the caller's, who frees them and the list */
+    uint32_t count;
+    int64_t cut_unix_ms;
+    uint64_t bytes;
+    char run_id[33];
+};
+
+/* Reads from the descriptor's start to its end. `name` is for messages. While it works `*stop` is looked at (NULL: never):
+ * once it is true the reader gives up. */
+int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
+                  struct error *error);
+int snapshot_read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop,
+                       struct error *error);
+void snapshot_content_free(struct snapshot_content *content);
+
+#endif
