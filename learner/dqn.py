@@ -8,6 +8,7 @@ feeds it batches.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +150,7 @@ class Dqn:
             old.copy_(new)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
+        tensor = _tensor_over(array)
         if self.device.type == "cuda":
             # From pinned memory the copy runs beside the previous step's kernels.
             tensor = tensor.pin_memory().to(self.device, non_blocking=True)
@@ -162,6 +163,15 @@ class Dqn:
         if not self.settings.bfloat16:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+def _tensor_over(array: np.ndarray) -> Tensor:
+    """A tensor over the array's memory; over shared memory, which is read-only, one that must not be written to."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def choose_device(name: str) -> torch.device:

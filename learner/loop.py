@@ -47,7 +47,7 @@ def run_learner(
         read_checkpoint(resumed, learner)
 
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(rs.Client(server_url))
+        client = stack.enter_context(rs.Client(server_url, shared_memory=True))
         client.create_table(apex_table(settings, spec))
         metrics = Metrics(run_directory, "learner", tensorboard)
         stack.callback(metrics.close)

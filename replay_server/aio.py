@@ -14,9 +14,11 @@ import numpy as np
 from . import commands
 from .batch import Batch, check_out, new_batch
 from .codec import Reading, encode_command
-from .commands import Command, ServedTable, greet
-from .connection import Address, ReadBuffer, set_options
+from .commands import Command, ServedTable, SharedBatch, greet
+from .connection import Address, ReadBuffer, on_same_host, set_options
+from .connection import Connection as BlockingConnection
 from .errors import ConnectionLost, ReplayError, SchemaError, error_of_own_request
+from .shared_memory import Arena
 from .table import RateLimiter, Selector, Table, check_columns, check_ids, check_priorities
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class _Connection:
         self._address, self._socket, self._timeout = address, connected, socket_timeout
         self._loop = asyncio.get_running_loop()
         self._buffer = ReadBuffer()
+        self.arena: Arena | None = None
         self.usable = True
 
     @classmethod
@@ -97,22 +100,51 @@ class _Connection:
             raise
         return connection
 
+    @classmethod
+    async def open_shared(cls, address: Address, connect_timeout: float, socket_timeout: float) -> _Connection:
+        """As `open`, with shared memory where the server is on this host and has some to share.
+
+        asyncio has no way to receive a descriptor: connecting and greeting are left to a thread.
+        """
+
+        def connected() -> BlockingConnection:
+            opened = BlockingConnection(address, connect_timeout, socket_timeout)
+            if address.path is None:
+                opened = on_same_host(opened, address, connect_timeout, socket_timeout)
+            opened.share()
+            return opened
+
+        opened = await asyncio.get_running_loop().run_in_executor(None, connected)
+        detached = opened.detach()
+        detached.setblocking(False)
+        taken = cls(address, detached, socket_timeout)
+        taken.arena = opened.arena
+        return taken
+
     async def execute(self, command: Command[T]) -> T:
         self.usable = False  # a cancelled exchange leaves bytes behind: the connection is not used again
         try:
             try:
-                for buffer in encode_command(command.arguments):
+                before = commands.release_returned(self.arena)
+                for buffer in [
+                    *(encode_command(before.arguments) if before is not None else ()),
+                    *encode_command(command.arguments),
+                ]:
                     await self._within(self._loop.sock_sendall(self._socket, buffer), self._timeout)
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise await self._parting_words(command) or error from None
             wait = None if command.wait_s is None else command.wait_s + self._timeout
-            result = await self._receive(command.read(), wait)
+            if before is not None:
+                await self._receive(before.read(), self._timeout)
+            result: Any = await self._receive(command.read(), wait)
         except (OSError, asyncio.TimeoutError) as error:
             if isinstance(error, ReplayError):
                 raise
             sentence = getattr(error, "strerror", None) or str(error) or "no progress in time"
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
         self.usable = True
+        if isinstance(result, SharedBatch):
+            result = commands.over_shared_memory(result, self.arena)
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
         return result
@@ -186,7 +218,9 @@ class Client:
         connect_timeout: float = 5.0,
         socket_timeout: float = 60.0,
         reconnect_timeout: float = 5.0,
+        shared_memory: bool = False,
     ) -> None:
+        self._shared_memory = self._shares = shared_memory
         self._address = Address.parse(url)
         self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
         self._idle: list[_Connection] = []
@@ -235,16 +269,27 @@ class Client:
         if self._redis is not None:
             await self._redis.aclose()
 
-    async def _acquire(self, deadline: float) -> _Connection:
-        while self._idle:
-            connection = self._idle.pop()
+    def _idle_one(self, shared: bool) -> _Connection | None:
+        """An idle connection; those with shared memory are for commands that can use it."""
+        for index in range(len(self._idle) - 1, -1, -1):
+            if (self._idle[index].arena is not None) == shared:
+                return self._idle.pop(index)
+        return self._idle.pop() if self._idle and not shared else None
+
+    async def _acquire(self, deadline: float, shared: bool = False) -> _Connection:
+        while (connection := self._idle_one(shared and self._shares)) is not None:
             if not connection.gone():
                 return connection
             connection.close()
         delay = 0.02
         while True:
             try:
-                return await _Connection.open(self._address, self._timeouts[0], self._timeouts[1])
+                connect, sock, _ = self._timeouts
+                if not (shared and self._shares):
+                    return await _Connection.open(self._address, connect, sock)
+                connection = await _Connection.open_shared(self._address, connect, sock)
+                self._shares = connection.arena is not None  # else the server is elsewhere, or has no more to share
+                return connection
             except ConnectionLost:
                 if time.monotonic() + delay > deadline:
                     raise
@@ -254,7 +299,7 @@ class Client:
     async def _attempts(self, command: Command[T]) -> T:
         deadline = time.monotonic() + self._timeouts[2]
         while True:
-            connection = await self._acquire(deadline)
+            connection = await self._acquire(deadline, command.shared)
             try:
                 return await connection.execute(command)
             except ConnectionLost:
@@ -393,6 +438,7 @@ class Client:
         replace: bool = True,
     ) -> Batch:
         """See `replay_server.Client.sample`."""
+        shared = self._shared_memory and out is None
         for attempt in (0, 1):
             served = await self._known(name)
             try:
@@ -400,7 +446,9 @@ class Client:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                return await self._run(commands.sample(served, batch_size, beta, timeout, batch, columns, replace))
+                return await self._run(
+                    commands.sample(served, batch_size, beta, timeout, batch, columns, replace, shared)
+                )
             except SchemaError:
                 if attempt or (await self._look_up(name)).incarnation == served.incarnation:
                     raise

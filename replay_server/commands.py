@@ -143,8 +143,10 @@ def share(size_bytes: int) -> Command[int]:
     return _plain("sharing memory", arguments, int, False)
 
 
-def release(leases: Sequence[int]) -> Command[int]:
-    return _plain("release of shared memory", ("REPLAY.RELEASE", *leases), int, True)
+def release_returned(arena: Arena | None) -> Command[int] | None:
+    """REPLAY.RELEASE of the leases given back since the last call; None: there are none."""
+    leases = arena.take_returned() if arena is not None else None
+    return _plain("release of shared memory", ("REPLAY.RELEASE", *leases), int, True) if leases else None
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -192,8 +192,8 @@ class Connection:
             ReplayError: the error reply.
             ConnectionLost: the connection broke.
         """
-        if command.shared and self._may_share and self.arena is None:
-            self._share()
+        if command.shared:
+            self.share()
         self.usable = False
         try:
             result: Any = self._exchange(command)
@@ -227,8 +227,7 @@ class Connection:
             self._descriptors = None
 
     def _exchange(self, command: Command[T]) -> T | ReplayError:
-        returned = self.arena.take_returned() if self.arena is not None else None
-        before = commands.release(returned) if returned else None
+        before = commands.release_returned(self.arena)
         buffers = encode_command(command.arguments)
         if before is not None:
             buffers = encode_command(before.arguments) + buffers
@@ -339,6 +338,16 @@ class Connection:
     def close(self) -> None:
         self.usable = False
         self._socket.close()
+
+    def share(self) -> None:
+        """Asks for shared memory now, where there may be some and none is there yet."""
+        if self._may_share and self.arena is None:
+            self._share()
+
+    def detach(self) -> socket.socket:
+        """The socket of an idle connection, for whoever goes on with it."""
+        self.usable = False
+        return self._socket
 
 
 def on_same_host(connection: Connection, address: Address, connect_timeout: float, socket_timeout: float) -> Connection:

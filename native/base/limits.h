@@ -34,9 +34,9 @@
 /* fairness: what one client may do in one turn of the loop */
 /* (Of bytes, all clients that have much share one turn's, down to a least slice for each.) */
 #define LIMIT_TURN_READ_BYTES (1u << 20)
-#define LIMIT_TURN_WRITE_BYTES (1u << 20)
-#define LIMIT_TURN_LEAST_BYTES (32u << 10)
-#define LIMIT_TURN_SHARE_BYTES (1u << 20) /* gathered into shared memory, for all clients together */
+#define LIMIT_TURN_WRITE_BYTES (1u << 18)
+#define LIMIT_TURN_LEAST_BYTES (16u << 10)
+#define LIMIT_TURN_SHARE_BYTES (1u << 18) /* gathered into shared memory, for all clients together */
 #define LIMIT_TURN_SHARE_US 500u /* after which no further piece of it is begun */
 #define LIMIT_TURN_COMMANDS_US 500u /* then its remaining commands wait for the next turn */
 #define LIMIT_TURN_STORE_US 500u /* background work of the store: expiry, freeing, rehashing */

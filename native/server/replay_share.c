@@ -71,7 +71,8 @@ static bool gather_slice(struct client *client, struct replay_request *request) 
         if (done >= LIMIT_TURN_SHARE_BYTES || (done > 0 && clock_monotonic_us() >= until_us)) {
             return false;
         }
-        done += gather_piece(request, region, GATHER_PIECE_BYTES);
+        size_t left = LIMIT_TURN_SHARE_BYTES - done;
+        done += gather_piece(request, region, left < GATHER_PIECE_BYTES ? left : GATHER_PIECE_BYTES);
     }
     return true;
 }

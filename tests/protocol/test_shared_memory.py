@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import mmap
 import os
@@ -193,6 +194,46 @@ def test_threads_of_one_client_hold_batches_of_their_own(near):
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(work, range(6)))
+
+
+def test_the_asyncio_client_shares_memory_too(server, client):
+    fill(client)
+    before = field(client, "shared_batches")
+
+    async def work() -> None:
+        async with rs.aio.Client(server.url, shared_memory=True) as near:
+            kept = await asyncio.gather(*(near.sample("t", BATCH) for _ in range(3)))
+            for batch in kept:
+                check(batch)
+                assert not batch.data["obs"].flags.writeable
+            del batch, kept
+            gc.collect()
+            async with near.sampler("t", BATCH) as batches:
+                number = 0
+                async for batch in batches:
+                    check(batch)
+                    number += 1
+                    if number == 20:
+                        break
+            out = await near.sample("t", 2)
+            assert (await near.sample("t", 2, out=out)) is out
+
+    rs.aio.run(work())
+    assert field(client, "shared_batches") >= before + 20
+    client.drop_table("t")
+
+
+def test_the_asyncio_client_of_a_server_that_shares_nothing():
+    async def work(url: str) -> None:
+        async with rs.aio.Client(url, shared_memory=True) as client:
+            batch = await client.sample("t", BATCH)
+            check(batch)
+            assert batch.data["obs"].flags.writeable
+
+    with rs.Server(config={"shared-memory-limit": "0"}) as server:
+        with rs.Client(server.url) as client:
+            fill(client)
+        rs.aio.run(work(server.url))
 
 
 # ---- who may come in -------------------------------------------------------------------------------------------------

@@ -1,0 +1,197 @@
+"""``replay-server bench fairness``: how soon a small request is answered while a learner streams 29 MB batches.
+
+A learner samples without a pause: over TCP, over the unix socket, both into the same arrays each time, and through
+shared memory. Beside it a PING is sent every millisecond on a connection of its own. Then each learner is alone. Within
+a round all of this comes once, with what NumPy's gather of the same blocks reaches in one process (the most that a
+sampled batch can cost when nothing but its bytes is moved), so that a slow minute of the machine touches all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import replay_server as rs
+from replay_server.bench import result
+from replay_server.bench.items import KINDS, ItemKind
+from replay_server.connection import Address
+
+WAYS = ("tcp", "unix", "shared")
+"""How the learner's batches travel."""
+
+
+# ---- the learner's process -------------------------------------------------------------------------------------------
+
+
+def learn(url: str, way: str, batch_size: int, seconds: float) -> int:
+    """Samples for so long after the first line on its input; prints how many batches came in how many seconds."""
+    with rs.Client(url, shared_memory=way == "shared") as client:
+        batch = client.sample("bench", batch_size)
+        for _ in range(3):
+            batch = client.sample("bench", batch_size, out=None if way == "shared" else batch)
+        print("ready", flush=True)
+        if not sys.stdin.readline():
+            return 1
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            batch = client.sample("bench", batch_size, out=None if way == "shared" else batch)
+            count += 1
+        elapsed = time.perf_counter() - begin
+        print(json.dumps({"batches": count, "seconds": elapsed, "shared": batch.lease is not None}), flush=True)
+    return 0
+
+
+class Learner:
+    """A process that samples, started with `go`."""
+
+    def __init__(self, url: str, way: str, batch_size: int, seconds: float) -> None:
+        arguments = ["--learner", url, way, "--batch", str(batch_size), "--seconds", str(seconds)]
+        self._way = way
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "replay_server.bench.fairness", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._line() != "ready":
+            raise RuntimeError("the learner did not start")
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def batches_per_s(self) -> float:
+        """Waits for its end."""
+        line = self._line()
+        self._process.communicate(timeout=30)
+        if not line:
+            raise RuntimeError("the learner failed")
+        counted = json.loads(line)
+        if counted["shared"] is not (self._way == "shared"):
+            raise RuntimeError("the learner's batches did not come through shared memory")
+        return counted["batches"] / counted["seconds"]
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def ping(url: str, seconds: float, interval_s: float = 0.001) -> dict[str, float]:
+    """Round trips of a PING, in microseconds."""
+    latencies = []
+    with Address.parse(url).open_socket(5) as connection:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begin = time.perf_counter_ns()
+            connection.sendall(b"PING\r\n")
+            if connection.recv(16) != b"+PONG\r\n":
+                raise RuntimeError("a PING was not answered with PONG")
+            latencies.append((time.perf_counter_ns() - begin) / 1e3)
+            time.sleep(interval_s)
+    return {f"ping_us_p{quantile:g}": float(np.percentile(latencies, quantile)) for quantile in (50, 99, 99.9)}
+
+
+class Ceiling:
+    """The table's bytes in this process, and the gather of a batch of them by NumPy, one memcpy an item."""
+
+    def __init__(self, kind: ItemKind, capacity: int, batch_size: int) -> None:
+        self._columns = list(kind.random(capacity, np.random.default_rng(1)).values())
+        self._out = [np.empty((batch_size, *column.shape[1:]), column.dtype) for column in self._columns]
+        self._generator = np.random.default_rng(2)
+
+    def batches_per_s(self, seconds: float) -> float:
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            indices = self._generator.integers(0, len(self._columns[0]), len(self._out[0]))
+            for column, out in zip(self._columns, self._out, strict=True):
+                np.take(column, indices, axis=0, out=out, mode="clip")
+            count += 1
+        return count / (time.perf_counter() - begin)
+
+
+def one_round(urls: dict[str, str], ceiling: Ceiling, batch_size: int, seconds: float) -> dict[str, float]:
+    """Everything once: measurement, named way.what, → value."""
+    measured = {f"idle.{name}": value for name, value in ping(urls["tcp"], seconds).items()}
+    measured["memcpy.batches_per_s"] = ceiling.batches_per_s(seconds)
+    for way in WAYS:
+        learner = Learner(urls[way], way, batch_size, seconds)
+        learner.go()
+        measured[f"{way}.batches_per_s"] = learner.batches_per_s()
+        learner = Learner(urls[way], way, batch_size, seconds + 0.5)
+        learner.go()
+        measured |= {f"{way}.{name}": value for name, value in ping(urls["tcp"], seconds).items()}
+        learner.batches_per_s()
+    return {name: round(value, 2) for name, value in measured.items()}
+
+
+def fill(client: rs.Client, kind: ItemKind, capacity: int) -> None:
+    """Adds random items until the table is full."""
+    generator = np.random.default_rng(1)
+    block = kind.random(500, generator)
+    for begin in range(0, capacity, 500):
+        count = min(500, capacity - begin)
+        client.add("bench", {name: array[:count] for name, array in block.items()}, generator.random(count) + 0.01)
+
+
+def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]) -> list[dict[str, float]]:
+    kind = KINDS["atari"]
+    ceiling = Ceiling(kind, options.capacity, options.batch)
+    rounds = []
+    with rs.Server([kind.table(options.capacity)], unix=f"{folder}/fairness.sock") as server:
+        assert server.unix_url is not None
+        urls = {"tcp": server.url, "unix": server.unix_url, "shared": server.url}
+        with rs.Client(server.url) as client:
+            fill(client, kind, options.capacity)
+        for number in range(options.rounds):
+            measured = one_round(urls, ceiling, options.batch, options.seconds)
+            rounds.append(measured)
+            rates = "  ".join(f"{way} {measured[f'{way}.batches_per_s']:.0f}/s" for way in (*WAYS, "memcpy"))
+            pings = "  ".join(f"{way} {measured[f'{way}.ping_us_p99'] / 1e3:.2f} ms" for way in ("idle", *WAYS))
+            say(f"round {number + 1}/{options.rounds}  batches {rates}  ping p99 {pings}")
+    return rounds
+
+
+RATIOS = {f"{way} / memcpy": (f"{way}.batches_per_s", "memcpy.batches_per_s") for way in WAYS}
+
+
+def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
+    parser = argparse.ArgumentParser("replay-server bench fairness", description=__doc__)
+    parser.add_argument("--batch", type=int, default=512, help="items a sampled batch (512 Atari transitions: 29 MB)")
+    parser.add_argument("--capacity", type=int, default=8000, help="items in the table (8000: 450 MB)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds that each thing is timed (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of everything (3)")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--learner", nargs=2, metavar=("URL", "WAY"), help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.learner:
+        url, way = options.learner
+        return learn(url, way, options.batch, options.seconds)
+    host = result.machine()
+    rounds = measure(options, folder, say)
+    settings = {name: value for name, value in vars(options).items() if name != "learner"}
+    content: dict[str, Any] = result.document(
+        "fairness", " ".join(["replay-server bench fairness", *argv]), host, settings, rounds, RATIOS
+    )
+    for name, median in content["median"].items():
+        low, high = content["spread"][name]
+        say(f"{name:28} {median:12,.1f}   ({low:,.1f} to {high:,.1f})")
+    for name, ratio in content["ratio"].items():
+        say(f"{name:28} {ratio:12.2f}")
+    if options.json:
+        result.write(options.json, content)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
