@@ -468,6 +468,7 @@ int main(void) {
         RUN(repair_equals_recomputation_after_a_million_updates);
         RUN(distribution_at_a_million_items);
     }
+    path = cpu_simd();
     RUN(every_path_finds_the_same_leaves);
     RUN(distinct_draws_follow_successive_sampling);
     RUN(independent_draws_are_not_stratified);
