@@ -18,6 +18,7 @@ void *memory_map(size_t size_bytes);
 void memory_unmap(void *pointer, size_t size_bytes);
 /* Asks for large pages behind a mapping that is read all over: fewer TLB misses. A wish: nothing depends on it. */
 void memory_advise_huge(void *pointer, size_t size_bytes);
+#define MEMORY_HUGE_BYTES (64u << 20) /* what grows to at least so much may waste the rest of its last large page */
 size_t memory_mapped_bytes(void); /* address space, not resident pages */
 
 /* Memory that other processes can map, read-only: `*descriptor` (the caller's, close-on-exec) is sealed against a change of

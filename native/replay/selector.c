@@ -27,9 +27,18 @@ void selector_free(struct selector *selector) {
     selector_heap_free(&selector->heap);
 }
 
+void selector_keys(const struct selector *selector, const double *priorities, uint32_t n, double *keys) {
+    if (selector->kind == SELECTOR_PRIORITIZED) {
+        selector_prioritized_weights(selector->exponent, priorities, n, keys);
+    } else {
+        memcpy(keys, priorities, n * sizeof *keys);
+    }
+}
+
 double selector_key(const struct selector *selector, double priority) {
-    return selector->kind == SELECTOR_PRIORITIZED ? selector_prioritized_weight(selector->exponent, priority)
-                                                  : priority;
+    double key;
+    selector_keys(selector, &priority, 1, &key);
+    return key;
 }
 
 static uint64_t heap_key(const struct selector *selector, double priority) {

@@ -2,7 +2,7 @@
  *
  * A selector keeps an index of the items that were inserted; fifo and lifo need none, they read the table's order. It can be
  * filled piece by piece: removing or updating a slot that is not in it yet does nothing (or, for prioritized, what inserting
- * will do). Changes count after selector_repair. `key` is what selector_key makes of a priority, once for many items. */
+ * will do). Changes count after selector_repair. `key` is what selector_keys makes of a priority, many at once. */
 #ifndef REPLAY_REPLAY_SELECTOR_H
 #define REPLAY_REPLAY_SELECTOR_H
 
@@ -34,6 +34,7 @@ int selector_init(struct selector *selector, enum selector_kind kind, double exp
                   uint32_t slots);
 void selector_free(struct selector *selector);
 
+void selector_keys(const struct selector *selector, const double *priorities, uint32_t n, double *keys);
 double selector_key(const struct selector *selector, double priority);
 void selector_insert(struct selector *selector, uint32_t slot, double key);
 void selector_update(struct selector *selector, uint32_t slot, double key);

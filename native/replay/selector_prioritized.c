@@ -3,13 +3,20 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
-double selector_prioritized_weight(double exponent, double priority) {
-    if (!(priority > 0)) {
-        return 0;
+#include "base/power.h"
+
+void selector_prioritized_weights(double exponent, const double *priorities, uint32_t n, double *weights) {
+    if (exponent == 1) {
+        memcpy(weights, priorities, n * sizeof *weights);
+    } else {
+        power_many(priorities, exponent, n, weights);
     }
-    double weight = exponent == 1 ? priority : exponent == 0.5 ? sqrt(priority) : pow(priority, exponent);
-    return weight > DBL_MIN ? weight : DBL_MIN; /* a positive priority stays drawable where the power underflows */
+    for (uint32_t i = 0; i < n; i++) { /* a positive priority stays drawable where the power underflows */
+        double weight = weights[i] > DBL_MIN ? weights[i] : DBL_MIN;
+        weights[i] = priorities[i] > 0 ? weight : 0;
+    }
 }
 
 double selector_prioritized_limit(double exponent) {

@@ -6,7 +6,7 @@
 #include "replay/sum_tree.h"
 
 /* p^exponent; > 0 exactly if p > 0. */
-double selector_prioritized_weight(double exponent, double priority);
+void selector_prioritized_weights(double exponent, const double *priorities, uint32_t n, double *weights);
 /* The largest priority whose power a sum tree can hold. */
 double selector_prioritized_limit(double exponent);
 

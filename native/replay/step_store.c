@@ -39,6 +39,9 @@ int step_store_init(struct step_store *store, const struct table_config *config,
     for (uint32_t i = 0; i < store->columns; i++) {
         if (store->stride[i]) {
             store->base[i] = memory_map(store->stride[i] * slots);
+            if (store->base[i] && store->stride[i] * slots >= MEMORY_HUGE_BYTES) {
+                memory_advise_huge(store->base[i], store->stride[i] * slots);
+            }
             failed = failed || !store->base[i];
         }
     }

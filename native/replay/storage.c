@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/copy.h"
 #include "base/memory.h"
 
 #define AHEAD 8u /* items to prefetch ahead of a copy */
@@ -37,6 +38,9 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
     for (uint32_t i = 0; i < config->columns; i++) {
         storage->map_bytes[i] = storage->stride[i] * slots;
         storage->base[i] = storage->map_bytes[i] ? memory_map(storage->map_bytes[i]) : NULL;
+        if (storage->base[i] && storage->map_bytes[i] >= MEMORY_HUGE_BYTES) {
+            memory_advise_huge(storage->base[i], storage->map_bytes[i]);
+        }
         if (storage->map_bytes[i] && !storage->base[i]) {
             storage_free(storage);
             return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for table '%s'",
@@ -159,6 +163,18 @@ static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *ba
     }
 }
 
+/* Large results: the caches could not hold them anyway. */
+static void gather_streamed(const uint8_t *base, size_t stride, size_t item_bytes, const uint32_t *slots, uint32_t n,
+                            uint8_t *items) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + 1 < n) {
+            __builtin_prefetch(base + slots[i + 1] * stride);
+        }
+        copy_streamed(items + i * item_bytes, base + slots[i] * stride, item_bytes);
+    }
+    copy_streamed_end();
+}
+
 void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items) {
     size_t stride = storage->stride[column], item_bytes = storage->column_item_bytes[column];
     const uint8_t *base = storage->base[column];
@@ -169,6 +185,10 @@ void storage_gather(const struct storage *storage, uint32_t column, const uint32
     case 4: gather_fixed(base, 4, slots, n, item); return;
     case 8: gather_fixed(base, 8, slots, n, item); return;
     default: break;
+    }
+    if (copy_streams(n * item_bytes, item_bytes)) {
+        gather_streamed(base, stride, item_bytes, slots, n, item);
+        return;
     }
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n) {

@@ -240,17 +240,17 @@ void table_make_room(struct table *table, uint64_t n) {
 /* ---- updates ------------------------------------------------------------------------------------------------------- */
 
 /* Writes one priority of a live item; the trees need table_repair. */
-static void set_priority(struct table *table, uint32_t slot, double priority) {
+static void set_priority(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
     if (table->cut) {
         table_cut_before_change(table, slot);
     }
     max_tree_write(&table->priorities, slot, priority);
     if (sampler_is_prioritized(table)) {
-        weigh(table, slot, selector_key(&table->sampler, priority));
+        weigh(table, slot, keys.sampler);
     } else {
-        selector_update(&table->sampler, slot, priority);
+        selector_update(&table->sampler, slot, keys.sampler);
     }
-    selector_update(&table->remover, slot, selector_key(&table->remover, priority));
+    selector_update(&table->remover, slot, keys.remover);
 }
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
@@ -259,7 +259,11 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
         return -1;
     }
     *applied = *stale = 0;
+    struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {
+        if (i % TABLE_KEYS == 0) {
+            table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
+        }
         if (i + 16 < n) {
             table_prefetch_id(table, ids[i + 16]);
         }
@@ -268,7 +272,7 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
             ++*stale;
             continue;
         }
-        set_priority(table, slot, priorities[i]);
+        set_priority(table, slot, priorities[i], keys[i % TABLE_KEYS]);
         ++*applied;
     }
     table_repair(table);

@@ -208,6 +208,16 @@ struct table_keys table_keys(const struct table *table, double priority) {
     return (struct table_keys){selector_key(&table->sampler, priority), selector_key(&table->remover, priority)};
 }
 
+void table_keys_many(const struct table *table, const double *priorities, uint32_t n, struct table_keys *keys) {
+    double sampler[TABLE_KEYS], remover[TABLE_KEYS];
+    assert(n <= TABLE_KEYS);
+    selector_keys(&table->sampler, priorities, n, sampler);
+    selector_keys(&table->remover, priorities, n, remover);
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = (struct table_keys){sampler[i], remover[i]};
+    }
+}
+
 void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
     selector_order_append(&table->order, &table->storage, slot);
     max_tree_write(&table->priorities, slot, priority);
@@ -272,9 +282,13 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
     if (reservation->resolved) {
         keep_lists(table, reservation);
     }
+    struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {
-        double priority = priorities ? priorities[i] : default_priority;
-        enter(table, reservation->slots[i], priority, priorities ? table_keys(table, priority) : default_keys);
+        if (priorities && i % TABLE_KEYS == 0) {
+            table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
+        }
+        enter(table, reservation->slots[i], priorities ? priorities[i] : default_priority,
+              priorities ? keys[i % TABLE_KEYS] : default_keys);
         ids[i] = table_id(table, reservation->slots[i]);
     }
     table_repair(table);

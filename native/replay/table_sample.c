@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "base/power.h"
 
 /* Items that are too old have left, or -1 with ERROR_TIMEOUT. */
 static int is_fresh(const struct table *table, struct error *error) {
@@ -161,8 +162,16 @@ static void importance_weights(uint32_t n, double beta, const double *probabilit
     for (uint32_t i = 0; i < n; i++) {
         least = probabilities[i] < least ? probabilities[i] : least;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        weights[i] = (float)(probabilities[i] == least ? 1.0 : pow(least / probabilities[i], beta));
+    double ratios[64], powers[64];
+    for (uint32_t i = 0; i < n; i += 64) {
+        uint32_t count = n - i < 64 ? n - i : 64;
+        for (uint32_t k = 0; k < count; k++) {
+            ratios[k] = probabilities[i + k] > least ? least / probabilities[i + k] : 1; /* both may be zero */
+        }
+        power_many(ratios, beta, count, powers);
+        for (uint32_t k = 0; k < count; k++) {
+            weights[i + k] = (float)powers[k];
+        }
     }
 }
 

@@ -90,7 +90,10 @@ void table_enter_sampler(struct table *table, uint32_t slot, double key);
 struct table_keys {
     double sampler, remover;
 };
+#define TABLE_KEYS 64u /* made at once */
 struct table_keys table_keys(const struct table *table, double priority);
+/* As table_keys for n <= TABLE_KEYS. */
+void table_keys_many(const struct table *table, const double *priorities, uint32_t n, struct table_keys *keys);
 /* Puts a live item into all indexes, as the newest; trees need table_repair afterwards. */
 void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys);
 /* Takes a live item out of all indexes; trees need table_repair afterwards. */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/copy.h"
 #include "base/memory.h"
 
 #define AHEAD 8u       /* steps to prefetch ahead of a copy */
@@ -81,6 +82,7 @@ void window_map_gather(const struct window_map *map, const struct step_store *st
     size_t stride = store->stride[column->source], step_bytes = store->column_step_bytes[column->source];
     const uint8_t *base = store->base[column->source];
     uint8_t *to = out;
+    bool streamed = copy_streams((size_t)n * length * step_bytes, step_bytes);
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD + LISTS_AHEAD < n) {
             __builtin_prefetch(window_map_list(map, slots[i + AHEAD + LISTS_AHEAD]) + first);
@@ -90,7 +92,14 @@ void window_map_gather(const struct window_map *map, const struct step_store *st
         }
         const uint32_t *list = window_map_list(map, slots[i]) + first;
         for (uint32_t k = 0; k < length; k++, to += step_bytes) {
-            memcpy(to, base + list[k] * stride, step_bytes);
+            if (streamed) {
+                copy_streamed(to, base + list[k] * stride, step_bytes);
+            } else {
+                memcpy(to, base + list[k] * stride, step_bytes);
+            }
         }
+    }
+    if (streamed) {
+        copy_streamed_end();
     }
 }

@@ -4,10 +4,14 @@
 
 #include "base/blob.h"
 #include "base/clock.h"
+#include "base/copy.h"
+#include "base/cpu.h"
 #include "base/crc32c.h"
 #include "base/histogram.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
+#include "base/power.h"
+#include "base/power_kernel.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "base/worker.h"
@@ -244,12 +248,66 @@ static void a_worker_does_jobs_in_order_and_gives_them_back(void) {
     worker_free(NULL);
 }
 
+static void powers_are_those_of_the_library_and_the_same_on_every_path(void) {
+    static const double exponents[] = {0, 1e-3, 0.4, 0.5, 0.6, 0.9999, 1, 1.5, 3, 100};
+    struct random_state random;
+    random_seed(&random, 5);
+    double x[1000], powers[1000], other[1000];
+    for (int round = 0; round < 100; round++) {
+        double exponent = exponents[round % 10];
+        for (int i = 0; i < 1000; i++) {
+            x[i] = exp2(round % 3 ? 8 * random_unit(&random) - 4 : 2000 * random_unit(&random) - 1070);
+        }
+        x[0] = 0, x[1] = 1, x[2] = 0x1p-1074, x[3] = 0x1p-1022, x[4] = 1e290, x[5] = nextafter(1, 0);
+        power_many_scalar(x, exponent, 1000, powers);
+        CHECK(powers[0] == 0 && powers[1] == 1);
+        for (int i = 1; i < 1000; i++) {
+            double expected = pow(x[i], exponent);
+            if (expected >= 0x1p-1022 && expected <= 0x1p1022) {
+                CHECK(fabs(powers[i] - expected) <= 1e-13 * expected);
+            } else {
+                CHECK(expected < 1 ? powers[i] == 0x1p-1022 : powers[i] >= 0x1p1022);
+            }
+        }
+        for (uint32_t n = 1000; n > 980; n--) { /* whatever is left over after whole vectors */
+            power_many(x, exponent, n, other);
+            CHECK(memcmp(powers, other, n * sizeof *other) == 0);
+#if CPU_X86
+            if (cpu_simd_supported(CPU_AVX2)) {
+                power_many_avx2(x, exponent, n, other);
+                CHECK(memcmp(powers, other, n * sizeof *other) == 0);
+            }
+#endif
+        }
+    }
+}
+
+static void a_streamed_copy_is_a_copy(void) {
+    enum { ROOM = 4096 };
+    uint8_t from[ROOM], to[ROOM], expected[ROOM];
+    for (int i = 0; i < ROOM; i++) {
+        from[i] = (uint8_t)(i * 7 + i / 256);
+    }
+    for (size_t bytes = 0; bytes < 3000; bytes += bytes < 700 ? 1 : 37) {
+        for (size_t offset = 0; offset < 64; offset += 5) {
+            memset(to, 0xaa, ROOM);
+            memset(expected, 0xaa, ROOM);
+            memcpy(expected + 100 + offset, from + 3 * offset, bytes);
+            copy_streamed(to + 100 + offset, from + 3 * offset, bytes);
+            copy_streamed_end();
+            CHECK(memcmp(to, expected, ROOM) == 0);
+        }
+    }
+}
+
 int main(void) {
     RUN(memory_counts_what_is_held);
     RUN(large_blocks_are_freed_beside_the_caller);
     RUN(a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece);
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
+    RUN(powers_are_those_of_the_library_and_the_same_on_every_path);
+    RUN(a_streamed_copy_is_a_copy);
     RUN(quantiles_are_within_a_sixteenth);
     RUN(a_checksum_is_the_same_by_either_way_and_that_of_the_standard);
     RUN(a_worker_does_jobs_in_order_and_gives_them_back);
