@@ -70,6 +70,7 @@ int table_resolve(struct table *table, struct reservation *reservation, struct s
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);
 uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);
+bool table_has_work(const struct table *table);
 bool table_step(struct table *table, uint64_t deadline_us);
 int table_see_version(struct table *table, int64_t version, struct error *error);
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);

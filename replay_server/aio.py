@@ -436,6 +436,7 @@ class Client:
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        policy_version: int | None = None,
     ) -> Batch:
         """See `replay_server.Client.sample`."""
         shared = self._shared_memory and out is None
@@ -446,9 +447,8 @@ class Client:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                return await self._run(
-                    commands.sample(served, batch_size, beta, timeout, batch, columns, replace, shared)
-                )
+                options = {"columns": columns, "replace": replace, "policy_version": policy_version, "shared": shared}
+                return await self._run(commands.sample(served, batch_size, beta, timeout, batch, **options))
             except SchemaError:
                 if attempt or (await self._look_up(name)).incarnation == served.incarnation:
                     raise

@@ -16,7 +16,17 @@ from .buffer_streams import BufferStreams
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
-from .table import RateLimiter, Selector, Table, changes_map, check_columns, check_ids, check_priorities, check_timeout
+from .table import (
+    RateLimiter,
+    Selector,
+    Table,
+    changes_map,
+    check_columns,
+    check_ids,
+    check_priorities,
+    check_timeout,
+    check_version,
+)
 from .writer import VectorWriter, Writer
 
 T = TypeVar("T")
@@ -111,6 +121,9 @@ class Buffer:
             try:
                 return attempt()
             except Timeout as error:
+                if lib.table_has_work(self._core):
+                    lib.table_step(self._core, 2**64 - 1)
+                    continue
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     after = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
@@ -182,9 +195,18 @@ class Buffer:
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        policy_version: int | None = None,
     ) -> Batch:
         """Draws a batch. See `replay_server.Client.sample`."""
+        if policy_version is not None:
+            self._see_version(policy_version)
         return self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, replace, None)
+
+    def _see_version(self, policy_version: int) -> None:
+        version = check_version(policy_version)
+        with self._lock:
+            self._check(lib.table_see_version(self._core, version, self._error))
+            self._notify()
 
     def _sample(
         self,
@@ -298,7 +320,9 @@ class Buffer:
             with self._lock:
                 self._changed.notify_all()
 
-        def draw(beta: float, out: Batch) -> Batch:
+        def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
+            if policy_version is not None:
+                self._see_version(policy_version)
             return self._sample(batch_size, beta, timeout, out, columns, replace, cancelled)
 
         beta = importance_sampling_exponent

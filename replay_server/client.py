@@ -344,6 +344,7 @@ class Client:
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        policy_version: int | None = None,
     ) -> Batch:
         """Draws a batch, received straight into its arrays.
 
@@ -356,7 +357,9 @@ class Client:
                 shares memory with its server.
             columns: only these; None = all.
             replace: whether an item may come more than once. Without, it waits until there are `batch_size` that may be
-                drawn; `probabilities` stay those of a draw with replacement. A `Fifo` sampler never repeats.
+                drawn; `probabilities` stay those of a draw with replacement. `Fifo`, `Lifo` and heaps never repeat.
+            policy_version: the version of the caller's policy, for tables with a column of that name: items more than
+                the table's `max_staleness` behind it leave before the draw.
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.
@@ -368,6 +371,7 @@ class Client:
             "timeout": timeout,
             "columns": columns,
             "replace": replace,
+            "policy_version": policy_version,
         }
         return self._sample(name, batch_size, out, self._shared_memory and out is None, options)
 
@@ -454,8 +458,9 @@ class Client:
             shared_memory=self._shared_memory,
         )
 
-        def draw(beta: float, out: Batch) -> Batch:
+        def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
             options = {"beta": beta, "timeout": timeout, "columns": columns, "replace": replace}
+            options["policy_version"] = policy_version
             return source._sample(name, batch_size, out, source._shared_memory, options)
 
         return Sampler(

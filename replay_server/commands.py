@@ -32,7 +32,7 @@ from .codec import (
 )
 from .errors import ReplayError, SchemaError, ServerError, Timeout
 from .shared_memory import Arena, Lease
-from .table import Table, changes_map, check_timeout
+from .table import Table, changes_map, check_timeout, check_version
 
 T = TypeVar("T")
 
@@ -316,6 +316,7 @@ def sample(
     out: Batch,
     columns: Sequence[str] | None,
     replace: bool = True,
+    policy_version: int | None = None,
     shared: bool = False,
 ) -> Command[Batch]:
     """REPLAY.SAMPLE into `out`, whose arrays fit; `shared`: or into shared memory, which the result then refers to."""
@@ -325,6 +326,7 @@ def sample(
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
     once = () if replace else ("REPLACE", 0)
     options = ("BETA", float(beta), *_block(timeout), *once, "INCARNATION", served.incarnation)
+    options += () if policy_version is None else ("POLICY_VERSION", check_version(policy_version))
     options += ("SHARED",) if shared else ()
     arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
     return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout, shared)

@@ -20,11 +20,12 @@ class Sampler:
 
     Attributes:
         importance_sampling_exponent: β of batches drawn from now on; assign to anneal it.
+        policy_version: of the caller, for batches drawn from now on; see `Client.sample`.
     """
 
     def __init__(
         self,
-        draw: Callable[[float, Batch], Batch],
+        draw: Callable[[float, int | None, Batch], Batch],
         table: Callable[[], Table],
         cancel: Callable[[], None],
         batch_size: int,
@@ -37,6 +38,7 @@ class Sampler:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.importance_sampling_exponent = importance_sampling_exponent
+        self.policy_version: int | None = None
         self._draw, self._table, self._cancel = draw, table, cancel
         self._batch_size, self._columns = batch_size, columns
         # Those in the queue, one being filled, one or two in the caller's hands.
@@ -59,12 +61,12 @@ class Sampler:
         self._ready.put(StopIteration())
 
     def _sampled(self) -> Batch:
-        beta = self.importance_sampling_exponent
+        beta, version = self.importance_sampling_exponent, self.policy_version
         try:
-            return self._draw(beta, self._pool.take(self._table(), self._batch_size, self._columns))
+            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
         except SchemaError:
             # The table was made anew with other columns; a second refusal is the caller's own mistake.
-            return self._draw(beta, self._pool.take(self._table(), self._batch_size, self._columns))
+            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
 
     def __iter__(self) -> Sampler:
         return self

@@ -644,6 +644,19 @@ def check_timeout(timeout: float | None) -> float | None:
     return None if timeout >= _FOR_EVER_S else timeout
 
 
+def check_version(policy_version: int) -> int:
+    """A policy's version, a whole number of 64 bits.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(policy_version, bool) or not isinstance(policy_version, int | np.integer):
+        raise ValueError(f"policy_version must be a whole number, got {policy_version!r}")
+    if not -(2**63) <= policy_version < 2**63:
+        raise ValueError(f"policy_version must fit 64 bits, got {policy_version!r}")
+    return int(policy_version)
+
+
 def check_ids(ids: Any) -> np.ndarray:
     """Item ids as uint64 (n,), C-contiguous.
 

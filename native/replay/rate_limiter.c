@@ -44,6 +44,9 @@ static int ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint
                          "error_buffer = %g, and can never pass; add fewer at once or enlarge error_buffer",
                          n, samples, limiter->error_buffer);
     }
+    if (size < limiter->min_size_to_sample) {
+        return 0; /* nobody can sample: whoever added and then waited for samples would wait for ever */
+    }
     return error_set(error, ERROR_TIMEOUT,
                      "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
                      " sampled, samples_per_insert = %g, error_buffer = %g",

@@ -1,5 +1,5 @@
 /* cmd_replay: REPLAY.*: tables of experience. The protocol is written down in docs/protocol.md. ADD, SAMPLE with GET,
- * and INFO have files of their own; here is the rest, and the table of them all. */
+ * RESET with CONFIG, and INFO have files of their own; here is the rest, and the table of them all. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -85,31 +85,6 @@ static void drop_command(struct client *client) {
     }
 }
 
-static void reset_command(struct client *client) {
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (entry) {
-        table_reset(entry->table);
-        wait_queue_wake(client->server, &entry->adders);
-        wait_queue_wake(client->server, &entry->samplers);
-        reply_status(client, "OK");
-    }
-}
-
-static void config_command(struct client *client) {
-    struct error error;
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
-    if (table_configure(entry->table, client->argv[2].data, client->argv[2].length, &error)) {
-        reply_failure(client, &error);
-        return;
-    }
-    wait_queue_wake(client->server, &entry->adders);
-    wait_queue_wake(client->server, &entry->samplers);
-    reply_status(client, "OK");
-}
-
 static void spec_command(struct client *client) {
     struct error error;
     struct replay_entry *entry = replay_entry_or_reply(client);
@@ -168,9 +143,10 @@ const struct command commands_replay[] = {
      "Returns a table's spec as msgpack.", NULL},
     {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
      "Returns the names of all tables.", NULL},
-    {"replay.config", config_command, 3, COMMAND_WRITE, 0, 0, 0, "replay",
-     "Changes rate_limiter, max_times_sampled or max_bytes of a table.", NULL},
-    {"replay.reset", reset_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes all items of a table.", NULL},
+    {"replay.config", replay_config_command, 3, COMMAND_WRITE | COMMAND_BLOCKING, 0, 0, 0, "replay",
+     "Changes sampler, remover, rate_limiter or limits of a table.", NULL},
+    {"replay.reset", replay_reset_command, 2, COMMAND_WRITE | COMMAND_BLOCKING, 0, 0, 0, "replay",
+     "Removes all items of a table.", NULL},
     {"replay.drop", drop_command, 2, COMMAND_WRITE, 0, 0, 0, "replay", "Removes a table; its waiters are told so.",
      NULL},
     {0},

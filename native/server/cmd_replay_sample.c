@@ -47,7 +47,21 @@ static void all_columns(struct replay_request *request) {
 /* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
 
 static const char sample_usage[] =
-    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [INCARNATION i] [SHARED] [COLUMNS k name …]";
+    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] [COLUMNS k "
+    "name …]";
+
+/* Items that are too old for it leave even if the sample is refused. */
+static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
+    int64_t version;
+    if (!argument_int64(argument, &version)) {
+        return error_set(error, ERROR_GENERIC, "expected POLICY_VERSION with an integer of 64 bits");
+    }
+    if (table_see_version(entry->table, version, error)) {
+        return -1;
+    }
+    wait_queue_wake(entry->registry->server, &entry->adders);
+    return 0;
+}
 
 /* An option of SAMPLE and its value. */
 static int sample_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
@@ -69,6 +83,9 @@ static int sample_option(struct replay_request *request, const struct resp_argum
         }
         request->replace = replace;
         return 0;
+    }
+    if (argument_is(option, "policy_version")) {
+        return see_version(request->entry, option + 1, error);
     }
     if (argument_is(option, "incarnation")) {
         return replay_check_incarnation(request->entry, option + 1, error);

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "server/client.h"
+#include "server/cmd_replay.h"
 #include "server/command_table.h"
 #include "server/config.h"
 #include "server/replay_registry.h"
@@ -190,13 +191,15 @@ uint64_t server_step(void *context) {
     uint64_t deadline_us = server_run_deadlines(server);
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
     bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
+    bool changes_left = replay_change_step(server, clock_monotonic_us() + LIMIT_TURN_CHANGE_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
     write_unsent(server);
     deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || gathers || streams_left || server->stop_asked != server->stopping) return 0;
+    if (server->ready_head || server->woken || gathers || streams_left || changes_left ||
+        server->stop_asked != server->stopping) return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);
     if (deadline_us == CLOCK_NEVER) return UINT64_MAX;

@@ -26,8 +26,8 @@ static void sweep_dropped(struct replay_registry *registry) {
     struct replay_entry **link = &registry->dropped;
     while (*link) {
         struct replay_entry *entry = *link;
-        if (entry->references || entry->adders.woken || entry->samplers.woken || entry->adders.length ||
-            entry->samplers.length) {
+        if (entry->references || entry->adders.woken || entry->samplers.woken || entry->changers.woken ||
+            entry->adders.length || entry->samplers.length || entry->changers.length) {
             link = &entry->next;
             continue;
         }
@@ -214,6 +214,7 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     replay_entry_retain(entry); /* while its waiters let go of it */
     wait_queue_expire_all(registry->server, &entry->adders);
     wait_queue_expire_all(registry->server, &entry->samplers);
+    wait_queue_expire_all(registry->server, &entry->changers);
     replay_streams_table_gone(entry);
     replay_entry_release(entry);
 }

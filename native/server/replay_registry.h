@@ -36,10 +36,18 @@ struct replay_entry {
     bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
     bool replaced; /* dropped for another table of its name */
     struct wait_queue adders, samplers;
+    struct wait_queue changers; /* RESET and CONFIG, until their work is done */
     struct replay_streams *streams; /* of all clients that append to it */
 };
 
-enum replay_request_kind { REPLAY_REQUEST_ADD, REPLAY_REQUEST_APPEND, REPLAY_REQUEST_ITEM, REPLAY_REQUEST_SAMPLE };
+enum replay_request_kind {
+    REPLAY_REQUEST_ADD,
+    REPLAY_REQUEST_APPEND,
+    REPLAY_REQUEST_ITEM,
+    REPLAY_REQUEST_SAMPLE,
+    REPLAY_REQUEST_RESET,
+    REPLAY_REQUEST_CONFIG
+};
 
 struct replay_batch;
 
@@ -70,6 +78,7 @@ struct replay_request {
     bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
     double beta;
     bool replace;                /* SAMPLE: with replacement */
+    bool begun;                  /* RESET, CONFIG: the table is at work */
     uint32_t column_count;       /* SAMPLE: columns asked for, in order */
     uint8_t columns[TABLE_MAX_COLUMNS];
     bool shared;                 /* SAMPLE: by shared memory where there is room */
@@ -152,7 +161,7 @@ struct replay_batch {
     uint8_t *memory;
     size_t memory_bytes;
     struct replay_column_source *sources; /* one for each column of a table, in `memory` */
-    uint8_t *extra;                       /* bounce buffers of its sources */
+    uint8_t *extra; /* bounce buffers of its sources */
     size_t extra_bytes;
 };
 
