@@ -44,7 +44,7 @@ setup: $(STAMP)/installed
 $(STAMP)/system: .ci/system-packages
 	@PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
 	    python3-dev=header:Python.h python3-venv=module:ensurepip \
-	    -- redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip
+	    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip
 	@mkdir -p $(STAMP) && touch $@
 
 # The environment: everything but this project itself. Rebuilt by pip only where pyproject.toml or the constraints changed.

@@ -13,6 +13,16 @@ struct error {
 
 const char *error_code_name(enum error_code code);
 
+enum step_codec { CODEC_NONE, CODEC_LZ4, CODEC_ZSTD, ... };
+struct codec;
+bool codec_available(enum step_codec kind);
+struct codec *codec_new(enum step_codec kind);
+void codec_free(struct codec *codec);
+size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n, size_t length, uint32_t *sizes,
+                          uint8_t *blocks);
+int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uint8_t *blocks, size_t blocks_length,
+                           uint32_t n, uint8_t *steps, size_t length);
+
 struct table;
 struct reservation;
 struct stream;

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import cffi
 
-SOURCE = '#include "base/error.h"\n#include "replay/sum_tree_array.h"\n#include "replay/table.h"\n'
+SOURCE = """#include "base/error.h"
+#include "replay/codec.h"
+#include "replay/sum_tree_array.h"
+#include "replay/table.h"
+"""
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ COLUMN_DTYPES = (
     "float32",
     "float64",
 )  # fmt: skip
+COMPRESSIONS = ("none", "lz4", "zstd")
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
 MAX_NAME_BYTES = 255
@@ -275,6 +276,7 @@ class Table:
         max_staleness: an item leaves when its `policy_version`, an int64 column that the signature must then have, is
             more than so many versions behind the newest one seen, by adds or by `sample(policy_version=)`; None = no
             limit.
+        compression: of steps: "none", "lz4" or "zstd"; each step is a block by itself.
         seed: of the sampler's random numbers; 0 = from the operating system.
 
     Raises:
@@ -291,6 +293,7 @@ class Table:
     max_bytes: int = 0
     max_staleness: int | None = None
     seed: int = 0
+    compression: str = "none"
 
     def __post_init__(self) -> None:
         _check_name(self.name, "a table's name")
@@ -322,6 +325,10 @@ class Table:
                 )
 
     def _check_parts(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise SchemaError(f"compression must be one of {', '.join(COMPRESSIONS)}, got {self.compression!r}")
+        if self.compression != "none" and not self.windows:
+            raise SchemaError(f"compression is of steps, and table {self.name!r} has no windows, so no steps")
         selector_map(self.sampler, "sampler")
         selector_map(self.remover, "remover")
         limiter_map(self.rate_limiter)
@@ -413,6 +420,7 @@ class Table:
             "max_bytes": int(self.max_bytes),
             "max_staleness": staleness_number(self.max_staleness),
             "seed": int(self.seed),
+            **({} if self.compression == "none" else {"compression": self.compression}),
         }
 
     def pack(self) -> bytes:

@@ -169,6 +169,11 @@ static int check_config(struct table_config *config, struct error *error) {
     }
     struct window_map map;
     window_map_plan(&map, config);
+    if (config->codec != CODEC_NONE && map.steps == 0) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "compression: expected none in a table without windows, got %s; only steps are compressed",
+                         codec_name(config->codec));
+    }
     uint64_t one_item = (uint64_t)(map.steps < map.span ? map.steps : map.span) * step_store_step_bytes(config);
     if (config->max_bytes && config->max_bytes < one_item) {
         return error_set(error, ERROR_BADSCHEMA,
@@ -212,13 +217,14 @@ enum spec_key {
     KEY_MAX_BYTES,
     KEY_MAX_STALENESS,
     KEY_SEED,
+    KEY_COMPRESSION, /* not written where it is none */
     SPEC_KEYS,
     KEY_INCARNATION = SPEC_KEYS, /* REPLAY.SPEC adds it; it says nothing about a new table */
     SPEC_KNOWN_KEYS
 };
 static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
-    "name",      "capacity",      "signature", "sampler",    "remover", "rate_limiter", "max_times_sampled",
-    "max_bytes", "max_staleness", "seed",      "incarnation"};
+    "name",      "capacity",      "signature", "sampler",     "remover",    "rate_limiter", "max_times_sampled",
+    "max_bytes", "max_staleness", "seed",      "compression", "incarnation"};
 
 /* A whole number of versions; -1 or nil: no limit. */
 static int read_staleness(struct spec_reader *spec, int64_t *max_staleness) {
@@ -232,6 +238,21 @@ static int read_staleness(struct spec_reader *spec, int64_t *max_staleness) {
     }
     *max_staleness = unlimited ? -1 : (int64_t)value.unsigned_integer;
     return 0;
+}
+
+static int read_compression(struct spec_reader *spec, enum step_codec *codec) {
+    static const char *const names[] = {"none", "lz4", "zstd"};
+    struct msgpack_value value;
+    int kind = 0;
+    if (spec_next_value(spec, &value) || spec_take_choice(spec, "compression", &value, names, 3, &kind)) {
+        return -1;
+    }
+    *codec = (enum step_codec)kind;
+    return codec_available(*codec)
+               ? 0
+               : error_set(spec->error, ERROR_BADSCHEMA,
+                           "compression: %s is not in this build; install lib%s-dev and build again, or use another",
+                           names[kind], names[kind]);
 }
 
 static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key) {
@@ -254,6 +275,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_MAX_BYTES: return spec_read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
     case KEY_MAX_STALENESS: return read_staleness(spec, &config->max_staleness);
     case KEY_SEED: return spec_read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
+    case KEY_COMPRESSION: return read_compression(spec, &config->codec);
     case KEY_INCARNATION: return spec_next_value(spec, &value);
     case SPEC_KNOWN_KEYS: break;
     }
@@ -381,7 +403,7 @@ static void write_limiter(struct msgpack_writer *writer, const struct table_conf
 
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
     struct msgpack_writer writer = {0};
-    msgpack_write_map(&writer, SPEC_KEYS);
+    msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE));
     write_text(&writer, spec_keys[KEY_NAME]);
     write_text(&writer, config->name);
     write_text(&writer, spec_keys[KEY_CAPACITY]);
@@ -402,6 +424,10 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     msgpack_write_signed(&writer, config->max_staleness);
     write_text(&writer, spec_keys[KEY_SEED]);
     msgpack_write_unsigned(&writer, config->seed);
+    if (config->codec != CODEC_NONE) {
+        write_text(&writer, spec_keys[KEY_COMPRESSION]);
+        write_text(&writer, codec_name(config->codec));
+    }
     if (writer.failed) {
         memory_free(writer.data);
         return error_set(error, ERROR_GENERIC, "out of memory for the spec of table '%s'", config->name);

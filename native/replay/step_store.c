@@ -18,6 +18,38 @@ size_t step_store_step_bytes(const struct table_config *config) {
     return bytes;
 }
 
+static bool coded(const struct table_config *config, uint32_t column) {
+    return config->codec != CODEC_NONE && config->column[column].in_steps &&
+           config->column[column].item_bytes >= CODEC_LEAST_STEP_BYTES;
+}
+
+/* A block begins with its size. */
+static int init_blocks(struct step_store *store, const struct table_config *config) {
+    size_t largest = 0, slack = 0;
+    for (uint32_t i = 0; i < config->columns; i++) {
+        if (coded(config, i)) {
+            largest = config->column[i].item_bytes > largest ? config->column[i].item_bytes : largest;
+            store->coded_bytes += config->column[i].item_bytes;
+            slack += sizeof(uint32_t);
+        }
+    }
+    if (!largest) {
+        return 0;
+    }
+    uint64_t most_bytes = (store->coded_bytes + slack) * (uint64_t)store->slots;
+    bool failed = block_pool_init(&store->blocks, largest + sizeof(uint32_t),
+                                  most_bytes < STEP_STORE_MAX_MAPPED_BYTES ? most_bytes : STEP_STORE_MAX_MAPPED_BYTES);
+    store->codec = codec_new(config->codec);
+    store->scratch = memory_map(largest);
+    for (uint32_t i = 0; i < config->columns; i++) {
+        if (coded(config, i)) {
+            store->block[i] = memory_map(store->slots * sizeof *store->block[i]);
+            failed = failed || !store->block[i];
+        }
+    }
+    return failed || !store->codec || !store->scratch ? -1 : 0;
+}
+
 int step_store_init(struct step_store *store, const struct table_config *config, uint64_t slots, struct error *error) {
     memset(store, 0, sizeof *store);
     store->step_bytes = step_store_step_bytes(config);
@@ -25,8 +57,9 @@ int step_store_init(struct step_store *store, const struct table_config *config,
     for (uint32_t i = 0; i < config->columns; i++) {
         if (config->column[i].in_steps) {
             store->column_step_bytes[i] = config->column[i].item_bytes;
-            store->stride[i] = column_stride(config->column[i].item_bytes);
-            stride += store->stride[i];
+            store->stride[i] = coded(config, i) ? 0 : column_stride(config->column[i].item_bytes);
+            store->plain_bytes += coded(config, i) ? 0 : config->column[i].item_bytes;
+            stride += column_stride(config->column[i].item_bytes);
         }
     }
     slots = slots < UINT32_MAX ? slots : UINT32_MAX - 1;
@@ -35,7 +68,7 @@ int step_store_init(struct step_store *store, const struct table_config *config,
     store->columns = config->columns;
     store->references = memory_map(slots * sizeof *store->references);
     store->returned = memory_map(slots * sizeof *store->returned);
-    bool failed = !store->references || !store->returned;
+    bool failed = !store->references || !store->returned || init_blocks(store, config);
     for (uint32_t i = 0; i < store->columns; i++) {
         if (store->stride[i]) {
             store->base[i] = memory_map(store->stride[i] * slots);
@@ -57,6 +90,16 @@ void step_store_free(struct step_store *store) {
     for (uint32_t i = 0; i < store->columns; i++) {
         memory_unmap(store->base[i], store->stride[i] * store->slots);
     }
+    size_t largest = 0;
+    for (uint32_t i = 0; i < store->columns; i++) {
+        if (store->block[i]) {
+            memory_unmap(store->block[i], store->slots * sizeof *store->block[i]);
+            largest = store->column_step_bytes[i] > largest ? store->column_step_bytes[i] : largest;
+        }
+    }
+    memory_unmap(store->scratch, largest);
+    codec_free(store->codec);
+    block_pool_free(&store->blocks);
     memory_unmap(store->references, store->slots * sizeof *store->references);
     memory_unmap(store->returned, store->slots * sizeof *store->returned);
     memset(store, 0, sizeof *store);
@@ -70,9 +113,32 @@ uint32_t step_store_reserve(struct step_store *store) {
     return step;
 }
 
+/* The pool's bytes of a step. */
+static uint64_t block_bytes(const struct step_store *store, uint32_t step) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; store->codec && i < store->columns; i++) {
+        if (store->block[i]) {
+            size_t size;
+            step_store_block(store, i, step, &size);
+            bytes += block_pool_size(&store->blocks, size + sizeof(uint32_t));
+        }
+    }
+    return bytes;
+}
+
+static void give_blocks(struct step_store *store, uint32_t step) {
+    for (uint32_t i = 0; store->codec && i < store->columns; i++) {
+        if (store->block[i] && store->block[i][step]) {
+            block_pool_give(&store->blocks, store->block[i][step]);
+            store->block[i][step] = NULL;
+        }
+    }
+}
+
 void step_store_unreserve(struct step_store *store, uint32_t step) {
     assert(store->references[step] == 0 && store->reserved > 0);
     store->reserved--;
+    give_blocks(store, step);
     store->returned[store->returned_count++] = step;
 }
 
@@ -80,18 +146,70 @@ void step_store_enter(struct step_store *store, uint32_t step) {
     assert(store->references[step] == 0 && store->reserved > 0);
     store->reserved--;
     store->live++;
+    store->live_bytes += store->plain_bytes + block_bytes(store, step);
     store->references[step] = 1;
 }
 
 void step_store_release(struct step_store *store, uint32_t step) {
     assert(store->references[step] == 0 && store->live > 0);
     store->live--;
+    store->live_bytes -= store->plain_bytes + block_bytes(store, step);
+    give_blocks(store, step);
     store->returned[store->returned_count++] = step;
+}
+
+/* ---- coded columns ------------------------------------------------------------------------------------------------- */
+
+int step_store_put_block(struct step_store *store, uint32_t column, uint32_t step, const uint8_t *block, size_t size) {
+    assert(store->block[column] && size <= store->column_step_bytes[column]);
+    uint8_t **at = &store->block[column][step];
+    if (*at) {
+        block_pool_give(&store->blocks, *at);
+    }
+    uint32_t head = (uint32_t)size;
+    *at = block_pool_take(&store->blocks, sizeof head + size);
+    if (!*at) {
+        return -1;
+    }
+    memcpy(*at, &head, sizeof head);
+    memcpy(*at + sizeof head, block, size);
+    return 0;
+}
+
+int step_store_encode(struct step_store *store, uint32_t column, uint32_t step, const uint8_t *value) {
+    size_t size = codec_encode(store->codec, value, store->column_step_bytes[column], store->scratch);
+    return step_store_put_block(store, column, step, store->scratch, size);
+}
+
+const uint8_t *step_store_block(const struct step_store *store, uint32_t column, uint32_t step, size_t *size) {
+    const uint8_t *block = store->block[column][step];
+    assert(block);
+    uint32_t head;
+    memcpy(&head, block, sizeof head);
+    *size = head;
+    return block + sizeof head;
+}
+
+bool step_store_is_block(const struct step_store *store, uint32_t column, const uint8_t *block, size_t size) {
+    return codec_decode(store->codec, block, size, store->scratch, store->column_step_bytes[column]);
+}
+
+void step_store_copy(const struct step_store *store, uint32_t column, uint32_t step, uint8_t *out) {
+    size_t length = store->column_step_bytes[column], size;
+    if (!store->block[column]) {
+        memcpy(out, step_store_step(store, column, step), length);
+        return;
+    }
+    const uint8_t *block = step_store_block(store, column, step, &size);
+    bool decoded = codec_decode(store->codec, block, size, out, length);
+    assert(decoded); /* it was encoded here, or checked when it came */
+    (void)decoded;
 }
 
 void step_store_scatter(struct step_store *store, uint32_t column, const uint32_t *steps, uint32_t n,
                         const void *values) {
     size_t step_bytes = store->column_step_bytes[column];
+    assert(store->base[column]);
     const uint8_t *value = values;
     for (uint32_t i = 0; i < n; i++) {
         memcpy(step_store_step(store, column, steps[i]), value + i * step_bytes, step_bytes);

@@ -129,7 +129,7 @@ void table_info(const struct table *table, struct table_info *info) {
         .retired_slots = storage->retired,
         .item_bytes = storage->item_bytes,
         .steps = table->steps.live,
-        .step_bytes = step_store_live_bytes(&table->steps),
+        .step_bytes = table->steps.live_bytes,
         .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),
         .total_priority = selector_total(&table->sampler),

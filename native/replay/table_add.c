@@ -10,7 +10,7 @@
 /* ---- reservations -------------------------------------------------------------------------------------------------- */
 
 /* Staging is mapped, not from the heap: it is large, and its pages must go back. One area is kept for the next. */
-static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error) {
+uint8_t *table_staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error) {
     if (table->staging && table->staging_bytes >= bytes) {
         uint8_t *staging = table->staging;
         *taken_bytes = table->staging_bytes;
@@ -34,7 +34,7 @@ static uint8_t *staging_take(struct table *table, size_t bytes, size_t *taken_by
     return staging;
 }
 
-static void staging_give(struct table *table, uint8_t *staging, size_t bytes) {
+void table_staging_give(struct table *table, uint8_t *staging, size_t bytes) {
     if (!table->staging && bytes <= TABLE_KEPT_STAGING_BYTES) {
         table->staging = staging;
         table->staging_bytes = bytes;
@@ -63,7 +63,7 @@ static struct reservation *reservation_take(struct table *table, uint32_t n) {
 static void reservation_give(struct table *table, struct reservation *reservation) {
     table->reservations--;
     if (reservation->staging) {
-        staging_give(table, reservation->staging, reservation->staging_bytes);
+        table_staging_give(table, reservation->staging, reservation->staging_bytes);
     }
     if (reservation->room == TABLE_POOLED_RESERVATION_ROOM && table->pooled < TABLE_POOLED_RESERVATIONS) {
         reservation->next = table->pool;
@@ -101,7 +101,7 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
         }
         return reservation;
     }
-    reservation->staging = staging_take(table, n * storage->item_bytes, &reservation->staging_bytes, error);
+    reservation->staging = table_staging_take(table, n * storage->item_bytes, &reservation->staging_bytes, error);
     if (!reservation->staging) {
         reservation_give(table, reservation);
         return NULL;
@@ -239,7 +239,7 @@ static void enter(struct table *table, uint32_t slot, double priority, struct ta
 static int check_windows(const struct table *table, const struct reservation *reservation, struct error *error) {
     uint64_t max_bytes = table->config.max_bytes;
     uint64_t needed =
-        reservation->n * (uint64_t)table->storage.item_bytes + table->kept_steps * table->steps.step_bytes;
+        reservation->n * (uint64_t)table->storage.item_bytes + table->kept_steps * step_store_mean_bytes(&table->steps);
     if (!reservation->resolved) {
         return error_set(error, ERROR_BADSCHEMA,
                          "table '%s' has windows: its items are made from steps; append steps, then make items of "

@@ -32,6 +32,9 @@ struct step_reservation {
     struct table *table;
     struct step_reservation *next; /* in the pool */
     uint32_t n, room;
+    uint8_t *staging; /* of coded columns, one after the other, n steps each; NULL: there are none */
+    size_t staging_bytes;
+    uint64_t staged; /* columns that lie there and wait to be coded, as bits */
     uint32_t steps[];
 };
 
@@ -111,6 +114,9 @@ uint64_t table_bytes(const struct table *table); /* payload of live items and st
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
 uint64_t table_step_slots(const struct table_config *config,
                           uint32_t slots); /* most steps that can be needed at once */
+/* Memory for bytes that have no place of their own yet; one area is kept for the next. */
+uint8_t *table_staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error);
+void table_staging_give(struct table *table, uint8_t *staging, size_t bytes);
 void table_unresolve(struct table *table, struct reservation *reservation);
 
 /* The list of steps of item i of a reservation. */

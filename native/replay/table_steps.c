@@ -94,6 +94,9 @@ static struct step_reservation *reservation_take(struct table *table, uint32_t n
 
 static void reservation_give(struct table *table, struct step_reservation *reservation) {
     table->step_reservations--;
+    if (reservation->staging) {
+        table_staging_give(table, reservation->staging, reservation->staging_bytes);
+    }
     if (reservation->room == TABLE_POOLED_RESERVATION_ROOM && table->pooled_steps < TABLE_POOLED_RESERVATIONS) {
         reservation->next = table->step_pool;
         table->step_pool = reservation;
@@ -134,39 +137,102 @@ struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, st
     }
     reservation->table = table;
     reservation->n = n;
+    reservation->staging = NULL;
+    reservation->staged = 0;
     table->step_reservations++;
+    if (table->steps.codec) {
+        size_t bytes = n * table->steps.coded_bytes;
+        reservation->staging = table_staging_take(table, bytes, &reservation->staging_bytes, error);
+        if (!reservation->staging) {
+            reservation_give(table, reservation);
+            return NULL;
+        }
+    }
     for (uint32_t i = 0; i < n; i++) {
         reservation->steps[i] = step_store_reserve(&table->steps);
     }
     return reservation;
 }
 
+/* Where a coded column begins in the staging area. */
+static uint8_t *staging_column(const struct step_reservation *reservation, uint32_t column) {
+    const struct step_store *store = &reservation->table->steps;
+    uint8_t *base = reservation->staging;
+    for (uint32_t i = 0; i < column; i++) {
+        base += step_store_is_coded(store, i) ? reservation->n * store->column_step_bytes[i] : 0;
+    }
+    return base;
+}
+
 void step_reservation_landing(struct step_reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
                               const uint32_t **slots) {
     const struct step_store *store = &reservation->table->steps;
-    assert(column < store->columns && store->base[column]);
-    *base = store->base[column];
-    *stride = store->stride[column];
-    *slots = reservation->steps;
+    assert(column < store->columns && store->column_step_bytes[column]);
+    if (step_store_is_coded(store, column)) {
+        *base = staging_column(reservation, column);
+        *stride = store->column_step_bytes[column];
+        *slots = NULL;
+        reservation->staged |= 1ull << column;
+    } else {
+        *base = store->base[column];
+        *stride = store->stride[column];
+        *slots = reservation->steps;
+    }
 }
 
 void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps) {
     struct step_store *store = &reservation->table->steps;
-    assert(column < store->columns && store->base[column]);
-    step_store_scatter(store, column, reservation->steps, reservation->n, steps);
+    assert(column < store->columns && store->column_step_bytes[column]);
+    if (step_store_is_coded(store, column)) {
+        memcpy(staging_column(reservation, column), steps, reservation->n * store->column_step_bytes[column]);
+        reservation->staged |= 1ull << column;
+    } else {
+        step_store_scatter(store, column, reservation->steps, reservation->n, steps);
+    }
+}
+
+static int refuse_pool(const struct table *table, struct error *error) {
+    return error_set(error, ERROR_LIMIT, "no room for compressed steps of table '%s': %" PRIu32 " are in it",
+                     table->config.name, table->steps.live);
+}
+
+/* Makes blocks of what landed as it was. */
+static int encode_staged(struct step_reservation *reservation, struct error *error) {
+    struct step_store *store = &reservation->table->steps;
+    for (uint32_t column = 0; reservation->staged; column++) {
+        const uint8_t *step = staging_column(reservation, column);
+        if (!(reservation->staged & 1ull << column)) {
+            continue;
+        }
+        for (uint32_t i = 0; i < reservation->n; i++, step += store->column_step_bytes[column]) {
+            if (step_store_encode(store, column, reservation->steps[i], step)) {
+                return refuse_pool(reservation->table, error);
+            }
+        }
+        reservation->staged &= ~(1ull << column);
+    }
+    return 0;
+}
+
+static int refuse_block(const struct table *table, uint32_t column, uint32_t index, uint32_t size,
+                        struct error *error) {
+    return error_set(error, ERROR_BADSHAPE,
+                     "column '%s' of table '%s': expected blocks of steps of %zu bytes (compression: %s), got one of "
+                     "%" PRIu32 " bytes at index %" PRIu32 " that is none",
+                     table->config.column[column].name, table->config.name, table->steps.column_step_bytes[column],
+                     codec_name(step_store_is_coded(&table->steps, column) ? table->config.codec : CODEC_NONE), size,
+                     index);
 }
 
 int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t column, const uint32_t *sizes,
                                 const uint8_t *blocks, size_t length, struct error *error) {
-    const struct table *table = reservation->table;
-    size_t step_bytes = table->steps.column_step_bytes[column];
+    struct table *table = reservation->table;
+    struct step_store *store = &table->steps;
+    bool is_coded = step_store_is_coded(store, column);
     size_t total = 0;
     for (uint32_t i = 0; i < reservation->n; i++) {
-        if (sizes[i] != step_bytes) {
-            return error_set(error, ERROR_BADSHAPE,
-                             "table '%s' is not compressed: expected blocks of %zu bytes for column '%s', got %" PRIu32
-                             " at index %" PRIu32,
-                             table->config.name, step_bytes, table->config.column[column].name, sizes[i], i);
+        if (sizes[i] > store->column_step_bytes[column] || (!is_coded && sizes[i] < store->column_step_bytes[column])) {
+            return refuse_block(table, column, i, sizes[i], error);
         }
         total += sizes[i];
     }
@@ -174,7 +240,19 @@ int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t c
         return error_set(error, ERROR_BADSHAPE, "expected %zu bytes of blocks for column '%s', got %zu", total,
                          table->config.column[column].name, length);
     }
-    step_reservation_fill(reservation, column, blocks);
+    if (!is_coded) {
+        step_store_scatter(store, column, reservation->steps, reservation->n, blocks);
+        return 0;
+    }
+    for (uint32_t i = 0; i < reservation->n; blocks += sizes[i++]) {
+        if (!step_store_is_block(store, column, blocks, sizes[i])) {
+            return refuse_block(table, column, i, sizes[i], error);
+        }
+        if (step_store_put_block(store, column, reservation->steps[i], blocks, sizes[i])) {
+            return refuse_pool(table, error);
+        }
+    }
+    reservation->staged &= ~(1ull << column);
     return 0;
 }
 
@@ -189,7 +267,7 @@ void step_reservation_release(struct step_reservation *reservation) {
 /* ---- append -------------------------------------------------------------------------------------------------------- */
 
 uint64_t table_bytes(const struct table *table) {
-    return (uint64_t)table->storage.live * table->storage.item_bytes + step_store_live_bytes(&table->steps);
+    return (uint64_t)table->storage.live * table->storage.item_bytes + table->steps.live_bytes;
 }
 
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
@@ -212,12 +290,12 @@ static int check_append(const struct table *table, uint32_t n, struct stream *co
         }
     }
     uint64_t max_bytes = table->config.max_bytes;
-    if (max_bytes && kept * table->steps.step_bytes > max_bytes) {
+    if (max_bytes && kept * step_store_mean_bytes(&table->steps) > max_bytes) {
         return error_set(error, ERROR_LIMIT,
                          "max_bytes of table '%s' is %" PRIu64 ", and the %" PRIu64
                          " last steps of its streams need %" PRIu64
                          "; raise max_bytes, use fewer streams, or a smaller history",
-                         table->config.name, max_bytes, kept, kept * table->steps.step_bytes);
+                         table->config.name, max_bytes, kept, kept * step_store_mean_bytes(&table->steps));
     }
     return 0;
 }
@@ -226,7 +304,7 @@ int table_append(struct table *table, struct step_reservation *reservation, stru
                  const uint8_t *flags, struct error *error) {
     assert(reservation->table == table);
     uint32_t n = reservation->n;
-    if (check_append(table, n, streams, flags, error)) {
+    if (check_append(table, n, streams, flags, error) || encode_staged(reservation, error)) {
         return -1;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -272,8 +350,12 @@ void table_unresolve(struct table *table, struct reservation *reservation) {
 const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,
                                  size_t *size_bytes) {
     uint32_t source = table->config.column[column].source;
+    uint32_t step = table_window_step_number(table, column, slot, index);
+    if (step_store_is_coded(&table->steps, source)) {
+        return step_store_block(&table->steps, source, step, size_bytes);
+    }
     *size_bytes = table->steps.column_step_bytes[source];
-    return step_store_step(&table->steps, source, table_window_step_number(table, column, slot, index));
+    return step_store_step(&table->steps, source, step);
 }
 
 uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index) {

@@ -76,12 +76,33 @@ void window_map_drop(const struct window_map *map, struct step_store *store, con
     }
 }
 
+/* A coded column: each step is decoded where it is shown, and copied where the same one is shown again. */
+static void gather_coded(const struct window_map *map, const struct step_store *store, const struct column *column,
+                         uint32_t index, const uint32_t *slots, uint32_t n, uint8_t *to) {
+    uint32_t length = column->length ? column->length : 1;
+    size_t step_bytes = store->column_step_bytes[column->source];
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t *list = window_map_list(map, slots[i]) + map->first[index];
+        for (uint32_t k = 0; k < length; k++, to += step_bytes) {
+            if (k && list[k] == list[k - 1]) {
+                memcpy(to, to - step_bytes, step_bytes);
+            } else {
+                step_store_copy(store, column->source, list[k], to);
+            }
+        }
+    }
+}
+
 void window_map_gather(const struct window_map *map, const struct step_store *store, const struct column *column,
                        uint32_t index, const uint32_t *slots, uint32_t n, void *out) {
     uint32_t length = column->length ? column->length : 1, first = map->first[index];
     size_t stride = store->stride[column->source], step_bytes = store->column_step_bytes[column->source];
     const uint8_t *base = store->base[column->source];
     uint8_t *to = out;
+    if (step_store_is_coded(store, column->source)) {
+        gather_coded(map, store, column, index, slots, n, to);
+        return;
+    }
     bool streamed = copy_streams((size_t)n * length * step_bytes, step_bytes);
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD + LISTS_AHEAD < n) {

@@ -289,7 +289,7 @@ static void coded_steps_of_an_uncompressed_table_are_the_steps(void) {
     const uint64_t values[2] = {5, 6};
     CHECK(step_reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 7}, (const uint8_t *)values, 15,
                                       &error) == -1);
-    CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "got 7 at index 1"));
+    CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "got one of 7 bytes at index 1"));
     CHECK(step_reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 17,
                                       &error) == -1);
     CHECK(step_reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 16,

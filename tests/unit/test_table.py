@@ -248,6 +248,19 @@ def test_a_batch_has_windows_as_columns_and_no_step_only_ones():
     assert table(signature=WINDOWS).item_bytes == 2 * 4 * 7056 + 8
 
 
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_compression_comes_back_from_a_spec(compression):
+    original = table(signature=WINDOWS, compression=compression)
+    assert rs.Table.unpack(original.pack()) == original
+
+
+def test_compression_that_cannot_be_is_refused():
+    with pytest.raises(rs.SchemaError, match="one of none, lz4, zstd, got 'gzip'"):
+        table(signature=WINDOWS, compression="gzip")
+    with pytest.raises(rs.SchemaError, match="no windows, so no steps"):
+        table(compression="lz4")
+
+
 @pytest.mark.parametrize(
     ("signature", "said"),
     [

@@ -1,0 +1,40 @@
+/* block_pool: memory for blocks of many sizes, such as compressed steps: chunks of one mapping, each cut into blocks of one
+ * size class. Classes lie an eighth apart, so that a block wastes a sixteenth on average; a chunk whose last block is given
+ * back may serve another class. Allocating and giving back are O(1) (finding the class: O(log classes)); pages are
+ * touched as chunks fill. */
+#ifndef REPLAY_REPLAY_BLOCK_POOL_H
+#define REPLAY_REPLAY_BLOCK_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define BLOCK_POOL_LEAST_CHUNK_BYTES (64u << 10)
+#define BLOCK_POOL_BLOCKS_IN_CHUNK 8u /* at least */
+#define BLOCK_POOL_MAX_CLASSES 256u
+#define BLOCK_POOL_NONE UINT32_MAX
+
+struct block_chunk {
+    uint32_t next, previous; /* among those of its class with room, or (next) among the free ones */
+    uint32_t used, fresh; /* blocks in use; blocks from `fresh` on were never used */
+    uint32_t returned; /* first of the blocks that were given back; each holds the number of the next */
+    uint32_t class;
+};
+
+struct block_pool {
+    uint8_t *base;
+    size_t chunk_bytes;
+    struct block_chunk *chunk;
+    uint32_t chunks, fresh, returned; /* chunks from `fresh` on were never used; `returned` begins a list */
+    uint32_t classes;
+    size_t class_bytes[BLOCK_POOL_MAX_CLASSES];
+    uint32_t with_room[BLOCK_POOL_MAX_CLASSES]; /* first of the chunks of a class that have a free block */
+};
+
+/* Room for blocks of up to `largest` bytes, `total_bytes` of them together and a little more. -1: no address space. */
+int block_pool_init(struct block_pool *pool, size_t largest, uint64_t total_bytes);
+void block_pool_free(struct block_pool *pool); /* takes zeroed memory as well */
+size_t block_pool_size(const struct block_pool *pool, size_t bytes); /* what a block of so many bytes occupies */
+void *block_pool_take(struct block_pool *pool, size_t bytes); /* NULL: all chunks are in use */
+void block_pool_give(struct block_pool *pool, void *block);
+
+#endif

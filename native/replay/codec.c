@@ -1,0 +1,158 @@
+/* codec: LZ4 and zstd behind one interface; both keep their working memory between calls. */
+#include "replay/codec.h"
+
+#include <limits.h>
+#include <string.h>
+
+#ifdef REPLAY_LZ4
+#include <lz4.h>
+#endif
+#ifdef REPLAY_ZSTD
+#include <zstd.h>
+#endif
+
+#include "base/memory.h"
+
+#define ZSTD_LEVEL 1 /* higher levels gain little on frames and cost much */
+
+struct codec {
+    enum step_codec kind;
+    void *lz4;
+#ifdef REPLAY_ZSTD
+    ZSTD_CCtx *compressor;
+    ZSTD_DCtx *decompressor;
+#endif
+};
+
+bool codec_available(enum step_codec kind) {
+    switch (kind) {
+    case CODEC_NONE: return true;
+#ifdef REPLAY_LZ4
+    case CODEC_LZ4: return true;
+#endif
+#ifdef REPLAY_ZSTD
+    case CODEC_ZSTD: return true;
+#endif
+    default: return false;
+    }
+}
+
+const char *codec_name(enum step_codec kind) {
+    static const char *const names[] = {"none", "lz4", "zstd"};
+    return names[kind];
+}
+
+struct codec *codec_new(enum step_codec kind) {
+    struct codec *codec = codec_available(kind) ? memory_calloc(1, sizeof *codec) : NULL;
+    if (!codec) {
+        return NULL;
+    }
+    codec->kind = kind;
+    bool failed = false;
+#ifdef REPLAY_LZ4
+    if (kind == CODEC_LZ4) {
+        codec->lz4 = memory_calloc(1, (size_t)LZ4_sizeofState());
+        failed = !codec->lz4;
+    }
+#endif
+#ifdef REPLAY_ZSTD
+    if (kind == CODEC_ZSTD) {
+        codec->compressor = ZSTD_createCCtx();
+        codec->decompressor = ZSTD_createDCtx();
+        failed = !codec->compressor || !codec->decompressor ||
+                 ZSTD_isError(ZSTD_CCtx_setParameter(codec->compressor, ZSTD_c_compressionLevel, ZSTD_LEVEL)) ||
+                 /* The length is the column's, and the snapshot and the line have checksums: 7 bytes less a block. */
+                 ZSTD_isError(ZSTD_CCtx_setParameter(codec->compressor, ZSTD_c_contentSizeFlag, 0));
+    }
+#endif
+    if (failed) {
+        codec_free(codec);
+        return NULL;
+    }
+    return codec;
+}
+
+void codec_free(struct codec *codec) {
+    if (!codec) {
+        return;
+    }
+#ifdef REPLAY_ZSTD
+    ZSTD_freeCCtx(codec->compressor);
+    ZSTD_freeDCtx(codec->decompressor);
+#endif
+    memory_free(codec->lz4);
+    memory_free(codec);
+}
+
+/* The size of the block, or 0 where it would not be smaller than the step. */
+static size_t compress(struct codec *codec, const uint8_t *step, size_t length, uint8_t *block) {
+    switch (codec->kind) {
+#ifdef REPLAY_LZ4
+    case CODEC_LZ4:
+        return length > LZ4_MAX_INPUT_SIZE
+                   ? 0
+                   : (size_t)LZ4_compress_fast_extState(codec->lz4, (const char *)step, (char *)block, (int)length,
+                                                        (int)length - 1, 1);
+#endif
+#ifdef REPLAY_ZSTD
+    case CODEC_ZSTD: {
+        size_t size = ZSTD_compress2(codec->compressor, block, length - 1, step, length);
+        return ZSTD_isError(size) ? 0 : size;
+    }
+#endif
+    default: return 0;
+    }
+}
+
+size_t codec_encode(struct codec *codec, const uint8_t *step, size_t length, uint8_t *block) {
+    size_t size = length < CODEC_LEAST_STEP_BYTES ? 0 : compress(codec, step, length, block);
+    if (size) {
+        return size;
+    }
+    memcpy(block, step, length);
+    return length;
+}
+
+bool codec_decode(struct codec *codec, const uint8_t *block, size_t size, uint8_t *step, size_t length) {
+    if (size == length) {
+        memcpy(step, block, length);
+        return true;
+    }
+    if (size > length || length < CODEC_LEAST_STEP_BYTES) {
+        return false;
+    }
+    switch (codec->kind) {
+#ifdef REPLAY_LZ4
+    case CODEC_LZ4:
+        return length <= INT_MAX &&
+               LZ4_decompress_safe((const char *)block, (char *)step, (int)size, (int)length) == (int)length;
+#endif
+#ifdef REPLAY_ZSTD
+    case CODEC_ZSTD: return ZSTD_decompressDCtx(codec->decompressor, step, length, block, size) == length;
+#endif
+    default: return false;
+    }
+}
+
+size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n, size_t length, uint32_t *sizes,
+                          uint8_t *blocks) {
+    uint8_t *block = blocks;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t size = codec_encode(codec, steps + i * length, length, block);
+        sizes[i] = (uint32_t)size;
+        block += size;
+    }
+    return (size_t)(block - blocks);
+}
+
+int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uint8_t *blocks, size_t blocks_length,
+                           uint32_t n, uint8_t *steps, size_t length) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (sizes[i] > blocks_length || !codec_decode(codec, blocks, sizes[i], steps + i * length, length)) {
+            return (int64_t)i - n;
+        }
+        blocks += sizes[i];
+        blocks_length -= sizes[i];
+    }
+    return n;
+}

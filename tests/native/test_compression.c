@@ -1,0 +1,219 @@
+/* Tests of what compressed steps stand on: the pool of blocks, the codecs, and what is refused of a client's blocks. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "check.h"
+#include "replay/block_pool.h"
+#include "replay/codec.h"
+#include "replay/table_state.h"
+
+static struct error error;
+
+/* ---- the pool of blocks -------------------------------------------------------------------------------------------- */
+
+#define HELD 400u
+
+static void blocks_keep_apart_and_chunks_serve_again(void) {
+    struct block_pool pool;
+    struct random_state random;
+    uint8_t *block[HELD] = {0};
+    size_t size[HELD];
+    random_seed(&random, 1);
+    CHECK(block_pool_init(&pool, 20000, HELD * 20000) == 0);
+    for (int round = 0; round < 40000; round++) {
+        uint32_t i = (uint32_t)random_below(&random, HELD);
+        if (block[i]) {
+            for (size_t k = 0; k < size[i]; k++) {
+                CHECK(block[i][k] == (uint8_t)i);
+            }
+            block_pool_give(&pool, block[i]);
+            block[i] = NULL;
+        } else {
+            /* Each phase has sizes of its own, so that chunks must change their class. */
+            size[i] = 1 + random_below(&random, round < 20000 ? 900 : 20000);
+            block[i] = block_pool_take(&pool, size[i]);
+            CHECK(block[i] && block_pool_size(&pool, size[i]) >= size[i]);
+            CHECK(size[i] < 256 || block_pool_size(&pool, size[i]) <= size[i] + size[i] / 8 + 16);
+            memset(block[i], (int)i, size[i]);
+        }
+    }
+    for (uint32_t i = 0; i < HELD; i++) {
+        if (block[i]) {
+            block_pool_give(&pool, block[i]);
+        }
+    }
+    uint32_t fresh = pool.fresh;
+    for (uint32_t i = 0; i < fresh; i++) {
+        CHECK(pool.chunk[i].used == 0);
+    }
+    for (uint32_t i = 0; i < HELD; i++) {
+        CHECK((block[i] = block_pool_take(&pool, 20000)) != NULL);
+    }
+    CHECK(pool.fresh <= fresh + HELD / 3); /* most of it in chunks that other classes had */
+    block_pool_free(&pool);
+}
+
+static void a_pool_that_is_used_up_says_so(void) {
+    struct block_pool pool;
+    uint32_t taken = 0;
+    uint8_t *block, *last = NULL;
+    CHECK(block_pool_init(&pool, 1000, 100 * 1000) == 0);
+    while ((block = block_pool_take(&pool, 1000)) != NULL) {
+        last = block;
+        taken++;
+    }
+    CHECK(taken >= 100 && taken < 5000);
+    block_pool_give(&pool, last);
+    CHECK(block_pool_take(&pool, 1000) == last && !block_pool_take(&pool, 990));
+    block_pool_free(&pool);
+}
+
+/* ---- codecs -------------------------------------------------------------------------------------------------------- */
+
+static void what_is_encoded_is_decoded(enum step_codec kind) {
+    struct codec *codec = codec_new(kind);
+    struct random_state random;
+    uint8_t step[5000], block[5000], again[5000];
+    random_seed(&random, 3);
+    CHECK(codec);
+    for (size_t length = 1; length <= sizeof step; length += 1 + length / 7) {
+        for (int noisy = 0; noisy < 2; noisy++) {
+            for (size_t i = 0; i < length; i++) {
+                step[i] = noisy ? (uint8_t)random_below(&random, 256) : (uint8_t)(i / 200);
+            }
+            size_t size = codec_encode(codec, step, length, block);
+            CHECK(size <= length && (noisy || length < 300 || size < length / 4));
+            CHECK(!noisy || size == length);
+            memset(again, 255, sizeof again);
+            CHECK(codec_decode(codec, block, size, again, length) && memcmp(step, again, length) == 0);
+            CHECK(!codec_decode(codec, block, size, again, length + 1));
+            CHECK(length < 2 || size == length || !codec_decode(codec, block, size, again, length - 1));
+        }
+    }
+    codec_free(codec);
+}
+
+/* Blocks come from clients: whatever they hold, nothing beyond the step is written. The sanitizer watches the edges. */
+static void damaged_blocks_do_no_harm(enum step_codec kind) {
+    struct codec *codec = codec_new(kind);
+    struct random_state random;
+    random_seed(&random, 5);
+    for (int round = 0; round < 20000; round++) {
+        size_t length = CODEC_LEAST_STEP_BYTES + random_below(&random, 500);
+        uint8_t *step = malloc(length), *block = malloc(length), *again = malloc(length);
+        for (size_t i = 0; i < length; i++) {
+            step[i] = (uint8_t)(i / 16 * random_below(&random, 2));
+        }
+        size_t size = codec_encode(codec, step, length, block);
+        size_t given = random_below(&random, 4) ? size : random_below(&random, size + 1);
+        uint8_t *damaged = malloc(given ? given : 1);
+        memcpy(damaged, block, given);
+        for (uint64_t i = random_below(&random, 4); i-- > 0 && given;) {
+            damaged[random_below(&random, given)] = (uint8_t)random_below(&random, 256);
+        }
+        codec_decode(codec, damaged, given, again, length);
+        free(damaged);
+        free(step);
+        free(block);
+        free(again);
+    }
+    codec_free(codec);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------- */
+
+static struct table *compressed_table(enum step_codec codec, uint64_t max_bytes) {
+    struct table_config config = {.capacity = 1000,
+                                  .columns = 3,
+                                  .sampler = SELECTOR_UNIFORM,
+                                  .remover = SELECTOR_FIFO,
+                                  .max_staleness = -1,
+                                  .seed = 7};
+    config.min_size_to_sample = 1;
+    config.codec = codec;
+    config.max_bytes = max_bytes;
+    strcpy(config.name, "t");
+    config.column[0] = (struct column){
+        .name = "frame", .kind = COLUMN_STEP, .type = COLUMN_UINT8, .item_bytes = 1000, .in_steps = true};
+    config.column[1] = (struct column){
+        .name = "obs", .kind = COLUMN_WINDOW, .type = COLUMN_UINT8, .item_bytes = 2000, .source = 0, .length = 2};
+    config.column[2] = (struct column){.name = "x", .type = COLUMN_INT64, .item_bytes = 8};
+    struct table *table = table_new(&config, &error);
+    CHECK(table);
+    return table;
+}
+
+static void blocks_that_are_none_are_refused(enum step_codec kind) {
+    struct table *table = compressed_table(kind, 0);
+    struct codec *codec = codec_new(kind);
+    struct step_reservation *reservation = table_reserve_steps(table, 2, &error);
+    uint8_t steps[2000] = {1, 2, 3}, blocks[2000];
+    uint32_t sizes[2];
+    size_t length = codec_encode_steps(codec, steps, 2, 1000, sizes, blocks);
+    CHECK(length < 400);
+    CHECK(step_reservation_fill_coded(reservation, 0, sizes, blocks, length - 1, &error) == -1);
+    CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "bytes of blocks"));
+    const uint32_t large[2] = {1001, 10};
+    CHECK(step_reservation_fill_coded(reservation, 0, large, blocks, 1011, &error) == -1);
+    CHECK(strstr(error.message, "got one of 1001 bytes at index 0"));
+    blocks[sizes[0]] ^= 0x80;
+    blocks[sizes[0] + 1] ^= 0x55;
+    CHECK(step_reservation_fill_coded(reservation, 0, sizes, blocks, length, &error) == -1);
+    CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "at index 1 that is none"));
+    step_reservation_release(reservation);
+    CHECK(table->steps.live == 0 && table->steps.reserved == 0);
+    for (uint32_t i = 0; i < table->steps.blocks.fresh; i++) {
+        CHECK(table->steps.blocks.chunk[i].used == 0);
+    }
+    codec_free(codec);
+    table_free(table);
+}
+
+static void compressed_steps_count_as_what_they_take(enum step_codec kind) {
+    struct table *table = compressed_table(kind, 20000);
+    struct stream *stream = table_stream_new(table, 8, &error);
+    CHECK(stream);
+    uint64_t id, x = 1;
+    for (uint64_t step = 0; step < 500; step++) {
+        struct step_reservation *steps = table_reserve_steps(table, 1, &error);
+        uint8_t frame[1000];
+        memset(frame, (int)step, sizeof frame);
+        step_reservation_fill(steps, 0, frame);
+        CHECK(table_append(table, steps, &stream, NULL, &error) == 0);
+        struct reservation *item = table_reserve(table, 1, &error);
+        reservation_fill(item, 2, &x);
+        CHECK(table_resolve(table, item, &stream, &step, &error) == 0);
+        CHECK(table_commit(table, item, NULL, &id, &error) == 0);
+    }
+    struct table_info info;
+    table_info(table, &info);
+    CHECK(info.bytes <= 20000 && info.bytes > 19500);
+    CHECK(info.steps > 200 && info.step_bytes == info.bytes - 8 * info.size); /* 20 would fit as they were */
+    uint32_t slot;
+    uint8_t obs[2000];
+    size_t size_bytes;
+    CHECK(table_get(table, 1, &id, &slot, NULL, &error) == 0);
+    table_gather(table, 1, &slot, 1, obs);
+    CHECK(obs[0] == (uint8_t)498 && obs[999] == (uint8_t)498 && obs[1000] == (uint8_t)499);
+    CHECK(table_window_step(table, 1, slot, 0, &size_bytes) && size_bytes < 100);
+    table_unpin(table, &slot, 1);
+    table_free(table);
+}
+
+int main(void) {
+    static const enum step_codec codecs[] = {CODEC_LZ4, CODEC_ZSTD};
+    RUN(blocks_keep_apart_and_chunks_serve_again);
+    RUN(a_pool_that_is_used_up_says_so);
+    for (uint32_t i = 0; i < 2; i++) {
+        printf("%s: %s\n", codec_name(codecs[i]), codec_available(codecs[i]) ? "in this build" : "not in this build");
+        if (codec_available(codecs[i])) {
+            what_is_encoded_is_decoded(codecs[i]);
+            damaged_blocks_do_no_harm(codecs[i]);
+            blocks_that_are_none_are_refused(codecs[i]);
+            compressed_steps_count_as_what_they_take(codecs[i]);
+        }
+    }
+    CHECK(memory_mapped_bytes() == 0 && memory_used_bytes() == 0);
+    return 0;
+}
