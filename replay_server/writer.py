@@ -92,6 +92,8 @@ class _Gathered:
     """What was appended and not sent yet."""
 
     appends: int = 0
+    in_step: bool = True
+    """Every environment appended each time."""
     streams: list[np.ndarray] = field(default_factory=list)
     steps: list[np.ndarray] = field(default_factory=list)
 
@@ -152,8 +154,9 @@ class VectorWriter:
         self._ended = np.zeros(self._count, bool)
         """Episodes that ended after their newest step was sent."""
         self._ring: dict[str, np.ndarray] = {}
-        self._ring_flags = np.zeros((self._count, self._kept), np.uint8)
-        self._ring_episode = np.zeros((self._count, self._kept), np.int64)
+        """The last steps by column, (kept, n, …): step t of every stream at t modulo kept."""
+        self._ring_flags = np.zeros((self._kept, self._count), np.uint8)
+        self._ring_episode = np.zeros((self._kept, self._count), np.int64)
         self._ordinary: frozenset[str] | None = None
         self._gathered = _Gathered()
         self._waiting: list[_Items] = []
@@ -161,6 +164,10 @@ class VectorWriter:
         self._most_items = MAX_ITEMS
         self._stands = False
         self._closed = False
+        self._known = {**table.item_columns, **table.step_columns}
+        self._everyone = np.arange(self._count)
+        self._in_step = True
+        """All streams have as many steps."""
 
     def __enter__(self) -> VectorWriter:
         return self
@@ -190,21 +197,31 @@ class VectorWriter:
         last = self._check_final(final, given)
         if self._gathered.appends >= self._flush_steps:
             self._send(self._timeout)
+        if len(chosen) == 0:
+            return
         if self._ordinary is None:
             self._ordinary = frozenset(given)
-        self._make_ring(given)
+            self._make_ring(given)
+        everyone = len(chosen) == self._count
+        self._in_step = self._in_step and everyone
         numbers = self._steps[chosen]
         places = numbers % self._kept
+        # In step, one place for all: a copy of one piece.
+        where = int(places[0]) if self._in_step else (places, chosen)
         for name, ring in self._ring.items():
-            values = given.get(name, 0)
-            ring[chosen, places] = values if mask is None or name not in given else values[chosen]
+            if name not in given:
+                ring[where] = 0
+            else:
+                ring[where] = given[name] if everyone else given[name][chosen]
+        last = last if everyone else last[chosen]
         begins = ~self._open[chosen]
-        self._episode[chosen] = np.where(begins, numbers, self._episode[chosen])
-        self._ring_episode[chosen, places] = self._episode[chosen]
-        self._ring_flags[chosen, places] = np.where(begins, STEP_FIRST, 0) | np.where(last[chosen], STEP_LAST, 0)
-        self._open[chosen] = ~last[chosen]
+        self._episode[chosen] = episodes = np.where(begins, numbers, self._episode[chosen])
+        self._ring_episode[where] = episodes
+        self._ring_flags[where] = begins * np.uint8(STEP_FIRST) | last * np.uint8(STEP_LAST)
+        self._open[chosen] = ~last
         self._steps[chosen] += 1
         self._gathered.appends += 1
+        self._gathered.in_step = self._gathered.in_step and self._in_step
         self._gathered.streams.append(chosen)
         self._gathered.steps.append(numbers)
 
@@ -214,7 +231,7 @@ class VectorWriter:
         chosen = self._chosen(mask)
         chosen = chosen[self._open[chosen]]
         places = (self._steps[chosen] - 1) % self._kept
-        self._ring_flags[chosen, places] |= STEP_LAST
+        self._ring_flags[places, chosen] |= STEP_LAST
         self._open[chosen] = False
         self._ended[chosen] = True
 
@@ -261,7 +278,7 @@ class VectorWriter:
             if name in columns:
                 found[name] = self._check_rows(name, column, columns[name])[chosen]
             elif name in self._ring:
-                found[name] = self._ring[name][chosen, steps % self._kept]
+                found[name] = self._ring[name][steps % self._kept, chosen]
             else:
                 raise SchemaError(f"column {name!r} is needed: it was not appended with the steps, so give it here")
         return found
@@ -320,7 +337,7 @@ class VectorWriter:
         counts = self._steps - self._sent_from
         streams = np.repeat(np.arange(self._count), counts)
         steps = np.concatenate([np.arange(*ends) for ends in zip(self._sent_from, self._steps, strict=True)])
-        self._gathered = _Gathered(self._gathered.appends, [streams], [steps])
+        self._gathered = _Gathered(self._gathered.appends, False, [streams], [steps])
         self._ended[:] = False
         self._stands = True
 
@@ -334,10 +351,21 @@ class VectorWriter:
             self._sink.end_episodes(ended.astype(np.uint32))
         self._ended[:] = False
         if len(streams):
-            places = steps % self._kept
-            columns = {name: self._ring[name][streams, places] for name in self._table.step_columns}
-            self._sink.send_steps(streams.astype(np.uint32), self._ring_flags[streams, places], columns)
+            where = self._places(gathered, streams, steps)
+            flags = self._ring_flags[where].reshape(-1)
+            columns = {
+                name: self._ring[name][where].reshape(len(streams), *column.shape)
+                for name, column in self._table.step_columns.items()
+            }
+            self._sink.send_steps(streams.astype(np.uint32), flags, columns)
         self._gathered = _Gathered()
+
+    def _places(self, gathered: _Gathered, streams: np.ndarray, steps: np.ndarray) -> Any:
+        """Where gathered steps lie in the ring: a slice where they lie in one piece, so that nothing is copied."""
+        first = int(steps[0]) % self._kept
+        if gathered.in_step and first + gathered.appends <= self._kept:
+            return slice(first, first + gathered.appends)
+        return steps % self._kept, streams
 
     def _send_items(self, timeout: float | None) -> None:
         if not self._waiting:
@@ -345,7 +373,7 @@ class VectorWriter:
         items = _Items.joined(self._waiting)
         self._waiting = [items]
         complete = items.steps + self._after < self._steps[items.streams]
-        episode = self._ring_episode[items.streams, items.steps % self._kept]
+        episode = self._ring_episode[items.steps % self._kept, items.streams]
         complete |= (episode != self._episode[items.streams]) | ~self._open[items.streams]
         ready, rest = items, items.taken(slice(0))
         if not complete.all():
@@ -392,17 +420,19 @@ class VectorWriter:
     def _chosen(self, mask: Any) -> np.ndarray:
         """The environments of a mask, as indices."""
         if mask is None:
-            return np.arange(self._count)
+            return self._everyone
         return np.flatnonzero(self._per_environment("mask", mask, np.bool_))
 
     def _per_environment(self, name: str, value: Any, dtype: Any) -> np.ndarray:
+        if type(value) is int and dtype is np.int64:
+            return np.full(self._count, value)
         array = np.asarray(value)
         kinds = {"b": "b", "i": "iu", "f": "iuf"}[np.dtype(dtype).kind]
         if array.dtype.kind not in kinds or array.shape not in ((), (self._count,)):
             raise SchemaError(
                 f"{name} must be {np.dtype(dtype)} of shape () or ({self._count},), got {array.dtype} {array.shape}"
             )
-        return np.broadcast_to(array, (self._count,)).astype(dtype)
+        return array.astype(dtype) if array.ndim else np.full(self._count, array, dtype)
 
     def _check_rows(self, name: str, column: Column, value: Any) -> np.ndarray:
         array = check_column(name, column, value)
@@ -413,12 +443,14 @@ class VectorWriter:
     def _check_step(self, step: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if not isinstance(step, Mapping):
             raise SchemaError(f"expected a dict of columns for table {self._table.name!r}, got {type(step).__name__}")
-        known = {**self._table.item_columns, **self._table.step_columns}
+        known = self._known
         if unknown := [name for name in step if name not in known]:
             raise SchemaError(f"{unknown[0]!r} is no column of a step: expected some of {', '.join(known)}")
         return {name: self._check_rows(name, known[name], value) for name, value in step.items()}
 
     def _check_final(self, final: Any, given: dict[str, np.ndarray]) -> np.ndarray:
+        if final is None and given.keys() == self._ordinary:
+            return np.zeros(self._count, np.bool_)
         ordinary = self._ordinary or frozenset(self._table.step_columns)
         missing = [name for name in self._table.signature if name in ordinary and name not in given]
         if missing and self._ordinary is None:
@@ -432,8 +464,7 @@ class VectorWriter:
 
     def _make_ring(self, given: dict[str, np.ndarray]) -> None:
         for name, values in given.items():
-            if name not in self._ring:
-                self._ring[name] = np.zeros((self._count, self._kept, *values.shape[1:]), values.dtype)
+            self._ring[name] = np.zeros((self._kept, self._count, *values.shape[1:]), values.dtype)
 
 
 class Writer:
@@ -444,6 +475,8 @@ class Writer:
 
     def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
         self._vector = VectorWriter(table, sink, 1, **options)
+        columns = {**table.item_columns, **table.step_columns}
+        self._dtypes = {name: np.dtype(column.dtype) for name, column in columns.items() if not column.shape}
 
     def __enter__(self) -> Writer:
         return self
@@ -453,14 +486,14 @@ class Writer:
 
     def append(self, step: Mapping[str, Any], *, final: bool | None = None) -> None:
         """Appends one step: column name → value of the column's shape. See `VectorWriter.append`."""
-        self._vector.append(_as_rows(step), final=final)
+        self._vector.append(self._as_rows(step), final=final)
 
     def create_item(
         self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
     ) -> None:
         """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
         priorities = None if priority is None else [priority]
-        self._vector.create_items(priorities, at, _as_rows(columns or {}))
+        self._vector.create_items(priorities, at, self._as_rows(columns) if columns else None)
 
     def end_episode(self) -> None:
         """The newest step was the last of its episode; the next begins a new one."""
@@ -479,12 +512,20 @@ class Writer:
         """Ends the episode, sends what is left (unless told not to), and gives the stream back."""
         self._vector.close(flush)
 
+    def _as_rows(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values with a leading dimension of 1; lists stay lists, so that Python numbers may be converted."""
+        if not isinstance(values, Mapping):
+            return values
+        return {name: self._as_row(name, value) for name, value in values.items()}
 
-def _as_rows(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Values with a leading dimension of 1; lists stay lists, so that Python numbers may be converted."""
-    if not isinstance(values, Mapping):
-        return values
-    return {
-        name: [value] if isinstance(value, bool | int | float | list | tuple) else np.asarray(value)[None]
-        for name, value in values.items()
-    }
+    def _as_row(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[None]
+        dtype = self._dtypes.get(name)
+        # Numbers that surely fit go the short way; others are converted, or refused, with care.
+        if dtype is not None and type(value) in _SHORT_WAYS.get(dtype.kind, ()) and -128 < value < 128:
+            return np.array((value,), dtype) if value >= 0 or dtype.kind != "u" else [value]
+        return [value] if isinstance(value, bool | int | float | list | tuple) else np.asarray(value)[None]
+
+
+_SHORT_WAYS = {"i": (int,), "u": (int,), "f": (int, float)}
