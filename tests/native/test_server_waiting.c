@@ -1,0 +1,179 @@
+/* test_server_waiting: blocked clients: who is served when, deadlines, giving up, and stopping. */
+#include "server_stage.h"
+
+static void blocked_clients_are_served_in_turn(void) {
+    open_server(false, NULL);
+    struct memory_peer *pusher = connect_peer();
+    create_table(pusher);
+    struct memory_peer *waiting[3];
+    for (int i = 0; i < 3; i++) {
+        waiting[i] = connect_peer();
+        say(waiting[i], "REPLAY.SAMPLE t 1 BLOCK 0\r\nPING\r\n");
+        settle();
+        CHECK(received(waiting[i], ""));
+    }
+    CHECK(server->blocked_clients == 3 && table_field(pusher, "waiting") == 3);
+    memory_peer_vanish(waiting[1]);
+    settle();
+    CHECK(memory_peer_is_closed(waiting[1]) && server->blocked_clients == 2);
+    add(pusher, 7);
+    CHECK(server->blocked_clients == 2);
+    add(pusher, 1);
+    CHECK(server->blocked_clients == 0);
+    for (int i = 0; i < 3; i += 2) {
+        size_t length;
+        const uint8_t *bytes = memory_peer_received(waiting[i], &length);
+        CHECK(length > OBSERVATION && memcmp(bytes, "*5\r\n$8\r\n", 8) == 0);
+        CHECK(memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0); /* what was sent behind comes after */
+    }
+    CHECK(table_field(pusher, "sampled") == 2 && table_field(pusher, "pinned_slots") == 0);
+    close_server();
+}
+
+static void send_create_queue(struct memory_peer *peer) {
+    static const char spec[] = "\x83\xa8"
+                               "capacity\x08\xa9signature\x81\xa3obs\x92\xa5uint8\x91\xcd\x10\x00"
+                               "\xacrate_limiter\x82\xa4kind\xa5queue\xa4size\x08";
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, "t");
+    send_bulk(peer, spec, sizeof spec - 1);
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+}
+
+/* It has sent so much ahead that it is not read from any more: its end must be noticed all the same. A slow reader, not
+ * read from either, only has no more to ask. */
+static void a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go(void) {
+    open_server(false, NULL);
+    server->config.client_output_backlog_bytes = BACKLOG;
+    struct memory_peer *waiting = connect_peer(), *slow = connect_peer(), *other = connect_peer();
+    send_create_queue(other);
+    say(waiting, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    for (int ping = 0; ping < 20000; ping++) say(waiting, "PING\r\n");
+    store_large(slow);
+    memory_peer_open_window(slow, 0);
+    for (int get = 0; get < 10; get++) say(slow, "GET large\r\n");
+    settle();
+    CHECK(server->blocked_clients == 1 && !memory_peer_is_read(waiting) && !memory_peer_is_read(slow));
+    memory_peer_finish(waiting);
+    memory_peer_finish(slow);
+    settle();
+    CHECK(memory_peer_is_closed(waiting) && server->blocked_clients == 0 && !memory_peer_is_closed(slow));
+    memory_peer_open_window(slow, SIZE_MAX);
+    settle();
+    size_t length;
+    const uint8_t *bytes = memory_peer_received(slow, &length);
+    CHECK(is_large_replies(bytes, length, 10) && memory_peer_is_closed(slow));
+    close_server();
+}
+
+/* The table holds enough for the second, who must not wait for another ADD. */
+static void the_next_in_the_queue_is_served_when_the_first_gives_up(void) {
+    for (int way = 0; way < 3; way++) {
+        open_server(false, NULL);
+        struct memory_peer *first = connect_peer(), *second = connect_peer(), *other = connect_peer();
+        send_create_queue(other);
+        say(first, way == 1 ? "REPLAY.SAMPLE t 8 BLOCK 600000\r\n" : "REPLAY.SAMPLE t 8 BLOCK 0\r\n");
+        settle();
+        say(second, "REPLAY.SAMPLE t 2 BLOCK 0\r\n");
+        settle();
+        add(other, 2);
+        CHECK(server->blocked_clients == 2);
+        if (way == 0)
+            memory_peer_vanish(first);
+        else if (way == 1)
+            server->deadlines[0]->deadline_us = 0;
+        else
+            say(other, "CLIENT UNBLOCK 1 ERROR\r\n");
+        settle();
+        CHECK(server->blocked_clients == 0 && received_prefix(second, "*5\r\n$16\r\n"));
+        close_server();
+    }
+}
+
+static void a_wait_ends_at_its_deadline_with_the_reason(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *other = connect_peer();
+    create_table(peer);
+    uint64_t until_us = clock_monotonic_us() + 5000000;
+    say(peer, "REPLAY.SAMPLE t 1 BLOCK 1\r\nPING\r\n");
+    size_t length = 0;
+    while (length < 14 && clock_monotonic_us() < until_us) {
+        settle();
+        memory_peer_received(peer, &length);
+    }
+    const uint8_t *bytes = memory_peer_received(peer, &length);
+    CHECK(memmem(bytes, length, "-TIMEOUT ", 9) && memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0);
+    memory_peer_forget_received(peer);
+    /* CLIENT UNBLOCK and DROP end waits too. */
+    say(peer, "CLIENT ID\r\nREPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    settle();
+    CHECK(received(peer, ":1\r\n") && answers(other, "CLIENT UNBLOCK 1 ERROR\r\n", ":1\r\n"));
+    CHECK(received(peer, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"));
+    say(peer, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    settle();
+    CHECK(answers(other, "CLIENT UNBLOCK 1\r\n", ":1\r\n") && received_prefix(peer, "-TIMEOUT "));
+    say(peer, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    settle();
+    CHECK(answers(other, "REPLAY.DROP t\r\n", "+OK\r\n") && received_prefix(peer, "-NOTABLE "));
+    CHECK(server->blocked_clients == 0 && server->deadline_count == 0);
+    close_server();
+}
+
+static void deadlines_come_in_order(void) {
+    open_server(false, NULL);
+    struct memory_peer *peers[40];
+    for (int i = 0; i < 40; i++) {
+        char text[64];
+        peers[i] = connect_peer();
+        sprintf(text, "DEBUG SLEEP %d.5\r\n", 100 + (i * 17) % 40);
+        say(peers[i], text);
+    }
+    settle();
+    CHECK(server->deadline_count == 40);
+    for (int i = 0; i < 40; i += 3) memory_peer_vanish(peers[i]);
+    settle();
+    CHECK(server->deadline_count == 26);
+    uint64_t last_us = 0;
+    while (server->deadline_count > 0) {
+        struct client *nearest = server->deadlines[0];
+        CHECK(nearest->deadline_us >= last_us);
+        last_us = nearest->deadline_us;
+        client_expire(nearest);
+    }
+    settle();
+    CHECK(received(peers[1], "+OK\r\n"));
+    close_server();
+}
+
+static void stopping_answers_who_waits_and_lets_go(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *idle = connect_peer(), *slow = connect_peer();
+    create_table(peer);
+    store_large(slow);
+    memory_peer_open_window(slow, 10);
+    say(slow, "GET large\r\n");
+    say(peer, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    settle();
+    server_ask_stop(server);
+    /* The slow one never reads: the stop does not wait for it longer than its bound. */
+    server_step(server);
+    server_run(server);
+    CHECK(server->stopping && memory_peer_is_closed(idle) && memory_peer_is_closed(peer) &&
+          !memory_peer_is_closed(slow));
+    CHECK(received_prefix(peer, "-TIMEOUT ") && server->clients.count == 1);
+    close_server();
+}
+
+int main(void) {
+    size_t before = memory_used_bytes();
+    RUN(blocked_clients_are_served_in_turn);
+    RUN(the_next_in_the_queue_is_served_when_the_first_gives_up);
+    RUN(a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go);
+    RUN(a_wait_ends_at_its_deadline_with_the_reason);
+    RUN(deadlines_come_in_order);
+    RUN(stopping_answers_who_waits_and_lets_go);
+    CHECK(memory_used_bytes() == before);
+    return 0;
+}
