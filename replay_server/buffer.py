@@ -362,6 +362,8 @@ class Buffer:
         with self._lock:
             lib.table_info(self._core, core)
             fields = {name: getattr(core, name) for name in _INFO_FIELDS}
+            seen = core.newest_version
+            fields["policy_version"] = None if seen == -(2**63) else seen
             admitted = lib.table_can_sample(self._core, 1, True, self._error) == 0
             fields["reason"] = "" if admitted else self._reason()
             admitted = lib.table_can_add(self._core, 1, self._error) == 0

@@ -203,3 +203,62 @@ def test_a_client_that_is_closed_ends_its_waits(server, table, eventually):
         waiting.close()
         assert isinstance(waiter.outcome(), rs.ConnectionLost)
         eventually(lambda: watcher.info(table)["waiting"] == 0, "the server forgets who left")
+
+
+def test_a_sampler_that_is_closed_cancels_its_wait(server, table, client, eventually):
+    batches = client.sampler(table, 1)
+    eventually(lambda: client.info(table)["waiting_sample"] >= 1, "the sampler waits")
+    batches.close()
+    assert list(batches) == []
+    eventually(lambda: client.info(table)["waiting"] == 0, "the server forgets it")
+
+
+def test_an_add_that_waits_is_cancelled_by_closing_its_client_and_stores_nothing(server, client, items, eventually):
+    client.create_table(rs.Table.queue("cancelled", {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}, 1))
+    client.add("cancelled", items(1))
+    waiting = rs.Client(server.url)
+    waiter = Background(lambda: waiting.add("cancelled", items(2)))
+    eventually(lambda: client.info("cancelled")["waiting_add"] == 1, "the add waits")
+    waiting.close()
+    assert isinstance(waiter.outcome(), rs.ConnectionLost)
+    eventually(lambda: client.info("cancelled")["waiting"] == 0, "the server forgets it")
+    info = client.info("cancelled")
+    assert (info["added"], info["reserved_slots"]) == (1, 0)
+    client.drop_table("cancelled")
+
+
+@pytest.mark.parametrize("what", ["sample", "add"])
+def test_client_unblock_ends_a_wait_with_its_reason(client, make_table, items, eventually, what):
+    name = make_table(sampler=rs.Fifo(), rate_limiter=rs.Queue(1), max_times_sampled=1)
+    if what == "add":
+        client.add(name, items(1))
+    call = {"sample": lambda: client.sample(name, 1), "add": lambda: client.add(name, items(2))}[what]
+    waiter = Background(call)
+    eventually(lambda: client.info(name)["waiting"] == 1, "it waits")
+    blocked = [entry["id"] for entry in client.redis.client_list() if f"replay.{what}" in entry["cmd"].lower()]
+    assert any(client.redis.client_unblock(int(number)) for number in blocked)
+    error = waiter.outcome()
+    assert isinstance(error, rs.Timeout)
+    assert ("the queue holds" if what == "add" else "too few items") in error.reason
+
+
+def test_everything_changes_on_a_live_table(client, items):
+    signature = {"k": rs.Column("int64"), "policy_version": rs.Column("int64")}
+    client.create_table(rs.Table("live", 8, signature, sampler=rs.Fifo()))
+    client.add("live", {"k": np.arange(4), "policy_version": np.arange(4)}, [2.0, 9.0, 0.5, 9.0])
+    for sampler, order in [(rs.Lifo(), [3, 2, 1, 0]), (rs.MaxHeap(), [1, 3, 0, 2]), (rs.MinHeap(), [2, 0, 1, 3])]:
+        client.configure("live", sampler=sampler)
+        assert client.sample("live", 4).data["k"].tolist() == order
+        assert client.table("live").sampler == sampler
+    client.configure("live", remover=rs.MaxHeap(), max_bytes=3 * 16)
+    assert sorted(client.sample("live", 3).data["k"].tolist()) == [0, 2, 3]
+    client.configure("live", max_staleness=1)
+    assert sorted(client.sample("live", 2).data["k"].tolist()) == [2, 3]
+    assert client.sample("live", 1, policy_version=4).data["k"].tolist() == [3]
+    info = client.info("live")
+    assert (info["stale_items"], info["policy_version"], info["max_staleness"]) == (2, 4, 1)
+    assert (info["sampler"], info["remover"]) == ("min_heap", "max_heap")
+    client.configure("live", max_staleness=-1, sampler=rs.Prioritized(0.5), remover=rs.Prioritized(2.0))
+    table = client.table("live")
+    assert (table.max_staleness, table.sampler, table.remover) == (None, rs.Prioritized(0.5), rs.Prioritized(2.0))
+    client.drop_table("live")

@@ -1,15 +1,11 @@
-"""The in-process buffer: its contract by example, and as a state machine against a plain-Python model."""
+"""The in-process buffer: its contract by example; test_buffer_model.py compares it with a model."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import replay_server as rs
 
@@ -298,133 +294,47 @@ def test_many_threads_share_a_buffer():
     assert info["total_priority"] == pytest.approx(2001)
 
 
-class BufferMachine(RuleBasedStateMachine):
-    """Items are (key, priority, times sampled) in order of age; ids that left are kept to be tried again."""
-
-    @initialize(
-        capacity=st.integers(1, 12),
-        sampler=st.sampled_from(["prioritized", "uniform", "fifo"]),
-        exponent=st.sampled_from([0.0, 0.5, 0.6, 1.0, 2.0]),
-        max_times_sampled=st.sampled_from([0, 0, 1, 3]),
-    )
-    def start(self, capacity, sampler, exponent, max_times_sampled):
-        made = {"prioritized": rs.Prioritized(exponent), "uniform": rs.Uniform(), "fifo": rs.Fifo()}[sampler]
-        self.kind, self.exponent, self.times = sampler, exponent, max_times_sampled
-        self.capacity = capacity
-        self.buffer = make(capacity, sampler=made, max_times_sampled=max_times_sampled)
-        self.live: OrderedDict[int, list] = OrderedDict()
-        self.gone: list[int] = []
-        self.key = 0
-        self.added = self.sampled = self.stale = 0
-
-    def weight(self, priority: float) -> float:
-        if self.kind != "prioritized":
-            return 1.0
-        return priority**self.exponent if priority > 0 else 0.0
-
-    def leave(self, item: int) -> None:
-        del self.live[item]
-        self.gone.append(item)
-
-    @rule(n=st.integers(1, 6), data=st.data())
-    def add(self, n, data):
-        keys = [self.key + i for i in range(n)]
-        priorities = data.draw(st.none() | st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.5]), min_size=n, max_size=n))
-        if n > self.capacity:
-            with pytest.raises(rs.LimitExceeded):
-                self.buffer.add(items(*keys), priorities, timeout=0)
-            return
-        ids = self.buffer.add(items(*keys), priorities, timeout=0)
-        default = max((entry[1] for entry in self.live.values()), default=1.0)
-        for _ in range(max(0, len(self.live) + n - self.capacity)):
-            self.leave(next(iter(self.live)))
-        for i, item in enumerate(ids.tolist()):
-            assert item not in self.live
-            assert item not in self.gone
-            self.live[item] = [keys[i], default if priorities is None else priorities[i], 0]
-        self.key += n
-        self.added += n
-
-    @rule(n=st.integers(1, 8), beta=st.sampled_from([0.0, 0.4, 1.0]))
-    def sample(self, n, beta):
-        drawable = {item: entry for item, entry in self.live.items() if self.weight(entry[1]) > 0}
-        left = sum(self.times - entry[2] for entry in drawable.values()) if self.times else n
-        possible = drawable and left >= n and not (self.kind == "fifo" and n > len(self.live))
-        if not possible:
-            with pytest.raises((rs.Timeout, rs.LimitExceeded)):
-                self.buffer.sample(n, beta, timeout=0)
-            return
-        batch = self.buffer.sample(n, beta, timeout=0)
-        if self.kind == "fifo":
-            assert batch.ids.tolist() == list(self.live)[:n]
-        for item, x, k, probability in zip(
-            batch.ids.tolist(), batch.data["x"], batch.data["k"], batch.probabilities, strict=True
-        ):
-            entry = self.live[item]
-            assert entry[0] == k == x[0] == -x[1]
-            if self.kind == "fifo":
-                expected = 1.0
-            else:
-                expected = self.weight(entry[1]) / sum(self.weight(other[1]) for other in self.live.values())
-            assert expected > 0
-            assert probability == pytest.approx(expected)
-            entry[2] += 1
-            if self.times and entry[2] == self.times:
-                self.leave(item)
-        ratio = (batch.probabilities.min() / batch.probabilities) ** (beta if self.kind == "prioritized" else 0)
-        np.testing.assert_allclose(batch.weights, ratio, rtol=1e-6)
-        self.sampled += n
-
-    @precondition(lambda self: self.live or self.gone)
-    @rule(data=st.data(), priority=st.sampled_from([0.0, 0.5, 3.0, 1e6]))
-    def update(self, data, priority):
-        ids = data.draw(st.lists(st.sampled_from([*self.live, *self.gone]), max_size=5))
-        priorities = [priority + i for i in range(len(ids))]
-        live = sum(item in self.live for item in ids)
-        assert self.buffer.update_priorities(ids, priorities) == (live, len(ids) - live)
-        self.stale += len(ids) - live
-        for item, value in zip(ids, priorities, strict=True):
-            if item in self.live:
-                self.live[item][1] = value
-
-    @precondition(lambda self: self.live or self.gone)
-    @rule(data=st.data())
-    def delete(self, data):
-        ids = data.draw(st.lists(st.sampled_from([*self.live, *self.gone]), max_size=3, unique=True))
-        assert self.buffer.delete(ids) == sum(item in self.live for item in ids)
-        for item in ids:
-            if item in self.live:
-                self.leave(item)
-
-    @rule()
-    def get(self):
-        batch = self.buffer.get(list(self.live))
-        assert batch.data["k"].tolist() == [entry[0] for entry in self.live.values()]
-        if self.gone:
-            with pytest.raises(rs.ServerError, match="is not in table"):
-                self.buffer.get([*self.live, self.gone[-1]])
-
-    @rule()
-    def reset(self):
-        self.buffer.reset()
-        for item in list(self.live):
-            self.leave(item)
-
-    @invariant()
-    def counts(self):
-        if not hasattr(self, "buffer"):
-            return
-        info = self.buffer.info()
-        assert info["size"] == len(self.live)
-        assert info["bytes"] == 16 * len(self.live)
-        assert (info["added"], info["sampled"], info["stale_updates"]) == (self.added, self.sampled, self.stale)
-        assert info["removed"] == len(self.gone)
-        assert info["max_priority"] == max((entry[1] for entry in self.live.values()), default=0)
-        if self.kind == "prioritized":
-            expected = sum(self.weight(entry[1]) for entry in self.live.values())
-            assert info["total_priority"] == pytest.approx(expected)
-        assert info["pinned_slots"] == info["reserved_slots"] == 0
+def test_a_queue_and_a_stack_hand_out_every_item_once_in_their_order():
+    queue = rs.Buffer(rs.Table.queue("q", SIGNATURE, 4))
+    stack = rs.Buffer(rs.Table.stack("s", SIGNATURE, 4))
+    for buffer, expected in ((queue, [1, 2, 3, 4]), (stack, [4, 3, 2, 1])):
+        buffer.add(items(1, 2), timeout=0)
+        buffer.add(items(3, 4), timeout=0)
+        with pytest.raises(rs.Timeout, match="the queue holds 4 of 4"):
+            buffer.add(items(5), timeout=0)
+        drawn = [*buffer.sample(3, timeout=0).data["k"], *buffer.sample(1, timeout=0).data["k"]]
+        assert drawn == expected
+        assert len(buffer) == 0
+    assert rs.Table.queue("q", SIGNATURE, 4, max_times_sampled=2).max_times_sampled == 2
+    with pytest.raises(rs.SchemaError, match="size"):
+        rs.Table.queue("q", SIGNATURE, 0)
 
 
-BufferMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestBufferAgainstModel = BufferMachine.TestCase
+def test_settings_with_which_both_sides_wait_for_ever_are_refused():
+    ratio = rs.SampleToInsertRatio(samples_per_insert=4.0, min_size_to_sample=1, error_buffer=40.0)
+    with pytest.raises(rs.SchemaError, match="both wait for ever"):
+        make(rate_limiter=ratio, max_times_sampled=3)
+    buffer = make(rate_limiter=ratio, max_times_sampled=4)
+    with pytest.raises(rs.SchemaError, match="both wait for ever"):
+        buffer.configure(max_times_sampled=1)
+    assert buffer.table.max_times_sampled == 4
+
+
+def test_a_learners_version_lets_old_items_go_without_the_column_it_is_refused():
+    signature = {"k": rs.Column("int64"), "policy_version": rs.Column("int64")}
+    buffer = rs.Buffer(rs.Table("t", 10, signature, sampler=rs.Lifo(), max_staleness=2))
+    buffer.add({"k": np.arange(4), "policy_version": np.array([5, 3, 4, 5])})
+    assert buffer.sample(4, policy_version=5).data["k"].tolist() == [3, 2, 1, 0]
+    assert buffer.sample(3, policy_version=6).data["k"].tolist() == [3, 2, 0]
+    with buffer.sampler(2) as batches:
+        batches.policy_version = 7
+        while buffer.info()["size"] > 2:
+            next(batches)
+    assert buffer.info()["stale_items"] == 2
+    with pytest.raises(rs.SchemaError, match="policy_version"):
+        make().sample(1, timeout=0, policy_version=1)
+    for version in (1.5, True, 2**63):
+        with pytest.raises(ValueError, match="policy_version"):
+            buffer.sample(1, timeout=0, policy_version=version)
+    with pytest.raises(rs.SchemaError, match="policy_version"):
+        make(max_staleness=1)
