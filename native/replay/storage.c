@@ -175,7 +175,8 @@ static void gather_streamed(const uint8_t *base, size_t stride, size_t item_byte
     copy_streamed_end();
 }
 
-void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items) {
+void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items,
+                    size_t result_bytes) {
     size_t stride = storage->stride[column], item_bytes = storage->column_item_bytes[column];
     const uint8_t *base = storage->base[column];
     uint8_t *item = items;
@@ -186,7 +187,7 @@ void storage_gather(const struct storage *storage, uint32_t column, const uint32
     case 8: gather_fixed(base, 8, slots, n, item); return;
     default: break;
     }
-    if (copy_streams(n * item_bytes, item_bytes)) {
+    if (copy_streams(result_bytes, item_bytes)) {
         gather_streamed(base, stride, item_bytes, slots, n, item);
         return;
     }

@@ -72,6 +72,8 @@ static inline uint8_t *storage_item(const struct storage *storage, uint32_t colu
 
 /* Copies n packed items into slots, and out of slots. */
 void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, const void *items);
-void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items);
+/* `result_bytes`: of the whole that these are a part of; a large one is copied past the caches. */
+void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items,
+                    size_t result_bytes);
 
 #endif

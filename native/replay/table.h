@@ -171,6 +171,9 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride);
 /* Copies a column of n slots out, windows and compressed steps included. */
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
+/* As table_gather, of a few of the slots of a result of so many bytes: a large one is copied past the caches. */
+void table_gather_part(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out,
+                       size_t result_bytes);
 
 /* ---- steps and windows ----
  * A table whose signature has windows keeps steps beside items. A stream is one writer's sequence of steps, cut into

@@ -253,10 +253,16 @@ void table_column_view(const struct table *table, uint32_t column, const uint8_t
 }
 
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out) {
+    table_gather_part(table, column, slots, n, out, table->config.column[column].item_bytes * n);
+}
+
+void table_gather_part(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out,
+                       size_t result_bytes) {
     assert(column < table->storage.columns && table->config.column[column].kind != COLUMN_STEP);
     if (table->config.column[column].kind == COLUMN_WINDOW) {
-        window_map_gather(&table->windows, &table->steps, &table->config.column[column], column, slots, n, out);
+        window_map_gather(&table->windows, &table->steps, &table->config.column[column], column, slots, n, out,
+                          result_bytes);
     } else {
-        storage_gather(&table->storage, column, slots, n, out);
+        storage_gather(&table->storage, column, slots, n, out, result_bytes);
     }
 }

@@ -94,7 +94,7 @@ static void gather_coded(const struct window_map *map, const struct step_store *
 }
 
 void window_map_gather(const struct window_map *map, const struct step_store *store, const struct column *column,
-                       uint32_t index, const uint32_t *slots, uint32_t n, void *out) {
+                       uint32_t index, const uint32_t *slots, uint32_t n, void *out, size_t result_bytes) {
     uint32_t length = column->length ? column->length : 1, first = map->first[index];
     size_t stride = store->stride[column->source], step_bytes = store->column_step_bytes[column->source];
     const uint8_t *base = store->base[column->source];
@@ -103,7 +103,7 @@ void window_map_gather(const struct window_map *map, const struct step_store *st
         gather_coded(map, store, column, index, slots, n, to);
         return;
     }
-    bool streamed = copy_streams((size_t)n * length * step_bytes, step_bytes);
+    bool streamed = copy_streams(result_bytes, step_bytes);
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD + LISTS_AHEAD < n) {
             __builtin_prefetch(window_map_list(map, slots[i + AHEAD + LISTS_AHEAD]) + first);

@@ -42,6 +42,6 @@ void window_map_drop(const struct window_map *map, struct step_store *store, con
 
 /* Copies what a window column of n slots shows. */
 void window_map_gather(const struct window_map *map, const struct step_store *store, const struct column *column,
-                       uint32_t index, const uint32_t *slots, uint32_t n, void *out);
+                       uint32_t index, const uint32_t *slots, uint32_t n, void *out, size_t result_bytes);
 
 #endif

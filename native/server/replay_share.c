@@ -51,8 +51,8 @@ static size_t gather_piece(struct replay_request *request, uint8_t *region, size
     if (items > request->n - gather->item) {
         items = request->n - gather->item;
     }
-    table_gather(table, index, gather->batch->slots + gather->item, (uint32_t)items,
-                 region + gather->offset + gather->item * column->item_bytes);
+    table_gather_part(table, index, gather->batch->slots + gather->item, (uint32_t)items,
+                      region + gather->offset + gather->item * column->item_bytes, column->item_bytes * request->n);
     gather->item += (uint32_t)items;
     if (gather->item == request->n) {
         gather->offset += replay_shared_column_bytes(column, request->n);
