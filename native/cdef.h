@@ -65,6 +65,9 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
               struct error *error);
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
 
+int expand_windows(const uint8_t *coded, size_t length, uint32_t n, uint32_t windows, const uint32_t *steps,
+                   uint8_t *const *out, size_t step_bytes, struct error *error);
+
 bool table_has_windows(const struct table *table);
 struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
 void table_stream_free(struct table *table, struct stream *stream);

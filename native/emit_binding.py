@@ -7,6 +7,7 @@ import cffi
 
 SOURCE = """#include "base/error.h"
 #include "replay/codec.h"
+#include "replay/expand.h"
 #include "replay/sum_tree_array.h"
 #include "replay/table.h"
 """

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import socket
 import time
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from . import commands
+from .aio_writer import AsyncVectorWriter, AsyncWriter
 from .batch import Batch, check_out, new_batch
+from .client import Client as BlockingClient
 from .codec import Reading, encode_command
 from .commands import Command, ServedTable, SharedBatch, greet
 from .connection import Address, ReadBuffer, on_same_host, set_options
@@ -226,6 +229,7 @@ class Client:
         self._idle: list[_Connection] = []
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._writers: weakref.WeakSet[BlockingClient] = weakref.WeakSet()
         self._tables: dict[str, ServedTable] = {}
         self._redis: redis.asyncio.Redis | None = None
 
@@ -266,6 +270,8 @@ class Client:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+        for client in list(self._writers):
+            client.close()
         if self._redis is not None:
             await self._redis.aclose()
 
@@ -437,6 +443,7 @@ class Client:
         columns: Sequence[str] | None = None,
         replace: bool = True,
         policy_version: int | None = None,
+        coded: bool | None = None,
     ) -> Batch:
         """See `replay_server.Client.sample`."""
         shared = self._shared_memory and out is None
@@ -447,7 +454,10 @@ class Client:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                options = {"columns": columns, "replace": replace, "policy_version": policy_version, "shared": shared}
+                wanted = False if shared and coded is None else coded
+                codes = commands.codes(served.table, batch_size, columns, wanted, local=self._address.is_local)
+                options = {"columns": columns, "replace": replace, "policy_version": policy_version}
+                options |= {"shared": shared and not codes, "coded": codes}
                 return await self._run(commands.sample(served, batch_size, beta, timeout, batch, **options))
             except SchemaError:
                 if attempt or (await self._look_up(name)).incarnation == served.incarnation:
@@ -475,6 +485,35 @@ class Client:
     async def delete(self, name: str, ids: Any) -> int:
         """See `replay_server.Client.delete`."""
         return await self._run(commands.delete(name, check_ids(ids)))
+
+    async def writer(
+        self, name: str, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None
+    ) -> AsyncWriter:
+        """See `replay_server.Client.writer`; `async with await client.writer("t") as writer: …`."""
+        client, options = self._blocking(), {"flush_steps": flush_steps, "history": history, "timeout": timeout}
+        return AsyncWriter(client, await asyncio.to_thread(client.writer, name, **options))
+
+    async def vector_writer(
+        self,
+        name: str,
+        environments: int,
+        *,
+        flush_steps: int = 8,
+        history: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncVectorWriter:
+        """See `replay_server.Client.vector_writer`; `async with await client.vector_writer("t", 8) as writer: …`."""
+        client, options = self._blocking(), {"flush_steps": flush_steps, "history": history, "timeout": timeout}
+        return AsyncVectorWriter(client, await asyncio.to_thread(client.vector_writer, name, environments, **options))
+
+    def _blocking(self) -> BlockingClient:
+        """A blocking client for one writer, which owns its connection."""
+        if self._closed:
+            raise ConnectionLost(f"the client of {self._address} is closed")
+        connect, sock, reconnect = self._timeouts
+        client = BlockingClient(self.url, connect_timeout=connect, socket_timeout=sock, reconnect_timeout=reconnect)
+        self._writers.add(client)
+        return client
 
     @contextlib.asynccontextmanager
     async def sampler(

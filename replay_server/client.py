@@ -12,11 +12,13 @@ import numpy as np
 
 from . import commands
 from .batch import Batch, check_out, new_batch
+from .client_streams import ClientStreams
 from .commands import Command, ServedTable
 from .connection import Address, Connection, on_same_host
 from .errors import ConnectionLost, SchemaError
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table, check_columns, check_ids, check_priorities
+from .writer import VectorWriter, Writer
 
 if TYPE_CHECKING:
     import redis
@@ -345,6 +347,7 @@ class Client:
         columns: Sequence[str] | None = None,
         replace: bool = True,
         policy_version: int | None = None,
+        coded: bool | None = None,
     ) -> Batch:
         """Draws a batch, received straight into its arrays.
 
@@ -360,6 +363,9 @@ class Client:
                 drawn; `probabilities` stay those of a draw with replacement. `Fifo`, `Lifo` and heaps never repeat.
             policy_version: the version of the caller's policy, for tables with a column of that name: items more than
                 the table's `max_staleness` behind it leave before the draw.
+            coded: whether windows are received as the distinct steps of the batch, compressed where the table is, and
+                expanded here. None: where the server is on another host, or the table is compressed. Without effect
+                where there are no windows, or they show more steps than that is good for.
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.
@@ -373,9 +379,18 @@ class Client:
             "replace": replace,
             "policy_version": policy_version,
         }
-        return self._sample(name, batch_size, out, self._shared_memory and out is None, options)
+        shared = self._shared_memory and out is None and not coded
+        return self._sample(name, batch_size, out, shared, coded, options)
 
-    def _sample(self, name: str, batch_size: int, out: Batch | None, shared: bool, options: Mapping[str, Any]) -> Batch:
+    def _sample(
+        self,
+        name: str,
+        batch_size: int,
+        out: Batch | None,
+        shared: bool,
+        coded: bool | None,
+        options: Mapping[str, Any],
+    ) -> Batch:
         """`sample` with the options of `commands.sample`; `shared`: into shared memory, else into `out`."""
         columns = options["columns"]
         for attempt in (0, 1):
@@ -384,7 +399,10 @@ class Client:
                 if out is not None:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
-                return self._run(commands.sample(served, batch_size, out=batch, shared=shared, **options))
+                wanted = False if shared and coded is None else coded
+                codes = commands.codes(served.table, batch_size, columns, wanted, local=self._address.is_local)
+                command = commands.sample(served, batch_size, out=batch, shared=shared, coded=codes, **options)
+                return self._run(command)
             except SchemaError:
                 if attempt or self._look_up(name).incarnation == served.incarnation:
                     raise
@@ -428,6 +446,35 @@ class Client:
         """Removes items; how many of the ids were live."""
         return self._run(commands.delete(name, check_ids(ids)))
 
+    def writer(
+        self, name: str, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None
+    ) -> Writer:
+        """A writer of one environment's steps to a table with windows. See `replay_server.writer.VectorWriter`."""
+        served = self._known(name)
+        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
+        return Writer(served.table, ClientStreams(self, served), **options)
+
+    def vector_writer(
+        self,
+        name: str,
+        environments: int,
+        *,
+        flush_steps: int = 8,
+        history: int | None = None,
+        timeout: float | None = None,
+    ) -> VectorWriter:
+        """A writer of the steps of n environments to a table with windows.
+
+        It has a connection of its own, which carries the steps of all environments in one command, and their items in
+        another. See `replay_server.writer.VectorWriter`.
+
+        Raises:
+            SchemaError: the table has no windows.
+        """
+        served = self._known(name)
+        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
+        return VectorWriter(served.table, ClientStreams(self, served), environments, **options)
+
     def sampler(
         self,
         name: str,
@@ -437,6 +484,7 @@ class Client:
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        coded: bool | None = None,
     ) -> Sampler:
         """An endless iterator over batches that a background thread samples ahead on a connection of its own.
 
@@ -448,6 +496,7 @@ class Client:
             timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
             columns: only these; None = all.
             replace: as in `sample`.
+            coded: as in `sample`.
         """
         connect, sock, reconnect = self._timeouts
         source = Client(
@@ -461,7 +510,7 @@ class Client:
         def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
             options = {"beta": beta, "timeout": timeout, "columns": columns, "replace": replace}
             options["policy_version"] = policy_version
-            return source._sample(name, batch_size, out, source._shared_memory, options)
+            return source._sample(name, batch_size, out, source._shared_memory and not coded, coded, options)
 
         return Sampler(
             draw,

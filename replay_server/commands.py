@@ -31,6 +31,7 @@ from .codec import (
     value_after,
 )
 from .errors import ReplayError, SchemaError, ServerError, Timeout
+from .expand import MOST_PLACES, expand_windows
 from .shared_memory import Arena, Lease
 from .table import Table, changes_map, check_timeout, check_version
 
@@ -229,16 +230,56 @@ def add(
     options = (*_block(timeout), "INCARNATION", served.incarnation)
     head = ("REPLAY.ADD", table.name, count, given, *options)
 
-    def read() -> Reading[Any]:
-        line = yield None
-        if line[:1] == b"-":
-            return _explain(what, timeout, (yield from value_after(line)))
-        ids = np.empty(count, np.uint64)
-        if not (yield from bulk_into(line, ids)):
-            raise ServerError(f"expected {count} ids of 8 bytes after an add, got {length_of(line)} bytes")
-        return ids
+    arguments = (*head, "COLUMNS", len(columns), *blobs)
+    return Command(what, arguments, lambda: _ids_reading(what, timeout, count), False, timeout)
 
-    return Command(what, (*head, "COLUMNS", len(columns), *blobs), read, False, timeout)
+
+def _ids_reading(what: str, timeout: float | None, count: int) -> Reading[Any]:
+    line = yield None
+    if line[:1] == b"-":
+        return _explain(what, timeout, (yield from value_after(line)))
+    ids = np.empty(count, np.uint64)
+    if not (yield from bulk_into(line, ids)):
+        raise ServerError(f"{what}: expected {count} ids of 8 bytes, got {length_of(line)} bytes")
+    return ids
+
+
+def _blobs(columns: Mapping[str, np.ndarray]) -> list[Argument]:
+    blobs: list[Argument] = ["COLUMNS", len(columns)]
+    for name, column in columns.items():
+        blobs += (name, bytes_of(np.ascontiguousarray(column)))
+    return blobs
+
+
+def append(
+    served: ServedTable, streams: np.ndarray, flags: np.ndarray, columns: Mapping[str, np.ndarray], history: int
+) -> Command[int]:
+    """REPLAY.APPEND of checked steps; `history` is that of streams which it opens."""
+    head = ("REPLAY.APPEND", served.table.name, len(streams), bytes_of(streams), bytes_of(flags))
+    options = ("HISTORY", history, "INCARNATION", served.incarnation)
+    what = f"{len(streams)} steps for {served.table.name!r}"
+    return _plain(what, (*head, *options, *_blobs(columns)), int, False)
+
+
+def items(
+    served: ServedTable,
+    streams: np.ndarray,
+    steps: np.ndarray,
+    priorities: np.ndarray | None,
+    columns: Mapping[str, np.ndarray],
+    timeout: float | None,
+) -> Command[np.ndarray]:
+    """REPLAY.ITEM of checked columns; the result is the ids, uint64 (n,)."""
+    what = f"{len(streams)} items for {served.table.name!r}"
+    given: Argument = b"" if priorities is None else bytes_of(np.ascontiguousarray(priorities))
+    head = ("REPLAY.ITEM", served.table.name, len(streams), bytes_of(streams), bytes_of(steps), given)
+    options = (*_block(timeout), "INCARNATION", served.incarnation)
+    arguments = (*head, *options, *_blobs(columns))
+    return Command(what, arguments, lambda: _ids_reading(what, timeout, len(streams)), False, timeout)
+
+
+def end_episodes(name: str, streams: np.ndarray) -> Command[int]:
+    return _plain(f"end of episodes in {name!r}", ("REPLAY.END", name, bytes_of(streams)), int, False)
 
 
 @dataclass
@@ -308,6 +349,51 @@ def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]
     return out if fits else _misfit(what)
 
 
+def _coded_reading(what: str, timeout: float | None, table: Table, out: Batch) -> Reading[Any]:
+    """Reads [ids, probabilities, weights, name, blob, …] in which windows come as coded columns of steps."""
+    line = yield None
+    if line[:1] == b"-":
+        return _explain(what, timeout, (yield from value_after(line)))
+    own = [name for name in out.data if name not in table.windows]
+    windows: dict[str, list[str]] = {}
+    for name in out.data:
+        if name in table.windows:
+            windows.setdefault(table.windows[name].source, []).append(name)
+    if line[:1] != b"*" or length_of(line) != 3 + 2 * (len(own) + len(windows)):
+        raise not_resp(line)
+    fits = True
+    for array in (out.ids, out.probabilities, out.weights):
+        fits = (yield from bulk_into((yield None), array)) and fits
+    for name in own:
+        fits = (yield from bulk_after((yield None))) == name.encode() and fits
+        fits = (yield from bulk_into((yield None), out.data[name])) and fits
+    for source, names in windows.items():
+        fits = (yield from bulk_after((yield None))) == source.encode() and fits
+        header = yield None
+        coded = np.empty(max(0, length_of(header)), np.uint8)
+        if not (yield from bulk_into(header, coded)) or not fits:
+            fits = False
+            continue
+        steps = [table.windows[name].steps for name in names]
+        try:
+            expand_windows(coded, [out.data[name] for name in names], steps, table.step_columns[source].item_bytes)
+        except ServerError as error:
+            return ServerError(f"{what}: {error}")
+    return out if fits else _misfit(what)
+
+
+def codes(table: Table, count: int, columns: Sequence[str] | None, wanted: bool | None, local: bool) -> bool:
+    """Whether a batch is to come as distinct steps: as wanted, or, where that is None, where the table is compressed or
+    the server not local; never where there are no windows, or they show too many steps."""
+    if wanted is None:
+        wanted = not local or getattr(table, "compression", "none") != "none"
+    places: dict[str, int] = {}
+    for name, window in table.windows.items():
+        if columns is None or name in columns:
+            places[window.source] = places.get(window.source, 0) + window.steps * count
+    return wanted and bool(places) and max(places.values()) <= MOST_PLACES
+
+
 def sample(
     served: ServedTable,
     count: int,
@@ -318,8 +404,10 @@ def sample(
     replace: bool = True,
     policy_version: int | None = None,
     shared: bool = False,
+    coded: bool = False,
 ) -> Command[Batch]:
-    """REPLAY.SAMPLE into `out`, whose arrays fit; `shared`: or into shared memory, which the result then refers to."""
+    """REPLAY.SAMPLE into `out`, whose arrays fit; `shared`: or into shared memory, which the result then refers to;
+    `coded`: as distinct steps, which are expanded into `out`."""
     timeout = check_timeout(timeout)
     name = served.table.name
     what = f"sample of {count} from {name!r}"
@@ -327,6 +415,9 @@ def sample(
     once = () if replace else ("REPLACE", 0)
     options = ("BETA", float(beta), *_block(timeout), *once, "INCARNATION", served.incarnation)
     options += () if policy_version is None else ("POLICY_VERSION", check_version(policy_version))
+    if coded:
+        arguments = ("REPLAY.SAMPLE", name, int(count), *options, "CODED", *chosen)
+        return Command(what, arguments, lambda: _coded_reading(what, timeout, served.table, out), True, timeout)
     options += ("SHARED",) if shared else ()
     arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
     return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout, shared)

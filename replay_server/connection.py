@@ -54,6 +54,11 @@ class Address:
         shown = url if "@" not in url else f"{parts.scheme}://…@{url.rpartition('@')[2]}"
         raise ValueError(f"expected redis://[:password@]host:port or unix:///path, got {shown!r}")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is plainly on this host."""
+        return self.path is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
+
     def __str__(self) -> str:
         """The address without its password."""
         return f"unix://{self.path}" if self.path is not None else f"redis://{self.host}:{self.port}"

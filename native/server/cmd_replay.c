@@ -127,6 +127,8 @@ const struct command commands_replay[] = {
      "Appends steps to streams of this connection and returns how many.", replay_append_land},
     {"replay.item", replay_item_command, -8, COMMAND_WRITE | COMMAND_BLOCKING, 0, 0, 0, "replay",
      "Makes items that see appended steps through windows, and returns their ids.", replay_item_land},
+    {"replay.end", replay_end_command, 3, COMMAND_WRITE | COMMAND_FAST, 0, 0, 0, "replay",
+     "Ends the open episodes of streams of this connection.", NULL},
     {"replay.close", replay_close_command, 3, COMMAND_WRITE | COMMAND_FAST, 0, 0, 0, "replay",
      "Closes streams of this connection and returns how many were open.", NULL},
     {"replay.sample", replay_sample_command, -3, COMMAND_WRITE | COMMAND_BLOCKING, 0, 0, 0, "replay",

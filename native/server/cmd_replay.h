@@ -14,6 +14,7 @@ void replay_append_land(void *context, const struct resp_argument *arguments, ui
 void replay_item_command(struct client *client);
 void replay_item_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
                       size_t length, struct resp_landing *landing);
+void replay_end_command(struct client *client);
 void replay_close_command(struct client *client);
 void replay_sample_command(struct client *client);
 void replay_get_command(struct client *client);

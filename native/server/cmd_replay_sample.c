@@ -5,6 +5,7 @@
 #include "server/client.h"
 #include "server/cmd_replay.h"
 #include "server/replay_arguments.h"
+#include "server/replay_coded.h"
 #include "server/server.h"
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
@@ -44,11 +45,32 @@ static void all_columns(struct replay_request *request) {
     }
 }
 
+/* Once a reply is being written the request may be gone (the client can be closed for having too much output): nothing of
+ * it is read from there on. */
+static void reply(struct client *client, const struct replay_request *request, struct replay_batch *batch) {
+    uint8_t columns[TABLE_MAX_COLUMNS];
+    uint32_t column_count = request->column_count;
+    memcpy(columns, request->columns, sizeof columns);
+    if (request->coded) {
+        replay_coded_reply(client, batch, columns, column_count);
+    } else {
+        replay_batch_reply(client, batch, columns, column_count, NULL);
+    }
+}
+
+/* Options that stand alone. */
+static bool take_flag(struct replay_request *request, const struct resp_argument *option) {
+    bool coded = argument_is(option, "coded"), shared = argument_is(option, "shared");
+    request->coded |= coded;
+    request->shared |= shared;
+    return coded || shared;
+}
+
 /* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
 
 static const char sample_usage[] =
-    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] [COLUMNS k "
-    "name …]";
+    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] "
+    "[CODED] [COLUMNS k name …]";
 
 /* Items that are too old for it leave even if the sample is refused. */
 static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
@@ -98,9 +120,8 @@ static int sample_options(struct client *client, struct replay_request *request,
     all_columns(request);
     request->replace = true;
     for (uint32_t at = 3; at < client->argc; at += 2) {
-        if (argument_is(&client->argv[at], "shared")) {
-            request->shared = true;
-            at--; /* it stands alone */
+        if (take_flag(request, &client->argv[at])) {
+            at--;
             continue;
         }
         if (argument_is(&client->argv[at], "columns")) {
@@ -116,8 +137,7 @@ static int sample_options(struct client *client, struct replay_request *request,
     return 0;
 }
 
-/* Draws and replies; false when it must wait. Once a reply is being written the request may be gone (the client can be
- * closed for having too much output), so nothing of it is read from there on. */
+/* Draws and replies; false when it must wait. */
 static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
@@ -129,7 +149,7 @@ static bool sample_attempt(struct client *client) {
         reply_failure(client, &error);
         return true;
     }
-    if (replay_batch_allowed(entry, client, request->n, request->columns, request->column_count, &error)) {
+    if (replay_batch_allowed(request, client, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) {
             return false;
         }
@@ -148,12 +168,10 @@ static bool sample_attempt(struct client *client) {
         return true;
     }
     wait_queue_wake(client->server, &entry->adders);
-    if (request->shared && replay_share_batch(client, request, batch)) {
+    if (request->shared && !request->coded && replay_share_batch(client, request, batch)) {
         return true;
     }
-    uint8_t columns[TABLE_MAX_COLUMNS];
-    memcpy(columns, request->columns, sizeof columns);
-    replay_batch_reply(client, batch, columns, request->column_count, NULL);
+    reply(client, request, batch);
     replay_batch_release(batch);
     return true;
 }
@@ -163,7 +181,7 @@ static void sample_expired(struct client *client) {
     struct error error;
     if (!replay_entry_missing(request->entry, &error) &&
         !table_can_sample(request->entry->table, request->n, request->replace, &error) &&
-        !replay_batch_allowed(request->entry, client, request->n, request->columns, request->column_count, &error)) {
+        !replay_batch_allowed(request, client, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
                   table_config(request->entry->table)->name);
     }
@@ -198,11 +216,16 @@ static int get_options(struct client *client, struct replay_request *request, st
     all_columns(request);
     for (uint32_t at = 3; at < client->argc; at += 2) {
         const struct resp_argument *option = &client->argv[at];
+        if (argument_is(option, "coded")) {
+            request->coded = true;
+            at--;
+            continue;
+        }
         if (argument_is(option, "columns")) {
             return parse_columns(client, at, request, error);
         }
         if (at + 1 == client->argc || !argument_is(option, "incarnation")) {
-            return error_set(error, ERROR_GENERIC, "syntax error; expected [INCARNATION i] [COLUMNS k name …]");
+            return error_set(error, ERROR_GENERIC, "syntax error; expected [INCARNATION i] [CODED] [COLUMNS k name …]");
         }
         if (replay_check_incarnation(request->entry, option + 1, error)) {
             return -1;
@@ -219,9 +242,8 @@ void replay_get_command(struct client *client) {
     if (!ids) {
         return;
     }
-    struct replay_request request = {.entry = entry};
-    if (get_options(client, &request, &error) ||
-        replay_batch_allowed(entry, client, n, request.columns, request.column_count, &error)) {
+    struct replay_request request = {.entry = entry, .n = n};
+    if (get_options(client, &request, &error) || replay_batch_allowed(&request, client, &error)) {
         reply_failure(client, &error);
         return;
     }
@@ -237,7 +259,7 @@ void replay_get_command(struct client *client) {
             batch->ids[i] = ids[i];
             batch->weights[i] = 1;
         }
-        replay_batch_reply(client, batch, request.columns, request.column_count, NULL);
+        reply(client, &request, batch);
     }
     replay_batch_release(batch);
 }

@@ -1,5 +1,5 @@
 /* cmd_replay_steps: REPLAY.APPEND, which appends steps to streams of the connection; REPLAY.ITEM, which makes items that
- * see them through windows; REPLAY.CLOSE, which ends streams. */
+ * see them through windows; REPLAY.END and REPLAY.CLOSE, which end episodes and streams. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -167,23 +167,49 @@ void replay_item_command(struct client *client) {
     replay_commit_or_wait(client, request, ITEM_PRIORITIES);
 }
 
-/* ---- CLOSE --------------------------------------------------------------------------------------------------------- */
+/* ---- END, CLOSE ---------------------------------------------------------------------------------------------------- */
 
-void replay_close_command(struct client *client) {
+/* The streams of argv[2]; false after replying an error. */
+static bool streams_or_reply(struct client *client, uint32_t *n) {
     struct error error = {.code = ERROR_NONE};
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
     const struct resp_argument *numbers = &client->argv[2];
-    uint32_t n = (uint32_t)(numbers->length / sizeof(uint32_t));
+    *n = (uint32_t)(numbers->length / sizeof(uint32_t));
     if (numbers->length > REPLAY_STREAM_NUMBERS * sizeof(uint32_t)) {
         error_set(&error, ERROR_LIMIT, "expected at most %u streams, got %zu bytes", REPLAY_STREAM_NUMBERS,
                   numbers->length);
+    } else if (replay_streams_check(numbers, *n, &error) == 0) {
+        return true;
+    }
+    reply_failure(client, &error);
+    return false;
+}
+
+void replay_end_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    uint32_t n;
+    if (!entry || !streams_or_reply(client, &n)) {
+        return;
+    }
+    struct stream **streams = replay_registry_scratch(client->server->replay, n * sizeof *streams + 1);
+    if (!streams) {
+        reply_error(client, "ERR out of memory for %" PRIu32 " streams", n);
+        return;
+    }
+    if (replay_streams_find(client, entry, &client->argv[2], n, streams, &error)) {
         reply_failure(client, &error);
-    } else if (replay_streams_check(numbers, n, &error)) {
-        reply_failure(client, &error);
-    } else {
-        reply_integer(client, replay_streams_close(client, entry, numbers, n));
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        stream_end_episode(streams[i]);
+    }
+    reply_integer(client, n);
+}
+
+void replay_close_command(struct client *client) {
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    uint32_t n;
+    if (entry && streams_or_reply(client, &n)) {
+        reply_integer(client, replay_streams_close(client, entry, &client->argv[2], n));
     }
 }

@@ -173,8 +173,7 @@ bool replay_batch_reserve(struct replay_batch *batch, size_t bytes);
 void replay_batch_release(struct replay_batch *batch);
 /* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is asked for, or ERROR_TIMEOUT
  * when replies in flight hold too much: `samplers` is woken when one of them has gone. */
-int replay_batch_allowed(struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
-                         uint32_t column_count, struct error *error);
+int replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error);
 /* Counts the items, whose slots are pinned, against the client. replay_batch_reply does it where it was not done. */
 void replay_batch_pin(struct replay_batch *batch);
 
@@ -188,6 +187,12 @@ struct replay_region {
  * column that lies there is [lease, offset, bytes]. */
 void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
                         uint32_t column_count, const struct replay_region *region);
+/* What it is made of, for other replies: the extra memory that these columns need, and [ids, probabilities, weights, name,
+ * bytes, …] without the array's head. */
+size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
+                            const struct replay_region *region);
+void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                          uint32_t column_count, const struct replay_region *region, uint8_t *extra);
 
 /* ---- through shared memory ---- */
 bool replay_column_is_shared(const struct column *column, uint32_t n);

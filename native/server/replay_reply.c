@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "server/client.h"
+#include "server/replay_coded.h"
 #include "server/replay_registry.h"
 #include "server/replay_source.h"
 #include "server/server.h"
@@ -110,12 +111,17 @@ void replay_batch_release(struct replay_batch *batch) {
     batch_give(registry, batch);
 }
 
-int replay_batch_allowed(struct replay_entry *entry, const struct client *client, uint32_t n, const uint8_t *columns,
-                         uint32_t column_count, struct error *error) {
+int replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error) {
+    struct replay_entry *entry = request->entry;
+    uint32_t n = request->n;
     const struct table_config *config = table_config(entry->table);
     bool from_slots = false;
-    for (uint32_t i = 0; i < column_count; i++) {
-        from_slots |= replay_column_is_sent_from_slots(&config->column[columns[i]], n);
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        const struct column *column = &config->column[request->columns[i]];
+        from_slots |= replay_column_is_sent_from_slots(column, n) || (request->coded && column->kind == COLUMN_WINDOW);
+    }
+    if (request->coded && replay_coded_allowed(entry, n, request->columns, request->column_count, error)) {
+        return -1;
     }
     if (!from_slots) {
         return 0;
@@ -189,39 +195,27 @@ static void reply_column_shared(struct client *client, const struct column *colu
     *offset += replay_shared_column_bytes(column, n);
 }
 
-/* The columns' shares of the extra memory; false: there is none. */
-static bool take_extra(struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
-                       const struct replay_region *region) {
+size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
+                            const struct replay_region *region) {
     const struct table_config *config = table_config(batch->entry->table);
     size_t bytes = 0;
     for (uint32_t i = 0; i < column_count; i++) {
-        if (region && replay_column_is_shared(&config->column[columns[i]], batch->n)) {
-            continue;
-        }
-        if (replay_column_is_sent_from_slots(&config->column[columns[i]], batch->n)) {
+        const struct column *column = &config->column[columns[i]];
+        if (!(region && replay_column_is_shared(column, batch->n)) &&
+            replay_column_is_sent_from_slots(column, batch->n)) {
             bytes += replay_source_extra(batch, columns[i]);
         }
     }
-    return replay_batch_reserve(batch, bytes);
+    return bytes;
 }
 
-void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                        uint32_t column_count, const struct replay_region *region) {
+void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                          uint32_t column_count, const struct replay_region *region, uint8_t *extra) {
     const struct table_config *config = table_config(batch->entry->table);
     size_t offset = 0;
-    replay_batch_pin(batch);
-    if (!take_extra(batch, columns, column_count, region)) {
-        if (region) {
-            share_end(client, region->lease);
-        }
-        reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
-        return;
-    }
-    reply_array(client, 3 + 2 * (size_t)column_count);
     reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
     reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
     reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
-    uint8_t *extra = batch->extra;
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
         reply_bulk_string(client, column->name);
@@ -235,4 +229,18 @@ void replay_batch_reply(struct client *client, struct replay_batch *batch, const
             reply_column_copied(client, batch, columns[i]);
         }
     }
+}
+
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                        uint32_t column_count, const struct replay_region *region) {
+    replay_batch_pin(batch);
+    if (!replay_batch_reserve(batch, replay_columns_extra(batch, columns, column_count, region))) {
+        if (region) {
+            share_end(client, region->lease);
+        }
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
+        return;
+    }
+    reply_array(client, 3 + 2 * (size_t)column_count);
+    replay_columns_reply(client, batch, columns, column_count, region, batch->extra);
 }

@@ -18,6 +18,13 @@ struct replay_column_source {
     uint8_t *bounce;                /* NULL: pieces are sent from where they lie */
     bool bounce_holds_all;          /* the transport needs bytes for longer than a slice takes */
     size_t from, length;            /* which of the column's bytes are in it now */
+    /* a coded column: what precedes the blocks, the blocks, and the one that the next slice begins in */
+    uint8_t *head;
+    size_t head_bytes;
+    const uint8_t **blocks;
+    const uint32_t *block_sizes;
+    uint32_t block;
+    size_t block_offset;            /* where that one begins, after the head */
 };
 
 /* Whether a column of n items is sent through a source, its items pinned meanwhile; others are copied into the reply. */

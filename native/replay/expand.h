@@ -1,0 +1,16 @@
+/* expand: makes windows of the distinct steps and the places of a coded reply; for clients. The format is in
+ * docs/protocol.md, REPLAY.SAMPLE. */
+#ifndef REPLAY_REPLAY_EXPAND_H
+#define REPLAY_REPLAY_EXPAND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Writes, for n items, what `windows` windows over one column show: window i, `steps[i]` steps of each item, to out[i].
+ * -1 with ERROR_BADSHAPE where the bytes are not what n items of these windows need; `out` may be half written then. */
+int expand_windows(const uint8_t *coded, size_t length, uint32_t n, uint32_t windows, const uint32_t *steps,
+                   uint8_t *const *out, size_t step_bytes, struct error *error);
+
+#endif

@@ -1,0 +1,96 @@
+"""The writers of the asyncio client: those of the blocking client, with every call that may send run in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .client import Client
+from .writer import VectorWriter, Writer
+
+T = TypeVar("T")
+
+
+class _Threaded:
+    """Runs a writer's calls one after another in threads, so that a wait for the server never stops the loop."""
+
+    def __init__(self, client: Client, writer: Any) -> None:
+        self._client, self._writer = client, writer
+        self._turn = asyncio.Lock()
+
+    async def _run(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        async with self._turn:
+            try:
+                return await asyncio.to_thread(call, *arguments, **named)
+            except asyncio.CancelledError:
+                # The thread may wait for the rate limiter: its connection is ended, and nothing later uses the writer.
+                self._client.close()
+                raise
+
+    @property
+    def waiting(self) -> int:
+        """Items that were made and not sent yet."""
+        return self._writer.waiting
+
+    async def flush(self, timeout: float | None = None) -> np.ndarray:
+        """Sends what can be sent; the ids of all items sent since the last flush."""
+        return await self._run(self._writer.flush, timeout)
+
+    async def close(self, flush: bool = True) -> None:
+        """Ends the episodes, sends what is left (unless told not to), and closes the connection."""
+        try:
+            await self._run(self._writer.close, flush)
+        finally:
+            self._client.close()
+
+    async def __aexit__(self, kind: object, *exception: object) -> None:
+        await self.close(flush=kind is None)
+
+
+class AsyncVectorWriter(_Threaded):
+    """`replay_server.writer.VectorWriter` for asyncio; a cancelled call ends it."""
+
+    _writer: VectorWriter
+
+    async def __aenter__(self) -> AsyncVectorWriter:
+        return self
+
+    async def append(self, step: Mapping[str, Any], *, mask: Any = None, final: Any = None) -> None:
+        """See `VectorWriter.append`."""
+        await self._run(self._writer.append, step, mask=mask, final=final)
+
+    def create_items(
+        self, priorities: Any = None, at: Any = -1, columns: Mapping[str, Any] | None = None, *, mask: Any = None
+    ) -> None:
+        """See `VectorWriter.create_items`; sends nothing."""
+        self._writer.create_items(priorities, at, columns, mask=mask)
+
+    def end_episode(self, mask: Any = None) -> None:
+        """See `VectorWriter.end_episode`; sends nothing."""
+        self._writer.end_episode(mask)
+
+
+class AsyncWriter(_Threaded):
+    """`replay_server.writer.Writer` for asyncio; a cancelled call ends it."""
+
+    _writer: Writer
+
+    async def __aenter__(self) -> AsyncWriter:
+        return self
+
+    async def append(self, step: Mapping[str, Any], *, final: bool | None = None) -> None:
+        """See `Writer.append`."""
+        await self._run(self._writer.append, step, final=final)
+
+    def create_item(
+        self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
+    ) -> None:
+        """See `Writer.create_item`; sends nothing."""
+        self._writer.create_item(priority, at, columns)
+
+    def end_episode(self) -> None:
+        """See `Writer.end_episode`; sends nothing."""
+        self._writer.end_episode()

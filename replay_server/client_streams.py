@@ -1,0 +1,85 @@
+"""Where a writer's steps and items go when the table is a server's: streams of a connection of the writer's own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from . import commands
+from .commands import Command, ServedTable
+from .connection import Connection
+from .errors import ConnectionLost, SchemaError, TableNotFound
+
+if TYPE_CHECKING:
+    from .client import Client
+
+T = TypeVar("T")
+
+
+class ClientStreams:
+    """A `replay_server.writer.StepSink` over a client's server.
+
+    The server closes streams with their connection, so one that is lost leaves nothing behind. A table that was dropped
+    and made anew counts as a loss: its streams are gone.
+    """
+
+    def __init__(self, client: Client, served: ServedTable) -> None:
+        self._client = client
+        self._served = served
+        self._connection: Connection | None = None
+        self._history = 1
+
+    def open(self, streams: int, history: int) -> None:
+        """See `StepSink`. Connecting is tried for the client's `reconnect_timeout`."""
+        self.close()
+        self._history = history
+        served = self._client._look_up(self._served.table.name)
+        if served.table.signature != self._served.table.signature:
+            raise SchemaError(f"table {served.table.name!r} was made anew with another signature: make another writer")
+        self._served = served
+        self._connection = self._client._acquire(time.monotonic() + self._client._timeouts[2])
+
+    def close(self) -> None:
+        """See `StepSink`. The connection is not used for anything else, since its streams end with it."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.usable = False
+            self._client._release(connection)
+
+    def end_episodes(self, streams: np.ndarray) -> None:
+        """See `StepSink`."""
+        self._execute(commands.end_episodes(self._served.table.name, streams))
+
+    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """See `StepSink`."""
+        self._execute(commands.append(self._served, streams, flags, columns, self._history))
+
+    def send_items(
+        self,
+        streams: np.ndarray,
+        steps: np.ndarray,
+        priorities: np.ndarray | None,
+        columns: dict[str, np.ndarray],
+        timeout: float | None,
+    ) -> np.ndarray:
+        """See `StepSink`."""
+        return self._execute(commands.items(self._served, streams, steps, priorities, columns, timeout))
+
+    def _execute(self, command: Command[T]) -> T:
+        if self._connection is None:
+            raise ConnectionLost(f"{command.what}: the connection of this writer is lost")
+        try:
+            return self._connection.execute(command)
+        except (ConnectionLost, TableNotFound):
+            self.close()
+            raise
+        except SchemaError as error:
+            if self._was_made_anew():
+                self.close()
+                raise ConnectionLost(f"{command.what}: the table was made anew, and its streams are gone") from error
+            raise
+
+    def _was_made_anew(self) -> bool:
+        return self._client._look_up(self._served.table.name).incarnation != self._served.incarnation
