@@ -282,9 +282,8 @@ class Client:
         """Puts the tables of a snapshot in the places of those of the same names; other tables stay.
 
         All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here
-        must be the same as the one saved but for its limits (rate_limiter, max_times_sampled, max_bytes), and these go
-        on as they are. Ids of the snapshot are valid again. Who waits at a table that is replaced is served by the new
-        one.
+        must be the same as the one saved but for what `configure` changes, and that goes on as it is. Ids of the
+        snapshot are valid again. Who waits at a table that is replaced is served by the new one.
 
         Args:
             name: of the file in the server's directory.

@@ -125,7 +125,7 @@ class Server:
         config: further settings, as for CONFIG SET.
         restore: snapshot to begin with: a file's path, absolute or from `directory` on, or "latest", the newest of
             `directory`; where that has none the server starts empty. `tables` of the same names must be the same but
-            for their limits, which win over those saved. `log()` tells what was restored and what is lost.
+            for what `Client.configure` changes, where they win. `log()` tells what was restored and what is lost.
         start_timeout: seconds until the server must be ready.
 
     Attributes:

@@ -401,6 +401,35 @@ static void write_limiter(struct msgpack_writer *writer, const struct table_conf
     msgpack_write_unsigned(writer, config->min_size_to_sample);
 }
 
+#define CHANGEABLE_KEYS 6
+
+/* What table_config_change takes. */
+static void write_changeable(struct msgpack_writer *writer, const struct table_config *config) {
+    write_text(writer, spec_keys[KEY_SAMPLER]);
+    write_selector(writer, config->sampler, config->priority_exponent, &config->independent);
+    write_text(writer, spec_keys[KEY_REMOVER]);
+    write_selector(writer, config->remover, config->remover_exponent, NULL);
+    write_text(writer, spec_keys[KEY_RATE_LIMITER]);
+    write_limiter(writer, config);
+    write_text(writer, spec_keys[KEY_MAX_TIMES_SAMPLED]);
+    msgpack_write_unsigned(writer, config->max_times_sampled);
+    write_text(writer, spec_keys[KEY_MAX_BYTES]);
+    msgpack_write_unsigned(writer, config->max_bytes);
+    write_text(writer, spec_keys[KEY_MAX_STALENESS]);
+    msgpack_write_signed(writer, config->max_staleness);
+}
+
+static int take_written(struct msgpack_writer *writer, const struct table_config *config, uint8_t **spec,
+                        size_t *length, struct error *error) {
+    if (writer->failed) {
+        memory_free(writer->data);
+        return error_set(error, ERROR_GENERIC, "out of memory for the spec of table '%s'", config->name);
+    }
+    *spec = writer->data;
+    *length = writer->length;
+    return 0;
+}
+
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
     struct msgpack_writer writer = {0};
     msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE));
@@ -410,52 +439,30 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     msgpack_write_unsigned(&writer, config->capacity);
     write_text(&writer, spec_keys[KEY_SIGNATURE]);
     spec_write_signature(&writer, config);
-    write_text(&writer, spec_keys[KEY_SAMPLER]);
-    write_selector(&writer, config->sampler, config->priority_exponent, &config->independent);
-    write_text(&writer, spec_keys[KEY_REMOVER]);
-    write_selector(&writer, config->remover, config->remover_exponent, NULL);
-    write_text(&writer, spec_keys[KEY_RATE_LIMITER]);
-    write_limiter(&writer, config);
-    write_text(&writer, spec_keys[KEY_MAX_TIMES_SAMPLED]);
-    msgpack_write_unsigned(&writer, config->max_times_sampled);
-    write_text(&writer, spec_keys[KEY_MAX_BYTES]);
-    msgpack_write_unsigned(&writer, config->max_bytes);
-    write_text(&writer, spec_keys[KEY_MAX_STALENESS]);
-    msgpack_write_signed(&writer, config->max_staleness);
+    write_changeable(&writer, config);
     write_text(&writer, spec_keys[KEY_SEED]);
     msgpack_write_unsigned(&writer, config->seed);
     if (config->codec != CODEC_NONE) {
         write_text(&writer, spec_keys[KEY_COMPRESSION]);
         write_text(&writer, codec_name(config->codec));
     }
-    if (writer.failed) {
-        memory_free(writer.data);
-        return error_set(error, ERROR_GENERIC, "out of memory for the spec of table '%s'", config->name);
-    }
-    *spec = writer.data;
-    *length = writer.length;
-    return 0;
+    return take_written(&writer, config, spec, length, error);
 }
 
-int table_config_write_limits(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
+int table_config_write_changeable(const struct table_config *config, uint8_t **spec, size_t *length,
+                                  struct error *error) {
     struct msgpack_writer writer = {0};
-    msgpack_write_map(&writer, 3);
-    write_text(&writer, spec_keys[KEY_RATE_LIMITER]);
-    write_limiter(&writer, config);
-    write_text(&writer, spec_keys[KEY_MAX_TIMES_SAMPLED]);
-    msgpack_write_unsigned(&writer, config->max_times_sampled);
-    write_text(&writer, spec_keys[KEY_MAX_BYTES]);
-    msgpack_write_unsigned(&writer, config->max_bytes);
-    if (writer.failed) {
-        memory_free(writer.data);
-        return error_set(error, ERROR_GENERIC, "out of memory for the limits of table '%s'", config->name);
-    }
-    *spec = writer.data;
-    *length = writer.length;
-    return 0;
+    msgpack_write_map(&writer, CHANGEABLE_KEYS);
+    write_changeable(&writer, config);
+    return take_written(&writer, config, spec, length, error);
 }
 
-void table_config_take_limits(struct table_config *config, const struct table_config *from) {
+void table_config_take_changeable(struct table_config *config, const struct table_config *from) {
+    config->sampler = from->sampler;
+    config->priority_exponent = from->priority_exponent;
+    config->independent = from->independent;
+    config->remover = from->remover;
+    config->remover_exponent = from->remover_exponent;
     config->limiter = from->limiter;
     config->min_size_to_sample = from->min_size_to_sample;
     config->samples_per_insert = from->samples_per_insert;
@@ -463,4 +470,5 @@ void table_config_take_limits(struct table_config *config, const struct table_co
     config->queue_size = from->queue_size;
     config->max_times_sampled = from->max_times_sampled;
     config->max_bytes = from->max_bytes;
+    config->max_staleness = from->max_staleness;
 }

@@ -126,6 +126,10 @@ static uint64_t block_bytes(const struct step_store *store, uint32_t step) {
     return bytes;
 }
 
+uint64_t step_store_bytes(const struct step_store *store, uint32_t step) {
+    return store->plain_bytes + block_bytes(store, step);
+}
+
 static void give_blocks(struct step_store *store, uint32_t step) {
     for (uint32_t i = 0; store->codec && i < store->columns; i++) {
         if (store->block[i] && store->block[i][step]) {
@@ -138,22 +142,31 @@ static void give_blocks(struct step_store *store, uint32_t step) {
 void step_store_unreserve(struct step_store *store, uint32_t step) {
     assert(store->references[step] == 0 && store->reserved > 0);
     store->reserved--;
-    give_blocks(store, step);
-    store->returned[store->returned_count++] = step;
+    step_store_forget(store, step);
 }
 
 void step_store_enter(struct step_store *store, uint32_t step) {
     assert(store->references[step] == 0 && store->reserved > 0);
+    if (store->cut) {
+        step_cut_before_enter(store, step);
+    }
     store->reserved--;
     store->live++;
-    store->live_bytes += store->plain_bytes + block_bytes(store, step);
+    store->live_bytes += step_store_bytes(store, step);
     store->references[step] = 1;
 }
 
 void step_store_release(struct step_store *store, uint32_t step) {
     assert(store->references[step] == 0 && store->live > 0);
+    if (store->cut && step_cut_holds(store, step)) {
+        return;
+    }
     store->live--;
-    store->live_bytes -= store->plain_bytes + block_bytes(store, step);
+    store->live_bytes -= step_store_bytes(store, step);
+    step_store_forget(store, step);
+}
+
+void step_store_forget(struct step_store *store, uint32_t step) {
     give_blocks(store, step);
     store->returned[store->returned_count++] = step;
 }

@@ -35,14 +35,20 @@ struct step_store {
     uint32_t returned_count;
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
     uint32_t reserved, live;
-    uint64_t live_bytes; /* payload of live steps; of coded columns what their blocks occupy */
+    uint64_t live_bytes; /* payload of live steps but those held; of coded columns what their blocks occupy */
     size_t plain_bytes;  /* of one step, without the coded columns */
     size_t coded_bytes;  /* of one step, the coded columns as they were */
     struct codec *codec; /* NULL: no column is coded */
     struct block_pool blocks;
     uint8_t **block[TABLE_MAX_COLUMNS]; /* of coded columns: the block of each step; NULL: none yet */
     uint8_t *scratch;                   /* room for a step of the largest coded column */
+    uint32_t held; /* of those live: by a snapshot alone */
+    struct step_cut *cut; /* a snapshot being taken; NULL: none */
 };
+
+/* Told before a step enters, and when the last reference of one went: true keeps it in its slot; see step_cut.h. */
+void step_cut_before_enter(struct step_store *store, uint32_t step);
+bool step_cut_holds(struct step_store *store, uint32_t step);
 
 /* Bytes of a step's own columns. */
 size_t step_store_step_bytes(const struct table_config *config);
@@ -55,6 +61,7 @@ uint32_t step_store_reserve(struct step_store *store); /* a slot must be free */
 void step_store_unreserve(struct step_store *store, uint32_t step);
 void step_store_enter(struct step_store *store, uint32_t step); /* reserved → live, with one reference */
 void step_store_release(struct step_store *store, uint32_t step); /* for step_store_drop */
+void step_store_forget(struct step_store *store, uint32_t step); /* used, without references → free */
 
 static inline uint32_t step_store_free_slots(const struct step_store *store) {
     return store->returned_count + (store->slots - store->fresh);
@@ -62,7 +69,8 @@ static inline uint32_t step_store_free_slots(const struct step_store *store) {
 
 /* What a step takes on average. */
 static inline uint64_t step_store_mean_bytes(const struct step_store *store) {
-    return store->live ? store->live_bytes / store->live : store->step_bytes;
+    uint32_t live = store->live - store->held;
+    return live ? store->live_bytes / live : store->step_bytes;
 }
 
 static inline bool step_store_is_coded(const struct step_store *store, uint32_t column) {
@@ -91,6 +99,9 @@ int step_store_put_block(struct step_store *store, uint32_t column, uint32_t ste
 int step_store_encode(struct step_store *store, uint32_t column, uint32_t step, const uint8_t *value);
 const uint8_t *step_store_block(const struct step_store *store, uint32_t column, uint32_t step, size_t *size);
 bool step_store_is_block(const struct step_store *store, uint32_t column, const uint8_t *block, size_t size);
+
+/* What a live step takes. */
+uint64_t step_store_bytes(const struct step_store *store, uint32_t step);
 
 /* Writes a step as it was, whether its column is coded or not. */
 void step_store_copy(const struct step_store *store, uint32_t column, uint32_t step, uint8_t *out);

@@ -41,7 +41,8 @@ struct table *table_new(const struct table_config *config, struct error *error) 
         return NULL;
     }
     if (window_map_init(&table->windows, config, slots, error) ||
-        (table->windows.steps && step_store_init(&table->steps, config, table_step_slots(config, slots), error))) {
+        (table->windows.steps &&
+         step_store_init(&table->steps, config, table_step_slots(config, slots) + TABLE_HELD_SLOTS, error))) {
         table_free(table);
         return NULL;
     }
@@ -128,7 +129,7 @@ void table_info(const struct table *table, struct table_info *info) {
         .free_slots = storage_free_slots(storage),
         .retired_slots = storage->retired,
         .item_bytes = storage->item_bytes,
-        .steps = table->steps.live,
+        .steps = table->steps.live - table->steps.held,
         .step_bytes = table->steps.live_bytes,
         .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),

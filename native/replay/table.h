@@ -119,8 +119,9 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
 /* Changes sampler, remover, limiter and limits of `config` from a msgpack map of such keys; on refusal it is as before. */
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
 /* Those settings of `config` in that form, and put over another config. */
-int table_config_write_limits(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error);
-void table_config_take_limits(struct table_config *config, const struct table_config *from);
+int table_config_write_changeable(const struct table_config *config, uint8_t **spec, size_t *length,
+                                  struct error *error);
+void table_config_take_changeable(struct table_config *config, const struct table_config *from);
 const char *column_type_name(enum column_type type); /* NumPy's: "uint8", "float32", … */
 const char *selector_name(enum selector_kind kind); /* "prioritized", "max_heap", … */
 

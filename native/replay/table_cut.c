@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "replay/step_cut.h"
 
 struct table_cut {
     struct table_cut_sink *sink;
@@ -19,33 +20,28 @@ struct table_cut {
     bool failed;
 };
 
-static bool bit(const uint64_t *bits, uint32_t index) {
-    return bits[index / 64] >> (index % 64) & 1;
-}
-
-static void set_bit(uint64_t *bits, uint32_t index) {
-    bits[index / 64] |= 1ull << (index % 64);
-}
-
-static size_t bitmap_bytes(uint32_t bits) {
-    return ((size_t)bits + 63) / 64 * 8;
-}
-
 /* ---- beginning and ending ------------------------------------------------------------------------------------------ */
 
 static void cut_free(struct table_cut *cut) {
     memory_free(cut->held);
     if (cut->chunks_done) {
-        memory_unmap(cut->chunks_done, bitmap_bytes(cut->chunks));
+        memory_unmap(cut->chunks_done, cut_bitmap_bytes(cut->chunks));
     }
     if (cut->passed) {
-        memory_unmap(cut->passed, bitmap_bytes(cut->slots));
+        memory_unmap(cut->passed, cut_bitmap_bytes(cut->slots));
     }
     memory_free(cut);
 }
 
 static uint64_t at_most(uint64_t value, uint64_t limit) {
     return value < limit ? value : limit;
+}
+
+static int cut_steps(struct table *table, struct table_cut_sink *sink, uint64_t held_bytes) {
+    return table_has_windows(table)
+               ? step_cut_begin(&table->steps, sink,
+                                (uint32_t)at_most(held_bytes / table->steps.step_bytes, TABLE_HELD_SLOTS))
+               : 0;
 }
 
 int table_cut_begin(struct table *table, struct table_cut_sink *sink, uint64_t held_bytes, struct error *error) {
@@ -56,15 +52,16 @@ int table_cut_begin(struct table *table, struct table_cut_sink *sink, uint64_t h
         cut->sink = sink;
         cut->slots = storage->fresh;
         cut->chunks = (cut->slots + TABLE_CUT_CHUNK - 1) / TABLE_CUT_CHUNK;
-        cut->chunks_done = memory_map(bitmap_bytes(cut->chunks));
-        cut->passed = memory_map(bitmap_bytes(cut->slots));
+        cut->chunks_done = memory_map(cut_bitmap_bytes(cut->chunks));
+        cut->passed = memory_map(cut_bitmap_bytes(cut->slots));
         cut->held = memory_alloc(TABLE_HELD_SLOTS * sizeof *cut->held);
-        size_t item_bytes = storage->item_bytes ? storage->item_bytes : 1;
-        cut->held_limit = (uint32_t)at_most(held_bytes / item_bytes, TABLE_HELD_SLOTS);
+        size_t item_bytes = 4 + table->windows.steps * sizeof(uint32_t) + storage->item_bytes;
+        uint64_t held = held_bytes / (storage->item_bytes ? storage->item_bytes : 1);
+        cut->held_limit = table_has_windows(table) ? 0 : (uint32_t)at_most(held, TABLE_HELD_SLOTS);
         cut->group = (uint32_t)at_most(TABLE_CUT_RECORD_BYTES / item_bytes, TABLE_CUT_CHUNK);
         cut->group += cut->group == 0;
     }
-    if (!cut || !cut->chunks_done || !cut->passed || !cut->held) {
+    if (!cut || !cut->chunks_done || !cut->passed || !cut->held || cut_steps(table, sink, held_bytes)) {
         if (cut) {
             cut_free(cut);
         }
@@ -90,12 +87,13 @@ void table_cut_end(struct table *table) {
     while (cut->held_count > 0) {
         release_held(table, cut->held[--cut->held_count]);
     }
+    step_cut_end(&table->steps);
     table->cut = NULL;
     cut_free(cut);
 }
 
 bool table_cut_failed(const struct table *table) {
-    return table->cut->failed;
+    return table->cut->failed || (table_has_windows(table) && step_cut_failed(&table->steps));
 }
 
 /* ---- records ------------------------------------------------------------------------------------------------------- */
@@ -111,7 +109,7 @@ static void write_chunk(struct table *table, uint32_t chunk) {
     struct table_cut *cut = table->cut;
     uint32_t first = chunk * TABLE_CUT_CHUNK;
     uint32_t count = (uint32_t)at_most(cut->slots - first, TABLE_CUT_CHUNK);
-    set_bit(cut->chunks_done, chunk);
+    cut_set_bit(cut->chunks_done, chunk);
     uint8_t *body = record(cut, TABLE_RECORD_SLOTS, 8 + (size_t)count * 25);
     if (!body) {
         return;
@@ -131,19 +129,24 @@ static void write_chunk(struct table *table, uint32_t chunk) {
     }
 }
 
-/* u32 n; u32 slots[n]; then each column of these n items, in the order of the signature */
+/* u32 n; u32 slots[n]; step slots of each, u32 for each place of its windows; then each column of items of these n, in the
+ * order of the signature */
 static void write_items(struct table *table, const uint32_t *slots, uint32_t n) {
     const struct table_config *config = &table->config;
     for (uint32_t i = 0; i < n; i++) {
-        set_bit(table->cut->passed, slots[i]);
+        cut_set_bit(table->cut->passed, slots[i]);
     }
-    uint8_t *at = record(table->cut, TABLE_RECORD_ITEMS, 4 + n * (4 + table->storage.item_bytes));
+    size_t list_bytes = table->windows.steps * sizeof(uint32_t);
+    uint8_t *at = record(table->cut, TABLE_RECORD_ITEMS, 4 + n * (4 + list_bytes + table->storage.item_bytes));
     if (!at) {
         return;
     }
     memcpy(at, &n, 4);
     memcpy(at + 4, slots, 4 * (size_t)n);
     at += 4 + 4 * (size_t)n;
+    for (uint32_t i = 0; i < n && list_bytes > 0; i++, at += list_bytes) {
+        memcpy(at, window_map_list(&table->windows, slots[i]), list_bytes);
+    }
     for (uint32_t column = 0; column < config->columns; column++) {
         if (config->column[column].kind == COLUMN_ITEM) {
             table_gather(table, column, slots, n, at);
@@ -156,7 +159,7 @@ static void write_items(struct table *table, const uint32_t *slots, uint32_t n) 
 
 void table_cut_before_change(struct table *table, uint32_t slot) {
     struct table_cut *cut = table->cut;
-    if (slot < cut->slots && !bit(cut->chunks_done, slot / TABLE_CUT_CHUNK)) {
+    if (slot < cut->slots && !cut_bit(cut->chunks_done, slot / TABLE_CUT_CHUNK)) {
         write_chunk(table, slot / TABLE_CUT_CHUNK);
     }
 }
@@ -165,14 +168,14 @@ void table_cut_before_enter(struct table *table, uint32_t slot) {
     struct table_cut *cut = table->cut;
     table_cut_before_change(table, slot);
     if (slot < cut->slots) {
-        set_bit(cut->passed, slot);
+        cut_set_bit(cut->passed, slot);
     }
 }
 
 void table_cut_before_leave(struct table *table, uint32_t slot) {
     struct table_cut *cut = table->cut;
     table_cut_before_change(table, slot);
-    if (cut->failed || slot >= cut->slots || bit(cut->passed, slot)) {
+    if (cut->failed || slot >= cut->slots || cut_bit(cut->passed, slot)) {
         return;
     }
     if (cut->held_count < cut->held_limit) {
@@ -207,7 +210,7 @@ static void write_next_items(struct table *table) {
             break;
         }
         cut->walked++;
-        if (table->storage.slot[slot].state == SLOT_LIVE && !bit(cut->passed, slot)) {
+        if (table->storage.slot[slot].state == SLOT_LIVE && !cut_bit(cut->passed, slot)) {
             slots[n++] = slot;
         } else if (n == 0 && slot % TABLE_CUT_CHUNK == TABLE_CUT_CHUNK - 1) {
             break; /* nothing here: the caller looks at its clock before the next */
@@ -220,20 +223,23 @@ static void write_next_items(struct table *table) {
 
 bool table_cut_step(struct table *table) {
     struct table_cut *cut = table->cut;
-    if (cut->failed) {
+    if (table_cut_failed(table)) {
         return false;
+    }
+    if (table->steps.held > 0) {
+        return step_cut_step(&table->steps);
     }
     if (cut->held_count > 0) {
         write_held(table);
     } else if (cut->next_chunk < cut->chunks) {
         uint32_t chunk = cut->next_chunk++;
-        if (!bit(cut->chunks_done, chunk)) {
+        if (!cut_bit(cut->chunks_done, chunk)) {
             write_chunk(table, chunk);
         }
     } else if (cut->walked < cut->slots) {
         write_next_items(table);
     } else {
-        return false;
+        return table_has_windows(table) && step_cut_step(&table->steps);
     }
     return !cut->failed;
 }
@@ -248,6 +254,8 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
         {"size", table->storage.live},
         {"slots_used", table->storage.fresh},
         {"next_age", table->storage.next_age},
+        {"steps", table->steps.live},
+        {"steps_used", table->steps.fresh},
         {"added", table->added},
         {"sampled", table->sampled},
         {"removed", table->removed},

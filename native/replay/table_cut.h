@@ -4,7 +4,8 @@
  * was there, and the table's own code calls the hooks below before it changes anything: what the index says of 64 slots is
  * handed out before the first of them changes, and the bytes of an item that leaves before its turn stay in their slot
  * (it is held, as if a reply in flight pinned it), or, where too many are held, are handed out at once. Items that enter
- * after the moment are none of the cut's business. Each item goes out once.
+ * after the moment are none of the cut's business. Each item goes out once. Where items see steps these are held, and an item
+ * that leaves is handed out at once, since it is small.
  *
  * The cost: one test and branch a change while no cut is under way; memory for one bit a slot, one bit for 64 slots, and
  * the items held. Records are in no order, save that what the index says of an item comes before its bytes; table_restore.h
@@ -13,23 +14,10 @@
 #define REPLAY_REPLAY_TABLE_CUT_H
 
 #include "base/msgpack.h"
+#include "replay/cut_sink.h"
 #include "replay/table_state.h"
 
-#define TABLE_CUT_CHUNK 64u                 /* slots that the index describes together */
-#define TABLE_CUT_RECORD_BYTES (128u << 10) /* of items in one record, unless a single one is larger */
-
-enum table_record {
-    TABLE_RECORD_SLOTS = 2, /* generation, times sampled, age, priority of up to 64 slots; which of them hold an item */
-    TABLE_RECORD_ITEMS = 3 /* bytes of items */
-};
-
-/* Where records go; embedded in something of the owner's. */
-struct table_cut_sink {
-    /* Room for a record, to be filled before the next call. NULL: there is none; the cut has then failed. */
-    uint8_t *(*record)(struct table_cut_sink *sink, enum table_record kind, size_t bytes);
-};
-
-/* Begins a cut; a table can have one. At most `held_bytes` of items that left are kept in their slots. -1 when memory is
+/* Begins a cut; a table can have one. At most `held_bytes` of items or steps that left are kept in their slots. -1 when memory is
  * exhausted. */
 int table_cut_begin(struct table *table, struct table_cut_sink *sink, uint64_t held_bytes, struct error *error);
 /* Writes what table_restore_begin wants to know beside the records: a msgpack map. To be called at the moment of the cut. */

@@ -12,6 +12,8 @@ enum number {
     SIZE,
     SLOTS_USED,
     NEXT_AGE,
+    STEPS,
+    STEPS_USED,
     ADDED,
     SAMPLED,
     REMOVED,
@@ -24,8 +26,9 @@ enum number {
     NUMBERS
 };
 static const char *const number_keys[NUMBERS] = {
-    "size",          "slots_used",  "next_age",       "added",           "sampled",         "removed",
-    "stale_updates", "stale_items", "newest_version", "updates_applied", "limiter_inserts", "limiter_samples"};
+    "size",           "slots_used",      "next_age",        "steps",          "steps_used",
+    "added",          "sampled",         "removed",         "stale_updates",  "stale_items",
+    "newest_version", "updates_applied", "limiter_inserts", "limiter_samples"};
 
 struct table_restore {
     struct table *table;
@@ -33,6 +36,8 @@ struct table_restore {
     uint32_t described, live, filled; /* slots */
     uint8_t *seen;                    /* by slot: SEEN_… */
     double *priorities;               /* by slot */
+    uint32_t steps_filled;
+    uint64_t *steps_seen;             /* one bit a step slot */
 };
 
 #define SEEN_INDEX 1u
@@ -121,6 +126,7 @@ static void take_description(struct table_restore *restore, const struct descrip
     memcpy(table->random.words, from->random, sizeof table->random.words);
     table->storage.fresh = (uint32_t)from->numbers[SLOTS_USED];
     table->storage.next_age = from->numbers[NEXT_AGE];
+    table->steps.fresh = (uint32_t)from->numbers[STEPS_USED];
     table->added = from->numbers[ADDED];
     table->sampled = from->numbers[SAMPLED];
     table->removed = from->numbers[REMOVED];
@@ -164,16 +170,24 @@ struct table_restore *table_restore_begin(const uint8_t *bytes, size_t length, s
     }
     const struct table *table = restore->table;
     uint64_t used = description.numbers[SLOTS_USED], size = description.numbers[SIZE];
-    if (used > table->storage.slots || size > used || size > table_effective_capacity(&table->config)) {
+    if (used > table->storage.slots || size > used || size > table->config.capacity) {
         error_set(error, ERROR_GENERIC,
                   "table '%s': %" PRIu64 " items in %" PRIu64 " slots do not fit its capacity of %" PRIu64,
                   table->config.name, size, used, table->config.capacity);
         table_restore_free(restore);
         return NULL;
     }
+    uint64_t steps_used = description.numbers[STEPS_USED];
+    if (steps_used > table->steps.slots || description.numbers[STEPS] > steps_used) {
+        error_set(error, ERROR_GENERIC, "table '%s': %" PRIu64 " steps in %" PRIu64 " slots do not fit it",
+                  table->config.name, description.numbers[STEPS], steps_used);
+        table_restore_free(restore);
+        return NULL;
+    }
+    restore->steps_seen = memory_map(cut_bitmap_bytes((uint32_t)steps_used));
     restore->seen = memory_map(used);
     restore->priorities = memory_map(used * sizeof *restore->priorities);
-    if (!restore->seen || !restore->priorities) {
+    if (!restore->seen || !restore->priorities || !restore->steps_seen) {
         error_set(error, ERROR_GENERIC, "out of memory for table '%s'", table->config.name);
         table_restore_free(restore);
         return NULL;
@@ -187,6 +201,9 @@ const struct table_config *table_restore_config(const struct table_restore *rest
 }
 
 static void forget_work(struct table_restore *restore) {
+    if (restore->steps_seen) {
+        memory_unmap(restore->steps_seen, cut_bitmap_bytes((uint32_t)restore->numbers[STEPS_USED]));
+    }
     if (restore->seen) {
         memory_unmap(restore->seen, restore->numbers[SLOTS_USED]);
     }
@@ -282,7 +299,8 @@ static int restore_items(struct table_restore *restore, const uint8_t *body, siz
     struct table *table = restore->table;
     struct storage *storage = &table->storage;
     uint32_t n = length >= 4 ? u32_at(body) : 0, slots[TABLE_CUT_CHUNK];
-    if (n < 1 || n > TABLE_CUT_CHUNK || length != 4 + (size_t)n * (4 + storage->item_bytes)) {
+    size_t list_bytes = table->windows.steps * sizeof(uint32_t);
+    if (n < 1 || n > TABLE_CUT_CHUNK || length != 4 + (size_t)n * (4 + list_bytes + storage->item_bytes)) {
         return error_set(error, ERROR_GENERIC, "table '%s': a record of %" PRIu32 " items has %zu bytes",
                          table->config.name, n, length);
     }
@@ -298,11 +316,81 @@ static int restore_items(struct table_restore *restore, const uint8_t *body, siz
     }
     restore->filled += n;
     const uint8_t *at = body + 4 + n * sizeof slots[0];
+    for (uint32_t i = 0; i < n && list_bytes > 0; i++, at += list_bytes) {
+        memcpy(window_map_list(&table->windows, slots[i]), at, list_bytes); /* checked when all steps are there */
+    }
     for (uint32_t column = 0; column < storage->columns; column++) {
-        storage_scatter(storage, column, slots, n, at);
-        at += n * storage->column_item_bytes[column];
+        if (storage->column_item_bytes[column] > 0) {
+            storage_scatter(storage, column, slots, n, at);
+            at += n * storage->column_item_bytes[column];
+        }
     }
     return 0;
+}
+
+static int refuse_steps(const struct table_restore *restore, struct error *error, const char *what, uint64_t step) {
+    return error_set(error, ERROR_GENERIC, "table '%s', step slot %" PRIu64 ": %s", restore->table->config.name, step,
+                     what);
+}
+
+/* n sizes and the blocks; each must be one of the table's codec, since what samples it will not look again. */
+static int restore_blocks(struct table_restore *restore, uint32_t column, const uint32_t *steps, uint32_t n,
+                          const uint8_t **at, const uint8_t *end, struct error *error) {
+    struct step_store *store = &restore->table->steps;
+    const uint8_t *sizes = *at;
+    if ((size_t)(end - *at) < n * sizeof(uint32_t)) {
+        return refuse_steps(restore, error, "a record ends within its blocks", steps[0]);
+    }
+    *at += n * sizeof(uint32_t);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t size = u32_at(sizes + i * sizeof size);
+        if (size > (size_t)(end - *at) || size > store->column_step_bytes[column] ||
+            !step_store_is_block(store, column, *at, size)) {
+            return refuse_steps(restore, error, "a block that is none", steps[i]);
+        }
+        if (step_store_put_block(store, column, steps[i], *at, size)) {
+            return refuse_steps(restore, error, "no memory for its block", steps[i]);
+        }
+        *at += size;
+    }
+    return 0;
+}
+
+static int restore_step_columns(struct table_restore *restore, const uint32_t *steps, uint32_t n, const uint8_t *at,
+                                const uint8_t *end, struct error *error) {
+    struct step_store *store = &restore->table->steps;
+    for (uint32_t column = 0; column < store->columns; column++) {
+        size_t bytes = n * store->column_step_bytes[column];
+        if (step_store_is_coded(store, column)) {
+            if (restore_blocks(restore, column, steps, n, &at, end, error)) {
+                return -1;
+            }
+        } else if (bytes > (size_t)(end - at)) {
+            return refuse_steps(restore, error, "a record ends within a column", steps[0]);
+        } else if (bytes > 0) {
+            step_store_scatter(store, column, steps, n, at);
+            at += bytes;
+        }
+    }
+    return at == end ? 0 : refuse_steps(restore, error, "a record is longer than its steps", steps[0]);
+}
+
+static int restore_steps(struct table_restore *restore, const uint8_t *body, size_t length, struct error *error) {
+    struct step_store *store = &restore->table->steps;
+    uint32_t n = length >= 4 ? u32_at(body) : 0, steps[TABLE_CUT_CHUNK];
+    if (n < 1 || n > TABLE_CUT_CHUNK || length < 4 + n * sizeof steps[0]) {
+        return error_set(error, ERROR_GENERIC, "table '%s': a record of %" PRIu32 " steps has %zu bytes",
+                         restore->table->config.name, n, length);
+    }
+    memcpy(steps, body + 4, n * sizeof steps[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (steps[i] >= store->fresh || cut_bit(restore->steps_seen, steps[i])) {
+            return refuse_steps(restore, error, "out of bounds, or came twice", steps[i]);
+        }
+        cut_set_bit(restore->steps_seen, steps[i]);
+    }
+    restore->steps_filled += n;
+    return restore_step_columns(restore, steps, n, body + 4 + n * sizeof steps[0], body + length, error);
 }
 
 int table_restore_record(struct table_restore *restore, uint32_t kind, const uint8_t *body, size_t length,
@@ -310,6 +398,7 @@ int table_restore_record(struct table_restore *restore, uint32_t kind, const uin
     switch (kind) {
     case TABLE_RECORD_SLOTS: return restore_index(restore, body, length, error);
     case TABLE_RECORD_ITEMS: return restore_items(restore, body, length, error);
+    case TABLE_RECORD_STEPS: return restore_steps(restore, body, length, error);
     default: break;
     }
     return error_set(error, ERROR_GENERIC, "table '%s': a record of kind %" PRIu32 ", which this version does not know",
@@ -350,6 +439,30 @@ static int restore_order(struct table_restore *restore, struct aged_slot *items,
     return 0;
 }
 
+/* A reference for each place at which an item sees a step; steps that none sees were kept by streams that are no more. */
+static int restore_references(struct table_restore *restore, const struct aged_slot *items, struct error *error) {
+    struct table *table = restore->table;
+    struct step_store *store = &table->steps;
+    for (uint32_t i = 0; i < restore->live; i++) {
+        const uint32_t *list = window_map_list(&table->windows, items[i].slot);
+        for (uint32_t k = 0; k < table->windows.steps; k++) {
+            if (list[k] >= store->fresh || !cut_bit(restore->steps_seen, list[k])) {
+                return refuse(restore, error, "its item sees a step that is not there", items[i].slot);
+            }
+            if (store->references[list[k]]++ == 0) {
+                store->live++;
+                store->live_bytes += step_store_bytes(store, list[k]);
+            }
+        }
+    }
+    for (uint32_t step = store->fresh; step-- > 0;) {
+        if (store->references[step] == 0) {
+            step_store_forget(store, step);
+        }
+    }
+    return 0;
+}
+
 /* Slots that were used and hold nothing: the lowest is taken first. */
 static void restore_free_slots(struct storage *storage) {
     for (uint32_t slot = storage->fresh; slot-- > 0;) {
@@ -369,12 +482,12 @@ static void restore_free_slots(struct storage *storage) {
 struct table *table_restore_finish(struct table_restore *restore, struct error *error) {
     struct table *table = restore->table;
     if (restore->described != restore->numbers[SLOTS_USED] || restore->live != restore->numbers[SIZE] ||
-        restore->filled != restore->live) {
+        restore->filled != restore->live || restore->steps_filled != restore->numbers[STEPS]) {
         error_set(error, ERROR_GENERIC,
                   "table '%s' is not whole: %" PRIu32 " of %" PRIu64 " slots are described, %" PRIu32 " of %" PRIu64
-                  " items are there",
+                  " items, %" PRIu32 " of %" PRIu64 " steps are there",
                   table->config.name, restore->described, restore->numbers[SLOTS_USED], restore->filled,
-                  restore->numbers[SIZE]);
+                  restore->numbers[SIZE], restore->steps_filled, restore->numbers[STEPS]);
         table_restore_free(restore);
         return NULL;
     }
@@ -384,7 +497,8 @@ struct table *table_restore_finish(struct table_restore *restore, struct error *
         table_restore_free(restore);
         return NULL;
     }
-    int failed = restore_order(restore, items, error);
+    int failed =
+        restore_order(restore, items, error) || (table_has_windows(table) && restore_references(restore, items, error));
     memory_free(items);
     if (failed) {
         table_restore_free(restore);

@@ -1,4 +1,4 @@
-/* replay_install: restored tables take the places of those of their names; the limits that are in force go on. */
+/* replay_install: restored tables take the places of those of their names; the settings that are in force go on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,38 +17,40 @@ static int compare(const struct table_config *left, const struct table_config *r
     return failed ? -1 : 0;
 }
 
-/* Whether the limits of `given` can be put over those of a table: nothing else may differ. `*differ`: they do. */
-static int compare_all_but_limits(const struct table *table, const struct table_config *given, bool *differ,
-                                  struct error *error) {
+/* Whether the settings of `given` can be put over those of a table: what a live table cannot change must not differ.
+ * `*differ`: something else does. */
+static int compare_but_settings(const struct table *table, const struct table_config *given, bool *differ,
+                                struct error *error) {
     struct table_config *mixed = memory_alloc(sizeof *mixed);
-    bool same_but_limits = false, same = false;
+    bool same_but_settings = false, same = false;
     if (!mixed) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
     *mixed = *table_config(table);
-    table_config_take_limits(mixed, given);
+    table_config_take_changeable(mixed, given);
     mixed->seed = given->seed; /* of a table made anew; this one goes on with its random state */
-    int failed = compare(mixed, given, &same_but_limits, error);
+    int failed = compare(mixed, given, &same_but_settings, error);
     mixed->seed = table_config(table)->seed;
     failed = failed || compare(mixed, table_config(table), &same, error);
     memory_free(mixed);
     if (failed) return -1;
     *differ = !same;
-    return same_but_limits ? 0
-                           : error_set(error, ERROR_EXISTS,
-                                       "table '%s' of the snapshot differs from the one here in more than its limits; "
-                                       "give it the same spec, or drop it first",
-                                       given->name);
+    return same_but_settings ? 0
+                             : error_set(error, ERROR_EXISTS,
+                                         "table '%s' of the snapshot differs from the one here in more than can be "
+                                         "changed in a live table; give it the same signature and capacity, or drop it "
+                                         "first",
+                                         given->name);
 }
 
 int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
                           struct error *error) {
     bool differ;
-    uint8_t *limits;
+    uint8_t *settings;
     size_t length;
-    if (compare_all_but_limits(table, given, &differ, error)) return -1;
+    if (compare_but_settings(table, given, &differ, error)) return -1;
     if (!differ) return 0;
-    if (table_config_write_limits(given, &limits, &length, error)) return -1;
-    int failed = table_configure(table, limits, length, error);
-    memory_free(limits);
+    if (table_config_write_changeable(given, &settings, &length, error)) return -1;
+    int failed = table_configure(table, settings, length, error);
+    memory_free(settings);
     if (!failed)
         text_append(said,
                     "table '%s': rate_limiter, max_times_sampled and max_bytes are those given now, not the saved\n",

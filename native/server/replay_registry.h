@@ -100,17 +100,17 @@ struct replay_registry {
     uint32_t closed_count, closed_room;
     void *scratch;               /* aligned copies of ids and priorities, for one command */
     size_t scratch_bytes;
-    /* At the start, after a restore: a table created again takes the limits given, and says so here. */
+    /* At the start, after a restore: a table created again takes the settings given, and says so here. */
     struct text *adopting;
 };
 
 /* Puts restored tables into service, in the places of those of their names; all of them or, with `error`, none. A table in
- * service must be the same but for its limits, which win; what that changes is written to `said`, line by line. Waiters and
+ * service must be the same but for what can be changed in it, which wins; what that changes is written to `said`, line by line. Waiters and
  * requests in progress are told that their table was made anew. */
 int replay_registry_install(struct replay_registry *registry, struct table *const *tables, uint32_t count,
                             struct text *said, struct error *error);
 
-/* Puts the limits of `given` over those of a table that differs from it in nothing else; says so when they changed. */
+/* Puts the settings of `given` over those of a table that differs from it in nothing else; says so when they changed. */
 int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
                           struct error *error);
 /* With maxmemory set: whether a table of this config, when full, fits beside the others when they are full. */

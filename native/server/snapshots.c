@@ -91,9 +91,18 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
     }
 }
 
+/* A reset or a change of settings is finished first: a snapshot shows a table before it or after it. */
+static bool tables_are_ready(struct snapshots *snapshots) {
+    uint64_t until_us = clock_monotonic_us() + LIMIT_TURN_SNAPSHOT_US;
+    for (struct replay_entry *entry = snapshots->server->replay->entries; entry; entry = entry->next) {
+        if (table_has_work(entry->table) && table_step(entry->table, until_us)) return false;
+    }
+    return true;
+}
+
 /* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
 static void begin_next(struct snapshots *snapshots) {
-    if (snapshots->server->stopping) return;
+    if (snapshots->server->stopping || !tables_are_ready(snapshots)) return;
     struct error error = {.code = ERROR_NONE};
     snapshots->number++;
     snapshots->began_us = clock_monotonic_us();

@@ -9,7 +9,7 @@
 
 static struct error error;
 
-static struct table_config small_config(uint64_t capacity, enum selector_kind sampler) {
+static inline struct table_config small_config(uint64_t capacity, enum selector_kind sampler) {
     struct table_config config = {.capacity = capacity,
                                   .columns = 2,
                                   .sampler = sampler,
@@ -25,7 +25,7 @@ static struct table_config small_config(uint64_t capacity, enum selector_kind sa
     return config;
 }
 
-static struct table *make(const struct table_config *config) {
+static inline struct table *make(const struct table_config *config) {
     struct table *table = table_new(config, &error);
     CHECK(table);
     return table;
@@ -54,7 +54,7 @@ static inline int add(struct table *table, uint32_t n, uint64_t first, const dou
     return refused;
 }
 
-static struct table_info info_of(const struct table *table) {
+static inline struct table_info info_of(const struct table *table) {
     struct table_info info;
     table_info(table, &info);
     return info;

@@ -1,77 +1,7 @@
 /* table_cut and table_restore: what is restored is the table as it was at the cut, whatever was done to it meanwhile. */
 #include <math.h>
 
-#include "base/memory.h"
-#include "replay/table_restore.h"
-#include "table_stage.h"
-
-/* ---- a sink that keeps records in memory --------------------------------------------------------------------------- */
-
-struct kept_record {
-    struct kept_record *next;
-    enum table_record kind;
-    size_t length;
-    uint8_t body[];
-};
-
-struct memory_sink {
-    struct table_cut_sink sink;
-    struct kept_record *first, **end;
-    uint32_t left; /* records until there is no room */
-    uint8_t *description;
-    size_t description_length;
-};
-
-static uint8_t *keep(struct table_cut_sink *sink, enum table_record kind, size_t bytes) {
-    struct memory_sink *memory = (struct memory_sink *)sink;
-    if (memory->left == 0) {
-        return NULL;
-    }
-    memory->left--;
-    struct kept_record *record = malloc(sizeof *record + bytes);
-    *record = (struct kept_record){.kind = kind, .length = bytes};
-    *memory->end = record;
-    memory->end = &record->next;
-    return record->body;
-}
-
-static void begin(struct table *table, struct memory_sink *memory, uint64_t held_bytes) {
-    *memory = (struct memory_sink){.sink.record = keep, .left = UINT32_MAX};
-    memory->end = &memory->first;
-    CHECK(table_cut_begin(table, &memory->sink, held_bytes, &error) == 0);
-    struct msgpack_writer writer = {0};
-    table_cut_describe(table, &writer);
-    CHECK(!writer.failed);
-    memory->description = writer.data;
-    memory->description_length = writer.length;
-}
-
-static void forget(struct memory_sink *memory) {
-    while (memory->first) {
-        struct kept_record *next = memory->first->next;
-        free(memory->first);
-        memory->first = next;
-    }
-    memory_free(memory->description);
-}
-
-static struct table *restore_from(const struct memory_sink *memory) {
-    struct table_restore *restore = table_restore_begin(memory->description, memory->description_length, &error);
-    CHECK(restore);
-    for (const struct kept_record *record = memory->first; record; record = record->next) {
-        CHECK(table_restore_record(restore, record->kind, record->body, record->length, &error) == 0);
-    }
-    struct table *table = table_restore_finish(restore, &error);
-    CHECK(table);
-    return table;
-}
-
-static void finish_cut(struct table *table) {
-    while (table_cut_step(table)) {
-    }
-    CHECK(!table_cut_failed(table));
-    table_cut_end(table);
-}
+#include "cut_stage.h"
 
 /* ---- what a table holds, to compare -------------------------------------------------------------------------------- */
 

@@ -118,8 +118,8 @@ def test_limits_given_now_win_and_that_is_said(saved, tmp_path):
     changed = tables()
     changed[0] = rs.Table("min-size", 500, SIGNATURE, rate_limiter=rs.MinSize(400))
     with rs.Server(changed, directory=tmp_path, restore=path) as server, rs.Client(server.url) as client:
-        assert "table 'min-size': rate_limiter" in server.log()
-        assert "table 'ratio': rate_limiter" not in server.log()
+        assert "table 'min-size': its settings" in server.log()
+        assert "table 'ratio': its settings" not in server.log()
         assert client.info("min-size")["size"] == before["min-size"]["size"]
         with pytest.raises(rs.Timeout, match="400"):
             client.sample("min-size", 1, timeout=0)
@@ -302,7 +302,7 @@ def test_limits_of_the_running_server_win(saved, tmp_path):
         client.configure("uniform", max_times_sampled=0)
         lines = client.restore(path.name)
         assert [line for line in lines if "given now" in line] == [
-            "table 'uniform': rate_limiter, max_times_sampled and max_bytes are those given now, not the saved"
+            "table 'uniform': its settings are those given now, not those saved"
         ]
         assert client.info("uniform")["max_times_sampled"] == 0
 
