@@ -6,11 +6,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-USAGE = """usage: replay-server bench server|peers|fairness|curves [options]
+USAGE = """usage: replay-server bench server|peers|fairness|snapshot|curves [options]
 
   server   push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item
   peers    the same work by this project and by its peers (cpprb, Reverb, TorchRL, ...), in turns; --setup installs them
   fairness how soon a PING is answered while a learner streams, over TCP, a unix socket and shared memory
+  snapshot what saving 5 GB costs those who are served meanwhile
   curves   the evaluations of several runs of replay-server apex in one picture
 
   --json FILE  --plot FILE.png; `replay-server bench server --help` lists the rest"""
@@ -22,13 +23,18 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     name, rest = argv[0], list(argv[1:])
-    if name not in ("server", "peers", "fairness", "curves"):
-        print(f"unknown benchmark {name!r}: expected server, peers, fairness or curves\n\n{USAGE}", file=sys.stderr)
+    if name not in ("server", "peers", "fairness", "snapshot", "curves"):
+        print(
+            f"unknown benchmark {name!r}: expected server, peers, fairness, snapshot or curves\n\n{USAGE}",
+            file=sys.stderr,
+        )
         return 2
     if name == "server":
         from replay_server.bench.server import main as run
     elif name == "fairness":
         from replay_server.bench.fairness import main as run
+    elif name == "snapshot":
+        from replay_server.bench.snapshot import main as run
     elif name == "curves":
         from replay_server.bench.curves import main as curves
 

@@ -49,12 +49,9 @@ int replay_registry_adopt(struct table *table, const struct table_config *given,
     if (compare_but_settings(table, given, &differ, error)) return -1;
     if (!differ) return 0;
     if (table_config_write_changeable(given, &settings, &length, error)) return -1;
-    int failed = table_configure(table, settings, length, error);
+    int failed = table_begin_configure(table, settings, length, error);
     memory_free(settings);
-    if (!failed)
-        text_append(said,
-                    "table '%s': rate_limiter, max_times_sampled and max_bytes are those given now, not the saved\n",
-                    given->name);
+    if (!failed) text_append(said, "table '%s': its settings are those given now, not those saved\n", given->name);
     return failed;
 }
 

@@ -110,7 +110,8 @@ struct replay_registry {
 int replay_registry_install(struct replay_registry *registry, struct table *const *tables, uint32_t count,
                             struct text *said, struct error *error);
 
-/* Puts the settings of `given` over those of a table that differs from it in nothing else; says so when they changed. */
+/* Puts the settings of `given` over those of a table that differs from it in nothing else; says so when they changed. The
+ * table may then have work left. */
 int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
                           struct error *error);
 /* With maxmemory set: whether a table of this config, when full, fits beside the others when they are full. */
