@@ -475,3 +475,44 @@ def test_a_server_that_stops_while_it_saves_says_so_and_leaves_no_file(tmp_path)
     if failures:  # it was quicker than the stop
         assert "given up" in str(failures[0])
         assert os.listdir(tmp_path) == []
+
+
+# ---- steps and windows -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_windows_show_the_same_steps_after_a_restore_and_streams_begin_anew(tmp_path, compression):
+    signature = {
+        "frame": rs.Column("uint8", (20, 20), step_only=True),
+        "obs": rs.Window("frame", length=4),
+        "next_obs": rs.Window("frame", length=4, offset=1),
+        "key": rs.Column("int64"),
+    }
+    table = rs.Table("w", 100, signature, compression=compression, sampler=rs.Uniform())
+    frames = np.repeat(np.arange(40, dtype=np.uint8), 400).tobytes()
+    streams = np.zeros(40, np.uint32).tobytes()
+    steps = np.arange(39, dtype=np.uint64)
+
+    def write(client: rs.Client) -> np.ndarray:
+        with client.redis as redis:
+            redis.execute_command("REPLAY.APPEND", "w", 40, streams, "", "COLUMNS", 1, "frame", frames)
+            keys = np.arange(39, dtype=np.int64).tobytes()
+            item = ("REPLAY.ITEM", "w", 39, streams[:156], steps.tobytes(), "", "COLUMNS", 1, "key", keys)
+            return np.frombuffer(redis.execute_command(*item), np.uint64)
+
+    with rs.Server([table], directory=tmp_path) as server, rs.Client(server.url) as client:
+        ids = write(client)
+        assert client.delete("w", ids[:3]) == 3
+        before, info = client.get("w", ids[3:]), client.info("w")
+        client.checkpoint()
+    with rs.Server([table], directory=tmp_path, restore="latest") as server, rs.Client(server.url) as client:
+        after = client.get("w", ids[3:])
+        for name in ("obs", "next_obs", "key"):
+            np.testing.assert_array_equal(before.data[name], after.data[name])
+        np.testing.assert_array_equal(after.data["obs"][5, :, 0, 0], [5, 6, 7, 8])
+        restored = client.info("w")
+        assert restored["steps"] == 40  # the stream is gone; the first frames are still seen
+        assert (restored["streams"], restored["size"]) == (0, info["size"])
+        new = write(client)
+        assert len(np.unique(np.concatenate([ids, new]))) == 78
+        np.testing.assert_array_equal(client.get("w", new).data["obs"][3:], before.data["obs"])
