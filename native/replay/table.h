@@ -201,9 +201,13 @@ struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, st
 void step_reservation_landing(struct step_reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
                               const uint32_t **slots);
 void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps);
-/* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them; each is checked. */
+/* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them. */
 int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t column, const uint32_t *sizes,
                                 const uint8_t *blocks, size_t length, struct error *error);
+/* Compresses the steps of a compressed table that came as they were, and looks into the blocks that came, until the clock
+ * passes the deadline: 0 when all is done, 1 when there is more to do, -1 where a block is none. table_append does the rest
+ * itself, however long it takes. */
+int step_reservation_code(struct step_reservation *reservation, uint64_t deadline_us, struct error *error);
 void step_reservation_release(struct step_reservation *reservation);
 /* Appends step i to streams[i]; flags (NULL: none) are of STEP_FIRST and STEP_LAST. On success the reservation is gone. */
 int table_append(struct table *table, struct step_reservation *reservation, struct stream *const *streams,

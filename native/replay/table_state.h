@@ -34,7 +34,9 @@ struct step_reservation {
     uint32_t n, room;
     uint8_t *staging; /* of coded columns, one after the other, n steps each; NULL: there are none */
     size_t staging_bytes;
-    uint64_t staged; /* columns that lie there and wait to be coded, as bits */
+    uint64_t staged;    /* columns that lie there and wait to be coded, as bits */
+    uint64_t unchecked; /* columns that came as blocks nobody has looked into */
+    uint32_t coded;     /* steps that are done of the first such column */
     uint32_t steps[];
 };
 

@@ -5,7 +5,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
+
+#define STEPS_BETWEEN_LOOKS 8u /* at the clock, while steps are coded */
 
 bool table_has_windows(const struct table *table) {
     return table->windows.steps > 0;
@@ -138,7 +141,8 @@ struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, st
     reservation->table = table;
     reservation->n = n;
     reservation->staging = NULL;
-    reservation->staged = 0;
+    reservation->staged = reservation->unchecked = 0;
+    reservation->coded = 0;
     table->step_reservations++;
     if (table->steps.codec) {
         size_t bytes = n * table->steps.coded_bytes;
@@ -196,24 +200,6 @@ static int refuse_pool(const struct table *table, struct error *error) {
                      table->config.name, table->steps.live);
 }
 
-/* Makes blocks of what landed as it was. */
-static int encode_staged(struct step_reservation *reservation, struct error *error) {
-    struct step_store *store = &reservation->table->steps;
-    for (uint32_t column = 0; reservation->staged; column++) {
-        const uint8_t *step = staging_column(reservation, column);
-        if (!(reservation->staged & 1ull << column)) {
-            continue;
-        }
-        for (uint32_t i = 0; i < reservation->n; i++, step += store->column_step_bytes[column]) {
-            if (step_store_encode(store, column, reservation->steps[i], step)) {
-                return refuse_pool(reservation->table, error);
-            }
-        }
-        reservation->staged &= ~(1ull << column);
-    }
-    return 0;
-}
-
 static int refuse_block(const struct table *table, uint32_t column, uint32_t index, uint32_t size,
                         struct error *error) {
     return error_set(error, ERROR_BADSHAPE,
@@ -245,14 +231,49 @@ int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t c
         return 0;
     }
     for (uint32_t i = 0; i < reservation->n; blocks += sizes[i++]) {
-        if (!step_store_is_block(store, column, blocks, sizes[i])) {
-            return refuse_block(table, column, i, sizes[i], error);
-        }
         if (step_store_put_block(store, column, reservation->steps[i], blocks, sizes[i])) {
             return refuse_pool(table, error);
         }
     }
     reservation->staged &= ~(1ull << column);
+    reservation->unchecked |= 1ull << column;
+    return 0;
+}
+
+/* Makes a block of a step that landed as it was, or looks into one that came. */
+static int code_step(struct step_reservation *reservation, uint32_t column, uint32_t index, struct error *error) {
+    struct table *table = reservation->table;
+    struct step_store *store = &table->steps;
+    uint32_t step = reservation->steps[index];
+    if (reservation->staged & 1ull << column) {
+        const uint8_t *value = staging_column(reservation, column) + index * store->column_step_bytes[column];
+        return step_store_encode(store, column, step, value) ? refuse_pool(table, error) : 0;
+    }
+    size_t size;
+    const uint8_t *block = step_store_block(store, column, step, &size);
+    return step_store_is_block(store, column, block, size) ? 0
+                                                           : refuse_block(table, column, index, (uint32_t)size, error);
+}
+
+int step_reservation_code(struct step_reservation *reservation, uint64_t deadline_us, struct error *error) {
+    for (uint32_t column = 0; reservation->staged | reservation->unchecked; column++) {
+        uint64_t bit = 1ull << column;
+        if (!((reservation->staged | reservation->unchecked) & bit)) {
+            continue;
+        }
+        while (reservation->coded < reservation->n) {
+            if (code_step(reservation, column, reservation->coded, error)) {
+                return -1;
+            }
+            if (++reservation->coded % STEPS_BETWEEN_LOOKS == 0 && deadline_us != CLOCK_NEVER &&
+                clock_monotonic_us() >= deadline_us) {
+                return 1;
+            }
+        }
+        reservation->staged &= ~bit;
+        reservation->unchecked &= ~bit;
+        reservation->coded = 0;
+    }
     return 0;
 }
 
@@ -304,7 +325,7 @@ int table_append(struct table *table, struct step_reservation *reservation, stru
                  const uint8_t *flags, struct error *error) {
     assert(reservation->table == table);
     uint32_t n = reservation->n;
-    if (check_append(table, n, streams, flags, error) || encode_staged(reservation, error)) {
+    if (check_append(table, n, streams, flags, error) || step_reservation_code(reservation, CLOCK_NEVER, error)) {
         return -1;
     }
     for (uint32_t i = 0; i < n; i++) {

@@ -15,6 +15,10 @@ static void wake_all(struct server *server, struct replay_entry *entry) {
 bool replay_change_step(struct server *server, uint64_t deadline_us) {
     bool left = false;
     for (struct replay_entry *entry = server->replay->entries; entry; entry = entry->next) {
+        if (entry->coders.length) { /* the first of them does another slice */
+            wait_queue_wake(server, &entry->coders);
+            left = true;
+        }
         if (!table_has_work(entry->table)) {
             continue;
         }

@@ -10,6 +10,7 @@
 #include "server/replay_streams.h"
 #include "server/server.h"
 
+#define CODING_SLICE_US 300u /* of one turn, for compressing what is appended */
 #define STREAMS 3
 #define APPEND_FLAGS 4
 #define ITEM_STEPS 4
@@ -92,18 +93,36 @@ static int append(struct client *client, struct replay_request *request, struct 
     return 0;
 }
 
-void replay_append_command(struct client *client) {
+/* Replies when the steps are appended; false while some are still to be compressed or looked into. */
+static bool append_attempt(struct client *client) {
+    struct replay_request *request = client_state(client);
     struct error error = {.code = ERROR_NONE};
-    struct replay_request *request = replay_columns_or_reply(client, &append_form);
-    if (!request) {
-        return;
+    int left = replay_entry_missing(request->entry, &error)
+                   ? -1
+                   : step_reservation_code(request->steps, clock_monotonic_us() + CODING_SLICE_US, &error);
+    if (left > 0) {
+        return false;
     }
-    if (append(client, request, &error)) {
+    if (left < 0 || append(client, request, &error)) {
         reply_failure(client, &error);
-        return;
+        return true;
     }
     wait_queue_wake(client->server, &request->entry->adders); /* items may have left to make room */
     reply_integer(client, request->n);
+    return true;
+}
+
+static void append_expired(struct client *client) { /* only where its table is dropped */
+    struct error error = {.code = ERROR_NONE};
+    replay_entry_missing(((const struct replay_request *)client_state(client))->entry, &error);
+    reply_failure(client, &error);
+}
+
+void replay_append_command(struct client *client) {
+    struct replay_request *request = replay_columns_or_reply(client, &append_form);
+    if (request && (request->entry->coders.length || !append_attempt(client))) {
+        client_block(client, &request->entry->coders, CLOCK_NEVER, append_attempt, append_expired);
+    }
 }
 
 /* ---- ITEM ---------------------------------------------------------------------------------------------------------- */

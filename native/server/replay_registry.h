@@ -37,6 +37,7 @@ struct replay_entry {
     bool replaced; /* dropped for another table of its name */
     struct wait_queue adders, samplers;
     struct wait_queue changers; /* RESET and CONFIG, until their work is done */
+    struct wait_queue coders;   /* APPEND, while its steps are compressed, or its blocks looked into */
     struct replay_streams *streams; /* of all clients that append to it */
 };
 

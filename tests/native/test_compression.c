@@ -159,14 +159,50 @@ static void blocks_that_are_none_are_refused(enum step_codec kind) {
     CHECK(strstr(error.message, "got one of 1001 bytes at index 0"));
     blocks[sizes[0]] ^= 0x80;
     blocks[sizes[0] + 1] ^= 0x55;
-    CHECK(step_reservation_fill_coded(reservation, 0, sizes, blocks, length, &error) == -1);
+    CHECK(step_reservation_fill_coded(reservation, 0, sizes, blocks, length, &error) == 0);
+    struct stream *stream = table_stream_new(table, 8, &error);
+    CHECK(table_append(table, reservation, (struct stream *[]){stream, stream}, NULL, &error) == -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "at index 1 that is none"));
+    CHECK(stream_steps(stream) == 0);
     step_reservation_release(reservation);
     CHECK(table->steps.live == 0 && table->steps.reserved == 0);
     for (uint32_t i = 0; i < table->steps.blocks.fresh; i++) {
         CHECK(table->steps.blocks.chunk[i].used == 0);
     }
     codec_free(codec);
+    table_free(table);
+}
+
+/* However short the slices, they come to an end, and mean the same. */
+static void coding_goes_on_where_it_stopped(enum step_codec kind) {
+    struct table *table = compressed_table(kind, 0);
+    struct step_reservation *reservation = table_reserve_steps(table, 100, &error);
+    struct stream *stream = table_stream_new(table, 128, &error), *streams[100];
+    uint8_t *steps = malloc(100 * 1000), obs[2000];
+    uint64_t at[2] = {42, 99}, ids[2], x[2] = {1, 2};
+    uint32_t slots[2];
+    int slices = 0, left;
+    for (uint32_t i = 0; i < 100; i++) {
+        memset(steps + i * 1000, (int)i, 1000);
+        streams[i] = stream;
+    }
+    step_reservation_fill(reservation, 0, steps);
+    while ((left = step_reservation_code(reservation, 0, &error)) == 1) { /* the deadline has passed each time */
+        slices++;
+    }
+    CHECK(left == 0 && slices == 12);
+    CHECK(table_append(table, reservation, streams, NULL, &error) == 0);
+    struct reservation *items = table_reserve(table, 2, &error);
+    reservation_fill(items, 2, x);
+    CHECK(table_resolve(table, items, streams, at, &error) == 0);
+    CHECK(table_commit(table, items, NULL, ids, &error) == 0);
+    CHECK(table_get(table, 2, ids, slots, NULL, &error) == 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        table_gather(table, 1, &slots[i], 1, obs);
+        CHECK(obs[0] == at[i] - 1 && obs[999] == at[i] - 1 && obs[1000] == at[i] && obs[1999] == at[i]);
+    }
+    table_unpin(table, slots, 2);
+    free(steps);
     table_free(table);
 }
 
@@ -211,6 +247,7 @@ int main(void) {
             what_is_encoded_is_decoded(codecs[i]);
             damaged_blocks_do_no_harm(codecs[i]);
             blocks_that_are_none_are_refused(codecs[i]);
+            coding_goes_on_where_it_stopped(codecs[i]);
             compressed_steps_count_as_what_they_take(codecs[i]);
         }
     }

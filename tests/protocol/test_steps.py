@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import replay_server as rs
-from replay_server.codec import pack
+from replay_server._native import ffi, lib
+from replay_server.codec import encode_command, pack
 
 FIRST, LAST = 1, 2
 _names = itertools.count()
@@ -345,3 +346,83 @@ def test_a_connection_that_breaks_in_the_middle_leaves_nothing(client, make_step
     eventually(lambda: int(client.redis.info("clients")["connected_clients"]) <= 4, "the broken ones are noticed")
     info = client.info(steps.name)
     assert (info["steps"], info["streams"]) == (0, 0)
+
+
+# ---- compression -----------------------------------------------------------------------------------------------------
+
+CODECS = [name for name in ("lz4", "zstd") if lib.codec_available(getattr(lib, f"CODEC_{name.upper()}"))]
+
+
+def blocks_of(codec: str, steps: np.ndarray) -> tuple[np.ndarray, bytes]:
+    """Steps (n, …) as a client sends them with CODED: sizes uint32 (n,), and the blocks."""
+    coder = ffi.gc(lib.codec_new(getattr(lib, f"CODEC_{codec.upper()}")), lib.codec_free)
+    plain = np.ascontiguousarray(steps).reshape(len(steps), -1).view(np.uint8)
+    sizes, blocks = np.empty(len(steps), np.uint32), np.empty(plain.size, np.uint8)
+    length = lib.codec_encode_steps(
+        coder, ffi.from_buffer("uint8_t[]", plain.reshape(-1)), len(steps), plain.shape[1],
+        ffi.from_buffer("uint32_t[]", sizes), ffi.from_buffer("uint8_t[]", blocks),
+    )  # fmt: skip
+    return sizes, blocks[:length].tobytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_compressed_steps_show_what_plain_ones_do(client, make_steps, codec):
+    steps = make_steps((84, 84), compression=codec)
+    assert client.table(steps.name).compression == codec
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        streams = random.choice(4, size=random.integers(1, 9)).tolist()
+        flags = random.choice([0, 0, 0, 0, FIRST, LAST], size=len(streams)).tolist()
+        assert steps.append(streams, flags) == len(streams)
+    for stream in steps.frames:
+        steps.append([stream], [LAST])
+    pairs = [(stream, step) for stream, frames in steps.frames.items() for step in range(len(frames))]
+    streams, numbers = [p[0] for p in pairs], [p[1] for p in pairs]
+    assert steps.get(steps.item(streams, numbers)) == steps.expected(streams, numbers)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_many_steps_are_compressed_in_slices_and_other_clients_are_served(client, make_steps, raw, codec):
+    steps = make_steps((84, 84), compression=codec)
+    n = 800
+    frames = np.random.default_rng(5).integers(0, 4, (n, 84, 84), np.uint8)
+    arguments = [
+        "REPLAY.APPEND", steps.name, n, np.zeros(n, np.uint32).tobytes(), b"", "HISTORY", 1000,
+        "COLUMNS", 2, "frame", frames.tobytes(), "action", np.arange(n).tobytes(),
+    ]  # fmt: skip
+    steps.raw.send(b"".join(encode_command(arguments)))
+    assert raw.command("PING") == "PONG"
+    assert steps.raw.reply() == n
+    ids = steps.item([0, 0], [3, 700])
+    shown = np.frombuffer(steps.get(ids)["obs"], np.uint8).reshape(2, 4, 84, 84)
+    np.testing.assert_array_equal(shown, [frames[0:4], frames[697:701]])
+    info = client.info(steps.name)
+    assert info["steps"] == n
+    assert info["step_bytes"] < 0.8 * n * 84 * 84
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_blocks_of_a_client_are_looked_into(client, make_steps, codec):
+    steps = make_steps((84, 84), compression=codec)
+    frames = np.zeros((2, 84, 84), np.uint8)
+    frames[:, 10:20] = 7
+    sizes, blocks = blocks_of(codec, frames)
+    actions, own = np.arange(2), np.full(2, 8, np.uint32)
+
+    def append(blocks: bytes) -> Any:
+        return steps.raw.command(
+            "REPLAY.APPEND", steps.name, 2, np.zeros(2, np.uint32).tobytes(), bytes([0, LAST]), "CODED", "COLUMNS", 2,
+            "frame", sizes.tobytes() + blocks, "action", own.tobytes() + actions.tobytes(),
+        )  # fmt: skip
+
+    damaged = bytearray(blocks)
+    damaged[sizes[0]] ^= 0x80
+    damaged[sizes[0] + 1] ^= 0x55
+    refusal = append(bytes(damaged))
+    assert str(refusal).startswith("BADSHAPE")
+    assert "at index 1 that is none" in str(refusal)
+    assert client.info(steps.name)["steps"] == 0
+    assert append(blocks) == 2
+    ids = steps.item([0], [1])
+    shown = np.frombuffer(steps.get(ids)["obs"], np.uint8).reshape(4, 84, 84)
+    np.testing.assert_array_equal(shown, frames[[0, 0, 0, 1]])
