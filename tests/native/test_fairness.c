@@ -8,48 +8,16 @@
 #include "net/memory.h"
 #include "server/client.h"
 #include "server/replay_registry.h"
-#include "server/server.h"
+#include "server_stage.h"
 
 #define ITEM 4096u
 #define ITEMS 16384u /* 64 MB */
 
-static struct server *server;
-static struct transport *transport;
-
 /* ---- the stage --------------------------------------------------------------------------------------- */
-
-static void open_server(void) {
-    struct server_config config;
-    struct error error;
-    server_config_defaults(&config);
-    server = server_new(&config, &error);
-    CHECK(server);
-    transport = transport_memory_new(server_events(server));
-    CHECK(transport && server_add_transport(server, transport, &error) == 0);
-}
-
-static void close_server(void) {
-    server_free(server);
-    server = NULL;
-}
 
 static bool turn(void) {
     int handled = transport->operations->poll(transport, 0);
     return server_step(server) == 0 || handled > 0;
-}
-
-static void settle(void) {
-    for (int turns = 0; turn() || turn(); turns++) CHECK(turns < 100000);
-}
-
-static struct memory_peer *connect_peer(void) {
-    struct memory_peer *peer = memory_peer_connect(transport);
-    CHECK(peer);
-    return peer;
-}
-
-static void say(struct memory_peer *peer, const char *text) {
-    memory_peer_send(peer, text, strlen(text));
 }
 
 static size_t received_bytes(const struct memory_peer *peer) {
@@ -58,26 +26,8 @@ static size_t received_bytes(const struct memory_peer *peer) {
     return length;
 }
 
-static bool received(struct memory_peer *peer, const char *prefix) {
-    size_t length;
-    const uint8_t *bytes = memory_peer_received(peer, &length);
-    bool equal = length >= strlen(prefix) && length > 0 && memcmp(bytes, prefix, strlen(prefix)) == 0;
-    if (!equal)
-        fprintf(stderr, "expected %s\nreceived %.*s\n", prefix, (int)(length < 300 ? length : 300),
-                (const char *)bytes);
-    memory_peer_forget_received(peer);
-    return equal;
-}
-
-static void send_bulk(struct memory_peer *peer, const void *bytes, size_t length) {
-    char head[32];
-    memory_peer_send(peer, head, (size_t)sprintf(head, "$%zu\r\n", length));
-    memory_peer_send(peer, bytes, length);
-    memory_peer_send(peer, "\r\n", 2);
-}
-
 /* REPLAY.ADD of `count` items, of whose bytes only `sent` come. */
-static void send_add(struct memory_peer *peer, unsigned count, size_t sent) {
+static void send_items(struct memory_peer *peer, unsigned count, size_t sent) {
     char head[160];
     uint8_t *items = calloc(count, ITEM);
     int digits = snprintf(NULL, 0, "%u", count);
@@ -102,11 +52,11 @@ static void fill_table(struct memory_peer *peer) {
     say(peer, "*3\r\n$13\r\nREPLAY.CREATE\r\n$1\r\nt\r\n");
     send_bulk(peer, spec, sizeof spec - 1);
     settle();
-    CHECK(received(peer, "+OK\r\n"));
+    CHECK(received_prefix(peer, "+OK\r\n"));
     for (unsigned i = 0; i < ITEMS / 4096; i++) {
-        send_add(peer, 4096, 4096 * (size_t)ITEM);
+        send_items(peer, 4096, 4096 * (size_t)ITEM);
         settle();
-        CHECK(received(peer, "$32768\r\n"));
+        CHECK(received_prefix(peer, "$32768\r\n"));
     }
 }
 
@@ -115,7 +65,7 @@ static void fill_table(struct memory_peer *peer) {
 /* Twelve learners at once: what is written in a turn does not grow with their number, and each gets its part. */
 static void a_turn_writes_no_more_for_many_readers_than_for_one(void) {
     enum { LEARNERS = 12 };
-    open_server();
+    open_server(false, NULL);
     struct memory_peer *learners[LEARNERS], *other = connect_peer();
     fill_table(other);
     for (int i = 0; i < LEARNERS; i++) {
@@ -134,7 +84,7 @@ static void a_turn_writes_no_more_for_many_readers_than_for_one(void) {
         for (int i = 0; i < LEARNERS; i++) before += received_bytes(learners[i]);
         say(other, "PING\r\n");
         turn();
-        CHECK(received(other, "+PONG\r\n") && turns < 1000);
+        CHECK(received_prefix(other, "+PONG\r\n") && turns < 1000);
         size_t after = 0;
         for (int i = 0; i < LEARNERS; i++) {
             size_t bytes = received_bytes(learners[i]);
@@ -152,17 +102,17 @@ static void a_turn_writes_no_more_for_many_readers_than_for_one(void) {
 
 static void a_turn_reads_no_more_from_many_pushers_than_from_one(void) {
     enum { PUSHERS = 8 };
-    open_server();
+    open_server(false, NULL);
     struct memory_peer *pushers[PUSHERS], *other = connect_peer();
     fill_table(other);
     for (int i = 0; i < PUSHERS; i++) {
         pushers[i] = connect_peer();
-        send_add(pushers[i], 1000, 1000 * ITEM);
+        send_items(pushers[i], 1000, 1000 * ITEM);
     }
     settle(); /* all of them begin in the same turn, so that the first is not yet shared */
     for (int i = 0; i < PUSHERS; i++) {
-        CHECK(received(pushers[i], "$8000\r\n"));
-        send_add(pushers[i], 1000, 1000 * ITEM);
+        CHECK(received_prefix(pushers[i], "$8000\r\n"));
+        send_items(pushers[i], 1000, 1000 * ITEM);
     }
     turn();
     turn();
@@ -171,7 +121,7 @@ static void a_turn_reads_no_more_from_many_pushers_than_from_one(void) {
         uint64_t before = server->stats.input_bytes;
         say(other, "PING\r\n");
         turn();
-        CHECK(received(other, "+PONG\r\n"));
+        CHECK(received_prefix(other, "+PONG\r\n"));
         CHECK(server->stats.input_bytes - before <=
               LIMIT_TURN_READ_BYTES + PUSHERS * (size_t)LIMIT_PENDING_INPUT_BYTES);
     }
@@ -183,7 +133,7 @@ static void a_turn_reads_no_more_from_many_pushers_than_from_one(void) {
 
 /* Two readers that stop once held every item that may be pinned, and whoever else sampled was refused for a minute. */
 static void readers_that_stop_do_not_keep_items_from_others(void) {
-    open_server();
+    open_server(false, NULL);
     struct memory_peer *stalled[2], *other = connect_peer(), *large = connect_peer();
     fill_table(other);
     for (int i = 0; i < 2; i++) {
@@ -195,10 +145,10 @@ static void readers_that_stop_do_not_keep_items_from_others(void) {
     CHECK(server->blocked_clients == 1); /* the second waits: the quarter that is left is for small replies */
     say(other, "REPLAY.SAMPLE t 1000 REPLACE 0\r\n");
     settle();
-    CHECK(received(other, "*5\r\n"));
+    CHECK(received_prefix(other, "*5\r\n"));
     say(other, "REPLAY.SAMPLE t 8000\r\n");
     settle();
-    CHECK(received(other, "-TIMEOUT replies in flight hold 8192 items"));
+    CHECK(received_prefix(other, "-TIMEOUT replies in flight hold 8192 items"));
     say(large, "REPLAY.SAMPLE t 4096 REPLACE 0 BLOCK 0\r\n");
     settle();
     CHECK(server->blocked_clients == 2 && received_bytes(large) == 0);
@@ -217,12 +167,12 @@ static void readers_that_stop_do_not_keep_items_from_others(void) {
         settle();
         CHECK(memory_peer_is_closed(stalled[i]));
     }
-    CHECK(received(large, "*5\r\n") && server->stats.stall_closes == 2 && server->blocked_clients == 0);
+    CHECK(received_prefix(large, "*5\r\n") && server->stats.stall_closes == 2 && server->blocked_clients == 0);
     close_server();
 }
 
 static void a_reader_that_only_trickles_goes_when_others_lack_items(void) {
-    open_server();
+    open_server(false, NULL);
     struct memory_peer *slow = connect_peer(), *other = connect_peer();
     fill_table(other);
     memory_peer_open_window(slow, 100);
@@ -241,7 +191,7 @@ static void a_reader_that_only_trickles_goes_when_others_lack_items(void) {
     memory_peer_open_window(slow, 100);
     server->next_sweep_us = 0;
     settle();
-    CHECK(memory_peer_is_closed(slow) && received(other, "*5\r\n"));
+    CHECK(memory_peer_is_closed(slow) && received_prefix(other, "*5\r\n"));
     close_server();
 }
 

@@ -10,42 +10,23 @@
 #include "check.h"
 #include "net/memory.h"
 #include "server/client.h"
-#include "server/server.h"
+#include "server_stage.h"
 
 #define ITEM 28224u /* bytes; a batch of 128 takes four slices */
 #define BATCH 128u
 #define ARENA (8u << 20)
 
-static struct server *server;
-static struct transport *transport;
-
 /* ---- the stage --------------------------------------------------------------------------------------- */
 
-static void open_server(void) {
-    struct server_config config;
-    struct error error;
-    server_config_defaults(&config);
-    server = server_new(&config, &error);
-    CHECK(server);
-    transport = transport_memory_new(server_events(server));
-    CHECK(transport && server_add_transport(server, transport, &error) == 0);
+static void open_sharing_server(void) {
+    open_server(false, NULL);
     strcpy(server->share_socket, "name");
-}
-
-static void close_server(void) {
-    CHECK(server->shares.bytes == 0 || server->clients.count > 0);
-    server_free(server);
-    server = NULL;
 }
 
 /* One turn: what has come is handled, then due work is done. */
 static bool turn(void) {
     int handled = transport->operations->poll(transport, 0);
     return server_step(server) == 0 || handled > 0;
-}
-
-static void settle(void) {
-    for (int turns = 0; turn() || turn(); turns++) CHECK(turns < 100000);
 }
 
 static struct memory_peer *connect_as(const char *host, bool is_unix, bool is_abstract) {
@@ -56,32 +37,10 @@ static struct memory_peer *connect_as(const char *host, bool is_unix, bool is_ab
     return peer;
 }
 
-static void say(struct memory_peer *peer, const char *text) {
-    memory_peer_send(peer, text, strlen(text));
-}
-
-static bool received(struct memory_peer *peer, const char *prefix) {
-    size_t length;
-    const uint8_t *bytes = memory_peer_received(peer, &length);
-    bool equal = length >= strlen(prefix) && length > 0 && memcmp(bytes, prefix, strlen(prefix)) == 0;
-    if (!equal)
-        fprintf(stderr, "expected %s\nreceived %.*s\n", prefix, (int)(length < 500 ? length : 500),
-                (const char *)bytes);
-    memory_peer_forget_received(peer);
-    return equal;
-}
-
-static bool answers(struct memory_peer *peer, const char *request, const char *prefix) {
+static bool begins(struct memory_peer *peer, const char *request, const char *prefix) {
     say(peer, request);
     settle();
-    return received(peer, prefix);
-}
-
-static void send_bulk(struct memory_peer *peer, const void *bytes, size_t length) {
-    char head[32];
-    memory_peer_send(peer, head, (size_t)sprintf(head, "$%zu\r\n", length));
-    memory_peer_send(peer, bytes, length);
-    memory_peer_send(peer, "\r\n", 2);
+    return received_prefix(peer, prefix);
 }
 
 /* A table of 256 items; every byte of item i is i. */
@@ -93,7 +52,7 @@ static void fill_table(struct memory_peer *peer) {
     say(peer, "*3\r\n$13\r\nREPLAY.CREATE\r\n$1\r\nt\r\n");
     send_bulk(peer, spec, sizeof spec - 1);
     settle();
-    CHECK(received(peer, "+OK\r\n"));
+    CHECK(received_prefix(peer, "+OK\r\n"));
     uint8_t *obs = malloc(256 * ITEM), kind[256];
     for (int i = 0; i < 256; i++) {
         memset(obs + (size_t)i * ITEM, i, ITEM);
@@ -106,14 +65,14 @@ static void fill_table(struct memory_peer *peer) {
     send_bulk(peer, kind, 256);
     free(obs);
     settle();
-    CHECK(received(peer, "$2048\r\n"));
+    CHECK(received_prefix(peer, "$2048\r\n"));
 }
 
 /* A peer with an arena, mapped as a client maps it. */
 static const uint8_t *share_with(struct memory_peer *peer) {
     char request[64];
     sprintf(request, "REPLAY.SHARE %u\r\n", ARENA);
-    CHECK(answers(peer, request, ":8388608\r\n") && memory_peer_attached(peer) >= 0);
+    CHECK(begins(peer, request, ":8388608\r\n") && memory_peer_attached(peer) >= 0);
     const uint8_t *base = mmap(NULL, ARENA, PROT_READ, MAP_SHARED, memory_peer_attached(peer), 0);
     CHECK(base != MAP_FAILED);
     return base;
@@ -154,7 +113,7 @@ static uint64_t pinned(struct memory_peer *peer) {
 /* ---- leases ------------------------------------------------------------------------------------------ */
 
 static void leases_lie_apart_and_leave_room_when_given_back(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *peer = connect_as("p", true, false);
     munmap((void *)(uintptr_t)share_with(peer), ARENA);
     struct client *client = server->clients.head;
@@ -191,14 +150,14 @@ static void leases_lie_apart_and_leave_room_when_given_back(void) {
 }
 
 static void what_is_shared_is_bounded(void) {
-    open_server();
+    open_sharing_server();
     server->config.shared_memory_limit_bytes = 3 * (int64_t)ARENA;
     server->config.shared_memory_client_limit_bytes = 2 * ARENA;
     struct memory_peer *first = connect_as("p", true, false), *second = connect_as("p", true, false);
-    CHECK(answers(first, "REPLAY.SHARE 100000000000\r\n", ":16777216\r\n"));
-    CHECK(answers(first, "REPLAY.SHARE\r\n", "-EXISTS "));
-    CHECK(answers(second, "REPLAY.SHARE\r\n", "-LIMIT ") && answers(second, "REPLAY.SHARE 0\r\n", "-ERR "));
-    CHECK(memory_peer_attached(second) < 0 && answers(second, "REPLAY.SHARE 1\r\n", ":1048576\r\n"));
+    CHECK(begins(first, "REPLAY.SHARE 100000000000\r\n", ":16777216\r\n"));
+    CHECK(begins(first, "REPLAY.SHARE\r\n", "-EXISTS "));
+    CHECK(begins(second, "REPLAY.SHARE\r\n", "-LIMIT ") && begins(second, "REPLAY.SHARE 0\r\n", "-ERR "));
+    CHECK(memory_peer_attached(second) < 0 && begins(second, "REPLAY.SHARE 1\r\n", ":1048576\r\n"));
     memory_peer_vanish(first);
     settle();
     CHECK(server->shares.bytes == 1 << 20 && server->shares.arenas == 1);
@@ -209,7 +168,7 @@ static void what_is_shared_is_bounded(void) {
 }
 
 static void a_client_can_only_read_what_is_shared(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *peer = connect_as("p", true, false);
     munmap((void *)(uintptr_t)share_with(peer), ARENA);
     int descriptor = memory_peer_attached(peer);
@@ -224,7 +183,7 @@ static void a_client_can_only_read_what_is_shared(void) {
 /* ---- gathering --------------------------------------------------------------------------------------- */
 
 static void a_batch_is_gathered_in_slices_while_others_are_answered(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *learner = connect_as("p", true, false), *other = connect_as("p", true, false);
     fill_table(other);
     const uint8_t *base = share_with(learner);
@@ -236,21 +195,21 @@ static void a_batch_is_gathered_in_slices_while_others_are_answered(void) {
         for (; memory_peer_received(learner, &length), length == 0; turns++) {
             say(other, "PING\r\n");
             turn();
-            CHECK(received(other, "+PONG\r\n") && turns < 1000);
+            CHECK(received_prefix(other, "+PONG\r\n") && turns < 1000);
         }
         CHECK(turns >= (int)(BATCH * ITEM / LIMIT_TURN_SHARE_BYTES) && reads_shared(learner, base, &lease));
         CHECK(pinned(other) == 0 && server->shares.leases == 1);
         char release[64];
         sprintf(release, "REPLAY.RELEASE %llu 99999\r\n", (unsigned long long)lease);
-        CHECK(answers(learner, release, ":1\r\n"));
+        CHECK(begins(learner, release, ":1\r\n"));
     }
-    CHECK(answers(learner, "REPLAY.RELEASE x\r\n", "-ERR ") && server->shares.batches == 20);
+    CHECK(begins(learner, "REPLAY.RELEASE x\r\n", "-ERR ") && server->shares.batches == 20);
     munmap((void *)(uintptr_t)base, ARENA);
     close_server();
 }
 
 static void without_room_the_batch_comes_over_the_socket(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *learner = connect_as("p", true, false), *other = connect_as("p", true, false);
     fill_table(other);
     uint64_t lease = 0;
@@ -266,7 +225,7 @@ static void without_room_the_batch_comes_over_the_socket(void) {
     }
     char release[64];
     sprintf(release, "REPLAY.RELEASE %llu\r\n", (unsigned long long)leases[0]);
-    CHECK(answers(learner, release, ":1\r\n") && server->shares.refused == 2);
+    CHECK(begins(learner, release, ":1\r\n") && server->shares.refused == 2);
     say(learner,
         "REPLAY.SAMPLE t 128 SHARED\r\nREPLAY.SAMPLE t 1 SHARED\r\nPING\r\n"); /* a small one has no use for it */
     settle();
@@ -278,7 +237,7 @@ static void without_room_the_batch_comes_over_the_socket(void) {
 }
 
 static void whoever_vanishes_in_mid_gather_gives_everything_back(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *other = connect_as("p", true, false);
     fill_table(other);
     for (int turns = 1; turns < 6; turns++) {
@@ -302,25 +261,25 @@ static void whoever_vanishes_in_mid_gather_gives_everything_back(void) {
 }
 
 static void a_gather_cut_short_is_answered_all_the_same(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *learner = connect_as("p", true, false), *other = connect_as("p", true, false);
     fill_table(other);
     const uint8_t *base = share_with(learner);
     uint64_t lease;
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\nPING\r\n");
     turn();
-    CHECK(server->blocked_clients == 1 && answers(other, "CLIENT UNBLOCK 1\r\n", ":1\r\n"));
+    CHECK(server->blocked_clients == 1 && begins(other, "CLIENT UNBLOCK 1\r\n", ":1\r\n"));
     size_t length;
     const uint8_t *bytes = memory_peer_received(learner, &length);
     CHECK(memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0 && !reads_shared(learner, base, &lease));
     CHECK(server->shares.leases == 0);
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n");
     turn();
-    CHECK(answers(other, "CLIENT UNBLOCK 1 ERROR\r\n", ":1\r\n") && received(learner, "-UNBLOCKED "));
+    CHECK(begins(other, "CLIENT UNBLOCK 1 ERROR\r\n", ":1\r\n") && received_prefix(learner, "-UNBLOCKED "));
     CHECK(server->shares.leases == 0 && pinned(other) == 0);
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n"); /* a table that is dropped meanwhile gives what was drawn from it */
     turn();
-    CHECK(answers(other, "REPLAY.DROP t\r\n", "+OK\r\n") && reads_shared(learner, base, &lease));
+    CHECK(begins(other, "REPLAY.DROP t\r\n", "+OK\r\n") && reads_shared(learner, base, &lease));
     munmap((void *)(uintptr_t)base, ARENA);
     close_server();
 }
@@ -339,45 +298,44 @@ static void take_nonce(struct memory_peer *peer, char nonce[SHARE_NONCE_BYTES + 
 }
 
 static void the_abstract_socket_wants_a_nonce_that_was_told_to_a_client_of_this_host(void) {
-    open_server();
+    open_sharing_server();
     struct memory_peer *tcp = connect_as("127.0.0.1", false, false), *near = connect_as("n", true, true);
     char nonce[SHARE_NONCE_BYTES + 1], request[64];
-    CHECK(answers(near, "PING\r\n", "-NOAUTH this socket") && answers(near, "SET a b\r\n", "-NOAUTH "));
-    CHECK(answers(near, "REPLAY.SHARE\r\n", "-NOAUTH ") && answers(near, "REPLAY.LIST\r\n", "-NOAUTH "));
-    CHECK(answers(near, "REPLAY.PROVE 00000000000000000000000000000000\r\n", "-NOAUTH expected"));
+    CHECK(begins(near, "PING\r\n", "-NOAUTH this socket") && begins(near, "SET a b\r\n", "-NOAUTH "));
+    CHECK(begins(near, "REPLAY.SHARE\r\n", "-NOAUTH ") && begins(near, "REPLAY.LIST\r\n", "-NOAUTH "));
+    CHECK(begins(near, "REPLAY.PROVE 00000000000000000000000000000000\r\n", "-NOAUTH expected"));
     take_nonce(tcp, nonce);
-    CHECK(answers(near, "REPLAY.PROVE 0\r\n", "-NOAUTH ") && answers(near, "REPLAY.PROVE ''\r\n", "-NOAUTH "));
+    CHECK(begins(near, "REPLAY.PROVE 0\r\n", "-NOAUTH ") && begins(near, "REPLAY.PROVE ''\r\n", "-NOAUTH "));
     sprintf(request, "REPLAY.PROVE %s\r\n", nonce);
     nonce[0] = nonce[0] == 'a' ? 'b' : 'a';
     char wrong[64];
     sprintf(wrong, "REPLAY.PROVE %s\r\n", nonce);
-    CHECK(answers(near, wrong, "-NOAUTH ") && answers(near, request, "+OK\r\n") &&
-          answers(near, "PING\r\n", "+PONG\r\n"));
+    CHECK(begins(near, wrong, "-NOAUTH ") && begins(near, request, "+OK\r\n") && begins(near, "PING\r\n", "+PONG\r\n"));
     struct memory_peer *thief = connect_as("n", true, true);
-    CHECK(answers(thief, request, "-NOAUTH ")); /* once only */
+    CHECK(begins(thief, request, "-NOAUTH ")); /* once only */
     take_nonce(tcp, nonce);
     memory_peer_vanish(tcp);
     settle();
     sprintf(request, "REPLAY.PROVE %s\r\n", nonce);
-    CHECK(answers(thief, request, "-NOAUTH "));
+    CHECK(begins(thief, request, "-NOAUTH "));
     struct memory_peer *far = connect_as("10.0.0.9", false, false);
-    CHECK(answers(far, "REPLAY.SHARE\r\n", "-ERR memory can be shared on the same host only"));
+    CHECK(begins(far, "REPLAY.SHARE\r\n", "-ERR memory can be shared on the same host only"));
     server->config.shared_memory_limit_bytes = 0;
-    CHECK(answers(connect_as("127.0.0.1", false, false), "REPLAY.SHARE\r\n", "-ERR this server shares no memory"));
+    CHECK(begins(connect_as("127.0.0.1", false, false), "REPLAY.SHARE\r\n", "-ERR this server shares no memory"));
     close_server();
 }
 
 static void a_nonce_does_not_replace_the_password(void) {
-    open_server();
+    open_sharing_server();
     strcpy(server->config.requirepass, "secret");
     struct memory_peer *tcp = connect_as("127.0.0.1", false, false), *near = connect_as("n", true, true);
     char nonce[SHARE_NONCE_BYTES + 1], request[64];
-    CHECK(answers(tcp, "REPLAY.SHARE\r\n", "-NOAUTH ") && answers(tcp, "AUTH secret\r\n", "+OK\r\n"));
+    CHECK(begins(tcp, "REPLAY.SHARE\r\n", "-NOAUTH ") && begins(tcp, "AUTH secret\r\n", "+OK\r\n"));
     take_nonce(tcp, nonce);
     sprintf(request, "REPLAY.PROVE %s\r\n", nonce);
-    CHECK(answers(near, request, "+OK\r\n") && answers(near, "PING\r\n", "-NOAUTH Authentication required"));
-    CHECK(answers(near, "AUTH wrong\r\n", "-WRONGPASS ") && answers(near, "AUTH secret\r\n", "+OK\r\n"));
-    CHECK(answers(near, "PING\r\n", "+PONG\r\n"));
+    CHECK(begins(near, request, "+OK\r\n") && begins(near, "PING\r\n", "-NOAUTH Authentication required"));
+    CHECK(begins(near, "AUTH wrong\r\n", "-WRONGPASS ") && begins(near, "AUTH secret\r\n", "+OK\r\n"));
+    CHECK(begins(near, "PING\r\n", "+PONG\r\n"));
     close_server();
 }
 
