@@ -398,7 +398,7 @@ class Client:
                 if out is not None:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
-                wanted = False if shared and coded is None else coded
+                wanted = False if shared and coded is None and self._address.is_local else coded
                 codes = commands.codes(served.table, batch_size, columns, wanted, local=self._address.is_local)
                 command = commands.sample(served, batch_size, out=batch, shared=shared, coded=codes, **options)
                 return self._run(command)

@@ -109,6 +109,36 @@ def test_by_unix_socket_too(tmp_path):
         assert not batch.data["obs"].flags.writeable
 
 
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_windows_come_through_shared_memory_as_explicit_stacks(server, client, compression):
+    """Episodes of 7 steps: the first windows of each repeat its first frame, the last ones its last."""
+    signature = {
+        "frame": rs.Column("uint8", (64, 64), step_only=True),
+        "number": rs.Column("int64"),
+        "obs": rs.Window("frame", length=4),
+        "next_obs": rs.Window("frame", length=4, offset=3),
+    }
+    rng = np.random.default_rng(5)
+    frames = np.repeat(rng.integers(0, 256, (350, 64, 8), np.uint8), 8, axis=2)
+    client.create_table(rs.Table("w", 1000, signature, sampler=rs.Uniform(), compression=compression))
+    with client.writer("w") as writer:
+        for t, frame in enumerate(frames):
+            writer.append({"frame": frame, "number": np.int64(t)}, final=t % 7 == 6)
+            writer.create_item()
+        writer.flush()
+    with rs.Client(server.url, shared_memory=True) as near:
+        batch = near.sample("w", 256)
+    assert not batch.data["obs"].flags.writeable
+    assert not batch.data["next_obs"].flags.writeable
+    back = np.arange(3, -1, -1)
+    for name, offset in (("obs", 0), ("next_obs", 3)):
+        number = batch.data["number"]
+        first = number // 7 * 7
+        steps = np.maximum(np.minimum(number + offset, first + 6)[:, None] - back, first[:, None])
+        np.testing.assert_array_equal(batch.data[name], frames[steps], err_msg=name)
+    client.drop_table("w")
+
+
 # ---- leases ----------------------------------------------------------------------------------------------------------
 
 
