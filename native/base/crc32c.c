@@ -42,10 +42,14 @@ static void make_tables(void) {
             tables[behind][byte] = tables[0][state & 255] ^ state >> 8;
         }
     }
+    /* The shift is linear: that of a byte is the sum (exclusive or) of those of its bits. */
     static const uint8_t zeros[STREAM_BYTES];
     for (int place = 0; place < 4; place++) {
-        for (uint32_t byte = 0; byte < 256; byte++) {
-            shift_tables[place][byte] = by_table(byte << 8 * place, zeros, STREAM_BYTES);
+        for (uint32_t byte = 1; byte < 256; byte++) {
+            uint32_t lowest = byte & -byte;
+            shift_tables[place][byte] = byte == lowest
+                                            ? by_table(byte << 8 * place, zeros, STREAM_BYTES)
+                                            : shift_tables[place][lowest] ^ shift_tables[place][byte ^ lowest];
         }
     }
 }

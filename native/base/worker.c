@@ -6,8 +6,13 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/memory.h"
+
+#define WORKER_NICE 10
 
 struct worker {
     pthread_t thread;
@@ -34,8 +39,16 @@ static struct worker_job *take(_Atomic(struct worker_job *) *list) {
     return oldest;
 }
 
+/* What it does is never as urgent as what its owner does: where both want one core, the owner goes first. */
+static void step_back(void) {
+#ifdef __linux__
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), WORKER_NICE);
+#endif
+}
+
 static void *work(void *argument) {
     struct worker *worker = argument;
+    step_back();
     for (;;) {
         /* Stopping is looked at before the list, so that what was given before it is still done. */
         bool stopping = atomic_load_explicit(&worker->stopping, memory_order_acquire);

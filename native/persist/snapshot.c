@@ -29,6 +29,7 @@ struct snapshot {
     uint32_t writing;         /* blocks on their way */
     uint64_t waiting_bytes, most_waiting_bytes, memory_bytes;
     uint64_t blocks, records, bytes;
+    bool write_failed;        /* the rest need not be copied */
     bool ending, ended;       /* the end was given to the worker, came back from it */
     struct error error;
     uint32_t count, left, next;
@@ -219,6 +220,7 @@ static void take_back(struct snapshot *snapshot, struct worker_job *job) {
         } else {
             struct snapshot_block *block = (struct snapshot_block *)(void *)job;
             snapshot->writing--;
+            snapshot->write_failed |= block->failed;
             snapshot->waiting_bytes -= block->room;
             give_block(snapshot, block);
         }
@@ -273,7 +275,7 @@ enum snapshot_state snapshot_step(struct snapshot *snapshot, uint64_t until_us, 
         if (snapshot->ending) {
             return SNAPSHOT_WRITING;
         }
-        if (snapshot->error.code != ERROR_NONE) {
+        if (snapshot->error.code != ERROR_NONE || snapshot->write_failed) {
             end(snapshot, false);
         } else if (snapshot->left == 0) {
             write_end(snapshot);

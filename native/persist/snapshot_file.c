@@ -76,10 +76,28 @@ static void sync_some(struct snapshot_file *file) {
 
 /* ---- the worker's jobs --------------------------------------------------------------------------------------------- */
 
-static void run_write(struct worker_job *job) {
-    struct snapshot_block *block = (struct snapshot_block *)job;
-    struct snapshot_file *file = block->file;
-    if (file->error.code != ERROR_NONE || atomic_load_explicit(&file->given_up, memory_order_relaxed)) return;
+static int write_header(struct snapshot_file *file) {
+    struct snapshot_file_header header = {
+        .version = SNAPSHOT_VERSION, .tables = file->tables, .cut_unix_ms = file->cut_unix_ms};
+    memcpy(header.magic, SNAPSHOT_MAGIC, sizeof header.magic);
+    memcpy(header.run_id, file->run_id, sizeof header.run_id);
+    header.checksum = crc32c(0, &header, offsetof(struct snapshot_file_header, checksum));
+    struct iovec vector = {&header, sizeof header};
+    return write_all(file, &vector, 1);
+}
+
+/* A job of the worker's as well: a disk that is busy can keep whoever creates a file waiting. */
+static int create(struct snapshot_file *file) {
+    char partial[NAME_MAX + 16];
+    partial_name(file, partial);
+    file->created = true;
+    file->descriptor = openat(file->folder, partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return file->descriptor < 0 ? fail(file, "cannot create") : write_header(file);
+}
+
+static int write_block(struct snapshot_file *file, const struct snapshot_block *block) {
+    if (file->error.code != ERROR_NONE || atomic_load_explicit(&file->given_up, memory_order_relaxed)) return -1;
+    if (!file->created && create(file) < 0) return -1;
     struct snapshot_block_header header = {
         .magic = SNAPSHOT_BLOCK_MAGIC,
         .records = block->records,
@@ -88,8 +106,15 @@ static void run_write(struct worker_job *job) {
         .payload_checksum = crc32c(0, block->data, block->length),
     };
     header.checksum = crc32c(0, &header, offsetof(struct snapshot_block_header, checksum));
-    struct iovec vectors[] = {{&header, sizeof header}, {block->data, block->length}};
-    if (write_all(file, vectors, 2) == 0) sync_some(file);
+    struct iovec vectors[] = {{&header, sizeof header}, {(void *)(uintptr_t)block->data, block->length}};
+    if (write_all(file, vectors, 2) < 0) return -1;
+    sync_some(file);
+    return 0;
+}
+
+static void run_write(struct worker_job *job) {
+    struct snapshot_block *block = (struct snapshot_block *)job;
+    block->failed = write_block(block->file, block) < 0;
 }
 
 static void remove_partial(struct snapshot_file *file) {
@@ -131,17 +156,6 @@ static void run_finish(struct worker_job *job) {
 
 /* ---- the caller's side --------------------------------------------------------------------------------------------- */
 
-static int write_header(struct snapshot_file *file, uint32_t tables, const char *run_id) {
-    struct snapshot_file_header header = {
-        .version = SNAPSHOT_VERSION, .tables = tables, .cut_unix_ms = clock_unix_ms()};
-    file->cut_unix_ms = header.cut_unix_ms;
-    memcpy(header.magic, SNAPSHOT_MAGIC, sizeof header.magic);
-    if (run_id) memcpy(header.run_id, run_id, strnlen(run_id, sizeof header.run_id));
-    header.checksum = crc32c(0, &header, offsetof(struct snapshot_file_header, checksum));
-    struct iovec vector = {&header, sizeof header};
-    return write_all(file, &vector, 1);
-}
-
 struct snapshot_file *snapshot_file_new(const char *folder, const char *name, uint32_t tables, const char *run_id,
                                         struct error *error) {
     struct snapshot_file *file = memory_calloc(1, sizeof *file);
@@ -159,15 +173,9 @@ struct snapshot_file *snapshot_file_new(const char *folder, const char *name, ui
         snapshot_file_free(file);
         return NULL;
     }
-    char partial[NAME_MAX + 16];
-    partial_name(file, partial);
-    file->descriptor = openat(file->folder, partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file->descriptor < 0) fail(file, "cannot create");
-    if (file->descriptor < 0 || write_header(file, tables, run_id) < 0) {
-        *error = file->error;
-        snapshot_file_free(file);
-        return NULL;
-    }
+    file->tables = tables;
+    file->cut_unix_ms = clock_unix_ms();
+    if (run_id) memcpy(file->run_id, run_id, strnlen(run_id, sizeof file->run_id));
     return file;
 }
 

@@ -24,6 +24,7 @@ struct snapshot_block {
     struct snapshot_block *next; /* among those to be filled again */
     size_t room, length;
     uint32_t records;
+    bool failed; /* it, or what came before it, could not be written */
     uint8_t data[];
 };
 
@@ -38,6 +39,9 @@ struct snapshot_finish {
 struct snapshot_file {
     int descriptor, folder;
     char name[NAME_MAX + 1]; /* in `folder` */
+    bool created;
+    uint32_t tables;
+    char run_id[32];
     int64_t cut_unix_ms;
     uint32_t keep_newest; /* of the files named by snapshot_name_new; 0: all */
     uint64_t blocks, bytes;
@@ -47,7 +51,8 @@ struct snapshot_file {
     struct error error; /* the first thing that went wrong; later jobs do nothing */
 };
 
-/* Creates NAME.partial in the folder. A name must be one that snapshot_name_is_valid. */
+/* A file NAME.partial in the folder, created when the first block is written. A name must be one that
+ * snapshot_name_is_valid. */
 struct snapshot_file *snapshot_file_new(const char *folder, const char *name, uint32_t tables, const char *run_id,
                                         struct error *error);
 /* No job may be on its way. Removes the partial file if the end was not written. */

@@ -268,6 +268,7 @@ static int restore_slot(struct table_restore *restore, const struct index_record
     }
     entry->state = SLOT_LIVE;
     storage->live++;
+    storage->last_lives += entry->generation == STORAGE_MAX_GENERATION;
     restore->live++;
     return 0;
 }
