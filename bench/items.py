@@ -30,6 +30,11 @@ class ItemKind:
         """Bytes of one item as it goes over the wire."""
         return sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
 
+    @property
+    def has_stacks(self) -> bool:
+        """Whether its observations are stacks of frames, so that a frame may be stored once."""
+        return len(self.columns["obs"][1]) == 3
+
     def table(self, capacity: int | None = None) -> rs.Table:
         """A prioritized table of this kind that never makes anybody wait."""
         return rs.Table(

@@ -22,7 +22,7 @@ class Target:
     """A server under load."""
 
     system: str
-    """Whose program pushes and samples: replay, redis, ..."""
+    """Its name in the results: replay, redis, ..."""
     url: str
     pid: int
 
@@ -30,18 +30,25 @@ class Target:
 class Crew:
     """The processes that load one system, kept from load to load: some take seconds to start.
 
-    A context manager that ends them. `environment` is the one whose interpreter runs them, None for this one.
+    A context manager that ends them. `program` and `environment` as of `Program`; `options` are told to every process.
     """
 
-    def __init__(self, system: str, environment: str | None = None, variables: Mapping[str, str] | None = None) -> None:
-        self._system, self._environment = system, environment
+    def __init__(
+        self,
+        program: str,
+        environment: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._program, self._environment = program, environment
+        self.options = dict(options or {})
         self._variables = ONE_THREAD | dict(variables or {})
         self._members: list[Program] = []
 
     def member(self, number: int) -> Program:
         """The process of that number, started if it is not there yet."""
         while len(self._members) <= number:
-            self._members.append(Program(self._system, self._environment, self._variables))
+            self._members.append(Program(self._program, self._environment, self._variables))
         return self._members[number]
 
     def __enter__(self) -> Crew:
@@ -75,7 +82,7 @@ def run(crew: Crew, target: Target, kind: ItemKind, load: Load, seed: int = 1) -
 
     Raises RuntimeError, with what the process printed, when one of the load's processes fails.
     """
-    common = {"url": target.url, "columns": kind.columns, "capacity": load.capacity or kind.capacity}
+    common = {"url": target.url, "columns": kind.columns, "capacity": load.capacity or kind.capacity, **crew.options}
     # The learner is always the same process, however many push.
     members = [crew.member(0)] if load.learner else []
     if load.learner:

@@ -9,6 +9,8 @@ from typing import Any
 
 import matplotlib
 
+from replay_server.bench.peers.table import Row
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
@@ -73,6 +75,36 @@ def _line(
             marker="o",
             markersize=3,
         )
+
+
+def plot_peers(rows: Sequence[Row], content: Mapping[str, Any], path: str) -> None:
+    """Writes a PNG of bars: a panel for each measurement within a process and for each load, a bar for each side."""
+    shown = [row for row in rows if re.search(r"_calls_per_s$|_items_per_s$|_batches_per_s$|_per_item$", row.name)]
+    shown = [row for row in shown if "update_batches" not in row.name]
+    sides = list(dict.fromkeys(side for row in shown for side in row.values))
+    colors = {side: f"C{index % 10}" for index, side in enumerate(sides)}
+    width = 4
+    figure, grid = plt.subplots(
+        -(-len(shown) // width), width, figsize=(16, 2.5 * -(-len(shown) // width)), squeeze=False
+    )
+    for axes in grid.flat[len(shown) :]:
+        axes.axis("off")
+    for row, axes in zip(shown, grid.flat, strict=False):
+        section, kind, what = row.name.split(".", 2)
+        for index, (side, median) in enumerate(row.values.items()):
+            low, high = content["spread"][f"{section}.{kind}.{side}.{what}"]
+            axes.barh(index, median, color=colors[side], xerr=[[median - low], [high - median]], capsize=2)
+        axes.set_yticks(range(len(row.values)), list(row.values), fontsize=7)
+        axes.invert_yaxis()
+        axes.set_title(f"{section} {kind} {what}", fontsize=8)
+        axes.tick_params(axis="x", labelsize=7)
+        axes.grid(axis="x", alpha=0.3)
+    host = content["machine"]
+    figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
+    figure.tight_layout()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
 
 
 def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str) -> None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, is_ready, set_up
 from replay_server.bench.items import KINDS
 from replay_server.bench.peers import in_process
+from replay_server.bench.peers.across import measure_loads
+from replay_server.bench.peers.experience import measure_experience
 from replay_server.bench.peers.systems import SYSTEMS
+from replay_server.bench.peers.table import is_own, markdown, rows
 
-SECTIONS = ("trees", "buffers", "loads")
-OWN = "replay"
+SECTIONS = ("trees", "buffers", "loads", "experience")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,6 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--short-seconds", type=float, default=0.4, help="seconds a call in process is timed (0.4)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of everything (5)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the results there")
+    parser.add_argument("--table", metavar="FILE.md", help="write the tables there, too")
     return parser
 
 
@@ -51,8 +56,9 @@ def chosen_peers(asked: Sequence[str] | None) -> list[str]:
     unknown = [name for name in asked or () if name not in environments]
     if unknown:
         raise RuntimeError(f"no peer is called {unknown[0]!r}: expected some of {', '.join(sorted(environments))}")
+    own = [name for name in environments if is_own(name)]
     if asked:
-        return [OWN, *asked]
+        return [*own, *asked]
     return [name for name, environment in environments.items() if environment is None or is_ready(environment)]
 
 
@@ -71,27 +77,36 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
             found = in_process.measure_trees(options, say)
         elif section == "buffers":
             found = in_process.measure_buffers(options, say)
-        else:
-            from replay_server.bench.peers.across import measure_loads
-
+        elif section == "loads":
             found = measure_loads(options, say, folder)
+        else:
+            found = measure_experience(options, say, folder)
         for measured, more in zip(rounds, found, strict=True):
             measured |= more
     command = " ".join(["replay-server bench peers", *argv])
     content = result.document("peers", command, host, vars(options), rounds, ratios(rounds[0]))
-    for name, ratio in content["ratio"].items():
-        say(f"{name:80} {ratio:8.2f}")
+    tables = markdown(content)
+    say(tables)
     if options.json:
         result.write(options.json, content)
+    if options.table:
+        Path(options.table).write_text(tables)
+    if options.plot:
+        from replay_server.bench.plot import plot_peers
+
+        plot_peers(rows(content), content, options.plot)
     return 0
 
 
-def ratios(measured: Sequence[str] | dict[str, float]) -> dict[str, tuple[str, str]]:
-    """This project over each peer, for every measurement that both have."""
+def ratios(measured: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Each way of using this project over each peer, for every measurement that both have."""
+    names = set(measured)
     found = {}
     for name in measured:
-        section, kind, system, rest = name.split(".", 3)
-        own = f"{section}.{kind}.{OWN}.{rest}"
-        if system != OWN and own in measured:
-            found[f"{section}.{kind}.{rest} {OWN} / {system}"] = (own, name)
+        section, kind, side, what = name.split(".", 3)
+        if not is_own(side):
+            continue
+        for peer in sorted({other.split(".")[2] for other in names}):
+            if not is_own(peer) and f"{section}.{kind}.{peer}.{what}" in names:
+                found[f"{section}.{kind}.{what} {side} / {peer}"] = (name, f"{section}.{kind}.{peer}.{what}")
     return found

@@ -24,14 +24,20 @@ def loads(options: argparse.Namespace, capacity: int) -> list[Load]:
 def measure_loads(options: argparse.Namespace, say: Callable[[str], None], folder: str) -> list[dict[str, float]]:
     """Rounds of `load.KIND.SYSTEM.pushers=N[,alone].WHAT`."""
     rounds: list[dict[str, float]] = [{} for _ in range(options.rounds)]
-    systems = [system for system in SYSTEMS if system.name in options.peer]
     for kind in [KINDS[name] for name in options.item]:
         capacity = options.capacity or kind.capacity
+        systems = [
+            system
+            for system in SYSTEMS
+            if system.name in options.peer and not system.recorded_only and (kind.has_stacks or not system.stacks)
+        ]
         with ExitStack() as stack:
             targets, crews = {}, {}
             for system in systems:
-                crews[system.name] = crew = stack.enter_context(Crew(system.name, system.environment, system.variables))
-                targets[system.name] = target = stack.enter_context(system.start(kind, capacity, folder))
+                crews[system.name] = crew = stack.enter_context(
+                    Crew(system.program, system.environment, system.variables, system.options)
+                )
+                targets[system.name] = target = stack.enter_context(system.start(system, kind, capacity, folder))
                 crew.member(0).ask("fill", url=target.url, columns=kind.columns, capacity=capacity)
             for number, measured in enumerate(rounds):
                 first = number % len(systems)

@@ -23,10 +23,13 @@ class Peer:
     prioritized: bool = True
     """Whether its buffer is; None of the others' updates are measured."""
     buffer: bool = True
+    stacks: bool = False
+    """Whether its buffer needs observations that are stacks of frames."""
 
 
 PEERS = (
     Peer("replay", None),
+    Peer("replay_windows", None, tree=False, stacks=True),
     Peer("ceiling", None, tree=False, prioritized=False),
     Peer("cpprb", "cpprb"),
     Peer("tianshou", "tianshou"),
@@ -67,8 +70,10 @@ def measure_trees(options: argparse.Namespace, say: Say) -> list[dict[str, float
 def measure_buffers(options: argparse.Namespace, say: Say) -> list[dict[str, float]]:
     """Rounds of `buffer.KIND.PEER.CALL_calls_per_s`."""
     rounds: list[dict[str, float]] = [{} for _ in range(options.rounds)]
-    peers = [peer for peer in PEERS if peer.buffer and peer.name in options.peer]
     for kind in [KINDS[name] for name in options.item]:
+        peers = [
+            peer for peer in PEERS if peer.buffer and peer.name in options.peer and (kind.has_stacks or not peer.stacks)
+        ]
         capacity = options.capacity or kind.capacity
         with ExitStack() as stack:
             sides = [stack.enter_context(Program(peer.name, peer.environment)) for peer in peers]

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis
 
-import replay_server as rs
 from replay_server.bench.items import ItemKind
 from replay_server.bench.load import Target
 from replay_server.bench.process import Program
 
-Start = Callable[[ItemKind, int, str], AbstractContextManager[Target]]
-"""Kind of item, capacity, a folder → the running server."""
+Start = Callable[["System", ItemKind, int, str], AbstractContextManager[Target]]
+"""System, kind of item, capacity, a folder → the running server."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,30 @@ class System:
 
     name: str
     environment: str | None
+    program: str
+    """Of `programs/`: pushes, samples, and runs the server where that is not Redis."""
     start: Start
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What its program is told further."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its programs."""
+    """Environment variables of its program."""
+    stacks: bool = False
+    """Whether it needs observations that are stacks of frames."""
+    recorded_only: bool = False
+    """Whether it differs from another only in how recorded frames are kept."""
 
 
 @contextmanager
-def _replay(kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
-    with rs.Server([kind.table(capacity)], host="127.0.0.1", port=0) as server:
-        yield Target("replay", server.url, server.pid)
+def _redis(system: System, kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
+    with redis_server(folder) as (url, pid):
+        yield Target(system.name, url, pid)
 
 
-def _redis(name: str) -> Start:
-    @contextmanager
-    def start(kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
-        with redis_server(folder) as (url, pid):
-            yield Target(name, url, pid)
-
-    return start
+@contextmanager
+def _hosted(system: System, kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
+    with Program(system.program, system.environment, system.variables) as program:
+        found = program.ask("server", columns=kind.columns, capacity=capacity, **system.options)
+        yield Target(system.name, found["url"], found["pid"])
 
 
 @contextmanager
@@ -79,25 +85,17 @@ def redis_server(folder: str) -> Iterator[tuple[str, int]]:
 
 
 # Ray's own cluster for this run, which nobody else can join.
-RAY_VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
-def _hosted(name: str, variables: Mapping[str, str] | None = None) -> Start:
-    """A server that its peer's program runs."""
-
-    @contextmanager
-    def start(kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
-        with Program(name, name, variables) as program:
-            found = program.ask("server", columns=kind.columns, capacity=capacity)
-            yield Target(name, found["url"], found["pid"])
-
-    return start
-
+_RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 SYSTEMS = (
-    System("replay", None, _replay),
-    System("reverb", "reverb", _hosted("reverb")),
-    System("redis", "redis", _redis("redis")),
-    System("redis_list", "redis", _redis("redis_list")),
-    System("ray", "ray", _hosted("ray", RAY_VARIABLES), RAY_VARIABLES),
+    System("replay", None, "replay", _hosted),
+    System("replay_windows", None, "replay_windows", _hosted, stacks=True),
+    System("replay_shared", None, "replay_windows", _hosted, {"shared_memory": True}, stacks=True),
+    System("replay_lz4", None, "replay_windows", _hosted, {"compression": "lz4"}, stacks=True, recorded_only=True),
+    System("replay_zstd", None, "replay_windows", _hosted, {"compression": "zstd"}, stacks=True, recorded_only=True),
+    System("reverb", "reverb", "reverb", _hosted),
+    System("reverb_frames", "reverb", "reverb_frames", _hosted, stacks=True),
+    System("redis", "redis", "redis", _redis),
+    System("redis_list", "redis", "redis_list", _redis),
+    System("ray", "ray", "ray", _hosted, variables=_RAY),
 )

@@ -50,7 +50,7 @@ def _connect(address: str | None) -> None:
         )
 
 
-def server(columns: Any, capacity: int, size: int = 512) -> dict[str, Any]:
+def server(columns: Any, capacity: int, size: int = 512, **_: Any) -> dict[str, Any]:
     """A cluster of this host alone, with the actor; both end with this process."""
     global _actor
     _connect(None)
@@ -58,7 +58,7 @@ def server(columns: Any, capacity: int, size: int = 512) -> dict[str, Any]:
     return {"url": ray.get_runtime_context().gcs_address, "pid": ray.get(_actor.pid.remote())}
 
 
-def fill(url: str, columns: Any, capacity: int) -> None:
+def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
     _connect(url)
     generator = np.random.default_rng(1)
     actor, block = ray.get_actor("replay"), random_items(columns, 100, generator)

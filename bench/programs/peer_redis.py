@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import redis
 from program import BLOCKS, random_items, timed
+from recorded import Recorded
 
 PACKAGES = ("redis", "hiredis", "numpy")
+_kept: list[Any] = []
+"""Connections that stay open until this process ends, so that what went over them can be read."""
 
 
 def pack(items: dict[str, np.ndarray]) -> np.ndarray:
@@ -35,7 +38,7 @@ def unpack(values: list[bytes], dtype: np.dtype, out: dict[str, np.ndarray]) -> 
             array[row] = item[name]
 
 
-def fill(url: str, columns: Any, capacity: int) -> None:
+def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
     """As many items as the others hold, each one value."""
     client = redis.Redis.from_url(url)
     client.flushall()
@@ -45,7 +48,7 @@ def fill(url: str, columns: Any, capacity: int) -> None:
     client.close()
 
 
-def pusher(url: str, columns: Any, size: int, seed: int, capacity: int, first: int, stride: int) -> Any:
+def pusher(url: str, columns: Any, size: int, seed: int, capacity: int, first: int, stride: int, **_: Any) -> Any:
     """MSET of `size` items, each one value, over a ring of keys that the pushers share out."""
     client = redis.Redis.from_url(url)
     generator = np.random.default_rng(seed)
@@ -78,3 +81,15 @@ def learner(url: str, columns: Any, size: int, seed: int, capacity: int, **_: An
         unpack(values, dtype, out)
 
     return lambda latencies: timed(latencies["sample"], sample)
+
+
+def experience(url: str, folder: str, **_: Any) -> dict[str, float]:
+    """Puts a recording in as whole transitions, each one value, those of all environments at a step in one MSET."""
+    recorded, client = Recorded(folder), redis.Redis.from_url(url)
+    at = 0
+    for items in recorded.transitions():
+        packed = pack(items)
+        client.mset({f"item:{at + i}": packed[i].tobytes() for i in range(len(packed))})
+        at += len(packed)
+    _kept.append(client)
+    return {"items": recorded.items}

@@ -51,7 +51,7 @@ def learner(url: str, columns: Any, size: int, seed: int, capacity: int, **_: An
     client.delete(LIST)
     buffer = peer_cpprb.Buffer(columns, capacity, size, DRAINED)
     block = random_items(columns, 100, generator)
-    for _ in range(0, capacity, 100):
+    for _begin in range(0, capacity, 100):
         buffer.add(block, generator.random(100) + 0.01)
     priorities = generator.random(size) + 0.01
     dtype = peer_redis.packed_dtype(columns)

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 from program import BLOCKS, random_items, timed
+from recorded import Recorded
 
 import replay_server as rs
 
 PACKAGES = ("replay-server", "numpy")
+_server: rs.Server | None = None
+kept: list[Any] = []
+"""Connections that stay open until this process ends, so that what went over them can be read."""
 
 
 class Tree:
@@ -61,7 +65,18 @@ def table(columns: Any, capacity: int) -> rs.Table:
     )
 
 
-def fill(url: str, columns: Any, capacity: int) -> None:
+def serve(of: rs.Table) -> dict[str, Any]:
+    """A server that lives until this process ends."""
+    global _server
+    _server = rs.Server([of], host="127.0.0.1", port=0)
+    return {"url": _server.url, "pid": _server.pid}
+
+
+def server(columns: Any, capacity: int, **_: Any) -> dict[str, Any]:
+    return serve(table(columns, capacity))
+
+
+def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
     """Adds random items until the table is full."""
     generator = np.random.default_rng(1)
     client, block = rs.Client(url), random_items(columns, 100, generator)
@@ -87,15 +102,15 @@ def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
     return step
 
 
-def learner(url: str, size: int, seed: int, **_: Any) -> Any:
-    """Samples a batch into the same arrays each time, and writes new priorities back."""
-    client = rs.Client(url)
+def learner(url: str, size: int, seed: int, shared_memory: bool = False, **_: Any) -> Any:
+    """Samples a batch into the same arrays each time, or into shared memory, and writes new priorities back."""
+    client = rs.Client(url, shared_memory=shared_memory)
     priorities = np.random.default_rng(seed).random(size) + 0.01
     batch = None
 
     def step(latencies: dict[str, list[float]]) -> None:
         nonlocal batch
-        reused = batch
+        reused = None if shared_memory else batch
         drawn = batch = timed(
             latencies["sample"],
             lambda: client.sample("bench", size, importance_sampling_exponent=0.4, out=reused),
@@ -103,3 +118,12 @@ def learner(url: str, size: int, seed: int, **_: Any) -> Any:
         timed(latencies["update"], lambda: client.update_priorities("bench", drawn.ids, priorities))
 
     return step
+
+
+def experience(url: str, folder: str, **_: Any) -> dict[str, float]:
+    """Puts a recording in as whole transitions, those of all environments at a step in one call."""
+    recorded, client = Recorded(folder), rs.Client(url)
+    for items in recorded.transitions():
+        client.add("bench", items, np.ones(len(items["action"])))
+    kept.append(client)
+    return {"items": recorded.items}

@@ -11,16 +11,19 @@ import numpy as np
 import reverb
 import tensorflow as tf
 from program import BLOCKS, random_items, timed
+from recorded import Recorded
 
 PACKAGES = ("dm-reverb", "tensorflow", "numpy")
 _server: Any = None
+_kept: list[Any] = []
+"""Connections that stay open until this process ends, so that what went over them can be read."""
 
 
 def signature(columns: Any) -> dict[str, Any]:
     return {name: tf.TensorSpec(shape, tf.as_dtype(dtype)) for name, (dtype, shape) in columns.items()}
 
 
-def server(columns: Any, capacity: int) -> dict[str, Any]:
+def server(columns: Any, capacity: int, **_: Any) -> dict[str, Any]:
     """A server in this process, with a prioritized table."""
     global _server
     _server = reverb.Server(
@@ -60,7 +63,7 @@ def rows_of(items: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return [{name: array[i] for name, array in items.items()} for i in range(count)]
 
 
-def fill(url: str, columns: Any, capacity: int) -> None:
+def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
     generator = np.random.default_rng(1)
     writer, block = Writer(url), rows_of(random_items(columns, 100, generator))
     for begin in range(0, capacity, 100):
@@ -96,3 +99,12 @@ def learner(url: str, size: int, seed: int, **_: Any) -> Any:
         timed(latencies["update"], lambda: client.mutate_priorities("bench", updates))
 
     return step
+
+
+def experience(url: str, folder: str, **_: Any) -> dict[str, float]:
+    """Puts a recording in as whole transitions, which Reverb compresses one by one."""
+    recorded, writer = Recorded(folder), Writer(url)
+    for items in recorded.transitions():
+        writer.push(rows_of(items), np.ones(len(items["action"])))
+    _kept.append(writer)
+    return {"items": recorded.items}

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
 from replay_server.bench.items import KINDS
 from replay_server.bench.load import Crew, Load, Target, run
 from replay_server.bench.main import main as bench
 from replay_server.bench.peers import in_process, ratios
 from replay_server.bench.peers.systems import SYSTEMS
+from replay_server.bench.peers.table import markdown, rows
 from replay_server.bench.process import Program
+from replay_server.bench.programs.recorded import Recorded, write
 from replay_server.bench.server import fill, start
 
 
@@ -57,7 +62,7 @@ def test_an_environment_made_for_other_requirements_counts_as_missing(tmp_path: 
 
 def test_every_peer_has_a_program_and_a_known_environment() -> None:
     sides = {(peer.name, peer.environment) for peer in in_process.PEERS}
-    sides |= {(system.name, system.environment) for system in SYSTEMS}
+    sides |= {(system.program, system.environment) for system in SYSTEMS}
     for name, environment in sides:
         assert (PROGRAMS / f"peer_{name}.py").is_file()
         assert environment is None or environment in ENVIRONMENTS
@@ -70,11 +75,64 @@ def test_another_side_is_first_in_each_round() -> None:
     assert all(sorted(map(str, order)) == sides for order in orders)
 
 
-def test_ratios_are_this_project_over_each_peer_of_the_same_measurement() -> None:
-    names = ["tree.100.replay.sample", "tree.100.cpprb.sample", "tree.100.cpprb.update", "tree.200.cpprb.sample"]
+def test_ratios_are_each_way_of_using_this_project_over_each_peer_of_the_same_measurement() -> None:
+    names = [
+        "t.1.replay.sample",
+        "t.1.replay_windows.sample",
+        "t.1.cpprb.sample",
+        "t.1.cpprb.update",
+        "t.2.cpprb.sample",
+    ]
     assert ratios(names) == {
-        "tree.100.sample replay / cpprb": ("tree.100.replay.sample", "tree.100.cpprb.sample"),
+        "t.1.sample replay / cpprb": ("t.1.replay.sample", "t.1.cpprb.sample"),
+        "t.1.sample replay_windows / cpprb": ("t.1.replay_windows.sample", "t.1.cpprb.sample"),
     }
+
+
+def results(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    return result.document("peers", "replay-server bench peers", {}, {}, rounds, {})
+
+
+def test_the_table_compares_with_the_best_prioritized_peer_within_rounds() -> None:
+    what = "sample_calls_per_s"
+    content = results(
+        [
+            {f"buffer.atari.{side}.{what}": value * number for side, value in sides.items()}
+            for number in (1, 2)
+            for sides in [{"replay": 30.0 * number, "cpprb": 10.0, "tianshou": 15.0, "ceiling": 99.0, "redis": 70.0}]
+        ]
+    )
+    (row,) = rows(content)
+    assert (row.own, row.best) == ("replay", "tianshou")
+    assert row.spread == (2.0, 4.0)
+    assert row.ratio == 3.0
+    assert "| atari sample |" in markdown(content)
+    assert "**3.0** (2.0–4.0) over tianshou" in markdown(content)
+
+
+def test_of_costs_the_least_is_best() -> None:
+    name = "experience.breakout.{}.memory_bytes_per_item"
+    values = {"replay": 50_000.0, "replay_zstd": 1_000.0, "reverb": 9_000.0, "reverb_frames": 4_000.0}
+    (row,) = rows(results([{name.format(side): value for side, value in values.items()}]))
+    assert (row.own, row.best, row.ratio) == ("replay_zstd", "reverb_frames", 4.0)
+    assert "replay_zstd over reverb_frames" in markdown(results([{name.format(s): v for s, v in values.items()}]))
+
+
+def test_recorded_transitions_are_stacked_within_episodes_only(tmp_path: Path) -> None:
+    frames = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((6, 1, 84, 84), np.uint8)
+    first = np.array([True, False, False, False, True, False])[:, None]
+    write(tmp_path, frames, np.zeros((6, 1), np.int64), np.zeros((6, 1), np.float32), first)
+    items = list(Recorded(tmp_path).transitions())
+    shown = [(item["obs"][0, :, 0, 0].tolist(), item["next_obs"][0, :, 0, 0].tolist()) for item in items]
+    assert shown == [
+        ([0, 0, 0, 0], [0, 1, 2, 3]),
+        ([0, 0, 0, 1], [0, 1, 2, 3]),
+        ([0, 0, 1, 2], [0, 1, 2, 3]),
+        ([0, 1, 2, 3], [0, 1, 2, 3]),
+        ([4, 4, 4, 4], [4, 4, 4, 5]),
+        ([4, 4, 4, 5], [4, 4, 4, 5]),
+    ]
+    assert [float(item["discount"][0]) > 0 for item in items] == [True, False, False, False, False, False]
 
 
 def test_a_load_reports_pushes_and_batches_of_processes_that_are_used_again(tmp_path: Path) -> None:
@@ -100,9 +158,8 @@ def test_peers_writes_a_file_with_rounds_medians_and_ratios(tmp_path: Path, caps
     assert bench([*arguments.split(), "--short-seconds", "0.01", "--json", str(file)]) == 0
     content = json.loads(file.read_text())
     assert len(content["rounds"]) == 2
-    name = "buffer.hopper.sample_calls_per_s replay / ceiling"
-    assert content["ratio"][name] > 0
-    assert name in capsys.readouterr().out
+    assert content["ratio"]["buffer.hopper.sample_calls_per_s replay / ceiling"] > 0
+    assert "| hopper cycle |" in capsys.readouterr().out
 
 
 def test_an_unknown_peer_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
