@@ -15,7 +15,7 @@ from pathlib import Path
 from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, is_ready, set_up
 from replay_server.bench.items import KINDS
-from replay_server.bench.peers import in_process
+from replay_server.bench.peers import claims, in_process
 from replay_server.bench.peers.across import measure_loads
 from replay_server.bench.peers.experience import measure_experience
 from replay_server.bench.peers.systems import SYSTEMS
@@ -29,7 +29,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--setup", action="store_true", help="make the peers' environments that are missing, and end")
     parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
     parser.add_argument("--section", choices=SECTIONS, action="append", help="may be repeated (all)")
-    parser.add_argument("--peer", action="append", help="beside this project; may be repeated (all that are set up)")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        help="may be repeated (all that are set up); this project is a side unless one of its ways is named",
+    )
     parser.add_argument("--item", choices=sorted(KINDS), action="append", help="may be repeated (atari, hopper)")
     parser.add_argument("--leaves", type=int, nargs="+", default=[10**5, 10**6, 10**7], help="sizes of trees")
     parser.add_argument("--batch", type=int, default=512, help="items a sampled batch (512)")
@@ -47,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def chosen_peers(asked: Sequence[str] | None) -> list[str]:
-    """This project, and the peers asked for or else those with an environment.
+    """The sides asked for, with this project's where none of them is; by default all that can run.
 
     Raises RuntimeError for a peer that is not known.
     """
@@ -56,9 +60,10 @@ def chosen_peers(asked: Sequence[str] | None) -> list[str]:
     unknown = [name for name in asked or () if name not in environments]
     if unknown:
         raise RuntimeError(f"no peer is called {unknown[0]!r}: expected some of {', '.join(sorted(environments))}")
-    own = [name for name in environments if is_own(name)]
+    if asked and any(is_own(name) for name in asked):
+        return list(asked)
     if asked:
-        return [*own, *asked]
+        return [*(name for name in environments if is_own(name)), *asked]
     return [name for name, environment in environments.items() if environment is None or is_ready(environment)]
 
 
@@ -85,7 +90,7 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
             measured |= more
     command = " ".join(["replay-server bench peers", *argv])
     content = result.document("peers", command, host, vars(options), rounds, ratios(rounds[0]))
-    tables = markdown(content)
+    tables = f"{claims.markdown(claims.findings(rounds))}\n{markdown(content)}"
     say(tables)
     if options.json:
         result.write(options.json, content)

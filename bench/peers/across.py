@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from replay_server.bench.items import KINDS
 from replay_server.bench.load import Crew, Load, run
+from replay_server.bench.peers.in_process import in_turn
 from replay_server.bench.peers.systems import SYSTEMS
 from replay_server.bench.server import line
 
@@ -40,9 +41,8 @@ def measure_loads(options: argparse.Namespace, say: Callable[[str], None], folde
                 targets[system.name] = target = stack.enter_context(system.start(system, kind, capacity, folder))
                 crew.member(0).ask("fill", url=target.url, columns=kind.columns, capacity=capacity)
             for number, measured in enumerate(rounds):
-                first = number % len(systems)
                 for load in loads(options, capacity):
-                    for system in [*systems[first:], *systems[:first]]:
+                    for system in in_turn(systems, number):
                         values = run(crews[system.name], targets[system.name], kind, load, seed=1 + 100 * number)
                         prefix = f"load.{kind.name}.{system.name}.{load.name}"
                         measured |= {f"{prefix}.{what}": value for what, value in values.items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from replay_server.bench.items import KINDS
 from replay_server.bench.load import cpu_seconds, resident_bytes
+from replay_server.bench.peers.in_process import in_turn
 from replay_server.bench.peers.systems import SYSTEMS, System
 from replay_server.bench.process import Program
 from replay_server.bench.programs.recorded import write
@@ -62,8 +63,7 @@ def measure_experience(options: argparse.Namespace, say: Callable[[str], None], 
     items = options.capacity or KINDS["atari"].capacity
     record(folder, items)
     for number, measured in enumerate(rounds):
-        first = number % len(systems)
-        for system in [*systems[first:], *systems[:first]]:
+        for system in in_turn(systems, number):
             values = _filled(system, items, folder)
             measured |= {f"experience.breakout.{system.name}.{what}": value for what, value in values.items()}
             parts = ", ".join(f"{what} {value:,.1f}" for what, value in values.items())

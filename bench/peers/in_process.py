@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from replay_server.bench.items import KINDS
+from replay_server.bench.load import ONE_THREAD
 from replay_server.bench.process import Program
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -25,6 +28,14 @@ class Peer:
     buffer: bool = True
     stacks: bool = False
     """Whether its buffer needs observations that are stacks of frames."""
+    program: str | None = None
+    """Of `programs/`; None: that of its name."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of its program."""
+
+    def start(self) -> Program:
+        """Its process."""
+        return Program(self.program or self.name, self.environment, self.variables)
 
 
 PEERS = (
@@ -35,14 +46,16 @@ PEERS = (
     Peer("tianshou", "tianshou"),
     Peer("stable_baselines3", "stable_baselines3", tree=False, prioritized=False),
     Peer("torchrl", "torchrl"),
+    # By default torch's threads wait for each other by spinning, which costs more than they bring where cores are few.
+    Peer("torchrl_one_thread", "torchrl", tree=False, program="torchrl", variables=ONE_THREAD),
     Peer("torchrl_f32", "torchrl", buffer=False),
 )
 
 
-def in_turn(peers: Sequence[Program], number: int) -> list[Program]:
+def in_turn(sides: Sequence[T], number: int) -> list[T]:
     """All of them, another one first in each round."""
-    first = number % len(peers)
-    return [*peers[first:], *peers[:first]]
+    first = number % len(sides)
+    return [*sides[first:], *sides[:first]]
 
 
 def measure_trees(options: argparse.Namespace, say: Say) -> list[dict[str, float]]:
@@ -51,18 +64,18 @@ def measure_trees(options: argparse.Namespace, say: Say) -> list[dict[str, float
     for leaves in options.leaves:
         with ExitStack() as stack:
             sides = [
-                stack.enter_context(Program(peer.name, peer.environment))
+                (peer.name, stack.enter_context(peer.start()))
                 for peer in PEERS
                 if peer.tree and peer.name in options.peer
             ]
-            for side in sides:
+            for _, side in sides:
                 side.ask("tree", leaves=leaves, batch_size=options.batch, seed=1)
             for number, measured in enumerate(rounds):
                 for call in ("sample", "update"):
-                    for side in in_turn(sides, number):
+                    for name, side in in_turn(sides, number):
                         found = side.ask("repeat", step=call, seconds=options.short_seconds, warm_up=0.1)
-                        measured[f"tree.{leaves}.{side.peer}.{call}_calls_per_s"] = round(found["calls_per_s"], 1)
-                        what = f"{leaves:9,} {side.peer:18} {call:7} {found['calls_per_s']:11,.0f}/s"
+                        measured[f"tree.{leaves}.{name}.{call}_calls_per_s"] = round(found["calls_per_s"], 1)
+                        what = f"{leaves:9,} {name:18} {call:7} {found['calls_per_s']:11,.0f}/s"
                         say(f"round {number + 1} tree {what}")
     return rounds
 
@@ -76,9 +89,8 @@ def measure_buffers(options: argparse.Namespace, say: Say) -> list[dict[str, flo
         ]
         capacity = options.capacity or kind.capacity
         with ExitStack() as stack:
-            sides = [stack.enter_context(Program(peer.name, peer.environment)) for peer in peers]
-            uniform = {peer.name for peer in peers if not peer.prioritized}
-            for side in sides:
+            sides = [(peer, stack.enter_context(peer.start())) for peer in peers]
+            for _, side in sides:
                 side.ask(
                     "buffer",
                     columns=kind.columns,
@@ -89,13 +101,13 @@ def measure_buffers(options: argparse.Namespace, say: Say) -> list[dict[str, flo
                 )
             for number, measured in enumerate(rounds):
                 for call in ("add", "sample", "update", "cycle"):
-                    for side in in_turn(sides, number):
-                        if call == "update" and side.peer in uniform:
+                    for peer, side in in_turn(sides, number):
+                        if call == "update" and not peer.prioritized:
                             continue
                         found = side.ask("repeat", step=call, seconds=options.short_seconds, warm_up=0.1)
-                        name = f"buffer.{kind.name}.{side.peer}.{call}_calls_per_s"
+                        name = f"buffer.{kind.name}.{peer.name}.{call}_calls_per_s"
                         measured[name] = round(found["calls_per_s"], 1)
-                        what = f"{kind.name:7} {side.peer:18} {call:7} {found['calls_per_s']:11,.0f}/s"
+                        what = f"{kind.name:7} {peer.name:18} {call:7} {found['calls_per_s']:11,.0f}/s"
                         say(f"round {number + 1} buffer {what}")
     return rounds
 
@@ -105,6 +117,6 @@ def versions(options: argparse.Namespace) -> dict[str, dict[str, str]]:
     found = {}
     for peer in PEERS:
         if peer.name in options.peer:
-            with Program(peer.name, peer.environment) as program:
+            with peer.start() as program:
                 found[peer.name] = program.ask("versions")
     return found

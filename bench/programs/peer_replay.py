@@ -24,7 +24,7 @@ class Tree:
     dtype = np.float64
 
     def __init__(self, leaves: int) -> None:
-        self._tree: Any = rs.SumTree(leaves)  # type: ignore[attr-defined]
+        self._tree = rs.SumTree(leaves)
 
     def update(self, indices: np.ndarray, priorities: np.ndarray) -> None:
         self._tree.update(indices, priorities)

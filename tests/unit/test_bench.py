@@ -14,7 +14,7 @@ from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
 from replay_server.bench.items import KINDS
 from replay_server.bench.load import Crew, Load, Target, run
 from replay_server.bench.main import main as bench
-from replay_server.bench.peers import in_process, ratios
+from replay_server.bench.peers import claims, in_process, ratios
 from replay_server.bench.peers.systems import SYSTEMS
 from replay_server.bench.peers.table import markdown, rows
 from replay_server.bench.process import Program
@@ -61,7 +61,7 @@ def test_an_environment_made_for_other_requirements_counts_as_missing(tmp_path: 
 
 
 def test_every_peer_has_a_program_and_a_known_environment() -> None:
-    sides = {(peer.name, peer.environment) for peer in in_process.PEERS}
+    sides = {(peer.program or peer.name, peer.environment) for peer in in_process.PEERS}
     sides |= {(system.program, system.environment) for system in SYSTEMS}
     for name, environment in sides:
         assert (PROGRAMS / f"peer_{name}.py").is_file()
@@ -70,9 +70,9 @@ def test_every_peer_has_a_program_and_a_known_environment() -> None:
 
 def test_another_side_is_first_in_each_round() -> None:
     sides = ["a", "b", "c"]
-    orders = [in_process.in_turn(sides, number) for number in range(4)]  # type: ignore[arg-type]
+    orders = [in_process.in_turn(sides, number) for number in range(4)]
     assert [order[0] for order in orders] == ["a", "b", "c", "a"]
-    assert all(sorted(map(str, order)) == sides for order in orders)
+    assert all(sorted(order) == sides for order in orders)
 
 
 def test_ratios_are_each_way_of_using_this_project_over_each_peer_of_the_same_measurement() -> None:
@@ -116,6 +116,30 @@ def test_of_costs_the_least_is_best() -> None:
     (row,) = rows(results([{name.format(side): value for side, value in values.items()}]))
     assert (row.own, row.best, row.ratio) == ("replay_zstd", "reverb_frames", 4.0)
     assert "replay_zstd over reverb_frames" in markdown(results([{name.format(s): v for s, v in values.items()}]))
+
+
+def test_claims_are_ratios_within_rounds_or_numbers_and_say_what_is_not_met() -> None:
+    rounds = [
+        {
+            "tree.1000000.replay.sample_calls_per_s": 100.0 * number,
+            "tree.1000000.tianshou.sample_calls_per_s": 20.0,
+            "tree.1000000.cpprb.sample_calls_per_s": 10.0,
+            "tree.100000.replay.sample_calls_per_s": 300.0,
+            "tree.10000000.replay.sample_calls_per_s": 50.0,
+            "experience.breakout.replay_windows.memory_bytes_per_item": 7_500.0,
+            "experience.breakout.replay_lz4.memory_bytes_per_item": 2_000.0,
+            "experience.breakout.replay_zstd.memory_bytes_per_item": 1_600.0,
+        }
+        for number in (1, 2, 3)
+    ]
+    sample, growth, plain, compressed = claims.findings(rounds)
+    assert (sample.peer, sample.value, sample.spread, sample.met) == ("tianshou", 10.0, (5.0, 15.0), True)
+    assert (growth.value, growth.met) == (6.0, False)
+    assert (plain.value, plain.met) == (7_500.0, True)
+    assert (compressed.side, compressed.value, compressed.met) == ("replay_zstd", 1_600.0, False)
+    lines = claims.markdown([sample, growth, plain, compressed]).splitlines()
+    assert "| 10.00 (5.00–15.00) | ≥ 4 | replay / tianshou |" in lines[2]
+    assert lines[3].endswith("| 6.00 (6.00–6.00) | ≤ 4, **not met** | replay / replay |")
 
 
 def test_recorded_transitions_are_stacked_within_episodes_only(tmp_path: Path) -> None:
