@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from replay_server.bench.items import KINDS
-from replay_server.bench.load import ONE_THREAD
+from replay_server.bench.load import KEEP_MEMORY, ONE_THREAD
 from replay_server.bench.process import Program
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Peer:
 
     def start(self) -> Program:
         """Its process."""
-        return Program(self.program or self.name, self.environment, self.variables)
+        return Program(self.program or self.name, self.environment, {**KEEP_MEMORY, **self.variables})
 
 
 PEERS = (

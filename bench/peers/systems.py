@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from replay_server.bench.items import ItemKind
-from replay_server.bench.load import Target
+from replay_server.bench.load import KEEP_MEMORY, Target
 from replay_server.bench.process import Program
 
 Start = Callable[["System", ItemKind, int, str], AbstractContextManager[Target]]
@@ -85,7 +85,7 @@ def redis_server(folder: str) -> Iterator[tuple[str, int]]:
 
 
 # Ray's own cluster for this run, which nobody else can join.
-_RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+_RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), **KEEP_MEMORY}
 
 SYSTEMS = (
     System("replay", None, "replay", _hosted),

@@ -33,7 +33,7 @@ def table(columns: Any, capacity: int, compression: str = "none") -> rs.Table:
         sampler=rs.Prioritized(priority_exponent=0.6),
         remover=rs.Fifo(),
         rate_limiter=rs.MinSize(1),
-        **({} if compression == "none" else {"compression": compression}),
+        compression=compression,
     )
 
 
