@@ -125,9 +125,13 @@ def _measurements(load: Load, results: list[dict[str, Any]], cpu: float) -> dict
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor time of a process so far, user and system; without that of threads that have ended."""
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    try:
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    except (FileNotFoundError, ProcessLookupError):  # a kernel without it: in hundredths of a second
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:

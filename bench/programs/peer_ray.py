@@ -62,7 +62,7 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
     _connect(url)
     generator = np.random.default_rng(1)
     actor, block = ray.get_actor("replay"), random_items(columns, 100, generator)
-    for _ in range(0, capacity, 100):
+    for _begin in range(0, capacity, 100):
         ray.get(actor.add.remote(block, generator.random(100) + 0.01))
 
 
