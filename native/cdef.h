@@ -1,5 +1,5 @@
 /* cdef: all that Python may call of the core; read by cffi, which understands no preprocessor. The declarations repeat
- * replay/table.h, replay/sum_tree_array.h and base/error.h, and the generated C is compiled against those headers, so a difference does not build. */
+ * replay/table.h, replay/table_batch.h, replay/sum_tree_array.h and base/error.h, and the generated C is compiled against those headers, so a difference does not build. */
 
 enum error_code {
     ERROR_NONE, ERROR_GENERIC, ERROR_NOTABLE, ERROR_EXISTS, ERROR_BADSCHEMA, ERROR_BADSHAPE, ERROR_BADPRIORITY,
@@ -83,6 +83,11 @@ int table_resolve(struct table *table, struct reservation *reservation, struct s
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);
 uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);
+int table_add_batch(struct table *table, uint32_t n, const void *const *items, const double *priorities, uint64_t *ids,
+                    struct error *error);
+int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
+                       const uint32_t *columns, void *const *out, uint32_t *slots, uint64_t *ids,
+                       double *probabilities, float *weights, struct error *error);
 bool table_has_work(const struct table *table);
 bool table_step(struct table *table, uint64_t deadline_us);
 int table_see_version(struct table *table, int64_t version, struct error *error);

@@ -10,6 +10,7 @@ SOURCE = """#include "base/error.h"
 #include "replay/expand.h"
 #include "replay/sum_tree_array.h"
 #include "replay/table.h"
+#include "replay/table_batch.h"
 """
 
 

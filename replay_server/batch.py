@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class Batch:
     probabilities: np.ndarray
     weights: np.ndarray
     lease: Lease | None = field(default=None, repr=False)
+    landing: Any = field(default=None, repr=False)
+    """Where a `Buffer` that filled the arrays found them, for the next time."""
 
     def __len__(self) -> int:
         return len(self.ids)

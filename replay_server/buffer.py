@@ -11,25 +11,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._native import ffi, lib
-from .batch import Batch, check_out, new_batch
+from .batch import Batch, new_batch
+from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
-from .table import (
-    RateLimiter,
-    Selector,
-    Table,
-    changes_map,
-    check_columns,
-    check_ids,
-    check_priorities,
-    check_timeout,
-    check_version,
-)
+from .table import RateLimiter, Selector, Table, changes_map, check_ids, check_timeout, check_version
 from .writer import VectorWriter, Writer
 
 T = TypeVar("T")
+_MAX_PLANS = 64
+"""Choices of columns that are remembered."""
 
 _INFO_FIELDS = (
     "size",
@@ -90,6 +83,9 @@ class Buffer:
         self._abandoned: list[int] = []
         """Streams of writers that were dropped; see `BufferStreams`."""
         self._slots = np.empty(0, np.uint32)
+        self._counts = ffi.new("uint64_t[2]")
+        self._add_plan = AddPlan(table)
+        self._plans: dict[tuple[str, ...] | None, SamplePlan] = {}
 
     def __repr__(self) -> str:
         return f"Buffer({self._table.name!r}, capacity={self._table.capacity})"
@@ -146,34 +142,32 @@ class Buffer:
     def add(self, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None) -> np.ndarray:
         """Adds N items, all or none; their ids, uint64 (N,). See `replay_server.Client.add`."""
         timeout = check_timeout(timeout)
-        count, columns = check_columns(self._table, data)
-        checked = None if priorities is None else check_priorities(priorities, count)
-        ids = np.empty(count, np.uint64)
+        count, arrays = self._add_plan.arrays(data)
+        raw = ffi.NULL if priorities is None else priorities_of(priorities, count)
+        ids, ids_memory = new_ids(count)
         if count == 0:
             return ids
-        raw = ffi.NULL if checked is None else _pointer("double", checked)
+        pointers = self._add_plan.pointers
         with self._lock:
-            self._waiting_add += 1
-            try:
-                what = f"add of {count} to {self._table.name!r}"
-                self._waited(what, timeout, lambda: self._add_now(count, columns, raw, ids), None)
-            finally:
-                self._waiting_add -= 1
+            for index, array in enumerate(arrays):
+                pointers[index] = array
+            if lib.table_add_batch(self._core, count, pointers, raw, ids_memory, self._error):
+                self._add_slowly(count, arrays, raw, ids_memory, timeout)
             self._notify()
         return ids
 
-    def _add_now(self, count: int, columns: Sequence[np.ndarray], raw: Any, ids: np.ndarray) -> None:
-        # Asked first, so that a wait copies nothing.
-        self._check(lib.table_can_add(self._core, count, self._error))
-        reservation = lib.table_reserve(self._core, count, self._error)
-        if reservation == ffi.NULL:
-            raise self._refusal()
-        for index, column in enumerate(columns):
-            lib.reservation_fill(reservation, index, _pointer("uint8_t", column.reshape(-1).view(np.uint8)))
-        if lib.table_commit(self._core, reservation, raw, _pointer("uint64_t", ids), self._error) != 0:
-            refusal = self._refusal()
-            lib.reservation_release(reservation)
-            raise refusal
+    def _add_slowly(self, count: int, arrays: list[Any], raw: Any, ids: Any, timeout: float | None) -> None:
+        """Again until the table admits it, or raises what it says."""
+
+        def attempt() -> None:
+            pointers = ffi.new("void *[]", arrays)  # others use the plan's while this one waits
+            self._check(lib.table_add_batch(self._core, count, pointers, raw, ids, self._error))
+
+        self._waiting_add += 1
+        try:
+            self._waited(f"add of {count} to {self._table.name!r}", timeout, attempt, None)
+        finally:
+            self._waiting_add -= 1
 
     def writer(self, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None) -> Writer:
         """A writer of one environment's steps. See `replay_server.writer.VectorWriter`."""
@@ -219,37 +213,51 @@ class Buffer:
         cancelled: threading.Event | None,
     ) -> Batch:
         timeout = check_timeout(timeout)
-        if out is None:
-            batch = new_batch(self._table, batch_size, columns)
-        else:
-            check_out(out, self._table, batch_size, columns)
-            batch = out
+        plan = self._plans.get(None if columns is None else tuple(columns)) or self._plan(columns)
+        batch, landing = plan.landing(batch_size, out)
+
+        def attempt() -> int:
+            return lib.table_sample_batch(
+                self._core,
+                landing.count,
+                beta,
+                replace,
+                plan.count,
+                plan.indices,
+                landing.pointers,
+                landing.slots,
+                landing.ids,
+                landing.probabilities,
+                landing.weights,
+                self._error,
+            )
+
         with self._lock:
-            self._waiting_sample += 1
-            try:
-                what = f"sample of {batch_size} from {self._table.name!r}"
-                self._waited(what, timeout, lambda: self._sample_now(batch, float(beta), replace), cancelled)
-            finally:
-                self._waiting_sample -= 1
+            if attempt():
+                self._sample_slowly(landing.count, timeout, attempt, cancelled)
             self._notify()
         return batch
 
-    def _sample_now(self, batch: Batch, beta: float, replace: bool) -> None:
-        count = len(batch)
-        slots = self._scratch(count)
-        status = lib.table_sample(
-            self._core,
-            count,
-            beta,
-            bool(replace),
-            slots,
-            _pointer("uint64_t", batch.ids),
-            _pointer("double", batch.probabilities),
-            _pointer("float", batch.weights),
-            self._error,
-        )
-        self._check(status)
-        self._gather(batch, slots, count)
+    def _plan(self, columns: Sequence[str] | None) -> SamplePlan:
+        """What a sample of those columns needs to know, kept for the next one."""
+        chosen = None if columns is None else tuple(columns)
+        plan = SamplePlan(self._table, chosen)
+        new_batch(self._table, 0, chosen)  # refuses unknown columns
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        self._plans[chosen] = plan
+        return plan
+
+    def _sample_slowly(
+        self, count: int, timeout: float | None, attempt: Callable[[], int], cancelled: threading.Event | None
+    ) -> None:
+        """Again until the table admits it, or raises what it says."""
+        self._waiting_sample += 1
+        try:
+            what = f"sample of {count} from {self._table.name!r}"
+            self._waited(what, timeout, lambda: self._check(attempt()), cancelled)
+        finally:
+            self._waiting_sample -= 1
 
     def _gather(self, batch: Batch, slots: Any, count: int) -> None:
         """Copies the columns of pinned slots and unpins them."""
@@ -278,22 +286,15 @@ class Buffer:
 
     def update_priorities(self, ids: Any, priorities: Any) -> tuple[int, int]:
         """Sets priorities; how many were applied, how many stale. See `replay_server.Client.update_priorities`."""
-        checked = check_ids(ids)
-        raw = check_priorities(priorities, len(checked))
-        counts = ffi.new("uint64_t[2]")
+        memory = ids_of(ids)
+        count = len(memory)
+        raw = priorities_of(priorities, count)
+        applied, stale = self._counts, self._counts + 1
         with self._lock:
-            status = lib.table_update(
-                self._core,
-                len(checked),
-                _pointer("uint64_t", checked),
-                _pointer("double", raw),
-                counts,
-                counts + 1,
-                self._error,
-            )
-            self._check(status)
+            if lib.table_update(self._core, count, memory, raw, applied, stale, self._error):
+                raise self._refusal()
             self._notify()
-        return int(counts[0]), int(counts[1])
+            return applied[0], stale[0]
 
     def delete(self, ids: Any) -> int:
         """Removes items; how many of the ids were live."""

@@ -1,0 +1,147 @@
+"""A buffer's view of its callers' arrays: checked once, addresses kept, so that a call costs little beside its work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ._native import ffi
+from .batch import Batch, check_out, new_batch
+from .table import Table, check_columns, check_ids, check_priorities
+
+_BYTES = ffi.typeof("uint8_t[]")
+_IDS = ffi.typeof("uint64_t[]")
+_DOUBLES = ffi.typeof("double[]")
+_FLOATS = ffi.typeof("float[]")
+_UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
+
+
+class Landing:
+    """Where a batch's arrays lie. It holds them as buffers: NumPy lets nobody resize them meanwhile."""
+
+    __slots__ = ("arrays", "columns", "count", "ids", "plan", "pointers", "probabilities", "slots", "weights")
+
+    def __init__(self, plan: SamplePlan, batch: Batch) -> None:
+        self.plan = plan
+        self.arrays = batch.arrays()
+        self.count = len(batch)
+        self.ids = ffi.from_buffer(_IDS, batch.ids, True)
+        self.probabilities = ffi.from_buffer(_DOUBLES, batch.probabilities, True)
+        self.weights = ffi.from_buffer(_FLOATS, batch.weights, True)
+        self.columns = [ffi.from_buffer(_BYTES, array, True) for array in self.arrays[3:]]
+        self.pointers = ffi.new("void *[]", self.columns or 1)
+        self.slots = ffi.new("uint32_t[]", self.count or 1)
+
+    def fits(self, plan: SamplePlan, count: int, batch: Batch) -> bool:
+        """Whether the batch still has the arrays that were checked, for that many items of those columns."""
+        if self.plan is not plan or self.count != count or tuple(batch.data) != plan.names:
+            return False
+        pairs = zip(batch.arrays(), self.arrays)
+        return all([array is known and array.flags.writeable for array, known in pairs])  # noqa: C419 (lists are faster)
+
+
+class SamplePlan:
+    """Some columns of a table, in the order asked for."""
+
+    __slots__ = ("chosen", "count", "indices", "names", "table")
+
+    def __init__(self, table: Table, columns: Sequence[str] | None) -> None:
+        self.table, self.chosen = table, columns
+        self.names = tuple(table.columns if columns is None else columns)
+        order = {name: index for index, name in enumerate(table.signature)}
+        self.indices = ffi.new("uint32_t[]", [order.get(name, 0) for name in self.names] or 1)
+        self.count = len(self.names)
+
+    def landing(self, count: int, out: Batch | None) -> tuple[Batch, Landing]:
+        """A batch to sample into, `out` where it is given, and where it lies.
+
+        Raises:
+            SchemaError: `out` does not fit, or there is no such column.
+        """
+        if out is None:
+            batch = new_batch(self.table, count, self.chosen)
+        else:
+            batch, known = out, out.landing
+            if known is not None and known.fits(self, count, out):
+                return out, known
+            check_out(out, self.table, count, self.chosen)
+        batch.landing = Landing(self, batch)
+        return batch, batch.landing
+
+
+class AddPlan:
+    """What `add` takes: arrays of the right kind as they are, everything else by way of `check_columns`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._columns = [
+            (name, np.dtype(column.dtype), column.shape, 1 + len(column.shape))
+            for name, column in table.item_columns.items()
+        ]
+        self.pointers = ffi.new("void *[]", max(1, len(self._columns)))
+
+    def arrays(self, data: Mapping[str, Any]) -> tuple[int, list[Any]]:
+        """How many items, and each column's memory, which is kept alive by what is returned.
+
+        Raises:
+            SchemaError: they do not fit the table.
+        """
+        known = self._known(data)
+        if known is not None:
+            return known
+        count, columns = check_columns(self._table, data)
+        return count, [ffi.from_buffer(_BYTES, column.reshape(-1).view(np.uint8)) for column in columns]
+
+    def _known(self, data: Mapping[str, Any]) -> tuple[int, list[Any]] | None:
+        if type(data) is not dict or len(data) != len(self._columns) or self._table.windows:
+            return None
+        count, found = -1, []
+        for name, dtype, shape, dimensions in self._columns:
+            array = data.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype:
+                return None
+            size = array.shape
+            if len(size) != dimensions or size[1:] != shape or (size[0] != count and count >= 0):
+                return None
+            count = size[0]
+            try:
+                found.append(ffi.from_buffer(_BYTES, array))
+            except (ValueError, BufferError):  # not C-contiguous
+                return None
+        return count, found
+
+
+def priorities_of(given: Any, count: int) -> Any:
+    """`count` priorities as memory that the core reads; the core checks their values.
+
+    Raises:
+        PriorityError: they are not so many numbers.
+    """
+    if type(given) is np.ndarray and given.dtype is _FLOAT64 and given.shape == (count,):
+        try:
+            return ffi.from_buffer(_DOUBLES, given)
+        except (ValueError, BufferError):  # not C-contiguous
+            pass
+    return ffi.from_buffer(_DOUBLES, check_priorities(given, count))
+
+
+def ids_of(given: Any) -> Any:
+    """Item ids as memory that the core reads.
+
+    Raises:
+        SchemaError: they are not ids.
+    """
+    if type(given) is np.ndarray and given.dtype is _UINT64 and given.ndim == 1:
+        try:
+            return ffi.from_buffer(_IDS, given)
+        except (ValueError, BufferError):  # not C-contiguous
+            pass
+    return ffi.from_buffer(_IDS, check_ids(given))
+
+
+def new_ids(count: int) -> tuple[np.ndarray, Any]:
+    """An array for ids, and its memory."""
+    ids = np.empty(count, _UINT64)
+    return ids, ffi.from_buffer(_IDS, ids, True)
