@@ -494,6 +494,42 @@ static void a_queue_blocks_adders_when_full_and_hands_items_out_once(void) {
     table_free(table);
 }
 
+/* Every way of copying items out: by size of item, and by size of the whole. */
+static void items_of_every_size_come_out_as_they_went_in(void) {
+    enum { ITEMS = 100, DRAWN = 3000 };
+    const size_t large[] = {511, 512, 513, 1000, 4096, 7056};
+    for (size_t k = 0; k < 300 + sizeof large / sizeof large[0]; k++) {
+        size_t item_bytes = k < 300 ? k + 1 : large[k - 300];
+        struct table_config config = small_config(ITEMS, SELECTOR_UNIFORM);
+        config.columns = 1;
+        config.column[0] = (struct column){
+            .name = "x", .type = COLUMN_UINT8, .dimensions = 1, .shape = {item_bytes}, .item_bytes = item_bytes};
+        struct table *table = make(&config);
+        uint8_t *items = malloc(ITEMS * item_bytes), *out = malloc(DRAWN * item_bytes);
+        for (size_t i = 0; i < ITEMS * item_bytes; i++) {
+            items[i] = (uint8_t)(i * 7 + i / 251);
+        }
+        uint64_t ids[ITEMS], drawn[DRAWN];
+        struct reservation *reservation = table_reserve(table, ITEMS, &error);
+        reservation_fill(reservation, 0, items);
+        CHECK(table_commit(table, reservation, NULL, ids, &error) == 0);
+        uint32_t slots[DRAWN];
+        CHECK(table_sample(table, DRAWN, 0, true, slots, drawn, NULL, NULL, &error) == 0);
+        table_gather(table, 0, slots, DRAWN, out);
+        for (uint32_t i = 0; i < DRAWN; i++) {
+            uint32_t item = 0;
+            while (ids[item] != drawn[i]) {
+                item++;
+            }
+            CHECK(memcmp(out + i * item_bytes, items + item * item_bytes, item_bytes) == 0);
+        }
+        table_unpin(table, slots, DRAWN);
+        table_free(table);
+        free(items);
+        free(out);
+    }
+}
+
 int main(void) {
     RUN(adds_and_samples);
     RUN(an_update_to_a_replaced_item_is_stale_and_changes_nothing);
@@ -514,5 +550,6 @@ int main(void) {
     RUN(min_size_holds_sampling_back);
     RUN(ratio_keeps_samples_and_inserts_together);
     RUN(a_queue_blocks_adders_when_full_and_hands_items_out_once);
+    RUN(items_of_every_size_come_out_as_they_went_in);
     return 0;
 }
