@@ -220,6 +220,13 @@ int table_configure(struct table *table, const uint8_t *spec, size_t length, str
     return 0;
 }
 
+void table_recheck(struct table *table) {
+    bool wearing = table->config.max_times_sampled > 0;
+    table->work = (struct table_work){
+        .walking = wearing, .wearing = wearing, .next = table->order.oldest, .shrinking = too_large(table)};
+    table_step(table, CLOCK_NEVER);
+}
+
 /* ---- staleness ----------------------------------------------------------------------------------------------------- */
 
 void table_sweep_stale(struct table *table) {

@@ -108,6 +108,8 @@ void table_repair(struct table *table);
 void table_make_room(struct table *table, uint64_t n);
 /* -1 with ERROR_TIMEOUT and the reason while a reset or change is not done. */
 int table_is_ready(const struct table *table, struct error *error);
+/* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
+void table_recheck(struct table *table);
 void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */
 /* Removes items that are too far behind the newest version, for a bounded time. */
 void table_sweep_stale(struct table *table);

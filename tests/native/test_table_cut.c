@@ -1,6 +1,8 @@
 /* table_cut and table_restore: what is restored is the table as it was at the cut, whatever was done to it meanwhile. */
 #include <math.h>
 
+#include "base/clock.h"
+#include "base/msgpack.h"
 #include "cut_stage.h"
 
 /* ---- what a table holds, to compare -------------------------------------------------------------------------------- */
@@ -216,6 +218,37 @@ static void draws_go_on_as_they_would_have(void) {
     table_free(restored);
 }
 
+/* Items sampled more often than the new limit allows were counted as draws that are left: 2^64 less a few. */
+static void a_cut_in_the_middle_of_a_change_restores_what_the_new_settings_allow(void) {
+    struct table_config config = small_config(200, SELECTOR_UNIFORM);
+    struct table *table = make(&config);
+    struct msgpack_writer writer = {0};
+    uint64_t ids[200];
+    uint32_t slots[1000], slot;
+    CHECK(add(table, 200, 0, NULL, ids) == 0);
+    CHECK(table_sample(table, 1000, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+    table_unpin(table, slots, 1000);
+    msgpack_write_map(&writer, 1);
+    msgpack_write_string(&writer, "max_times_sampled", 17);
+    msgpack_write_unsigned(&writer, 1);
+    CHECK(table_begin_configure(table, writer.data, writer.length, &error) == 0 && table_step(table, 0));
+    memory_free(writer.data);
+    struct memory_sink memory;
+    begin(table, &memory, 0);
+    finish_cut(table);
+    struct table *restored = restore_from(&memory);
+    table_step(table, CLOCK_NEVER);
+    CHECK(info_of(restored).size == info_of(table).size && info_of(restored).size < 100);
+    for (uint64_t left = info_of(restored).size; left > 0; left--) {
+        CHECK(table_sample(restored, 1, 0, true, &slot, NULL, NULL, NULL, &error) == 0);
+        table_unpin(restored, &slot, 1);
+    }
+    CHECK(table_sample(restored, 1, 0, true, &slot, NULL, NULL, NULL, &error) == -1 && info_of(restored).size == 0);
+    forget(&memory);
+    table_free(table);
+    table_free(restored);
+}
+
 static void ids_of_items_that_left_before_the_cut_stay_stale(void) {
     struct table_config config = small_config(4, SELECTOR_UNIFORM);
     struct table *table = make(&config);
@@ -348,6 +381,7 @@ int main(void) {
     RUN(what_is_restored_is_the_table_at_the_cut);
     RUN(every_limiter_goes_on_where_it_stood);
     RUN(draws_go_on_as_they_would_have);
+    RUN(a_cut_in_the_middle_of_a_change_restores_what_the_new_settings_allow);
     RUN(ids_of_items_that_left_before_the_cut_stay_stale);
     RUN(a_slot_that_was_retired_stays_retired);
     RUN(removed_items_stay_in_their_slots_until_written_and_no_longer);
