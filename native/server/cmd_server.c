@@ -153,7 +153,7 @@ static void shutdown_command(struct client *client) {
     for (uint32_t i = 1; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
         if (argument_is(word, "save")) {
-            reply_error(client, "ERR snapshots are not available in this version: SHUTDOWN NOSAVE stops without one");
+            reply_error(client, "ERR SHUTDOWN saves nothing: REPLAY.SAVE first, then SHUTDOWN NOSAVE");
             return;
         }
         if (argument_is(word, "abort")) {

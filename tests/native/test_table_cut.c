@@ -287,6 +287,27 @@ static void a_slot_that_was_retired_stays_retired(void) {
     table_free(restored);
 }
 
+/* Symptom looked for: a restored table did not know which of its slots are in their last life, and promised room for items
+ * that it then did not have. */
+static void a_slot_in_its_last_life_is_known_as_such(void) {
+    struct table_config config = small_config(4, SELECTOR_UNIFORM);
+    struct table *table = make(&config);
+    uint64_t ids[4];
+    CHECK(add(table, 3, 0, NULL, ids) == 0 && table_delete(table, 3, ids) == 3);
+    table->storage.slot[(uint32_t)ids[2]].generation = STORAGE_MAX_GENERATION - 1;
+    CHECK(add(table, 4, 0, NULL, ids) == 0 && table->storage.last_lives == 1);
+    struct memory_sink memory;
+    begin(table, &memory, 0);
+    finish_cut(table);
+    struct table *restored = restore_from(&memory);
+    CHECK(restored->storage.last_lives == 1);
+    CHECK(table_delete(restored, 4, ids) == 4);
+    CHECK(restored->storage.last_lives == 0 && info_of(restored).retired_slots == 1);
+    forget(&memory);
+    table_free(table);
+    table_free(restored);
+}
+
 static void removed_items_stay_in_their_slots_until_written_and_no_longer(void) {
     struct table_config config = small_config(100, SELECTOR_UNIFORM);
     struct table *table = make(&config);
@@ -384,6 +405,7 @@ int main(void) {
     RUN(a_cut_in_the_middle_of_a_change_restores_what_the_new_settings_allow);
     RUN(ids_of_items_that_left_before_the_cut_stay_stale);
     RUN(a_slot_that_was_retired_stays_retired);
+    RUN(a_slot_in_its_last_life_is_known_as_such);
     RUN(removed_items_stay_in_their_slots_until_written_and_no_longer);
     RUN(a_sink_without_room_ends_the_cut_and_harms_nothing);
     RUN(records_that_do_not_fit_are_refused);
