@@ -15,21 +15,24 @@ import torch
 
 import replay_server as rs
 from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.actors.transitions import TransitionWriter
 from replay_server.rl.connection import PersistentClient, ensure_table
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
-from replay_server.rl.n_step import NStepAccumulator, TransitionBuffer
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.tables import apex_table, push_rows_max
+from replay_server.rl.tables import apex_table
 from replay_server.rl.weights import load_arrays
+from replay_server.writer import VectorWriter
 
 Stop = threading.Event | Callable[[], bool]
 
 PROGRESS_EVERY_S = 1.0
 PUSH_WAIT_S = 0.5
-"""How long one ADD waits for the rate limiter before the actor looks at its stop signal again."""
+"""How long one push waits for the rate limiter before the actor looks at its stop signal again."""
+FLUSH_STEPS = 64
+"""Steps of each environment after which they are sent, whether or not there are enough transitions for a push."""
 RECENT_EPISODES = 100
 
 
@@ -109,14 +112,14 @@ class _Actor:
         environments_seed, exploration_seed = np.random.SeedSequence([settings.seed, actor_id]).spawn(2)
         self.generator = np.random.default_rng(exploration_seed)
         self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
-        self.accumulator = NStepAccumulator(settings.envs_per_actor, settings.n_step, settings.discount)
-        self.buffer = TransitionBuffer(
-            push_rows_max(settings), self.spec.observation_shape, self.spec.observation_dtype
-        )
         self.progress = ActorProgress()
         self.recent_scores: collections.deque[float] = collections.deque(maxlen=RECENT_EPISODES)
         self.version: int | None = None
         self.client = PersistentClient(server_url, patience_s=patience_s, stop=stop, on_connect=self._on_connect)
+        # The writer's client is never replaced: after a loss it connects anew, and sends again what later items see.
+        self.writing = rs.Client(server_url, connect_timeout=2.0, reconnect_timeout=0.5)
+        self.writer = self.client.call(lambda _: self._make_writer())
+        self.transitions = TransitionWriter(self.writer, settings, self.spec, self._patiently)
 
     def run(self) -> ActorProgress:
         try:
@@ -124,8 +127,15 @@ class _Actor:
             self._finish()
             return self.progress
         finally:
+            self.writer.close(flush=False)
+            self.writing.close()
             self.client.close()
             self.environments.close()
+
+    def _make_writer(self) -> VectorWriter:
+        return self.writing.vector_writer(
+            self.settings.table, self.settings.envs_per_actor, flush_steps=FLUSH_STEPS, timeout=PUSH_WAIT_S
+        )
 
     def _play(self) -> None:
         settings, progress, environments = self.settings, self.progress, self.environments
@@ -145,9 +155,7 @@ class _Actor:
             step = environments.step(actions)
             terminated = step.terminated | step.lost_life if settings.episodic_life else step.terminated
             rewards = clip_rewards(step.rewards, settings.reward_clip)
-            self.accumulator.step(
-                observations, q_values, actions, rewards, terminated, step.truncated, step.ignored, self.buffer
-            )
+            self.transitions.step(observations, q_values, actions, rewards, terminated, step.truncated, step.ignored)
             observations = step.observations
 
             acted = settings.envs_per_actor - int(step.ignored.sum())
@@ -156,8 +164,8 @@ class _Actor:
             for _, score in scores.add(step):
                 progress.episodes += 1
                 self.recent_scores.append(score)
-            if self.buffer.count >= settings.push_every:
-                self._push()
+            if self.transitions.waiting >= settings.push_every:
+                self._patiently(self._push)
             if time.monotonic() >= report_at:
                 report_at = time.monotonic() + PROGRESS_EVERY_S
                 self._report()
@@ -175,27 +183,20 @@ class _Actor:
             self.progress.version = self.version
 
     def _push(self) -> None:
-        """Sends the buffer, waiting for the rate limiter as long as it takes; after `stop` the rows are dropped."""
-        settings = self.settings
-        columns = self.buffer.columns()
-        if settings.prioritized:
-            priorities = self.buffer.priorities(settings.priority_epsilon)
-        else:
-            priorities = np.ones(self.buffer.count)
+        self.progress.transitions += len(self.writer.flush(timeout=PUSH_WAIT_S))
+
+    def _patiently(self, write: Callable[[], None]) -> None:
+        """Repeats what the rate limiter holds back as long as it takes; after `stop` it is given up."""
         while True:
             began = time.monotonic()
             try:
-                self.client.call(
-                    lambda client: client.add(settings.table, columns, priorities=priorities, timeout=PUSH_WAIT_S)
-                )
-                self.progress.transitions += self.buffer.count
-                break
+                self.client.call(lambda _: write())
+                return
             except rs.Timeout:
                 self.progress.blocked_s += time.monotonic() - began
                 self._report()
                 if self.stop():
-                    break
-        self.buffer.clear()
+                    return
 
     def _report(self) -> None:
         progress = self.progress
@@ -210,8 +211,7 @@ class _Actor:
     def _finish(self) -> None:
         """Sends the rest and the last numbers, unless the server has gone already."""
         with contextlib.suppress(rs.ReplayError):
-            if self.buffer.count:
-                self._push()
+            self._patiently(self._push)
             self._report()
 
     def _on_connect(self, client: rs.Client) -> None:

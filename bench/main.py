@@ -6,11 +6,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-USAGE = """usage: replay-server bench server|peers|fairness|snapshot|curves [options]
+USAGE = """usage: replay-server bench server|peers|fairness|link|snapshot|curves [options]
 
   server   push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item
   peers    the same work by this project and by its peers (cpprb, Reverb, TorchRL, ...), in turns; --setup installs them
   fairness how soon a PING is answered while a learner streams, over TCP, a unix socket and shared memory
+  link     a learner on another host over a line of 1 Gb/s, with coded blocks and without (as root)
   snapshot what saving 5 GB costs those who are served meanwhile
   curves   the evaluations of several runs of replay-server apex in one picture
 
@@ -23,9 +24,9 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     name, rest = argv[0], list(argv[1:])
-    if name not in ("server", "peers", "fairness", "snapshot", "curves"):
+    if name not in ("server", "peers", "fairness", "link", "snapshot", "curves"):
         print(
-            f"unknown benchmark {name!r}: expected server, peers, fairness, snapshot or curves\n\n{USAGE}",
+            f"unknown benchmark {name!r}: expected server, peers, fairness, link, snapshot or curves\n\n{USAGE}",
             file=sys.stderr,
         )
         return 2
@@ -35,6 +36,8 @@ def main(argv: Sequence[str]) -> int:
         from replay_server.bench.fairness import main as run
     elif name == "snapshot":
         from replay_server.bench.snapshot import main as run
+    elif name == "link":
+        from replay_server.bench.link import main as run
     elif name == "curves":
         from replay_server.bench.curves import main as curves
 

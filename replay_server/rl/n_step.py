@@ -1,4 +1,4 @@
-"""n-step windows over many environments at once, with the actor's initial priorities, and one copy per stored frame.
+"""n-step windows over many environments at once, with the actor's initial priorities.
 
 A window that starts at step s and ends at observation s + m (m = n, or fewer where a life or episode ended) is the
 transition
@@ -12,53 +12,40 @@ so that the learner's target is reward + discount · Q(next_obs, ·), whatever m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 
-class TransitionBuffer:
-    """Rows of finished transitions, as the columns of the Ape-X table, in arrays that are reused from push to push."""
+@dataclass(frozen=True)
+class FinishedWindows:
+    """Windows of one length that end at the newest observation, at most one for each of E environments.
 
-    def __init__(self, rows: int, observation_shape: tuple[int, ...], observation_dtype: str) -> None:
-        self.rows = rows
-        self.count = 0
-        self.obs = np.empty((rows, *observation_shape), observation_dtype)
-        self.next_obs = np.empty((rows, *observation_shape), observation_dtype)
-        self.action = np.empty(rows, np.int64)
-        self.reward = np.empty(rows, np.float32)
-        self.discount = np.empty(rows, np.float32)
-        self.td_error = np.empty(rows, np.float64)
+    All arrays have E entries; those outside `mask` mean nothing.
+    """
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """The rows filled so far, by column name: views, valid until `clear` and the next append."""
-        filled = slice(0, self.count)
-        return {
-            "obs": self.obs[filled],
-            "action": self.action[filled],
-            "reward": self.reward[filled],
-            "next_obs": self.next_obs[filled],
-            "discount": self.discount[filled],
-        }
-
-    def priorities(self, epsilon: float) -> np.ndarray:
-        """Initial priorities |n-step TD error| + ε of the rows filled so far: float64 (count,), not Hubered."""
-        return np.abs(self.td_error[: self.count]) + epsilon
-
-    def clear(self) -> None:
-        self.count = 0
+    steps: int
+    """m: how many steps before the newest observation they start."""
+    mask: np.ndarray
+    """bool: the environments whose window it is."""
+    action: np.ndarray
+    """int64."""
+    reward: np.ndarray
+    """float32: the discounted sum."""
+    discount: np.ndarray
+    """float32."""
+    td_error: np.ndarray
+    """float64: of the network that acted; its absolute value is the initial priority, not Hubered."""
 
 
 class NStepAccumulator:
     """Turns the steps of E environments into n-step transitions.
 
-    Each `step` call brings the observations that were acted on, the Q values that chose the actions, and what the
-    environments answered. It first finishes the windows that end at these observations: their bootstrap value is in
-    the Q values just given, so initial priorities cost no second forward pass. This holds for the final observation
-    of a truncated episode too, because with next-step autoreset the actor sees it, and computes its Q values, on the
-    step whose action is ignored. Windows therefore wait one step for their last value, and the n newest steps of
-    each environment are always pending.
-
-    Observation arrays are kept by reference for n further steps and must not be overwritten (gymnasium's vector
-    environments return fresh ones); a frame is copied only when its transition goes into the buffer.
+    Each `step` call brings the Q values of the observations that were acted on, and what the environments answered. It
+    first finishes the windows that end at these observations: their bootstrap value is in the Q values just given, so
+    initial priorities cost no second forward pass. This holds for the final observation of a truncated episode too,
+    because with next-step autoreset the actor sees it, and computes its Q values, on the step whose action is ignored.
+    Windows therefore wait one step for their last value, and the n newest steps of each environment are always pending.
     """
 
     def __init__(self, environments: int, n_step: int, discount: float) -> None:
@@ -67,9 +54,8 @@ class NStepAccumulator:
         self.n_step = n_step
         self.environments = environments
         self._powers = discount ** np.arange(n_step + 1)
-        self._observations: list[np.ndarray | None] = [None] * n_step
-        """Ring over time; slot t % n holds what step t acted on. The arrays below are rings of the same kind."""
         self._actions = np.zeros((n_step, environments), np.int64)
+        """Ring over time; row t % n holds what step t did. The arrays below are rings of the same kind."""
         self._chosen_q = np.zeros((n_step, environments), np.float64)
         self._returns = np.zeros((n_step, environments), np.float64)
         self._time = 0
@@ -80,34 +66,27 @@ class NStepAccumulator:
 
     def step(
         self,
-        observations: np.ndarray,
         q_values: np.ndarray,
         actions: np.ndarray,
         rewards: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
         ignored: np.ndarray,
-        out: TransitionBuffer,
-    ) -> int:
-        """Takes one step of all environments and appends the transitions that became complete; returns their number.
+    ) -> list[FinishedWindows]:
+        """Takes one step of all environments; returns the windows that end at the observations acted on, longest first.
 
-        observations (E, …): acted on; after a step that ended an episode, its true final observation.
-        q_values (E, A) float: of `observations`. actions (E,) int. rewards (E,) float: as the learner shall see them.
-        terminated, truncated (E,) bool: a lost life belongs to `terminated`. ignored (E,) bool: the environment only
-        reset itself in this step, so that it makes no transition.
-        At most E · n rows are appended; raises ValueError, with nothing changed, if `out` has not room for them.
+        q_values (E, A) float: of those observations; after a step that ended an episode, of its true final one.
+        actions (E,) int. rewards (E,) float: as the learner shall see them. terminated, truncated (E,) bool: a lost
+        life belongs to `terminated`. ignored (E,) bool: the environment only reset itself in this step, so that it
+        makes no transition.
         """
-        needed, free = self.environments * self.n_step, out.rows - out.count
-        if free < needed:
-            raise ValueError(f"expected room for {needed} transitions, {free} are free; push and clear first")
-        appended = self._finish_windows(observations, q_values, out)
+        finished = self._finish_windows(q_values)
         self._length[self._ended] = 0
 
-        slot = self._time % self.n_step
-        self._observations[slot] = observations
-        self._actions[slot] = actions
-        self._chosen_q[slot] = q_values[np.arange(self.environments), actions]
-        self._returns[slot] = 0.0
+        row = self._time % self.n_step
+        self._actions[row] = actions
+        self._chosen_q[row] = q_values[np.arange(self.environments), actions]
+        self._returns[row] = 0.0
         for age in range(min(self.n_step, self._time + 1)):
             # Windows of an episode that is over collect rewards too, but are never read again.
             self._returns[(self._time - age) % self.n_step] += self._powers[age] * rewards
@@ -116,35 +95,29 @@ class NStepAccumulator:
         self._terminated = np.logical_and(terminated, ~ignored)
         self._ended = np.logical_and(terminated | truncated, ~ignored)
         self._time += 1
-        return appended
+        return finished
 
-    def _finish_windows(self, observations: np.ndarray, q_values: np.ndarray, out: TransitionBuffer) -> int:
-        """Appends the windows that end at `observations`: the full ones, and after an end the shorter ones too."""
-        before = out.count
+    def _finish_windows(self, q_values: np.ndarray) -> list[FinishedWindows]:
+        """The full windows, and after an end the shorter ones too."""
         best_q = q_values.max(axis=1)
+        windows = []
         for steps in range(self.n_step, 0, -1):
-            finished = self._length >= steps
+            mask = self._length >= steps
             if steps < self.n_step:
-                finished &= self._ended
-            environments = np.flatnonzero(finished)
-            if environments.size:
-                self._append(steps, environments, observations, best_q, out)
-        return out.count - before
+                mask &= self._ended
+            if mask.any():
+                windows.append(self._window(steps, mask, best_q))
+        return windows
 
-    def _append(
-        self, steps: int, environments: np.ndarray, observations: np.ndarray, best_q: np.ndarray, out: TransitionBuffer
-    ) -> None:
-        slot = (self._time - steps) % self.n_step
-        started_at = self._observations[slot]
-        assert started_at is not None
-        rows = slice(out.count, out.count + environments.size)
-        for row, environment in zip(range(rows.start, rows.stop), environments.tolist(), strict=True):
-            out.obs[row] = started_at[environment]
-            out.next_obs[row] = observations[environment]
-        returns = self._returns[slot, environments]
-        discounts = self._powers[steps] * ~self._terminated[environments]
-        out.action[rows] = self._actions[slot, environments]
-        out.reward[rows] = returns
-        out.discount[rows] = discounts
-        out.td_error[rows] = returns + discounts * best_q[environments] - self._chosen_q[slot, environments]
-        out.count = rows.stop
+    def _window(self, steps: int, mask: np.ndarray, best_q: np.ndarray) -> FinishedWindows:
+        row = (self._time - steps) % self.n_step
+        returns = self._returns[row].copy()
+        discounts = self._powers[steps] * ~self._terminated
+        return FinishedWindows(
+            steps=steps,
+            mask=mask,
+            action=self._actions[row].copy(),
+            reward=returns.astype(np.float32),
+            discount=discounts.astype(np.float32),
+            td_error=returns + discounts * best_q - self._chosen_q[row],
+        )

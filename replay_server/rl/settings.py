@@ -76,6 +76,8 @@ class ApexSettings:
     batch_size: int = 512
     samples_per_insert: float | None = None
     """Held by the table's rate limiter; None = not limited."""
+    compression: Literal["none", "lz4", "zstd"] = "none"
+    """Of the observations in the table: less memory, and less on the wire to a learner elsewhere, for time to code."""
     push_every: int = 50
     """An actor pushes when it has gathered this many transitions."""
 

@@ -6,6 +6,9 @@ import replay_server as rs
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.settings import ApexSettings
 
+STEP_COLUMN = "step_obs"
+"""What a step has: the newest frame of an image observation, or the whole of a vector observation."""
+
 
 def push_rows_max(settings: ApexSettings) -> int:
     """The most transitions that one push of an actor can hold.
@@ -18,11 +21,16 @@ def push_rows_max(settings: ApexSettings) -> int:
 def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
     """One item is one n-step transition; see `replay_server.rl.n_step` for the meaning of its columns.
 
+    Observations are kept once: actors append frames as steps, and `obs` and `next_obs` are windows over them, whose
+    stacks are those that the actor saw (`replay_server.actors.transitions`).
+
     With `samples_per_insert` the limiter keeps learning and acting in step. Its error buffer is four times the
     larger of a batch and a push's worth of samples, so that neither side ever waits for the other to finish half
     a batch.
     """
-    observation = rs.Column(spec.observation_dtype, spec.observation_shape)
+    shape, stack = spec.observation_shape, None
+    if spec.is_image:
+        stack, shape = shape[0], shape[1:]
     if settings.samples_per_insert is None:
         rate_limiter = rs.MinSize(settings.min_size_to_sample)
     else:
@@ -33,14 +41,16 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
         settings.table,
         capacity=settings.capacity,
         signature={
-            "obs": observation,
+            STEP_COLUMN: rs.Column(spec.observation_dtype, shape, step_only=True),
+            "obs": rs.Window(STEP_COLUMN, length=stack),
             "action": rs.Column("int64"),
             "reward": rs.Column("float32"),
-            "next_obs": observation,
+            "next_obs": rs.Window(STEP_COLUMN, length=stack, offset=settings.n_step),
             "discount": rs.Column("float32"),
         },
         sampler=rs.Prioritized(priority_exponent=settings.priority_exponent),
         remover=rs.Fifo(),
         rate_limiter=rate_limiter,
         seed=settings.seed,
+        compression=settings.compression,
     )

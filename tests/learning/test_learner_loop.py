@@ -20,7 +20,7 @@ from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.tables import apex_table
+from replay_server.rl.tables import STEP_COLUMN, apex_table
 
 SETTINGS = ApexSettings(
     env="CartPole-v1", hidden=16, batch_size=32, capacity=1_000, min_size_to_sample=100, max_updates=30,
@@ -28,15 +28,13 @@ SETTINGS = ApexSettings(
 )  # fmt: skip
 
 
-def transitions(count: int) -> dict[str, np.ndarray]:
+def add_transitions(client: rs.Client, count: int, priority: float | None = None) -> None:
     generator = np.random.default_rng(0)
-    return {
-        "obs": generator.normal(size=(count, 4)).astype(np.float32),
-        "action": generator.integers(0, 2, count),
-        "reward": np.ones(count, np.float32),
-        "next_obs": generator.normal(size=(count, 4)).astype(np.float32),
-        "discount": np.full(count, 0.97, np.float32),
-    }
+    with client.writer("apex", flush_steps=64) as writer:
+        for _ in range(count):
+            writer.append({STEP_COLUMN: generator.normal(size=4).astype(np.float32)})
+            columns = {"action": generator.integers(0, 2), "reward": np.float32(1), "discount": np.float32(0.97)}
+            writer.create_item(priority, columns=columns)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
@@ -59,7 +57,7 @@ def client(server):
 
 
 def test_learner_writes_every_priority_back_and_publishes_its_steps_as_versions(server, client, tmp_path):
-    client.add("apex", transitions(200), priorities=np.full(200, 1e9))
+    add_transitions(client, 200, priority=1e9)
     assert run_learner(SETTINGS, server.url, tmp_path / "run", threading.Event()) == 30
     # 30 batches of 32 have met all 200 items: had one write-back been dropped, its items would still have 1e9.
     info = client.info("apex")
@@ -73,7 +71,7 @@ def test_learner_writes_every_priority_back_and_publishes_its_steps_as_versions(
 
 
 def test_frozen_priorities_are_all_written_as_one(server, client, tmp_path):
-    client.add("apex", transitions(200), priorities=np.ones(200))
+    add_transitions(client, 200, priority=1.0)
     settings = dataclasses.replace(SETTINGS, prioritized=False)
     run_learner(settings, server.url, tmp_path / "run", threading.Event())
     assert client.info("apex")["max_priority"] == 1.0
@@ -81,7 +79,7 @@ def test_frozen_priorities_are_all_written_as_one(server, client, tmp_path):
 
 
 def test_resumed_learner_goes_on_counting_steps_and_versions(server, client, tmp_path):
-    client.add("apex", transitions(200))
+    add_transitions(client, 200)
     run_learner(SETTINGS, server.url, tmp_path / "run", threading.Event())
     resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=45)
     assert run_learner(resumed, server.url, tmp_path / "run", threading.Event()) == 45
@@ -90,7 +88,7 @@ def test_resumed_learner_goes_on_counting_steps_and_versions(server, client, tmp
     assert (tmp_path / "run" / "checkpoints" / "step_45").is_dir()
     fresh_table = apex_table(SETTINGS, environment_spec(SETTINGS))
     with rs.Server([fresh_table]) as fresh, rs.Client(fresh.url) as second:
-        second.add("apex", transitions(200))
+        add_transitions(second, 200)
         again = dataclasses.replace(resumed, max_updates=50)
         assert run_learner(again, fresh.url, tmp_path / "run", threading.Event()) == 50
         assert second.fetch_weights("apex")[0] == 50
@@ -108,7 +106,7 @@ def test_learner_that_waits_for_its_first_batch_stops_when_told(server, client, 
 
 
 def test_learner_leaves_a_checkpoint_when_the_server_is_lost(server, client, tmp_path):
-    client.add("apex", transitions(200))
+    add_transitions(client, 200)
     lost: list[BaseException] = []
 
     def learn() -> None:

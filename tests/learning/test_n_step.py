@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from replay_server.rl.n_step import NStepAccumulator, TransitionBuffer
+from replay_server.rl.n_step import NStepAccumulator
 
 GAMMA = 0.9
 NUM_ACTIONS = 3
@@ -75,22 +75,38 @@ def reference_transitions(history: list[Step], n_step: int) -> list[tuple[int, i
     return transitions
 
 
-def accumulate(histories: list[list[Step]], n_step: int, rows: int = 100_000) -> TransitionBuffer:
-    """Feeds histories side by side; the observation of environment e at time t is the pair (e, t)."""
-    out = TransitionBuffer(rows, (2,), "int32")
+@dataclass
+class Row:
+    """One transition: which environment's, from which observation to which, and what the accumulator says of it."""
+
+    environment: int
+    obs: int
+    next_obs: int
+    action: int
+    reward: float
+    discount: float
+    td_error: float
+
+
+def accumulate(histories: list[list[Step]], n_step: int) -> list[Row]:
+    """Feeds histories side by side; observations are what each history calls them."""
+    rows: list[Row] = []
     accumulator = NStepAccumulator(len(histories), n_step, GAMMA)
-    for moment in zip(*histories, strict=True):
-        accumulator.step(
-            np.array([(e, step.observation) for e, step in enumerate(moment)], np.int32),
+    for time, moment in enumerate(zip(*histories, strict=True)):
+        finished = accumulator.step(
             np.stack([step.q_values for step in moment]),
             np.array([step.action for step in moment]),
             np.array([step.reward for step in moment]),
             np.array([step.terminated for step in moment]),
             np.array([step.truncated for step in moment]),
             np.array([step.ignored for step in moment]),
-            out,
         )
-    return out
+        for windows in finished:
+            for e in np.flatnonzero(windows.mask):
+                started = histories[e][time - windows.steps]
+                values = (windows.action[e], windows.reward[e], windows.discount[e], windows.td_error[e])
+                rows.append(Row(int(e), started.observation, moment[e].observation, *values))
+    return rows
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 5])
@@ -99,18 +115,14 @@ def test_windows_match_the_reference_over_random_episodes(n_step: int, seed: int
     generator = np.random.default_rng([n_step, seed])
     end_chance = [0.0, 0.05, 0.2, 0.6][seed % 4]
     histories = [random_history(generator, 150, end_chance, lives=seed % 2 == 0) for _ in range(4)]
-    out = accumulate(histories, n_step)
+    rows = accumulate(histories, n_step)
     for environment, history in enumerate(histories):
-        rows = np.flatnonzero(out.obs[: out.count, 0] == environment)
-        rows = rows[np.argsort(out.obs[rows, 1], kind="stable")]
+        own = sorted((row for row in rows if row.environment == environment), key=lambda row: row.obs)
         expected = reference_transitions(history, n_step)
-        assert out.obs[rows, 1].tolist() == [row[0] for row in expected]
-        assert (out.next_obs[rows, 0] == environment).all()
-        assert out.action[rows].tolist() == [row[1] for row in expected]
-        assert out.next_obs[rows, 1].tolist() == [row[3] for row in expected]
-        np.testing.assert_allclose(out.reward[rows], [row[2] for row in expected], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(out.discount[rows], [row[4] for row in expected], rtol=1e-6)
-        np.testing.assert_allclose(out.td_error[rows], [row[5] for row in expected], rtol=1e-9, atol=1e-9)
+        assert [(row.obs, row.action, row.next_obs) for row in own] == [(row[0], row[1], row[3]) for row in expected]
+        np.testing.assert_allclose([row.reward for row in own], [row[2] for row in expected], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose([row.discount for row in own], [row[4] for row in expected], rtol=1e-6)
+        np.testing.assert_allclose([row.td_error for row in own], [row[5] for row in expected], rtol=1e-9, atol=1e-9)
 
 
 def one_episode(rewards: list[float], *, terminated: bool, q: float = 0.0) -> list[Step]:
@@ -125,51 +137,41 @@ def one_episode(rewards: list[float], *, terminated: bool, q: float = 0.0) -> li
 
 
 def test_the_first_reward_counts_whole_and_later_ones_are_discounted() -> None:
-    out = accumulate([one_episode([1.0, 10.0, 100.0], terminated=True)], n_step=3)
-    np.testing.assert_allclose(out.reward[0], 1.0 + GAMMA * 10.0 + GAMMA**2 * 100.0, rtol=1e-6)
+    rows = accumulate([one_episode([1.0, 10.0, 100.0], terminated=True)], n_step=3)
+    assert rows[0].reward == pytest.approx(1.0 + GAMMA * 10.0 + GAMMA**2 * 100.0, rel=1e-6)
 
 
-def test_initial_priority_is_the_absolute_error_and_not_its_huber_loss() -> None:
-    out = accumulate([one_episode([30.0], terminated=True, q=2.0)], n_step=3)
-    assert out.priorities(1e-6).tolist() == [pytest.approx(28.0 + 1e-6, abs=1e-12)]
+def test_the_error_that_priorities_come_from_is_not_its_huber_loss() -> None:
+    rows = accumulate([one_episode([30.0], terminated=True, q=2.0)], n_step=3)
+    assert [row.td_error for row in rows] == [pytest.approx(28.0, abs=1e-12)]
     small = accumulate([one_episode([2.25], terminated=True, q=2.0)], n_step=3)
-    assert small.priorities(1e-6).tolist() == [pytest.approx(0.25 + 1e-6, abs=1e-12)]
+    assert [row.td_error for row in small] == [pytest.approx(0.25, abs=1e-12)]
 
 
 def test_termination_cuts_the_bootstrap_and_truncation_keeps_it() -> None:
     terminated = accumulate([one_episode([1.0, 1.0], terminated=True, q=7.0)], n_step=3)
     truncated = accumulate([one_episode([1.0, 1.0], terminated=False, q=7.0)], n_step=3)
-    assert terminated.discount[:2].tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(truncated.discount[:2], [GAMMA**2, GAMMA], rtol=1e-6)
-    assert truncated.next_obs[:2, 1].tolist() == [2, 2], "the true final observation"
-    np.testing.assert_allclose(truncated.td_error[1], 1.0 + GAMMA * 7.0 - 7.0)
+    assert [row.discount for row in terminated[:2]] == [0.0, 0.0]
+    np.testing.assert_allclose([row.discount for row in truncated[:2]], [GAMMA**2, GAMMA], rtol=1e-6)
+    assert [row.next_obs for row in truncated[:2]] == [2, 2], "the true final observation"
+    assert truncated[1].td_error == pytest.approx(1.0 + GAMMA * 7.0 - 7.0)
 
 
 def test_a_window_never_reaches_over_an_end() -> None:
     first, second = one_episode([1.0] * 4, terminated=False), one_episode([5.0] * 4, terminated=True)
     for step in second:
         step.observation += 100
-    out = accumulate([[*first, *second]], n_step=3)
-    starts, ends = out.obs[: out.count, 1], out.next_obs[: out.count, 1]
-    assert out.count == 8
-    assert ((starts < 100) == (ends < 100)).all()
+    rows = accumulate([[*first, *second]], n_step=3)
+    assert len(rows) == 8
+    assert all((row.obs < 100) == (row.next_obs < 100) for row in rows)
 
 
-def test_a_buffer_without_room_is_refused_before_anything_changes() -> None:
-    accumulator = NStepAccumulator(environments=2, n_step=3, discount=GAMMA)
-    flags = np.zeros(2, bool)
-    with pytest.raises(ValueError, match="room for 6 transitions"):
-        accumulator.step(
-            np.zeros((2, 1)), np.zeros((2, 3)), np.zeros(2, int), np.zeros(2), flags, flags, flags,
-            TransitionBuffer(5, (1,), "float32"),
-        )  # fmt: skip
-
-
-def test_buffer_rows_are_reused_after_a_push() -> None:
-    out = TransitionBuffer(4, (2,), "uint8")
-    out.count = 3
-    memory = out.columns()["obs"].__array_interface__["data"]
-    out.clear()
-    out.count = 2
-    assert out.columns()["obs"].shape == (2, 2)
-    assert out.columns()["obs"].__array_interface__["data"] == memory
+def test_windows_are_copies_of_what_the_accumulator_goes_on_with() -> None:
+    accumulator = NStepAccumulator(environments=2, n_step=1, discount=GAMMA)
+    no = np.zeros(2, bool)
+    q = np.zeros((2, 3))
+    accumulator.step(q, np.array([1, 2]), np.ones(2), no, no, no)
+    (windows,) = accumulator.step(q, np.array([0, 0]), np.zeros(2), no, no, no)
+    accumulator.step(q, np.array([2, 1]), np.full(2, 9.0), no, no, no)
+    assert windows.action.tolist() == [1, 2]
+    assert windows.reward.tolist() == [1.0, 1.0]
