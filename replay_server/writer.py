@@ -83,8 +83,10 @@ class _Items:
         if len(parts) == 1:
             return parts[0]
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-        arrays = ([getattr(part, name) for part in parts] for name in ("streams", "steps", "priorities"))
-        return _Items(*(np.concatenate(array) for array in arrays), columns)
+        streams, steps, priorities = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("streams", "steps", "priorities")
+        )
+        return _Items(streams, steps, priorities, columns)
 
 
 @dataclass
