@@ -18,8 +18,9 @@ from .table import Table
 class Batch:
     """N sampled items. The arrays belong to the caller.
 
-    Where the client shares memory with its server (`Client(shared_memory=True)`), large columns are read-only arrays
-    over that memory, which is given back when the last array over it has gone: copy what is to be written to.
+    Where the client shares memory with its server (a `sampler` on the server's host, `Client(shared_memory=True)`),
+    large columns are read-only arrays over that memory, which is given back when the last array over it has gone: copy
+    what is to be written to.
 
     Attributes:
         data: column name → array (N, *column.shape) of the column's dtype.

@@ -38,11 +38,12 @@ class Client:
         connect_timeout: seconds for one attempt to connect.
         socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
         reconnect_timeout: seconds to go on trying.
-        shared_memory: where the server is on this host, `sample` and `sampler` return large columns as read-only arrays
-            over memory shared with it, without copying them; elsewhere nothing changes. A loopback TCP client switches
-            to the server's unix socket by itself. The memory is given back when the last array over it has gone; a
-            client that holds on to more than the server shares with it (CONFIG shared-memory-client-limit) gets further
-            batches over the socket. See `Batch.release`.
+        shared_memory: where the server is on this host, whether large columns are returned as read-only arrays over
+            memory shared with it, without copying them; elsewhere nothing changes. True: by `sample` (without `out`)
+            and `sampler`; None: by `sampler` alone; False: never. A loopback TCP client switches to the server's unix
+            socket by itself. The memory is given back when the last array over it has gone; a client that holds on to
+            more than the server shares with it (CONFIG shared-memory-client-limit) gets further batches over the
+            socket. See `Batch.release`.
 
     Raises:
         ValueError: the URL is malformed. (Connecting happens with the first command.)
@@ -55,7 +56,7 @@ class Client:
         connect_timeout: float = 5.0,
         socket_timeout: float = 60.0,
         reconnect_timeout: float = 5.0,
-        shared_memory: bool = False,
+        shared_memory: bool | None = None,
     ) -> None:
         self._shared_memory = shared_memory
         self._address = Address.parse(url)
@@ -378,7 +379,7 @@ class Client:
             "replace": replace,
             "policy_version": policy_version,
         }
-        shared = self._shared_memory and out is None and not coded
+        shared = bool(self._shared_memory) and out is None and not coded
         return self._sample(name, batch_size, out, shared, coded, options)
 
     def _sample(
@@ -503,13 +504,13 @@ class Client:
             connect_timeout=connect,
             socket_timeout=sock,
             reconnect_timeout=reconnect,
-            shared_memory=self._shared_memory,
+            shared_memory=self._shared_memory is not False,
         )
 
         def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
             options = {"beta": beta, "timeout": timeout, "columns": columns, "replace": replace}
             options["policy_version"] = policy_version
-            return source._sample(name, batch_size, out, source._shared_memory and not coded, coded, options)
+            return source._sample(name, batch_size, out, bool(source._shared_memory) and not coded, coded, options)
 
         return Sampler(
             draw,
