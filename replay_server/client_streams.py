@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from . import commands
 from .commands import Command, ServedTable
 from .connection import Connection
 from .errors import ConnectionLost, SchemaError, TableNotFound
+from .step_codec import encoder_for
 
 if TYPE_CHECKING:
     from .client import Client
@@ -21,6 +22,8 @@ T = TypeVar("T")
 class ClientStreams:
     """A `replay_server.writer.StepSink` over a client's server.
 
+    Steps of a compressed table are sent as blocks, where this installation can make them.
+
     The server closes streams with their connection, so one that is lost leaves nothing behind. A table that was dropped
     and made anew counts as a loss: its streams are gone.
     """
@@ -30,6 +33,7 @@ class ClientStreams:
         self._served = served
         self._connection: Connection | None = None
         self._history = 1
+        self._encoder = encoder_for(served.table)
 
     def open(self, streams: int, history: int) -> None:
         """See `StepSink`. Connecting is tried for the client's `reconnect_timeout`."""
@@ -54,7 +58,11 @@ class ClientStreams:
 
     def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         """See `StepSink`."""
-        self._execute(commands.append(self._served, streams, flags, columns, self._history))
+        given: dict[str, Any] = dict(columns)
+        if self._encoder is not None:
+            given = {name: self._encoder.encode(values) for name, values in columns.items()}
+        coded = self._encoder is not None
+        self._execute(commands.append(self._served, streams, flags, given, self._history, coded))
 
     def send_items(
         self,

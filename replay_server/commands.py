@@ -244,19 +244,24 @@ def _ids_reading(what: str, timeout: float | None, count: int) -> Reading[Any]:
     return ids
 
 
-def _blobs(columns: Mapping[str, np.ndarray]) -> list[Argument]:
+def _blobs(columns: Mapping[str, np.ndarray | Blob]) -> list[Argument]:
     blobs: list[Argument] = ["COLUMNS", len(columns)]
     for name, column in columns.items():
-        blobs += (name, bytes_of(np.ascontiguousarray(column)))
+        blobs += (name, column if isinstance(column, Blob) else bytes_of(np.ascontiguousarray(column)))
     return blobs
 
 
 def append(
-    served: ServedTable, streams: np.ndarray, flags: np.ndarray, columns: Mapping[str, np.ndarray], history: int
+    served: ServedTable,
+    streams: np.ndarray,
+    flags: np.ndarray,
+    columns: Mapping[str, np.ndarray | Blob],
+    history: int,
+    coded: bool = False,
 ) -> Command[int]:
-    """REPLAY.APPEND of checked steps; `history` is that of streams which it opens."""
+    """REPLAY.APPEND of checked steps; `history` is that of streams which it opens; `coded`: columns are blocks."""
     head = ("REPLAY.APPEND", served.table.name, len(streams), bytes_of(streams), bytes_of(flags))
-    options = ("HISTORY", history, "INCARNATION", served.incarnation)
+    options = ("HISTORY", history, *(("CODED",) if coded else ()), "INCARNATION", served.incarnation)
     what = f"{len(streams)} steps for {served.table.name!r}"
     return _plain(what, (*head, *options, *_blobs(columns)), int, False)
 

@@ -337,3 +337,34 @@ def test_real_games_are_sampled_as_explicit_stacking_shows_them(client, make_tab
             for column, end in (("obs", t), ("next_obs", min(t + ahead, len(episode) - 1))):
                 stack = np.stack([episode[max(end - k, 0)] for k in reversed(range(length))])
                 assert (batch.data[column][row] == stack).all(), (column, code, t)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_a_compressed_table_is_sent_blocks(client, make_table, compression):
+    """What went over the line is what the blocks take, not what the frames do."""
+    signature = {"frame": rs.Column("uint8", (84, 84), step_only=True), "obs": rs.Window("frame", length=4)}
+    name = make_table(1000, signature, sampler=rs.Uniform(), compression=compression)
+    frames = np.zeros((200, 84, 84), np.uint8)
+    frames[:, :20, :20] = np.random.default_rng(0).integers(0, 256, (200, 20, 20), np.uint8)
+    before = int(client.redis.info("stats")["total_net_input_bytes"])
+    with client.writer(name) as writer:
+        for t in range(200):
+            writer.append({"frame": frames[t]})
+            writer.create_item()
+    assert int(client.redis.info("stats")["total_net_input_bytes"]) - before < 200 * 700
+    ids = client.sample(name, 64, coded=True)
+    assert all(any((window == frames[t]).all() for t in range(200)) for window in ids.data["obs"][:, 3])
+    assert client.info(name)["step_bytes"] < 200 * 700
+
+
+def test_a_writer_without_the_native_core_sends_steps_as_they_are(client, make_table, monkeypatch):
+    monkeypatch.setattr("replay_server.client_streams.encoder_for", lambda table: None)
+    signature = {"frame": rs.Column("uint8", (84, 84), step_only=True), "obs": rs.Window("frame", length=2)}
+    name = make_table(100, signature, sampler=rs.Uniform(), compression="lz4")
+    frames = np.random.default_rng(0).integers(0, 3, (20, 84, 84), np.uint8)
+    with client.writer(name) as writer:
+        for t in range(20):
+            writer.append({"frame": frames[t]})
+            writer.create_item()
+    shown = client.sample(name, 32).data["obs"][:, 1]
+    assert all(any((window == frame).all() for frame in frames) for window in shown)
