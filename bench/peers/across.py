@@ -43,6 +43,8 @@ def measure_loads(options: argparse.Namespace, say: Callable[[str], None], folde
             for number, measured in enumerate(rounds):
                 for load in loads(options, capacity):
                     for system in in_turn(systems, number):
+                        if load.pushers == 0 and not system.learner_asks:
+                            continue
                         values = run(crews[system.name], targets[system.name], kind, load, seed=1 + 100 * number)
                         prefix = f"load.{kind.name}.{system.name}.{load.name}"
                         measured |= {f"{prefix}.{what}": value for what, value in values.items()}

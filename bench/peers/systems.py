@@ -39,6 +39,8 @@ class System:
     """Whether it needs observations that are stacks of frames."""
     recorded_only: bool = False
     """Whether it differs from another only in how recorded frames are kept."""
+    learner_asks: bool = True
+    """Whether a batch comes from the server: a learner alone that has a buffer of its own says nothing of it."""
 
 
 @contextmanager
@@ -96,6 +98,6 @@ SYSTEMS = (
     System("reverb", "reverb", "reverb", _hosted),
     System("reverb_frames", "reverb", "reverb_frames", _hosted, stacks=True),
     System("redis", "redis", "redis", _redis),
-    System("redis_list", "redis", "redis_list", _redis),
+    System("redis_list", "redis", "redis_list", _redis, learner_asks=False),
     System("ray", "ray", "ray", _hosted, variables=_RAY),
 )

@@ -57,7 +57,7 @@ def learner(url: str, columns: Any, size: int, seed: int, capacity: int, **_: An
     dtype = peer_redis.packed_dtype(columns)
 
     def sample() -> None:
-        values: Any = client.lpop(LIST, DRAINED) or []
+        values: Any = client.lpop(LIST, min(DRAINED, capacity)) or []
         if values:
             items = np.frombuffer(b"".join(values), dtype)
             buffer.add({name: items[name] for name in columns}, np.ones(len(items)))
