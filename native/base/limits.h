@@ -42,7 +42,7 @@
 #define LIMIT_TURN_STORE_US 500u /* background work of the store: expiry, freeing, rehashing */
 #define LIMIT_TURN_SNAPSHOT_US 500u /* copying for a snapshot */
 #define LIMIT_TURN_STREAMS_US 500u /* giving back the steps of closed streams */
-#define LIMIT_TURN_CHANGE_US 500u                  /* resets and changes of tables, items that are too old */
+#define LIMIT_TURN_CHANGE_US 500u /* resets and changes of tables, items that are too old */
 #define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 
 /* stopping */

@@ -199,7 +199,8 @@ uint64_t server_step(void *context) {
     write_unsent(server);
     count_turn(server);
     if (server->ready_head || server->woken || gathers || streams_left || changes_left ||
-        server->stop_asked != server->stopping) return 0;
+        server->stop_asked != server->stopping)
+        return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);
     if (deadline_us == CLOCK_NEVER) return UINT64_MAX;
