@@ -1,0 +1,237 @@
+/* test_server_windows: steps and windows over the in-memory transport: replies are the same however slowly they are
+ * taken, and a client that vanishes leaves nothing behind. */
+#include "server_stage.h"
+
+#define STEPS 60u
+#define ITEMS 40u
+#define MOST_STEP_BYTES 7056u
+
+static void write_text(struct msgpack_writer *writer, const char *text) {
+    msgpack_write_string(writer, text, strlen(text));
+}
+
+static void write_window(struct msgpack_writer *writer, const char *name, uint64_t offset) {
+    write_text(writer, name);
+    msgpack_write_map(writer, 3);
+    write_text(writer, "window");
+    write_text(writer, "frame");
+    write_text(writer, "length");
+    msgpack_write_unsigned(writer, 4);
+    write_text(writer, "offset");
+    msgpack_write_unsigned(writer, offset);
+}
+
+/* Frames of so many bytes, a reward, windows of 4 frames at offsets 0 and 2. */
+static void create_windows(struct memory_peer *peer, uint64_t step_bytes, const char *compression) {
+    struct msgpack_writer writer = {0};
+    msgpack_write_map(&writer, 4);
+    write_text(&writer, "capacity");
+    msgpack_write_unsigned(&writer, 1000);
+    write_text(&writer, "sampler");
+    write_text(&writer, "uniform");
+    write_text(&writer, "compression");
+    write_text(&writer, compression);
+    write_text(&writer, "signature");
+    msgpack_write_map(&writer, 4);
+    write_text(&writer, "frame");
+    msgpack_write_map(&writer, 3);
+    write_text(&writer, "dtype");
+    write_text(&writer, "uint8");
+    write_text(&writer, "shape");
+    msgpack_write_array(&writer, 1);
+    msgpack_write_unsigned(&writer, step_bytes);
+    write_text(&writer, "step_only");
+    msgpack_write_boolean(&writer, true);
+    write_text(&writer, "reward");
+    msgpack_write_array(&writer, 2);
+    write_text(&writer, "uint8");
+    msgpack_write_array(&writer, 0);
+    write_window(&writer, "obs", 0);
+    write_window(&writer, "next", 2);
+    CHECK(!writer.failed);
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, "t");
+    send_bulk(peer, writer.data, writer.length);
+    memory_free(writer.data);
+}
+
+/* Part repeats, so that it can be compressed; part does not. */
+static void make_frame(uint8_t *frame, size_t step_bytes, uint32_t number) {
+    for (size_t i = 0; i < step_bytes; i++) {
+        frame[i] = (uint8_t)(i < step_bytes / 4 ? (number * 2654435761u + i * i) >> 7 : number);
+    }
+}
+
+static void send_append(struct memory_peer *peer, size_t step_bytes) {
+    static uint8_t frames[STEPS * MOST_STEP_BYTES];
+    uint32_t streams[STEPS];
+    uint8_t flags[STEPS] = {0};
+    for (uint32_t i = 0; i < STEPS; i++) {
+        make_frame(frames + i * step_bytes, step_bytes, i);
+        streams[i] = i % 2;
+        flags[i] = i == 20 || i == 21 ? 2 : 0;
+    }
+    send_arguments(peer, 9);
+    send_word(peer, "REPLAY.APPEND");
+    send_word(peer, "t");
+    send_word(peer, "60");
+    send_bulk(peer, streams, sizeof streams);
+    send_bulk(peer, flags, sizeof flags);
+    send_word(peer, "COLUMNS");
+    send_word(peer, "1");
+    send_word(peer, "frame");
+    send_bulk(peer, frames, STEPS * step_bytes);
+}
+
+static void send_items(struct memory_peer *peer) {
+    uint32_t streams[ITEMS];
+    uint64_t steps[ITEMS];
+    uint8_t rewards[ITEMS] = {0};
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        streams[i] = i % 2;
+        steps[i] = i / 2;
+    }
+    send_arguments(peer, 10);
+    send_word(peer, "REPLAY.ITEM");
+    send_word(peer, "t");
+    send_word(peer, "40");
+    send_bulk(peer, streams, sizeof streams);
+    send_bulk(peer, steps, sizeof steps);
+    send_bulk(peer, "", 0);
+    send_word(peer, "COLUMNS");
+    send_word(peer, "1");
+    send_word(peer, "reward");
+    send_bulk(peer, rewards, sizeof rewards);
+}
+
+/* Each item many times, so that replies are long. */
+static void send_get(struct memory_peer *peer, const uint64_t *ids, bool coded) {
+    static uint64_t asked[ITEMS * 8];
+    for (uint32_t i = 0; i < ITEMS * 8; i++) {
+        asked[i] = ids[i * 7 % ITEMS];
+    }
+    send_arguments(peer, coded ? 4 : 3);
+    send_word(peer, "REPLAY.GET");
+    send_word(peer, "t");
+    send_bulk(peer, asked, sizeof asked);
+    if (coded) send_word(peer, "CODED");
+}
+
+/* Takes a reply `window` bytes at a time; the caller frees it. */
+static uint8_t *take(struct memory_peer *peer, size_t window, bool held, size_t *length) {
+    size_t before = 0;
+    const uint8_t *bytes;
+    for (;;) {
+        memory_peer_open_window(peer, window);
+        settle();
+        if (held) memory_peer_release(peer, memory_peer_held(peer));
+        bytes = memory_peer_received(peer, length);
+        if (*length == before) break;
+        before = *length;
+    }
+    uint8_t *copy = malloc(*length);
+    memcpy(copy, bytes, *length);
+    memory_peer_forget_received(peer);
+    return copy;
+}
+
+static void fill(struct memory_peer *peer, size_t step_bytes, const char *compression, bool held, uint64_t *ids) {
+    size_t length;
+    memory_peer_open_window(peer, 1u << 20);
+    create_windows(peer, step_bytes, compression);
+    uint8_t *reply = take(peer, 1u << 20, held, &length);
+    CHECK(length == 5 && memcmp(reply, "+OK\r\n", 5) == 0);
+    free(reply);
+    send_append(peer, step_bytes);
+    reply = take(peer, 1u << 20, held, &length);
+    CHECK(length == 5 && memcmp(reply, ":60\r\n", 5) == 0);
+    free(reply);
+    send_items(peer);
+    reply = take(peer, 1u << 20, held, &length);
+    CHECK(length == 6 + ITEMS * sizeof *ids + 2 && memcmp(reply, "$320\r\n", 6) == 0);
+    memcpy(ids, reply + 6, ITEMS * sizeof *ids);
+    free(reply);
+}
+
+static void replies_are_the_same_however_slowly_they_are_taken(void) {
+    static const char *const compressions[] = {"none", "lz4", "zstd"};
+    static const size_t sizes[] = {50, 700, 2048, MOST_STEP_BYTES};
+    static const size_t windows[] = {997, 70001, 1u << 22};
+    for (int round = 0; round < 3 * 4 * 2; round++) {
+        bool held = round % 2;
+        size_t step_bytes = sizes[round / 2 % 4];
+        uint64_t ids[ITEMS];
+        open_server(held, NULL);
+        struct memory_peer *peer = connect_peer();
+        fill(peer, step_bytes, compressions[round / 8], held, ids);
+        for (int coded = 0; coded < 2; coded++) {
+            uint8_t *whole = NULL;
+            size_t whole_length = 0;
+            for (int i = 0; i < 3; i++) {
+                size_t length;
+                memory_peer_open_window(peer, 0);
+                send_get(peer, ids, coded);
+                uint8_t *reply = take(peer, windows[2 - i], held, &length);
+                CHECK(length > ITEMS * 8 * (coded ? 4 : 8 * step_bytes));
+                CHECK(!whole || (length == whole_length && memcmp(reply, whole, length) == 0));
+                free(i ? reply : NULL);
+                whole = i ? whole : reply;
+                whole_length = length;
+            }
+            free(whole);
+        }
+        close_server();
+    }
+}
+
+static void a_client_that_vanishes_gives_its_streams_and_pins_back(void) {
+    for (int coded = 0; coded < 2; coded++) {
+        uint64_t ids[ITEMS];
+        open_server(false, NULL);
+        struct memory_peer *peer = connect_peer(), *other = connect_peer();
+        memory_peer_open_window(other, SIZE_MAX);
+        fill(peer, MOST_STEP_BYTES, "lz4", false, ids);
+        memory_peer_open_window(peer, 5000);
+        send_get(peer, ids, coded);
+        settle();
+        memory_peer_vanish(peer);
+        settle();
+        say(other, "REPLAY.INFO t\r\n");
+        settle();
+        CHECK(has_received(other, "$7\r\nstreams\r\n:0\r\n") && has_received(other, "$12\r\npinned_slots\r\n:0\r\n"));
+        memory_peer_forget_received(other);
+        CHECK(answers(other, "REPLAY.DROP t\r\n", "+OK\r\n"));
+        close_server();
+    }
+}
+
+/* Requests cut off at any byte: nothing of them stays. */
+static void an_append_that_is_cut_off_leaves_nothing(void) {
+    open_server(false, NULL);
+    struct memory_peer *other = connect_peer();
+    memory_peer_open_window(other, SIZE_MAX);
+    create_windows(other, 700, "none");
+    settle();
+    CHECK(received(other, "+OK\r\n"));
+    for (size_t cut = 1; cut < 50000; cut += cut < 700 ? 13 : 4999) {
+        struct memory_peer *peer = connect_peer();
+        memory_peer_cut_input(peer, cut);
+        send_append(peer, 700);
+        server_step(server);
+        transport->operations->poll(transport, 0);
+        memory_peer_vanish(peer);
+        settle();
+    }
+    say(other, "REPLAY.INFO t\r\n");
+    settle();
+    CHECK(has_received(other, "$7\r\nstreams\r\n:0\r\n") && has_received(other, "$5\r\nsteps\r\n:0\r\n"));
+    close_server();
+}
+
+int main(void) {
+    RUN(replies_are_the_same_however_slowly_they_are_taken);
+    RUN(a_client_that_vanishes_gives_its_streams_and_pins_back);
+    RUN(an_append_that_is_cut_off_leaves_nothing);
+    return 0;
+}
