@@ -267,8 +267,9 @@ class Client:
         """Saves all tables as they are now, while everyone else is served; returns when the file is on the disk.
 
         Args:
-            name: of the file in the server's directory, replaced if it is there. None: a new one named by the time; of
-                those the server keeps the newest few (setting snapshot-keep).
+            name: of the file in the server's directory, replaced if it is there; gets ".snapshot" at its end where it
+                has not. None: a new one named by the time; of those the server keeps the newest few (setting
+                snapshot-keep).
 
         Returns:
             The path of the file on the server's machine.
@@ -287,7 +288,7 @@ class Client:
         snapshot are valid again. Who waits at a table that is replaced is served by the new one.
 
         Args:
-            name: of the file in the server's directory.
+            name: of the file in the server's directory; gets ".snapshot" at its end where it has not.
 
         Returns:
             What was restored, and which limits were not those saved; a line each.

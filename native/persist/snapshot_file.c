@@ -141,7 +141,7 @@ static void keep_file(struct snapshot_file *file) {
         if (fsync(file->folder) < 0)
             fail(file, "cannot bring to the disk the folder of");
         else if (file->keep_newest > 0)
-            snapshot_prune(file->folder, file->keep_newest);
+            snapshot_prune(file->folder, file->keep_newest, file->name);
     }
 }
 

@@ -71,19 +71,21 @@ int snapshot_newest(const char *folder, char name[NAME_MAX + 1], struct error *e
     return 0;
 }
 
-/* The oldest of our files, by name, and how many there are. */
-static uint32_t oldest_of_ours(DIR *directory, char name[NAME_MAX + 1]) {
+/* The oldest of our files but `spared`, by name ("": there is none), and how many there are. */
+static uint32_t oldest_of_ours(DIR *directory, const char *spared, char name[NAME_MAX + 1]) {
     uint32_t count = 0;
     name[0] = '\0';
     rewinddir(directory);
     for (struct dirent *entry; (entry = readdir(directory));) {
         if (!is_our_name(entry->d_name)) continue;
-        if (count++ == 0 || strcmp(entry->d_name, name) < 0) snprintf(name, NAME_MAX + 1, "%s", entry->d_name);
+        count++;
+        if (strcmp(entry->d_name, spared) != 0 && (!name[0] || strcmp(entry->d_name, name) < 0))
+            snprintf(name, NAME_MAX + 1, "%s", entry->d_name);
     }
     return count;
 }
 
-void snapshot_prune(int folder, uint32_t keep) {
+void snapshot_prune(int folder, uint32_t keep, const char *spared) {
     char name[NAME_MAX + 1];
     int descriptor = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = descriptor < 0 ? NULL : fdopendir(descriptor);
@@ -91,7 +93,7 @@ void snapshot_prune(int folder, uint32_t keep) {
         if (descriptor >= 0) close(descriptor);
         return;
     }
-    while (oldest_of_ours(directory, name) > keep)
+    while (oldest_of_ours(directory, spared, name) > keep && name[0])
         if (unlinkat(folder, name, 0) < 0) break;
     closedir(directory);
 }

@@ -16,12 +16,24 @@ struct save_request {
     char name[NAME_MAX + 1];  /* "": any */
 };
 
-/* Files lie in the server's folder: a name is no path. False when the error was replied. */
+static bool ends_as_snapshot(const char *name) {
+    size_t length = strlen(name), suffix = strlen(SNAPSHOT_SUFFIX);
+    return length >= suffix && strcmp(name + length - suffix, SNAPSHOT_SUFFIX) == 0;
+}
+
+/* Files lie in the server's folder: a name is no path. All end as snapshots do, so that a start finds each of them, and no
+ * file that is something else is replaced. False when the error was replied. */
 static bool take_name(struct client *client, const struct resp_argument *argument, char name[NAME_MAX + 1]) {
     size_t length = argument->length < NAME_MAX ? argument->length : NAME_MAX;
     if (length) memcpy(name, argument->data, length);
     name[length] = '\0';
-    if (argument->length == length && strlen(name) == length && snapshot_name_is_valid(name)) return true;
+    if (argument->length == length && strlen(name) == length && snapshot_name_is_valid(name)) {
+        if (ends_as_snapshot(name)) return true;
+        if (length + strlen(SNAPSHOT_SUFFIX) <= NAME_MAX) {
+            strcpy(name + length, SNAPSHOT_SUFFIX);
+            if (snapshot_name_is_valid(name)) return true; /* not too long now */
+        }
+    }
     reply_error(
         client,
         "ERR expected the name of a file in the server's folder (--dir): no slash, no blank, not beginning with "

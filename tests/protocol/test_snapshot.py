@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -148,12 +149,43 @@ def test_only_the_newest_snapshots_are_kept_and_named_ones_stay(tmp_path):
         assert sorted(os.listdir(tmp_path)) == sorted(Path(path).name for path in [named, *paths[-2:]])
 
 
+def test_a_snapshot_saved_after_the_clock_went_back_is_not_the_one_that_is_removed(tmp_path):
+    for i in range(3):
+        (tmp_path / f"replay-29991231-235959-00{i}.snapshot").touch()
+    with rs.Server(directory=tmp_path, config={"snapshot-keep": 3}) as server, rs.Client(server.url) as client:
+        path = Path(client.checkpoint())
+        assert path.exists()
+        assert sorted(os.listdir(tmp_path))[1:] == [f"replay-29991231-235959-00{i}.snapshot" for i in (1, 2)]
+
+
+def test_a_snapshot_of_any_name_is_found_at_a_start_and_replaces_no_other_file(tmp_path, items):
+    (tmp_path / "server.toml").write_text("port = 1")
+    with rs.Server([rs.Table("t", 5, SIGNATURE)], directory=tmp_path) as server, rs.Client(server.url) as client:
+        client.add("t", items(1, 2))
+        assert Path(client.checkpoint("server.toml")).name == "server.toml.snapshot"
+        assert client.restore("server.toml")[0].startswith("restored server.toml.snapshot")
+    assert (tmp_path / "server.toml").read_text() == "port = 1"
+    with rs.Server(directory=tmp_path, restore="latest") as server, rs.Client(server.url) as client:
+        assert client.info("t")["size"] == 2
+
+
+def test_a_file_too_large_for_its_limit_is_said_and_service_goes_on(tmp_path):
+    table = rs.Table("t", 5000, {"x": rs.Column("uint8", (1000,))})
+    with rs.Server([table], directory=tmp_path) as server, rs.Client(server.url) as client:
+        client.add("t", {"x": np.zeros((5000, 1000), np.uint8)})
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        with pytest.raises(rs.ServerError, match="File too large"):
+            client.checkpoint()
+        assert client.info("t")["size"] == 5000
+        assert not os.listdir(tmp_path)
+
+
 def test_a_snapshot_of_no_tables_and_of_empty_tables(tmp_path):
     with rs.Server(directory=tmp_path) as server, rs.Client(server.url) as client:
         client.checkpoint("none")
         client.create_table(rs.Table("t", 5, SIGNATURE))
         client.checkpoint("empty")
-        assert client.restore("none")[0].startswith("restored none")
+        assert client.restore("none")[0].startswith("restored none.snapshot")
         assert "0 items" in client.restore("empty")[1]
 
 
@@ -262,8 +294,8 @@ def test_a_table_dropped_while_it_is_saved_is_in_the_snapshot(tmp_path, items):
 
 def test_a_folder_that_cannot_be_written_is_said_and_harms_nothing(tmp_path, items):
     with rs.Server([rs.Table("t", 5, SIGNATURE)], directory=tmp_path) as server, rs.Client(server.url) as client:
-        (tmp_path / "taken.partial").mkdir()
-        with pytest.raises(rs.ServerError, match=r"taken\.partial"):
+        (tmp_path / "taken.snapshot.partial").mkdir()
+        with pytest.raises(rs.ServerError, match=r"taken\.snapshot\.partial"):
             client.checkpoint("taken")
         client.add("t", items(1))
         assert Path(client.checkpoint("other")).exists()
