@@ -139,7 +139,7 @@ def learn(url: str, way: str, batch_size: int, seconds: float) -> int:
 
 def measure(host: list[str], url: str, way: str, batch_size: int, seconds: float) -> dict[str, float]:
     """One turn of one learner."""
-    arguments = ["--learner", url, way, "--batch", str(batch_size), "--seconds", str(seconds)]
+    arguments = ["--learner", url, "--way", way, "--batch", str(batch_size), "--seconds", str(seconds)]
     command = [*host, sys.executable, "-m", "replay_server.bench.link", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120)
     if done.returncode != 0:
@@ -179,10 +179,11 @@ def main(argv: list[str], folder: str) -> int:
     parser.add_argument("--seconds", type=float, default=5, help="of each turn (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="where to write the result")
-    parser.add_argument("--learner", nargs=2, metavar=("URL", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--learner", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=sorted(WAYS), default="coded", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.learner:
-        return learn(*arguments.learner, arguments.batch, arguments.seconds)
+        return learn(arguments.learner, arguments.way, arguments.batch, arguments.seconds)
     host, password, socket = result.machine(), secrets.token_hex(8), Path(folder) / "s"
     url = f"redis://:{password}@{ADDRESSES['server']}:{PORT}"
     rounds: list[dict[str, float]] = []
@@ -205,7 +206,7 @@ def main(argv: list[str], folder: str) -> int:
         "coded_above_line": ("coded_batches_per_s", "line_plain_batches_per_s"),
         "coded_above_plain": ("coded_batches_per_s", "plain_batches_per_s"),
     }
-    settings = {key: value for key, value in vars(arguments).items() if key not in ("json", "learner")}
+    settings = {key: value for key, value in vars(arguments).items() if key not in ("json", "learner", "way")}
     settings |= {"bytes_per_transition": info["bytes"] / info["size"], "batch_bytes": made.item_bytes * arguments.batch}
     command = "replay-server bench link " + " ".join(argv)
     content = result.document("link", command.strip(), host, settings, rounds, ratios)

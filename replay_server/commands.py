@@ -396,7 +396,7 @@ def codes(table: Table, count: int, columns: Sequence[str] | None, wanted: bool 
     for name, window in table.windows.items():
         if columns is None or name in columns:
             places[window.source] = places.get(window.source, 0) + window.steps * count
-    return wanted and bool(places) and max(places.values()) <= MOST_PLACES
+    return bool(wanted and places) and max(places.values()) <= MOST_PLACES
 
 
 def sample(
