@@ -5,11 +5,6 @@
 
 #include "base/memory.h"
 
-/* As for items: large steps begin on a cache line, small ones are packed. */
-static size_t column_stride(size_t step_bytes) {
-    return step_bytes < 512 ? step_bytes : (step_bytes + 63) / 64 * 64;
-}
-
 size_t step_store_step_bytes(const struct table_config *config) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < config->columns; i++) {
@@ -53,43 +48,34 @@ static int init_blocks(struct step_store *store, const struct table_config *conf
 int step_store_init(struct step_store *store, const struct table_config *config, uint64_t slots, struct error *error) {
     memset(store, 0, sizeof *store);
     store->step_bytes = step_store_step_bytes(config);
-    uint64_t stride = 0;
+    size_t plain_bytes[TABLE_MAX_COLUMNS] = {0}; /* of columns that are not coded */
     for (uint32_t i = 0; i < config->columns; i++) {
         if (config->column[i].in_steps) {
             store->column_step_bytes[i] = config->column[i].item_bytes;
-            store->stride[i] = coded(config, i) ? 0 : column_stride(config->column[i].item_bytes);
-            store->plain_bytes += coded(config, i) ? 0 : config->column[i].item_bytes;
-            stride += column_stride(config->column[i].item_bytes);
+            plain_bytes[i] = coded(config, i) ? 0 : config->column[i].item_bytes;
+            store->plain_bytes += plain_bytes[i];
         }
     }
+    column_arrays_init(&store->arrays, config->columns, plain_bytes);
+    uint64_t slot_bytes = store->arrays.slot_bytes + store->step_bytes - store->plain_bytes;
     slots = slots < UINT32_MAX ? slots : UINT32_MAX - 1;
-    slots = slots < STEP_STORE_MAX_MAPPED_BYTES / stride ? slots : STEP_STORE_MAX_MAPPED_BYTES / stride;
+    slots = slots < STEP_STORE_MAX_MAPPED_BYTES / slot_bytes ? slots : STEP_STORE_MAX_MAPPED_BYTES / slot_bytes;
     store->slots = (uint32_t)slots;
     store->columns = config->columns;
     store->references = memory_map(slots * sizeof *store->references);
     store->returned = memory_map(slots * sizeof *store->returned);
-    bool failed = !store->references || !store->returned || init_blocks(store, config);
-    for (uint32_t i = 0; i < store->columns; i++) {
-        if (store->stride[i]) {
-            store->base[i] = memory_map(store->stride[i] * slots);
-            if (store->base[i] && store->stride[i] * slots >= MEMORY_HUGE_BYTES) {
-                memory_advise_huge(store->base[i], store->stride[i] * slots);
-            }
-            failed = failed || !store->base[i];
-        }
-    }
+    bool failed = !store->references || !store->returned || init_blocks(store, config) ||
+                  column_arrays_map(&store->arrays, slots);
     if (failed) {
         step_store_free(store);
         return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for the steps of '%s'",
-                         (unsigned long long)(stride * slots), config->name);
+                         (unsigned long long)(slot_bytes * slots), config->name);
     }
     return 0;
 }
 
 void step_store_free(struct step_store *store) {
-    for (uint32_t i = 0; i < store->columns; i++) {
-        memory_unmap(store->base[i], store->stride[i] * store->slots);
-    }
+    column_arrays_free(&store->arrays);
     size_t largest = 0;
     for (uint32_t i = 0; i < store->columns; i++) {
         if (store->block[i]) {
@@ -222,7 +208,7 @@ void step_store_copy(const struct step_store *store, uint32_t column, uint32_t s
 void step_store_scatter(struct step_store *store, uint32_t column, const uint32_t *steps, uint32_t n,
                         const void *values) {
     size_t step_bytes = store->column_step_bytes[column];
-    assert(store->base[column]);
+    assert(store->arrays.base[column]);
     const uint8_t *value = values;
     for (uint32_t i = 0; i < n; i++) {
         memcpy(step_store_step(store, column, steps[i]), value + i * step_bytes, step_bytes);

@@ -1,4 +1,4 @@
-/* step_store: the bytes of steps, one mapped array for each step column, and who still needs them.
+/* step_store: the bytes of steps in column_arrays, and who still needs them.
  *
  * A step slot is free → reserved (bytes may land) → live, and free again when its last reference goes: one is held by the
  * stream that it was appended to while it is among the last of it, one by each place of an item's windows that shows it.
@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "replay/block_pool.h"
 #include "replay/codec.h"
+#include "replay/column_arrays.h"
 #include "replay/table.h"
 
 #define STEP_STORE_MAX_MAPPED_BYTES (1ull << 44) /* address space of one table's steps */
@@ -26,8 +27,7 @@
 struct step_store {
     uint32_t slots; /* 0: a table without windows */
     uint32_t columns;
-    uint8_t *base[TABLE_MAX_COLUMNS]; /* NULL for columns that steps do not have, and for coded ones */
-    size_t stride[TABLE_MAX_COLUMNS];
+    struct column_arrays arrays; /* none for columns that steps do not have, and for coded ones */
     size_t column_step_bytes[TABLE_MAX_COLUMNS];
     size_t step_bytes;    /* all columns of one step */
     uint32_t *references; /* of live slots; 0: free or reserved */
@@ -90,7 +90,7 @@ static inline void step_store_drop(struct step_store *store, uint32_t step) {
 }
 
 static inline uint8_t *step_store_step(const struct step_store *store, uint32_t column, uint32_t step) {
-    return store->base[column] + (size_t)step * store->stride[column];
+    return column_arrays_value(&store->arrays, column, step);
 }
 
 /* ---- coded columns ---- */

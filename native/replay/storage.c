@@ -10,44 +10,25 @@
 #define AHEAD 8u        /* items to prefetch ahead of a copy */
 #define SMALL_AHEAD 24u /* the same out of columns of small items, which take less time */
 
-/* Large items begin on a cache line; small ones are packed. */
-static size_t column_stride(size_t item_bytes) {
-    return item_bytes < 512 ? item_bytes : (item_bytes + 63) / 64 * 64;
-}
-
 int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error) {
     memset(storage, 0, sizeof *storage);
     storage->slots = slots;
-    unsigned long long total = 0;
     for (uint32_t i = 0; i < config->columns; i++) {
-        size_t item_bytes = config->column[i].kind == COLUMN_ITEM ? config->column[i].item_bytes : 0;
-        storage->stride[i] = column_stride(item_bytes);
-        storage->column_item_bytes[i] = item_bytes;
-        storage->item_bytes += item_bytes;
-        if (storage->stride[i] > STORAGE_MAX_MAPPED_BYTES / slots) {
-            total = STORAGE_MAX_MAPPED_BYTES + 1;
-            break;
-        }
-        total += (unsigned long long)storage->stride[i] * slots;
+        storage->column_item_bytes[i] = config->column[i].kind == COLUMN_ITEM ? config->column[i].item_bytes : 0;
+        storage->item_bytes += storage->column_item_bytes[i];
     }
-    if (total > STORAGE_MAX_MAPPED_BYTES) {
+    column_arrays_init(&storage->arrays, config->columns, storage->column_item_bytes);
+    if (storage->arrays.slot_bytes > STORAGE_MAX_MAPPED_BYTES / slots) {
         return error_set(error, ERROR_LIMIT,
                          "table '%s' would need more than %llu bytes of address space for its %u slots; "
                          "make capacity or the items smaller",
                          config->name, (unsigned long long)STORAGE_MAX_MAPPED_BYTES, slots);
     }
-    for (uint32_t i = 0; i < config->columns; i++) {
-        storage->map_bytes[i] = storage->stride[i] * slots;
-        storage->base[i] = storage->map_bytes[i] ? memory_map(storage->map_bytes[i]) : NULL;
-        if (storage->base[i] && storage->map_bytes[i] >= MEMORY_HUGE_BYTES) {
-            memory_advise_huge(storage->base[i], storage->map_bytes[i]);
-        }
-        if (storage->map_bytes[i] && !storage->base[i]) {
-            storage_free(storage);
-            return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for table '%s'",
-                             total, config->name);
-        }
-        storage->columns = i + 1;
+    if (column_arrays_map(&storage->arrays, slots)) {
+        unsigned long long total = (unsigned long long)storage->arrays.slot_bytes * slots;
+        storage_free(storage);
+        return error_set(error, ERROR_GENERIC, "out of memory: %llu bytes could not be mapped for table '%s'", total,
+                         config->name);
     }
     storage->slot = memory_map(slots * sizeof *storage->slot);
     storage->returned = memory_map(slots * sizeof *storage->returned);
@@ -62,9 +43,7 @@ int storage_init(struct storage *storage, const struct table_config *config, uin
 }
 
 void storage_free(struct storage *storage) {
-    for (uint32_t i = 0; i < storage->columns; i++) {
-        memory_unmap(storage->base[i], storage->map_bytes[i]);
-    }
+    column_arrays_free(&storage->arrays);
     if (storage->slot) {
         memory_unmap(storage->slot, storage->slots * sizeof *storage->slot);
     }
@@ -142,8 +121,8 @@ bool storage_unpin(struct storage *storage, uint32_t slot) {
 }
 
 void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, const void *items) {
-    size_t stride = storage->stride[column], item_bytes = storage->column_item_bytes[column];
-    uint8_t *base = storage->base[column];
+    size_t stride = storage->arrays.stride[column], item_bytes = storage->column_item_bytes[column];
+    uint8_t *base = storage->arrays.base[column];
     const uint8_t *item = items;
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n) {
@@ -154,13 +133,10 @@ void storage_scatter(struct storage *storage, uint32_t column, const uint32_t *s
 }
 
 /* Copies items of a size known at compile time. */
-static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *base, size_t item_bytes,
+static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *base, size_t stride, size_t item_bytes,
                                                                const uint32_t *slots, uint32_t n, uint8_t *items) {
     for (uint32_t i = 0; i < n; i++) {
-        if (i + SMALL_AHEAD < n) {
-            __builtin_prefetch(base + slots[i + SMALL_AHEAD] * item_bytes);
-        }
-        memcpy(items + i * item_bytes, base + slots[i] * item_bytes, item_bytes);
+        memcpy(items + i * item_bytes, base + slots[i] * stride, item_bytes);
     }
 }
 
@@ -179,16 +155,17 @@ static inline __attribute__((always_inline)) void copy_small(uint8_t *to, const 
     memcpy(to + bytes - 16, from + bytes - 16, 16);
 }
 
-static void gather_small(const uint8_t *base, size_t item_bytes, const uint32_t *slots, uint32_t n, uint8_t *items) {
+static void gather_small(const uint8_t *base, size_t stride, size_t item_bytes, const uint32_t *slots, uint32_t n,
+                         uint8_t *items) {
     for (uint32_t i = 0; i < n; i++) {
         if (i + SMALL_AHEAD < n) {
-            const uint8_t *ahead = base + slots[i + SMALL_AHEAD] * item_bytes;
+            const uint8_t *ahead = base + slots[i + SMALL_AHEAD] * stride;
             for (size_t line = 0; line < item_bytes; line += 64) {
                 __builtin_prefetch(ahead + line);
             }
             __builtin_prefetch(ahead + item_bytes - 1);
         }
-        copy_small(items + i * item_bytes, base + slots[i] * item_bytes, item_bytes);
+        copy_small(items + i * item_bytes, base + slots[i] * stride, item_bytes);
     }
 }
 
@@ -206,18 +183,18 @@ static void gather_streamed(const uint8_t *base, size_t stride, size_t item_byte
 
 void storage_gather(const struct storage *storage, uint32_t column, const uint32_t *slots, uint32_t n, void *items,
                     size_t result_bytes) {
-    size_t stride = storage->stride[column], item_bytes = storage->column_item_bytes[column];
-    const uint8_t *base = storage->base[column];
+    size_t stride = storage->arrays.stride[column], item_bytes = storage->column_item_bytes[column];
+    const uint8_t *base = storage->arrays.base[column];
     uint8_t *item = items;
     switch (item_bytes) {
-    case 1: gather_fixed(base, 1, slots, n, item); return;
-    case 2: gather_fixed(base, 2, slots, n, item); return;
-    case 4: gather_fixed(base, 4, slots, n, item); return;
-    case 8: gather_fixed(base, 8, slots, n, item); return;
+    case 1: gather_fixed(base, stride, 1, slots, n, item); return;
+    case 2: gather_fixed(base, stride, 2, slots, n, item); return;
+    case 4: gather_fixed(base, stride, 4, slots, n, item); return;
+    case 8: gather_fixed(base, stride, 8, slots, n, item); return;
     default: break;
     }
     if (item_bytes > 8 && item_bytes <= SMALL_BYTES) {
-        gather_small(base, item_bytes, slots, n, item);
+        gather_small(base, stride, item_bytes, slots, n, item);
         return;
     }
     if (copy_streams(result_bytes, item_bytes)) {

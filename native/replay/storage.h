@@ -1,4 +1,4 @@
-/* storage: the bytes of items, one mapped array for each column, and the life of the slots they lie in.
+/* storage: the bytes of items in column_arrays, and the life of the slots they lie in.
  *
  * A slot is free → reserved (bytes may land) → live (an item) → free again, or, when it is pinned by a reply in flight,
  * first a zombie until the last pin goes. Its generation counts the items it has held; a slot whose generation would wrap
@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "replay/column_arrays.h"
 #include "replay/table.h"
 
 #define STORAGE_MAX_GENERATION 0xffffffu
@@ -31,11 +32,8 @@ struct slot {
 
 struct storage {
     uint32_t slots;
-    uint32_t columns;
-    uint8_t *base[TABLE_MAX_COLUMNS]; /* NULL for columns that are not of items */
-    size_t stride[TABLE_MAX_COLUMNS];
+    struct column_arrays arrays; /* none for columns that are not of items */
     size_t column_item_bytes[TABLE_MAX_COLUMNS];
-    size_t map_bytes[TABLE_MAX_COLUMNS];
     size_t item_bytes; /* all columns of items */
     struct slot *slot;
     uint32_t *returned; /* stack of slots that were given back */
@@ -67,7 +65,7 @@ static inline void storage_pin(struct storage *storage, uint32_t slot) {
 }
 
 static inline uint8_t *storage_item(const struct storage *storage, uint32_t column, uint32_t slot) {
-    return storage->base[column] + (size_t)slot * storage->stride[column];
+    return column_arrays_value(&storage->arrays, column, slot);
 }
 
 /* Copies n packed items into slots, and out of slots. */

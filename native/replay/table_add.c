@@ -122,21 +122,21 @@ static uint8_t *staging_column(const struct reservation *reservation, uint32_t c
 void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
                          const uint32_t **slots) {
     const struct storage *storage = &reservation->table->storage;
-    assert(column < storage->columns && storage->base[column]);
+    assert(column < storage->arrays.columns && storage->arrays.base[column]);
     if (reservation->staging) {
         *base = staging_column(reservation, column);
         *stride = storage->column_item_bytes[column];
         *slots = NULL;
     } else {
-        *base = storage->base[column];
-        *stride = storage->stride[column];
+        *base = storage->arrays.base[column];
+        *stride = storage->arrays.stride[column];
         *slots = reservation->slots;
     }
 }
 
 void reservation_fill(struct reservation *reservation, uint32_t column, const void *items) {
     struct storage *storage = &reservation->table->storage;
-    assert(column < storage->columns && storage->base[column]);
+    assert(column < storage->arrays.columns && storage->arrays.base[column]);
     if (reservation->staging) {
         memcpy(staging_column(reservation, column), items, (size_t)reservation->n * storage->column_item_bytes[column]);
     } else {
@@ -188,8 +188,8 @@ static void unstage(struct table *table, struct reservation *reservation) {
     for (uint32_t i = 0; i < reservation->n; i++) {
         reservation->slots[i] = storage_reserve(storage);
     }
-    for (uint32_t column = 0; column < storage->columns; column++) {
-        if (storage->base[column]) {
+    for (uint32_t column = 0; column < storage->arrays.columns; column++) {
+        if (storage->arrays.base[column]) {
             storage_scatter(storage, column, reservation->slots, reservation->n, staging_column(reservation, column));
         }
     }

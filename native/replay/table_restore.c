@@ -320,7 +320,7 @@ static int restore_items(struct table_restore *restore, const uint8_t *body, siz
     for (uint32_t i = 0; i < n && list_bytes > 0; i++, at += list_bytes) {
         memcpy(window_map_list(&table->windows, slots[i]), at, list_bytes); /* checked when all steps are there */
     }
-    for (uint32_t column = 0; column < storage->columns; column++) {
+    for (uint32_t column = 0; column < storage->arrays.columns; column++) {
         if (storage->column_item_bytes[column] > 0) {
             storage_scatter(storage, column, slots, n, at);
             at += n * storage->column_item_bytes[column];

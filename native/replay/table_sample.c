@@ -120,6 +120,7 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
         if (i + 16 < n) {
             __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
         }
+        column_arrays_prefetch(&table->storage.arrays, slots[i]);
         count_draw(table, slots[i]);
         storage_pin(&table->storage, slots[i]);
         if (ids) {
@@ -247,9 +248,9 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
 }
 
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride) {
-    assert(column < table->storage.columns && table->storage.base[column]);
-    *base = table->storage.base[column];
-    *stride = table->storage.stride[column];
+    assert(column < table->storage.arrays.columns && table->storage.arrays.base[column]);
+    *base = table->storage.arrays.base[column];
+    *stride = table->storage.arrays.stride[column];
 }
 
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out) {
@@ -258,7 +259,7 @@ void table_gather(const struct table *table, uint32_t column, const uint32_t *sl
 
 void table_gather_part(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out,
                        size_t result_bytes) {
-    assert(column < table->storage.columns && table->config.column[column].kind != COLUMN_STEP);
+    assert(column < table->storage.arrays.columns && table->config.column[column].kind != COLUMN_STEP);
     if (table->config.column[column].kind == COLUMN_WINDOW) {
         window_map_gather(&table->windows, &table->steps, &table->config.column[column], column, slots, n, out,
                           result_bytes);

@@ -178,8 +178,8 @@ void step_reservation_landing(struct step_reservation *reservation, uint32_t col
         *slots = NULL;
         reservation->staged |= 1ull << column;
     } else {
-        *base = store->base[column];
-        *stride = store->stride[column];
+        *base = store->arrays.base[column];
+        *stride = store->arrays.stride[column];
         *slots = reservation->steps;
     }
 }

@@ -96,8 +96,8 @@ static void gather_coded(const struct window_map *map, const struct step_store *
 void window_map_gather(const struct window_map *map, const struct step_store *store, const struct column *column,
                        uint32_t index, const uint32_t *slots, uint32_t n, void *out, size_t result_bytes) {
     uint32_t length = column->length ? column->length : 1, first = map->first[index];
-    size_t stride = store->stride[column->source], step_bytes = store->column_step_bytes[column->source];
-    const uint8_t *base = store->base[column->source];
+    size_t stride = store->arrays.stride[column->source], step_bytes = store->column_step_bytes[column->source];
+    const uint8_t *base = store->arrays.base[column->source];
     uint8_t *to = out;
     if (step_store_is_coded(store, column->source)) {
         gather_coded(map, store, column, index, slots, n, to);

@@ -530,6 +530,54 @@ static void items_of_every_size_come_out_as_they_went_in(void) {
     }
 }
 
+/* Small columns share a row, the one of 100 bytes lies apart. Adds are direct, and staged where they are larger. */
+static void small_columns_keep_their_values_and_alignment_side_by_side(void) {
+    static const size_t sizes[] = {1, 44, 8, 3, 100, 2, 4, 63, 12};
+    enum { COLUMNS = sizeof sizes / sizeof sizes[0], ITEMS = TABLE_RESERVED_LIMIT + 1, DRAWN = 500 };
+    struct table_config config = small_config(ITEMS, SELECTOR_UNIFORM);
+    config.columns = COLUMNS;
+    for (uint32_t c = 0; c < COLUMNS; c++) {
+        config.column[c] =
+            (struct column){.type = COLUMN_UINT8, .dimensions = 1, .shape = {sizes[c]}, .item_bytes = sizes[c]};
+        config.column[c].name[0] = (char)('a' + c);
+    }
+    for (uint32_t n = 50; n <= ITEMS; n += ITEMS - 50) {
+        struct table *table = make(&config);
+        struct reservation *reservation = table_reserve(table, n, &error);
+        uint8_t *items[COLUMNS], out[DRAWN * 100];
+        for (uint32_t c = 0; c < COLUMNS; c++) {
+            items[c] = malloc(n * sizes[c]);
+            for (size_t i = 0; i < n * sizes[c]; i++) {
+                items[c][i] = (uint8_t)(i * 7 + i / 251 + c);
+            }
+            reservation_fill(reservation, c, items[c]);
+        }
+        uint64_t *ids = malloc(n * sizeof *ids);
+        CHECK(table_commit(table, reservation, NULL, ids, &error) == 0);
+        uint32_t slots[DRAWN], item[DRAWN];
+        uint64_t asked[DRAWN];
+        for (uint32_t i = 0; i < DRAWN; i++) {
+            item[i] = i * 7919 % n;
+            asked[i] = ids[item[i]];
+        }
+        CHECK(table_get(table, DRAWN, asked, slots, NULL, &error) == 0);
+        for (uint32_t c = 0; c < COLUMNS; c++) {
+            const uint8_t *base;
+            size_t stride, alignment = sizes[c] & -sizes[c];
+            table_column_view(table, c, &base, &stride);
+            CHECK((uintptr_t)base % alignment == 0 && stride % alignment == 0);
+            table_gather(table, c, slots, DRAWN, out);
+            for (uint32_t i = 0; i < DRAWN; i++) {
+                CHECK(memcmp(out + i * sizes[c], items[c] + item[i] * sizes[c], sizes[c]) == 0);
+            }
+            free(items[c]);
+        }
+        table_unpin(table, slots, DRAWN);
+        table_free(table);
+        free(ids);
+    }
+}
+
 int main(void) {
     RUN(adds_and_samples);
     RUN(an_update_to_a_replaced_item_is_stale_and_changes_nothing);
@@ -551,5 +599,6 @@ int main(void) {
     RUN(ratio_keeps_samples_and_inserts_together);
     RUN(a_queue_blocks_adders_when_full_and_hands_items_out_once);
     RUN(items_of_every_size_come_out_as_they_went_in);
+    RUN(small_columns_keep_their_values_and_alignment_side_by_side);
     return 0;
 }
