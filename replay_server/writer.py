@@ -7,13 +7,14 @@ items go is the business of a `StepSink`: a table in this process, or a server.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from .errors import ConnectionLost, LimitExceeded, SchemaError
+from .errors import ConnectionLost, LimitExceeded, SchemaError, Timeout
 from .table import MAX_HISTORY, Column, Table, check_column, check_priorities, check_timeout
 
 STEP_FIRST = 1
@@ -24,6 +25,8 @@ MAX_KEPT_IDS = 1 << 20
 
 MAX_ITEMS = 1 << 16
 """Items sent at once."""
+MAX_STEP_BYTES = 16 << 20
+"""Of the steps sent at once, but for a single larger one: many environments together have more than a request may."""
 
 
 class StepSink(Protocol):
@@ -161,6 +164,8 @@ class VectorWriter:
         self._ring_episode = np.zeros((self._kept, self._count), np.int64)
         self._ordinary: frozenset[str] | None = None
         self._gathered = _Gathered()
+        self._since_sent = 0
+        """Calls of `append` since all was sent that could be: what an item sees leaves the ring when they go on."""
         self._waiting: list[_Items] = []
         self._ids: list[np.ndarray] = []
         self._most_items = MAX_ITEMS
@@ -197,7 +202,7 @@ class VectorWriter:
         given = self._check_step(step)
         chosen = self._chosen(mask)
         last = self._check_final(final, given)
-        if self._gathered.appends >= self._flush_steps:
+        if self._since_sent >= self._flush_steps:
             self._send(self._timeout)
         if len(chosen) == 0:
             return
@@ -222,6 +227,7 @@ class VectorWriter:
         self._ring_flags[where] = begins * np.uint8(STEP_FIRST) | last * np.uint8(STEP_LAST)
         self._open[chosen] = ~last
         self._steps[chosen] += 1
+        self._since_sent += 1
         self._gathered.appends += 1
         self._gathered.in_step = self._gathered.in_step and self._in_step
         self._gathered.streams.append(chosen)
@@ -328,6 +334,7 @@ class VectorWriter:
                 self._reopen()
             self._send_steps()
             self._send_items(timeout)
+            self._since_sent = 0
         except ConnectionLost:
             self._stands = False
             raise
@@ -352,20 +359,24 @@ class VectorWriter:
         if len(ended):
             self._sink.end_episodes(ended.astype(np.uint32))
         self._ended[:] = False
-        if len(streams):
-            where = self._places(gathered, streams, steps)
+        most = max(1, MAX_STEP_BYTES // sum(column.item_bytes for column in self._table.step_columns.values()))
+        while len(streams):
+            where = self._places(gathered, streams[:most], steps[:most])
             flags = self._ring_flags[where].reshape(-1)
             columns = {
-                name: self._ring[name][where].reshape(len(streams), *column.shape)
+                name: self._ring[name][where].reshape(len(flags), *column.shape)
                 for name, column in self._table.step_columns.items()
             }
-            self._sink.send_steps(streams.astype(np.uint32), flags, columns)
+            self._sink.send_steps(streams[:most].astype(np.uint32), flags, columns)
+            streams, steps = streams[most:], steps[most:]
+            gathered = self._gathered = _Gathered(gathered.appends, False, [streams], [steps])
         self._gathered = _Gathered()
 
     def _places(self, gathered: _Gathered, streams: np.ndarray, steps: np.ndarray) -> Any:
         """Where gathered steps lie in the ring: a slice where they lie in one piece, so that nothing is copied."""
         first = int(steps[0]) % self._kept
-        if gathered.in_step and first + gathered.appends <= self._kept:
+        whole = len(steps) == gathered.appends * self._count
+        if gathered.in_step and whole and first + gathered.appends <= self._kept:
             return slice(first, first + gathered.appends)
         return steps % self._kept, streams
 
@@ -381,12 +392,23 @@ class VectorWriter:
         if not complete.all():
             ready, rest = items.taken(complete), items.taken(~complete)
         self._waiting = [part for part in (ready, rest) if len(part)]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        most = MAX_ITEMS
         while len(ready):
-            count = self._next_batch(ready)
+            count = min(self._next_batch(ready), most)
             batch, ready = ready.taken(slice(count)), ready.taken(slice(count, None))
             left = [part for part in (ready, rest) if len(part)]
+            # Only a single item waits for the rate limiter: it admits whole batches, and where it holds a large one
+            # back it may hold the learner back as well, who waits for fewer items than that.
+            patience = 0.0 if count > 1 else None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                self._send_batch(batch, timeout)
+                self._send_batch(batch, patience)
+            except Timeout:
+                if count == 1:
+                    raise
+                most = count // 2
+                ready = _Items.joined([batch, ready])
+                continue
             except ConnectionLost:
                 self._waiting = left  # whether the batch was stored is not known
                 raise
@@ -397,6 +419,7 @@ class VectorWriter:
                 self._most_items = len(batch) // 2
                 ready = _Items.joined([batch, ready])
                 continue
+            most = min(2 * most, MAX_ITEMS)
             self._waiting = left
 
     def _next_batch(self, items: _Items) -> int:

@@ -205,6 +205,67 @@ def test_a_rate_limiter_that_holds_items_back_loses_none():
     assert seen == list(range(1000, 1000 + taken))
 
 
+def test_items_that_a_full_queue_holds_back_keep_their_steps_however_often_append_is_called_again():
+    buffer = rs.Buffer(rs.Table.queue("t", SIGNATURE, 16))
+    seen: list[int] = []
+    with buffer.writer(timeout=0.0, flush_steps=4) as writer:
+        for value in range(200):
+            refused = 0
+            while True:
+                with contextlib.suppress(rs.Timeout):
+                    writer.append(step(value))
+                    break
+                refused += 1
+                if refused > 40:  # more calls than the stream keeps steps
+                    batch = buffer.sample(8, timeout=0)
+                    seen += batch.data["action"].tolist()
+                    for i, shown in enumerate(batch.data["action"]):
+                        assert frames(batch, "obs", i) == [max(0, shown - back) for back in (3, 2, 1, 0)]
+                        assert frames(batch, "next_obs", i) == list(range(shown, shown + 4))
+            writer.create_item(columns={"return": 0.0})
+        assert writer.waiting <= 16
+        writer.close(flush=False)
+    assert seen == list(range(len(seen)))
+    assert len(seen) > 150
+
+
+def test_a_writer_and_a_learner_do_not_hold_each_other_back_at_a_queue():
+    on_policy = rs.Table.queue("t", SIGNATURE, 16)  # as many as the learner takes at once
+    buffer = rs.Buffer(on_policy)
+    with buffer.writer(timeout=0.0, flush_steps=12) as writer:
+        for value in range(30):
+            with contextlib.suppress(rs.Timeout):
+                writer.append(step(value))
+                writer.create_item(columns={"return": 0.0})
+        writer.end_episode()
+        with pytest.raises(rs.Timeout):
+            writer.flush(timeout=0)
+        assert len(buffer.sample(16, timeout=0).ids) == 16
+        writer.flush(timeout=0)
+
+
+def test_more_steps_than_a_request_holds_are_sent_in_pieces(monkeypatch):
+    monkeypatch.setattr("replay_server.writer.MAX_STEP_BYTES", 5 * 14)
+    buffer = rs.Buffer(table())
+    sink = FaultySink(buffer)
+    sizes = []
+    monkeypatch.setattr(sink, "_lost", lambda where, lost=sink._lost: (sizes.append(where), lost(where)))
+    with VectorWriter(buffer.table, sink, 3, flush_steps=4) as writer:
+        for value in range(25):
+            if value == 20:
+                sink.lose = ["steps"]
+            rows = {"frame": np.full((3, *FRAME), value, np.uint8), "reward": np.full(3, value, np.float32)}
+            with contextlib.suppress(rs.ConnectionLost):
+                writer.append(rows | {"action": np.arange(3), "key": np.arange(3)})
+        with pytest.raises(rs.SchemaError, match="environment 0"):
+            writer.create_items(at=-25, columns={"return": np.zeros(3, np.float32)})
+        writer.create_items(at=-4, columns={"return": np.zeros(3, np.float32)})
+        batch = buffer.get(writer.flush())
+    # 24 steps of 3 environments: one append was refused when the line was cut.
+    assert [frames(batch, "next_obs", i) for i in range(3)] == [[21, 22, 23, 24]] * 3
+    assert len(sizes) > 24 * 3 // 5
+
+
 def test_steps_leave_with_the_last_item_that_sees_them():
     buffer = rs.Buffer(table(capacity=10))
     writer = buffer.writer(flush_steps=1, history=8)
