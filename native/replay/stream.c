@@ -20,12 +20,14 @@ void stream_end_episode(struct stream *stream) {
     stream->open = false;
 }
 
-void stream_clear(struct stream *stream, struct step_store *store) {
-    for (uint64_t number = stream_oldest(stream); number < stream->steps; number++) {
-        step_store_drop(store, stream_at(stream, number)->step);
+uint32_t stream_clear(struct stream *stream, struct step_store *store, uint32_t most) {
+    uint64_t number = stream_oldest(stream) + stream->cleared, left = stream->steps - number;
+    uint32_t n = left < most ? (uint32_t)left : most;
+    for (uint32_t i = 0; i < n; i++) {
+        step_store_drop(store, stream_at(stream, number + i)->step);
     }
-    stream->steps = 0;
-    stream->open = false;
+    stream->cleared += n;
+    return n;
 }
 
 static int refuse_past(const struct stream *stream, uint64_t number, struct error *error) {

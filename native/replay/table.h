@@ -193,6 +193,8 @@ struct step_reservation;
 bool table_has_windows(const struct table *table);
 struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
 void table_stream_free(struct table *table, struct stream *stream); /* steps that no item needs leave */
+/* The same in slices of `most` >= 1 steps: true while there is more to do. Nothing else may be done with the stream. */
+bool table_stream_free_some(struct table *table, struct stream *stream, uint32_t most);
 uint64_t stream_steps(const struct stream *stream); /* how many were appended so far */
 void stream_end_episode(struct stream *stream); /* the newest step was the last of its episode after all */
 

@@ -61,10 +61,17 @@ struct stream *table_stream_new(struct table *table, uint32_t history, struct er
 }
 
 void table_stream_free(struct table *table, struct stream *stream) {
+    while (table_stream_free_some(table, stream, UINT32_MAX)) {
+    }
+}
+
+bool table_stream_free_some(struct table *table, struct stream *stream, uint32_t most) {
     assert(stream->table == table);
-    uint64_t kept = stream->steps - stream_oldest(stream);
-    table->kept_steps -= kept;
-    stream_clear(stream, &table->steps);
+    uint32_t cleared = stream_clear(stream, &table->steps, most);
+    table->kept_steps -= cleared;
+    if (cleared == most) {
+        return true;
+    }
     *(stream->previous ? &stream->previous->next : &table->streams) = stream->next;
     if (stream->next) {
         stream->next->previous = stream->previous;
@@ -72,6 +79,7 @@ void table_stream_free(struct table *table, struct stream *stream) {
     table->stream_count--;
     table->stream_steps -= stream->history;
     memory_free(stream);
+    return false;
 }
 
 uint64_t stream_steps(const struct stream *stream) {

@@ -1,6 +1,7 @@
 /* window: groups of windows, the lists of steps that items see, and copying them out. */
 #include "replay/window.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/copy.h"
@@ -65,6 +66,13 @@ int window_map_resolve(const struct window_map *map, struct step_store *store, c
         }
     }
     for (uint32_t i = 0; i < map->steps; i++) {
+        if (store->references[list[i]] == UINT32_MAX) {
+            while (i-- > 0) {
+                step_store_drop(store, list[i]);
+            }
+            return error_set(error, ERROR_LIMIT, "a step that its windows show is shown %" PRIu32 " times already",
+                             UINT32_MAX);
+        }
         step_store_hold(store, list[i]);
     }
     return 0;

@@ -96,14 +96,27 @@ static int append(struct client *client, struct replay_request *request, struct 
 /* Replies when the steps are appended; false while some are still to be compressed or looked into. */
 static bool append_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
+    const struct replay_registry *registry = client->server->replay;
     struct error error = {.code = ERROR_NONE};
+    if (request->behind_streams && registry->closed_count && !replay_entry_missing(request->entry, &error)) {
+        return false;
+    }
+    request->behind_streams = false;
     int left = replay_entry_missing(request->entry, &error)
                    ? -1
                    : step_reservation_code(request->steps, clock_monotonic_us() + CODING_SLICE_US, &error);
     if (left > 0) {
         return false;
     }
-    if (left < 0 || append(client, request, &error)) {
+    if (left == 0 && append(client, request, &error)) {
+        /* Streams that were closed may still be giving back what these need. */
+        if (error.code == ERROR_LIMIT && registry->closed_count) {
+            request->behind_streams = true;
+            return false;
+        }
+        left = -1;
+    }
+    if (left < 0) {
         reply_failure(client, &error);
         return true;
     }

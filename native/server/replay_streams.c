@@ -12,6 +12,7 @@
 
 #define PAGES 256u
 #define PAGE_STREAMS (REPLAY_STREAM_NUMBERS / PAGES)
+#define STEPS_BETWEEN_LOOKS 256u /* at the clock, while steps are given back */
 
 struct stream_page {
     uint32_t count;
@@ -77,9 +78,11 @@ static void close_stream(struct replay_entry *entry, struct stream *stream) {
 
 bool replay_streams_step(struct replay_registry *registry, uint64_t until_us) {
     while (registry->closed_count) {
-        struct closed_stream closed = registry->closed[--registry->closed_count];
-        table_stream_free(closed.entry->table, closed.stream);
-        replay_entry_release(closed.entry);
+        struct closed_stream closed = registry->closed[registry->closed_count - 1];
+        if (!table_stream_free_some(closed.entry->table, closed.stream, STEPS_BETWEEN_LOOKS)) {
+            registry->closed_count--;
+            replay_entry_release(closed.entry);
+        }
         if (clock_monotonic_us() >= until_us) {
             return registry->closed_count > 0;
         }

@@ -211,6 +211,40 @@ static void steps_leave_when_nobody_needs_them(void) {
     table_free(table);
 }
 
+static void a_long_stream_gives_its_steps_back_in_slices(void) {
+    struct table *table = window_table(4);
+    struct stream *stream = table_stream_new(table, 8, &error);
+    uint64_t id;
+    CHECK(append(table, stream, 30, 0, NULL) == 0);
+    CHECK(make_item(table, stream, 25, &id) == 0); /* sees 22 … 28 */
+    CHECK(table_stream_free_some(table, stream, 3));
+    CHECK(info_of(table).steps == 8 && table->kept_steps == 5 && info_of(table).streams == 1);
+    CHECK(table_stream_free_some(table, stream, 5)); /* it has yet to go itself */
+    CHECK(info_of(table).steps == 7 && table->kept_steps == 0);
+    CHECK(!table_stream_free_some(table, stream, 5));
+    CHECK(info_of(table).streams == 0 && table->stream_steps == 0);
+    check_item(table, id, FRAMES(22, 23, 24, 25), FRAMES(25, 26, 27, 28), 23);
+    stream = table_stream_new(table, 8, &error);
+    CHECK(append(table, stream, 6, 0, NULL) == 0);
+    CHECK(table_stream_free_some(table, stream, 2));
+    table_free(table); /* takes what is left along */
+}
+
+static void a_step_that_is_shown_too_often_is_refused(void) {
+    struct table *table = window_table(4);
+    struct stream *stream = table_stream_new(table, 8, &error);
+    uint64_t id;
+    CHECK(append(table, stream, 8, 0, NULL) == 0);
+    uint32_t step = stream_at(stream, 3)->step, before = table->steps.references[stream_at(stream, 2)->step];
+    table->steps.references[step] = UINT32_MAX;
+    CHECK(make_item(table, stream, 3, &id) == -1 && error.code == ERROR_LIMIT);
+    CHECK(table->steps.references[step] == UINT32_MAX);
+    CHECK(table->steps.references[stream_at(stream, 2)->step] == before);
+    table->steps.references[step] = 1;
+    CHECK(make_item(table, stream, 3, &id) == 0);
+    table_free(table);
+}
+
 static void a_reservation_holds_the_steps_that_it_resolved(void) {
     struct table *table = window_table(4);
     struct stream *stream = table_stream_new(table, 8, &error);
@@ -304,6 +338,8 @@ int main(void) {
     RUN(what_a_window_cannot_see_is_refused_and_changes_nothing);
     RUN(streams_are_bounded);
     RUN(steps_leave_when_nobody_needs_them);
+    RUN(a_long_stream_gives_its_steps_back_in_slices);
+    RUN(a_step_that_is_shown_too_often_is_refused);
     RUN(a_reservation_holds_the_steps_that_it_resolved);
     RUN(staged_items_keep_their_windows);
     RUN(items_leave_for_steps_where_max_bytes_is_near);

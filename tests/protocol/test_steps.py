@@ -328,6 +328,26 @@ def test_streams_of_one_connection_are_bounded(client, steps):
     assert steps.append([5000], options=("HISTORY", 8)) == 1
 
 
+def test_streams_opened_right_after_others_were_closed_find_the_room_of_those(client, steps):
+    table, many = steps.name, 2000
+    history = (1 << 22) // many  # all that a table keeps for streams
+    numbers = np.arange(many, dtype=np.uint32)
+
+    def append(first: int) -> Any:
+        frames, actions = bytes(3 * many), bytes(8 * many)
+        columns = ("COLUMNS", 2, "frame", frames, "action", actions)
+        return steps.raw.command(
+            "REPLAY.APPEND", table, many, (numbers + first).tobytes(), "", "HISTORY", history, *columns
+        )  # fmt: skip
+
+    assert append(0) == many
+    assert isinstance(append(many), rs.LimitExceeded)
+    for repeat in range(3):
+        assert steps.raw.command("REPLAY.CLOSE", table, (numbers + many * repeat).tobytes()) == many
+        assert append(many * (repeat + 1)) == many
+    assert client.info(table)["streams"] == many
+
+
 def test_a_refused_append_opens_no_stream(client, make_steps):
     steps = make_steps(max_bytes=200)
     assert isinstance(steps.append(list(range(100))), rs.LimitExceeded)
