@@ -375,7 +375,7 @@ class Buffer:
         return fields
 
     def reset(self) -> None:
-        """Removes every item; ids stay unique."""
+        """Removes every item and forgets the newest policy version; the rate limiter starts anew, ids stay unique."""
         with self._lock:
             lib.table_reset(self._core)
             self._notify()

@@ -260,7 +260,7 @@ class Client:
         return self._run(commands.info(name))
 
     def reset(self, name: str) -> None:
-        """Removes every item of a table."""
+        """Removes every item of a table and forgets its newest policy version; its rate limiter starts anew."""
         self._run(commands.reset(name))
 
     def checkpoint(self, name: str | None = None) -> str:

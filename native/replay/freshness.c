@@ -33,6 +33,10 @@ void freshness_free(struct freshness *freshness) {
     selector_heap_free(&freshness->by_version);
 }
 
+void freshness_forget(struct freshness *freshness) {
+    freshness->newest = INT64_MIN;
+}
+
 void freshness_see(struct freshness *freshness, int64_t version) {
     freshness->newest = version > freshness->newest ? version : freshness->newest;
 }

@@ -18,6 +18,7 @@ void freshness_init(struct freshness *freshness, const struct table_config *conf
 /* Begins, or ceases, to keep items, which the caller inserts. -1: memory is exhausted, and nothing changed. */
 int freshness_limit(struct freshness *freshness, int64_t max_staleness, uint32_t capacity, uint32_t slots);
 void freshness_free(struct freshness *freshness);
+void freshness_forget(struct freshness *freshness); /* no version was seen */
 void freshness_see(struct freshness *freshness, int64_t version);
 /* Whether an item is too old, and which: the oldest of them. O(1). */
 bool freshness_stale(const struct freshness *freshness, uint32_t *slot);

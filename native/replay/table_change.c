@@ -45,6 +45,8 @@ static void reset_slice(struct table *table) {
     if (table->order.oldest == STORAGE_NO_SLOT) {
         table->work = (struct table_work){.resetting = false};
         rate_limiter_reset(&table->limiter);
+        freshness_forget(
+            &table->freshness); /* who begins anew counts versions anew: none of his items may be too old */
     }
 }
 

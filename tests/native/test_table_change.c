@@ -239,6 +239,18 @@ static void items_of_old_policies_leave(void) {
     }
 }
 
+/* A second run whose versions begin at 0 lost every item that it added. */
+static void a_reset_forgets_the_versions_of_the_run_before(void) {
+    struct table *table = make_versioned(20, SELECTOR_UNIFORM, 2);
+    uint64_t ids[2];
+    add_versions(table, (int64_t[]){99, 100}, 2, ids);
+    table_reset(table);
+    CHECK(info_of(table).newest_version == INT64_MIN);
+    add_versions(table, (int64_t[]){0, 1}, 2, ids);
+    CHECK(info_of(table).size == 2 && info_of(table).stale_items == 0 && info_of(table).newest_version == 1);
+    table_free(table);
+}
+
 static void the_ends_of_the_numbers_are_versions_too(void) {
     struct table *table = make_versioned(20, SELECTOR_UNIFORM, 0);
     uint64_t ids[3];
@@ -316,6 +328,7 @@ int main(void) {
     RUN(shrinking_is_done_in_slices_as_the_remover_chooses);
     RUN(items_sampled_too_often_for_a_new_limit_leave);
     RUN(items_of_old_policies_leave);
+    RUN(a_reset_forgets_the_versions_of_the_run_before);
     RUN(the_ends_of_the_numbers_are_versions_too);
     RUN(a_limit_set_later_holds_for_items_that_are_there);
     RUN(many_stale_items_leave_in_slices);

@@ -284,6 +284,7 @@ class BufferMachine(RuleBasedStateMachine):
     @rule()
     def reset(self):
         self.buffer.reset()
+        self.model.newest = None
         for item in list(self.model.live):
             self.model.leave(item)
         self.model.inserts = self.model.samples = 0
