@@ -131,7 +131,7 @@ class _Connection:
                 before = commands.release_returned(self.arena)
                 for buffer in [
                     *(encode_command(before.arguments) if before is not None else ()),
-                    *encode_command(command.arguments),
+                    *encode_command(command.sent(self.arena)),
                 ]:
                     await self._within(self._loop.sock_sendall(self._socket, buffer), self._timeout)
             except (BrokenPipeError, ConnectionResetError) as error:
@@ -454,7 +454,7 @@ class Client:
                     check_out(out, served.table, batch_size, columns)
                 batch = new_batch(served.table, batch_size, columns) if out is None else out
                 beta = importance_sampling_exponent
-                wanted = False if shared and coded is None else coded
+                wanted = False if shared and coded is None and self._address.is_local else coded
                 codes = commands.codes(served.table, batch_size, columns, wanted, local=self._address.is_local)
                 options = {"columns": columns, "replace": replace, "policy_version": policy_version}
                 options |= {"shared": shared and not codes, "coded": codes}

@@ -40,6 +40,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copied or sent to another process, it is arrays: shared memory, and where a buffer found them, stay here.
+        return Batch, (self.data, self.ids, self.probabilities, self.weights)
+
     def release(self) -> None:
         """Gives shared memory back at once, for those who know that nobody reads the columns any more.
 

@@ -95,6 +95,7 @@ class Client:
 
     def close(self) -> None:
         """Closes every connection; a command that waits in another thread raises `ConnectionLost` at once."""
+        self._leave_parent()
         self._closed.set()
         with self._lock:
             for connection in self._all:
@@ -122,12 +123,19 @@ class Client:
             return on_same_host(connection, self._address, connect, sock)
         return connection
 
+    def _leave_parent(self) -> None:
+        """In a forked child: it must neither write into its parent's connections nor end them, and the locks may
+        have been held by threads that are not here."""
+        if self._process != os.getpid():
+            closed = self._closed.is_set()
+            self._lock, self._closed, self._process = threading.Lock(), threading.Event(), os.getpid()
+            self._idle, self._all, self._redis = [], set(), None
+            if closed:
+                self._closed.set()
+
     def _acquire(self, deadline: float, shared: bool = False) -> Connection:
         """An idle connection that still stands, or a new one; connecting is tried until the deadline."""
-        if self._process != os.getpid():
-            # A forked child must not write into its parent's connections.
-            self._lock, self._process = threading.Lock(), os.getpid()
-            self._idle, self._all, self._redis = [], set(), None
+        self._leave_parent()
         with self._lock:
             while (connection := self._idle_one(shared)) is not None:
                 if not connection.gone():

@@ -64,7 +64,8 @@ class Command(Generic[T]):
         read: makes the generator that reads the reply; it returns the result, or an exception object to be raised.
         repeatable: whether sending it twice is safe, so that it may be sent again when the connection was lost.
         wait_s: how long the server may hold the reply back, None = for ever.
-        shared: whether the reply may come through shared memory, so that the connection should have some.
+        shared_arguments: what is sent in place of `arguments` over a connection with shared memory, so that the reply
+            may come through it; None: it may not.
     """
 
     what: str
@@ -72,7 +73,16 @@ class Command(Generic[T]):
     read: Callable[[], Reading[T | ReplayError]]
     repeatable: bool
     wait_s: float | None = 0.0
-    shared: bool = False
+    shared_arguments: Sequence[Argument] | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether the connection should have shared memory."""
+        return self.shared_arguments is not None
+
+    def sent(self, arena: Arena | None) -> Sequence[Argument]:
+        """What is sent over a connection with that shared memory."""
+        return self.arguments if arena is None or self.shared_arguments is None else self.shared_arguments
 
 
 def _block(timeout: float | None) -> tuple[Argument, ...]:
@@ -423,9 +433,9 @@ def sample(
     if coded:
         arguments = ("REPLAY.SAMPLE", name, int(count), *options, "CODED", *chosen)
         return Command(what, arguments, lambda: _coded_reading(what, timeout, served.table, out), True, timeout)
-    options += ("SHARED",) if shared else ()
     arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
-    return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout, shared)
+    nearer = ("REPLAY.SAMPLE", name, int(count), *options, "SHARED", *chosen) if shared else None
+    return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout, nearer)
 
 
 def get(served: ServedTable, ids: np.ndarray, out: Batch) -> Command[Batch]:

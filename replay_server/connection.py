@@ -233,7 +233,7 @@ class Connection:
 
     def _exchange(self, command: Command[T]) -> T | ReplayError:
         before = commands.release_returned(self.arena)
-        buffers = encode_command(command.arguments)
+        buffers = encode_command(command.sent(self.arena))
         if before is not None:
             buffers = encode_command(before.arguments) + buffers
         self._socket.settimeout(self._socket_timeout)

@@ -32,7 +32,7 @@ _running: weakref.WeakSet[Server] = weakref.WeakSet()
 
 def _forget_in_forked_child() -> None:
     # A forked child must neither hold its parent's lifelines open nor stop its servers.
-    for server in _running:
+    for server in list(_running):
         server._disown()
     _running.clear()
 

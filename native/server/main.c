@@ -146,7 +146,7 @@ static int watch_for_stop(struct server *server, struct transport *transport, in
     sigaddset(&set, SIGINT);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a snapshot too large for a file says so, and service goes on */
+    signal(SIGXFSZ, SIG_IGN); /* saving or sharing more than a file may hold fails and says so, and service goes on */
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return error_set(error, ERROR_GENERIC, "cannot block signals: %s", strerror(errno));
     int descriptor = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -128,6 +128,19 @@ def test_a_forked_child_neither_stops_nor_keeps_a_server():
             assert client.tables() == ["t"]
 
 
+def test_a_forked_child_leaves_several_servers_alone():
+    program = (
+        "import os, replay_server as rs\n"
+        "servers = [rs.Server(), rs.Server()]\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "for server in servers: server.stop()\n"
+    )
+    parent = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (parent.returncode, parent.stderr) == (0, "")
+
+
 def test_ctrl_c_in_the_terminal_reaches_the_parent_alone():
     with rs.Server() as server:
         assert os.getpgid(server.pid) != os.getpgid(0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import mmap
 import os
+import pickle
+import resource
 import signal
 import socket
 import subprocess
@@ -264,6 +267,56 @@ def test_the_asyncio_client_of_a_server_that_shares_nothing():
         with rs.Client(server.url) as client:
             fill(client)
         rs.aio.run(work(server.url))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])  # noqa: S301
+def test_a_batch_in_shared_memory_can_be_copied_and_sent_to_another_process(near, copied):
+    batch = near.sample("t", BATCH)
+    other = copied(batch)
+    ids = batch.ids.copy()
+    del batch
+    gc.collect()
+    for _ in range(40):
+        near.sample("t", BATCH)
+    check(other)
+    assert (other.ids == ids).all()
+    del other
+    gc.collect()
+    near.sample("t", 1)
+    assert field(near, "shared_memory_leases") == 0
+
+
+def test_a_descriptor_that_did_not_arrive_leaves_the_client_on_the_socket(server, client, monkeypatch):
+    """As where the process may open no more files: the kernel then drops what came."""
+    fill(client)
+    monkeypatch.setattr(Connection, "_receive_descriptors", lambda self, space: self._socket.recv_into(space))
+    with rs.Client(server.url, shared_memory=True) as near:
+        for _ in range(2):
+            batch = near.sample("t", BATCH)
+            assert batch.data["obs"].flags.writeable
+            check(batch)
+
+    async def work() -> None:
+        async with rs.aio.Client(server.url, shared_memory=True) as near:
+            for _ in range(2):
+                check(await near.sample("t", BATCH))
+
+    rs.aio.run(work())
+    client.drop_table("t")
+
+
+def test_a_limit_on_the_size_of_files_does_not_end_the_server_that_is_to_share_memory():
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        server = rs.Server()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with server, rs.Client(server.url, shared_memory=True) as client:
+        fill(client)
+        batch = client.sample("t", BATCH)
+        assert batch.data["obs"].flags.writeable
+        check(batch)
 
 
 # ---- who may come in -------------------------------------------------------------------------------------------------

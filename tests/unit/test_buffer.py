@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -169,6 +171,18 @@ def test_out_reuses_its_arrays():
         buffer.sample(4, out=out)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])  # noqa: S301
+def test_a_batch_can_be_copied_and_sent_to_another_process(copied):
+    buffer = make()
+    buffer.add(items(1, 2, 3))
+    batch = buffer.sample(4)
+    other = copied(batch)
+    for array, twin in zip(batch.arrays(), other.arrays(), strict=True):
+        np.testing.assert_array_equal(array, twin)
+        assert not np.shares_memory(array, twin)
+    assert buffer.sample(4, out=other) is other
+
+
 def test_some_columns_may_be_asked_for():
     buffer = make()
     buffer.add(items(1, 2, 3))
@@ -219,8 +233,8 @@ def test_a_sampler_prefetches_and_its_batches_stay_as_they_were():
             np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["k"])
             kept.append(batch.data["k"][::2])  # a view keeps its batch from being used again
             copies.append(batch.data["k"][::2].copy())
-    for view, copy in zip(kept, copies, strict=True):
-        np.testing.assert_array_equal(view, copy)
+    for view, bytes_then in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(view, bytes_then)
 
 
 def test_a_sampler_uses_dropped_batches_again():
