@@ -136,8 +136,9 @@ class VectorWriter:
         if not table.windows:
             raise SchemaError(f"table {table.name!r} has no windows, so it takes no steps: use add")
         before, after = table.reach
-        back = max(32, 2 * (before + after + 1)) if history is None else history
-        kept = back + flush_steps + 2 * (before + after + 1)
+        beside = flush_steps + 2 * (before + after + 1)
+        back = min(max(32, 2 * (before + after + 1)), MAX_HISTORY - beside) if history is None else history
+        kept = back + beside
         for name, number in (("environments", environments), ("flush_steps", flush_steps), ("history", back)):
             if not isinstance(number, int | np.integer) or not 1 <= number <= MAX_HISTORY:
                 raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {number!r}")

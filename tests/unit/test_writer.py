@@ -266,6 +266,19 @@ def test_more_steps_than_a_request_holds_are_sent_in_pieces(monkeypatch):
     assert len(sizes) > 24 * 3 // 5
 
 
+@pytest.mark.parametrize("offset", [0, 16384])
+def test_the_longest_windows_can_be_written_without_a_history_of_ones_own(offset):
+    signature = {"frame": rs.Column("uint8", (), step_only=True), "w": rs.Window("frame", length=16384, offset=offset)}
+    buffer = rs.Buffer(rs.Table("t", 10, signature))
+    with buffer.writer() as writer:
+        for value in (3, 7):
+            writer.append({"frame": value})
+        writer.create_item(at=-2)
+        writer.end_episode()
+        shown = buffer.get(writer.flush()).data["w"][0]
+    assert shown.sum() == 16384 * 3 + (4 if offset else 0)
+
+
 def test_steps_leave_with_the_last_item_that_sees_them():
     buffer = rs.Buffer(table(capacity=10))
     writer = buffer.writer(flush_steps=1, history=8)
