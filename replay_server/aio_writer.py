@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .client import Client
+from .errors import ReplayError
 from .writer import VectorWriter, Writer
 
 T = TypeVar("T")
@@ -29,6 +30,12 @@ class _Threaded:
                 # The thread may wait for the rate limiter: its connection is ended, and nothing later uses the writer.
                 self._client.close()
                 raise
+
+    def _now(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Runs a call that sends nothing; beside one in a thread it would lose what that one is about to replace."""
+        if self._turn.locked():
+            raise ReplayError("an earlier call of this writer is still under way: await it first")
+        call(*arguments, **named)
 
     @property
     def waiting(self) -> int:
@@ -66,11 +73,11 @@ class AsyncVectorWriter(_Threaded):
         self, priorities: Any = None, at: Any = -1, columns: Mapping[str, Any] | None = None, *, mask: Any = None
     ) -> None:
         """See `VectorWriter.create_items`; sends nothing."""
-        self._writer.create_items(priorities, at, columns, mask=mask)
+        self._now(self._writer.create_items, priorities, at, columns, mask=mask)
 
     def end_episode(self, mask: Any = None) -> None:
         """See `VectorWriter.end_episode`; sends nothing."""
-        self._writer.end_episode(mask)
+        self._now(self._writer.end_episode, mask)
 
 
 class AsyncWriter(_Threaded):
@@ -89,8 +96,8 @@ class AsyncWriter(_Threaded):
         self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
     ) -> None:
         """See `Writer.create_item`; sends nothing."""
-        self._writer.create_item(priority, at, columns)
+        self._now(self._writer.create_item, priority, at, columns)
 
     def end_episode(self) -> None:
         """See `Writer.end_episode`; sends nothing."""
-        self._writer.end_episode()
+        self._now(self._writer.end_episode)

@@ -274,6 +274,29 @@ def test_the_asyncio_twin_writes_too(server, client, name):
     assert client.info(name)["size"] == 23
 
 
+def test_an_item_made_while_a_flush_is_under_way_is_refused_and_not_lost(server, client, make_table):
+    name = make_table(100, SIGNATURE, rate_limiter=rs.Queue(1), sampler=rs.Fifo(), max_times_sampled=1)
+
+    async def play() -> None:
+        async with aio.Client(server.url) as twin:
+            writer = await twin.writer(name)
+            for t in range(2):
+                await writer.append({"frame": frame(t), "action": np.int64(t)}, final=True)
+                writer.create_item(columns={"number": np.int64(t)})
+            flush = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0.2)
+            with pytest.raises(rs.ReplayError, match="await it first"):
+                writer.create_item(columns={"number": np.int64(9)})
+            with pytest.raises(rs.ReplayError, match="await it first"):
+                writer.end_episode()
+            await twin.sample(name, 1)
+            assert len(await flush) == 2
+            assert writer.waiting == 0
+            await writer.close()
+
+    aio.run(play())
+
+
 def test_a_cancelled_write_ends_at_once(server, client, make_table):
     name = make_table(100, SIGNATURE, rate_limiter=rs.Queue(1), sampler=rs.Fifo(), max_times_sampled=1)
 
