@@ -65,13 +65,15 @@ static struct replay_entry *entry_of_name(struct replay_registry *registry, cons
 static int check(struct replay_registry *registry, struct table *const *tables, uint32_t count, struct text *said,
                  struct error *error) {
     uint32_t total = registry->count;
+    uint64_t new_bytes = 0; /* of tables that are not there yet, when they are full */
     for (uint32_t i = 0; i < count; i++) {
         const struct table_config *config = table_config(tables[i]);
         const struct replay_entry *there = entry_of_name(registry, config->name);
         if (there ? replay_registry_adopt(tables[i], table_config(there->table), said, error)
-                  : replay_registry_check_memory(registry, config, error))
+                  : replay_registry_check_memory(registry, config, new_bytes, error))
             return -1;
         total += !there;
+        new_bytes += there ? 0 : table_full_bytes(config);
     }
     return total <= REPLAY_MAX_TABLES
                ? 0

@@ -119,8 +119,8 @@ static int same_config(const struct table_config *there, const struct table_conf
 /* With maxmemory set a table is let in only if it would fit when full, beside the others when they are full: items are
  * never lost to memory later. */
 int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
-                                 struct error *error) {
-    uint64_t bytes = table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
+                                 uint64_t beside_bytes, struct error *error) {
+    uint64_t bytes = beside_bytes + table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         bytes += table_full_bytes(table_config(entry->table));
     }
@@ -180,7 +180,7 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
         return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
                          REPLAY_MAX_TABLES);
     }
-    if (replay_registry_check_memory(registry, config, error)) {
+    if (replay_registry_check_memory(registry, config, 0, error)) {
         memory_free(config);
         return -1;
     }

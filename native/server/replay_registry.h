@@ -116,9 +116,10 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
  * table may then have work left. */
 int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
                           struct error *error);
-/* With maxmemory set: whether a table of this config, when full, fits beside the others when they are full. */
+/* With maxmemory set: whether a table of this config, when full, fits beside the others when they are full, and beside so many
+ * bytes of tables that enter with it. */
 int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
-                                 struct error *error);
+                                 uint64_t beside_bytes, struct error *error);
 /* An entry for a table, NULL: memory is exhausted; and its entering service, as the last. */
 struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table);
 void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry);

@@ -328,6 +328,18 @@ def test_a_restore_takes_the_places_of_tables_and_leaves_the_others(saved, tmp_p
         assert client.sample("min-size", 4).data["k"].shape == (4,)
 
 
+def test_tables_that_fit_maxmemory_one_by_one_but_not_together_are_refused(tmp_path):
+    both = [rs.Table(name, 60_000, {"x": rs.Column("uint8", (1000,))}) for name in ("a", "b")]
+    with rs.Server(both, directory=tmp_path) as server, rs.Client(server.url) as client:
+        client.checkpoint("both")
+    with rs.Server(directory=tmp_path, maxmemory=100_000_000) as server, rs.Client(server.url) as client:
+        with pytest.raises(rs.LimitExceeded, match="maxmemory"):
+            client.restore("both")
+        assert client.tables() == []
+    with pytest.raises(rs.ServerError, match=r"exit status 4.*maxmemory"):
+        rs.Server(directory=tmp_path, restore="latest", maxmemory=100_000_000)
+
+
 def test_limits_of_the_running_server_win(saved, tmp_path):
     path, _ = saved
     with rs.Server(tables(), directory=tmp_path) as server, rs.Client(server.url) as client:
