@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import SchemaError
+from .errors import LimitExceeded, SchemaError
 from .shared_memory import Lease
 from .table import Table
 
@@ -21,6 +21,8 @@ class Batch:
     Where the client shares memory with its server (a `sampler` on the server's host, `Client(shared_memory=True)`),
     large columns are read-only arrays over that memory, which is given back when the last array over it has gone: copy
     what is to be written to.
+
+    A child of `os.fork` shares the memory but not the hold on it: copy before forking what the child is to read.
 
     Attributes:
         data: column name → array (N, *column.shape) of the column's dtype.
@@ -65,7 +67,10 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) ->
 
     Raises:
         SchemaError: the table has no such column.
+        LimitExceeded: count is negative.
     """
+    if count < 0:
+        raise LimitExceeded(f"expected a batch of at least 1 item, got {count}")
     names = list(table.columns) if columns is None else list(columns)
     if unknown := [name for name in names if name not in table.columns]:
         raise SchemaError(
@@ -100,6 +105,8 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
         column = table.columns[name]
         expected.append((name, out.data[name], column.dtype, (count, *column.shape)))
     for name, array, dtype, shape in expected:
+        if not isinstance(array, np.ndarray):
+            raise SchemaError(f"out's {name!r} must be an array, got {type(array).__name__}")
         if array.dtype != np.dtype(dtype) or array.shape != shape or not array.flags.c_contiguous:
             raise SchemaError(
                 f"out's {name!r} must be a C-contiguous {dtype} of shape {shape}, got {array.dtype} of {array.shape}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._native import ffi, lib
-from .errors import ReplayError, SchemaError, error_from_core
+from .errors import LimitExceeded, ReplayError, SchemaError, error_from_core
 
 _INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 _INDICES, _VALUES = ffi.typeof("int64_t[]"), ffi.typeof("double[]")
@@ -30,6 +30,8 @@ class SumTree:
     def __init__(self, capacity: int, seed: int = 0) -> None:
         self._lock = threading.Lock()
         self._error = ffi.new("struct error *")
+        if capacity < 1:
+            raise LimitExceeded(f"expected a capacity of at least 1, got {capacity}")
         core = lib.sum_tree_array_new(capacity, seed, self._error)
         if core == ffi.NULL:
             raise self._refusal()

@@ -2,6 +2,7 @@
 #include "replay/table_state.h"
 
 #include <assert.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -167,7 +168,9 @@ static void importance_weights(uint32_t n, double beta, const double *probabilit
     for (uint32_t i = 0; i < n; i += 64) {
         uint32_t count = n - i < 64 ? n - i : 64;
         for (uint32_t k = 0; k < count; k++) {
-            ratios[k] = probabilities[i + k] > least ? least / probabilities[i + k] : 1; /* both may be zero */
+            double ratio = least / probabilities[i + k];
+            ratio = ratio > DBL_TRUE_MIN ? ratio : DBL_TRUE_MIN; /* not zero, whose power 0 would be zero too */
+            ratios[k] = probabilities[i + k] > least ? ratio : 1; /* both may be zero */
         }
         power_many(ratios, beta, count, powers);
         for (uint32_t k = 0; k < count; k++) {

@@ -169,6 +169,13 @@ def test_out_reuses_its_arrays():
     out.data["x"].flags.writeable = False
     with pytest.raises(rs.SchemaError, match="read-only"):
         buffer.sample(4, out=out)
+    out.data["x"] = out.data["x"].tolist()
+    with pytest.raises(rs.SchemaError, match="must be an array, got list"):
+        buffer.sample(4, out=out)
+    with pytest.raises(rs.LimitExceeded, match="at least 1 item, got -1"):
+        buffer.sample(-1)
+    with pytest.raises(rs.LimitExceeded, match="at least 1, got -1"):
+        rs.SumTree(-1)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])  # noqa: S301
@@ -181,6 +188,14 @@ def test_a_batch_can_be_copied_and_sent_to_another_process(copied):
         np.testing.assert_array_equal(array, twin)
         assert not np.shares_memory(array, twin)
     assert buffer.sample(4, out=other) is other
+
+
+def test_weights_without_correction_are_one_even_where_a_probability_underflows():
+    buffer = make(sampler=rs.Prioritized(priority_exponent=1.0))
+    buffer.add(items(1, 2), priorities=[1e-300, 1e280])
+    batch = buffer.sample(2, importance_sampling_exponent=0.0, replace=False)
+    assert batch.probabilities.min() == 0
+    np.testing.assert_array_equal(batch.weights, np.ones(2, np.float32))
 
 
 def test_some_columns_may_be_asked_for():
