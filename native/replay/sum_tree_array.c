@@ -8,6 +8,8 @@
 #include "replay/sum_tree.h"
 #include "replay/table.h"
 
+#define CHUNK 64u /* updates: of their leaves and the sums above them, 8 kB */
+
 struct sum_tree_array {
     struct sum_tree tree;
     struct random_state random;
@@ -57,32 +59,54 @@ static int refuse_value(uint64_t n, const double *values, struct error *error) {
                      SUM_TREE_MAX_WEIGHT, values[at], at);
 }
 
-int sum_tree_array_update(struct sum_tree_array *array, uint64_t n, const int64_t *indices, const double *values,
-                          struct error *error) {
-    struct wide_tree *tree = &array->tree.tree;
-    bool wrong_index = false, wrong_value = false;
-    for (uint64_t i = 0; i < n; i++) { /* what will be written is on its way while this looks at the rest */
-        bool outside = (uint64_t)indices[i] >= tree->leaves;
-        wide_tree_prefetch_leaf(tree, outside ? 0 : (uint32_t)indices[i]);
-        wrong_index |= outside;
-        wrong_value |= !(values[i] >= 0 && values[i] <= SUM_TREE_MAX_WEIGHT);
+static void prefetch_chunk(const struct wide_tree *tree, const int64_t *indices, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        __builtin_prefetch(&tree->level[0][indices[i]], 1);
+        __builtin_prefetch(&tree->level[1][(uint64_t)indices[i] / WIDE_TREE_FANOUT], 1);
     }
-    if (wrong_index) {
-        return refuse_index(array, n, indices, error);
-    }
-    if (wrong_value) {
-        return refuse_value(n, values, error);
-    }
-    if (n <= tree->nodes[0]) { /* a list of that length holds them without asking which nodes it has already */
-        for (uint64_t i = 0; i < n; i++) {
+}
+
+/* At most as many as the list of touched nodes holds, so that it need not be asked which it has already; a tree of several
+ * levels. By chunks: what one writes and adds stays in the first cache meanwhile, and the next one's is on its way. */
+static void update_by_chunks(struct sum_tree *sum_tree, uint64_t n, const int64_t *indices, const double *values) {
+    struct wide_tree *tree = &sum_tree->tree;
+    prefetch_chunk(tree, indices, n < CHUNK ? n : CHUNK);
+    for (uint64_t first = 0; first < n; first += CHUNK) {
+        uint64_t left = n - first, count = left < CHUNK ? left : CHUNK, next = left - count;
+        prefetch_chunk(tree, indices + first + count, next < CHUNK ? next : CHUNK);
+        for (uint64_t i = first; i < first + count; i++) {
             tree->level[0][indices[i]] = values[i];
             tree->touched[i] = (uint32_t)indices[i] / WIDE_TREE_FANOUT;
         }
-        tree->touched_count = (uint32_t)n;
-    } else {
-        for (uint64_t i = 0; i < n; i++) {
-            wide_tree_write(tree, (uint32_t)indices[i], values[i]);
-        }
+        sum_tree->kernels->sums(tree->level[0], tree->level[1], tree->touched + first, (uint32_t)count);
+    }
+    wide_tree_repair_from(tree, 1, (uint32_t)n, sum_tree->kernels->sums);
+}
+
+int sum_tree_array_update(struct sum_tree_array *array, uint64_t n, const int64_t *indices, const double *values,
+                          struct error *error) {
+    struct wide_tree *tree = &array->tree.tree;
+    const int64_t last = (int64_t)tree->leaves - 1;
+    int64_t outside = 0; /* negative: some index, or what it leaves up to the last one, is */
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        outside |= indices[i] | (int64_t)((uint64_t)last - (uint64_t)indices[i]);
+    }
+    for (uint64_t i = 0; i < n; i++) { /* without branches: it is compiled to vector instructions, as the loop before */
+        wrong |= (uint64_t)!(values[i] >= 0) | (uint64_t)!(values[i] <= SUM_TREE_MAX_WEIGHT);
+    }
+    if (outside < 0) {
+        return refuse_index(array, n, indices, error);
+    }
+    if (wrong) {
+        return refuse_value(n, values, error);
+    }
+    if (n <= tree->nodes[0] && tree->depth > 1) {
+        update_by_chunks(&array->tree, n, indices, values);
+        return 0;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        wide_tree_write(tree, (uint32_t)indices[i], values[i]);
     }
     sum_tree_repair(&array->tree);
     return 0;

@@ -1,4 +1,4 @@
-/* sum_tree_avx512: the step for AVX-512: eight descents side by side. */
+/* sum_tree_avx512: the kernels for AVX-512: eight descents, or the sums of eight nodes, side by side. */
 #include "replay/sum_tree_kernels.h"
 
 #if CPU_X86
@@ -51,5 +51,47 @@ void sum_tree_step_avx512(const double *entries, const double *below, uint64_t m
         _mm512_storeu_si512(nodes + i, _mm512_min_epu64(node, limit));
         sum_tree_prefetch(below, nodes + i, 8);
     }
+}
+
+/* Entries 2k and 2k + 1 of two nodes added: of the first and of the second in turn. */
+static inline __m512d two_pairs(const double *first, const double *second) {
+    __m512d x = _mm512_load_pd(first), y = _mm512_load_pd(second);
+    return _mm512_add_pd(_mm512_unpacklo_pd(x, y), _mm512_unpackhi_pd(x, y));
+}
+
+static inline __m512d add_neighbours(__m512d first, __m512d second) {
+    return _mm512_add_pd(EVEN(first, second), ODD(first, second));
+}
+
+uint32_t sum_tree_sums_avx512(const double *children, double *parents, uint32_t *touched, uint32_t count) {
+    double sums[8] __attribute__((aligned(64)));
+    uint32_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m512d pairs[4];
+        for (uint32_t k = 0; k < 4; k++) {
+            uint32_t first = touched ? touched[i + 2 * k] : i + 2 * k;
+            uint32_t second = touched ? touched[i + 2 * k + 1] : first + 1;
+            pairs[k] = two_pairs(children + (size_t)first * 8, children + (size_t)second * 8);
+        }
+        __m512d eight = add_neighbours(add_neighbours(pairs[0], pairs[1]), add_neighbours(pairs[2], pairs[3]));
+        if (!touched) {
+            _mm512_storeu_pd(parents + i, eight);
+            continue;
+        }
+        _mm512_store_pd(sums, eight);
+        for (uint32_t k = 0; k < 8; k++) {
+            parents[touched[i + k]] = sums[k];
+        }
+        __m256i nodes = _mm256_loadu_si256((const __m256i *)(const void *)(touched + i));
+        _mm256_storeu_si256((__m256i *)(void *)(touched + i), _mm256_srli_epi32(nodes, 3));
+    }
+    for (; i < count; i++) {
+        uint32_t node = touched ? touched[i] : i;
+        parents[node] = sum_tree_node_sum(children + (size_t)node * 8);
+        if (touched) {
+            touched[i] = node / 8;
+        }
+    }
+    return count;
 }
 #endif

@@ -44,7 +44,7 @@ const struct sum_tree_kernels *sum_tree_kernels_for(enum cpu_simd simd) {
 #endif
 #if CPU_X86
         [CPU_AVX2] = {sum_tree_step_avx2, sum_tree_sums_avx2},
-        [CPU_AVX512] = {sum_tree_step_avx512, sum_tree_sums_avx2},
+        [CPU_AVX512] = {sum_tree_step_avx512, sum_tree_sums_avx512},
 #endif
     };
     return &kernels[simd];

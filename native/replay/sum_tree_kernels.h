@@ -32,7 +32,7 @@ struct sum_tree_kernels {
 const struct sum_tree_kernels *sum_tree_kernels_for(enum cpu_simd simd);
 
 sum_tree_step sum_tree_step_scalar, sum_tree_step_neon, sum_tree_step_avx2, sum_tree_step_avx512;
-wide_tree_combine sum_tree_sums_scalar, sum_tree_sums_avx2;
+wide_tree_combine sum_tree_sums_scalar, sum_tree_sums_avx2, sum_tree_sums_avx512;
 
 static inline void sum_tree_prefetch(const double *below, const uint64_t *nodes, uint32_t count) {
     for (uint32_t i = 0; below && i < count; i++) {

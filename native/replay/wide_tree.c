@@ -50,15 +50,18 @@ void wide_tree_free(struct wide_tree *tree) {
     memset(tree, 0, sizeof *tree);
 }
 
-void wide_tree_repair(struct wide_tree *tree, wide_tree_combine *combine) {
-    uint32_t count = tree->touched_count, *touched = tree->touched;
-    for (uint32_t i = 0; i < count; i++) {
-        tree->touched_bits[touched[i] / 64] = 0;
-    }
-    for (uint32_t level = 0; level + 1 < tree->depth && count; level++) {
+void wide_tree_repair_from(struct wide_tree *tree, uint32_t level, uint32_t count, wide_tree_combine *combine) {
+    for (; level + 1 < tree->depth && count; level++) {
         bool whole = tree->nodes[level] <= count;
-        count = combine(tree->level[level], tree->level[level + 1], whole ? NULL : touched,
+        count = combine(tree->level[level], tree->level[level + 1], whole ? NULL : tree->touched,
                         whole ? tree->nodes[level] : count);
     }
+}
+
+void wide_tree_repair(struct wide_tree *tree, wide_tree_combine *combine) {
+    for (uint32_t i = 0; i < tree->touched_count; i++) {
+        tree->touched_bits[tree->touched[i] / 64] = 0;
+    }
+    wide_tree_repair_from(tree, 0, tree->touched_count, combine);
     tree->touched_count = 0;
 }

@@ -62,5 +62,7 @@ typedef uint32_t wide_tree_combine(const double *children, double *parents, uint
 /* Recomputes what the writes since the last repair touched. Above level 0 a parent may be listed twice, which is cheaper than
  * finding out; a level with fewer nodes than the list is recomputed whole. */
 void wide_tree_repair(struct wide_tree *tree, wide_tree_combine *combine);
+/* The levels above `level`, where the list holds the `count` nodes of it to be recomputed. */
+void wide_tree_repair_from(struct wide_tree *tree, uint32_t level, uint32_t count, wide_tree_combine *combine);
 
 #endif
