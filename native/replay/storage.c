@@ -7,6 +7,8 @@
 #include "base/copy.h"
 #include "base/memory.h"
 
+/* A slot is hardly used so often between a snapshot and the end that came after it. */
+#define FORGOTTEN_GENERATIONS 16384u
 #define AHEAD 8u        /* items to prefetch ahead of a copy */
 #define SMALL_AHEAD 24u /* the same out of columns of small items, which take less time */
 
@@ -87,9 +89,25 @@ void storage_enter(struct storage *storage, uint32_t slot) {
     storage->reserved--;
     storage->live++;
     entry->state = SLOT_LIVE;
-    storage->last_lives += ++entry->generation == STORAGE_MAX_GENERATION;
+    entry->generation++;
+    if (entry->generation < storage->least_generation) {
+        entry->generation = storage->least_generation;
+    }
+    storage->last_lives += entry->generation == STORAGE_MAX_GENERATION;
     entry->times_sampled = 0;
     storage->age[slot] = storage->next_age++;
+}
+
+void storage_forget_ids(struct storage *storage, uint64_t entropy) {
+    uint32_t newest = 0;
+    for (uint32_t slot = 0; slot < storage->fresh; slot++) {
+        uint32_t generation = storage->slot[slot].generation;
+        newest = generation > newest && storage->slot[slot].state != SLOT_RETIRED ? generation : newest;
+    }
+    uint32_t jump = FORGOTTEN_GENERATIONS + (uint32_t)(entropy % FORGOTTEN_GENERATIONS);
+    if (newest < STORAGE_MAX_GENERATION - 2 * FORGOTTEN_GENERATIONS) { /* else slots would be used up by jumping */
+        storage->least_generation = newest + jump;
+    }
 }
 
 bool storage_leave(struct storage *storage, uint32_t slot) {

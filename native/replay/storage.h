@@ -44,6 +44,7 @@ struct storage {
     uint64_t *age; /* by slot: how many items had entered before the one in it */
     uint64_t next_age;
     uint32_t last_lives; /* live slots that will be retired when their item leaves */
+    uint32_t least_generation; /* of items that enter: above what was given out and forgotten (storage_forget_ids) */
 };
 
 int storage_init(struct storage *storage, const struct table_config *config, uint32_t slots, struct error *error);
@@ -56,8 +57,11 @@ static inline uint32_t storage_free_slots(const struct storage *storage) {
 uint32_t storage_reserve(struct storage *storage);                     /* a slot must be free */
 void storage_unreserve(struct storage *storage, uint32_t slot);
 void storage_enter(struct storage *storage, uint32_t slot);            /* reserved → live, next generation */
+/* Items were given out that this storage does not know of (it was restored): those that enter from now on get generations
+ * that those are unlikely to have had, a random jump above all that are known. */
+void storage_forget_ids(struct storage *storage, uint64_t entropy);
 /* These say whether the item's bytes are nobody's any more. */
-bool storage_leave(struct storage *storage, uint32_t slot);            /* live → free, or zombie while pinned */
+bool storage_leave(struct storage *storage, uint32_t slot); /* live → free, or zombie while pinned */
 bool storage_unpin(struct storage *storage, uint32_t slot);
 
 static inline void storage_pin(struct storage *storage, uint32_t slot) {

@@ -506,6 +506,7 @@ struct table *table_restore_finish(struct table_restore *restore, struct error *
         return NULL;
     }
     restore_free_slots(&table->storage);
+    storage_forget_ids(&table->storage, random_entropy());
     table_recheck(table);
     forget_work(restore);
     return table;

@@ -268,6 +268,32 @@ static void ids_of_items_that_left_before_the_cut_stay_stale(void) {
     table_free(restored);
 }
 
+static void ids_given_out_after_the_cut_name_no_item_of_the_restored_table(void) {
+    struct table_config config = small_config(4, SELECTOR_UNIFORM);
+    struct table *table = make(&config);
+    uint64_t ids[4], forgotten[400], restored_ids[4], applied, stale;
+    CHECK(add(table, 4, 0, NULL, ids) == 0);
+    struct memory_sink memory;
+    begin(table, &memory, 0);
+    finish_cut(table);
+    for (uint32_t i = 0; i < 100; i++) {
+        CHECK(add(table, 4, 10, NULL, forgotten + 4 * i) == 0);
+    }
+    struct table *restored = restore_from(&memory);
+    double ones[400];
+    for (uint32_t i = 0; i < 400; i++) {
+        ones[i] = 1;
+    }
+    CHECK(table_update(restored, 4, ids, ones, &applied, &stale, &error) == 0 && applied == 4);
+    for (uint32_t i = 0; i < 100; i++) { /* through as many lives of the slots */
+        CHECK(add(restored, 4, 20, NULL, restored_ids) == 0);
+        CHECK(table_update(restored, 400, forgotten, ones, &applied, &stale, &error) == 0 && applied == 0);
+    }
+    forget(&memory);
+    table_free(table);
+    table_free(restored);
+}
+
 static void a_slot_that_was_retired_stays_retired(void) {
     struct table_config config = small_config(4, SELECTOR_UNIFORM);
     struct table *table = make(&config);
@@ -404,6 +430,7 @@ int main(void) {
     RUN(draws_go_on_as_they_would_have);
     RUN(a_cut_in_the_middle_of_a_change_restores_what_the_new_settings_allow);
     RUN(ids_of_items_that_left_before_the_cut_stay_stale);
+    RUN(ids_given_out_after_the_cut_name_no_item_of_the_restored_table);
     RUN(a_slot_that_was_retired_stays_retired);
     RUN(a_slot_in_its_last_life_is_known_as_such);
     RUN(removed_items_stay_in_their_slots_until_written_and_no_longer);
