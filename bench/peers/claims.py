@@ -103,7 +103,7 @@ CLAIMS = (
         "4 pushers and a learner: batches over Ray's", _BUSY + "sample_batches_per_s", ("replay_shared",), ("ray",), 1
     ),
     Claim("learner alone, TCP, over Reverb", _BATCHES, _WIRE, ("reverb",), 3),
-    Claim("learner alone, shared memory, over Reverb", _BATCHES, ("replay_shared",), ("reverb",), 8),
+    Claim("learner alone, shared memory, over Reverb", _BATCHES, ("replay_whole_shared",), ("reverb",), 8),
     Claim(
         "learner alone, shared memory, over memcpy of the same blocks",
         _BATCHES,

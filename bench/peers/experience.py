@@ -21,7 +21,7 @@ from replay_server.bench.process import Program
 from replay_server.bench.programs.recorded import write
 
 ENVIRONMENTS = 20
-LEFT_OUT = ("redis_list", "ray", "replay_shared")
+LEFT_OUT = ("redis_list", "ray", "replay_shared", "replay_whole_shared")
 """Their memory lies in several processes, or is that of another system."""
 
 

@@ -91,6 +91,7 @@ _RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), **KEE
 
 SYSTEMS = (
     System("replay", None, "replay", _hosted),
+    System("replay_whole_shared", None, "replay", _hosted, {"shared_memory": True}),
     System("replay_windows", None, "replay_windows", _hosted, stacks=True),
     System("replay_shared", None, "replay_windows", _hosted, {"shared_memory": True}, stacks=True),
     System("replay_lz4", None, "replay_windows", _hosted, {"compression": "lz4"}, stacks=True, recorded_only=True),
