@@ -253,6 +253,7 @@ void client_readable(void *context, void *owner) {
     struct server *server = context;
     struct client *client = owner;
     if (client->closing || !client->reading) return;
+    server_begin_turn(server);
     if (client->blocked) {
         read_while_blocked(client);
         return;
@@ -359,7 +360,7 @@ void client_close_after_reply(struct client *client) {
 }
 
 void client_writable(void *context, void *owner) {
-    (void)context;
+    server_begin_turn(context);
     struct client *client = owner;
     if (!client->closing && client->writing) client_write(client);
 }

@@ -172,6 +172,10 @@ static uint64_t earlier(uint64_t left, uint64_t right) {
     return left < right ? left : right;
 }
 
+void server_begin_turn(struct server *server) {
+    if (server->turn_began_us == 0) server->turn_began_us = clock_monotonic_ns() / 1000;
+}
+
 static void count_turn(struct server *server) {
     server_tick(server);
     server->stats.turns++;
@@ -185,7 +189,7 @@ static void count_turn(struct server *server) {
 uint64_t server_step(void *context) {
     struct server *server = context;
     server_tick(server);
-    if (server->turn_began_us == 0) server->turn_began_us = server->now_us;
+    server_begin_turn(server);
     run_ready(server);
     if (server->woken) server_run_woken(server);
     uint64_t deadline_us = server_run_deadlines(server);

@@ -133,6 +133,8 @@ bool server_memory_exceeded(const struct server *server, size_t more_bytes);
 void server_run_woken(struct server *server);
 /* Answers the blocked clients whose deadline has come; returns the nearest deadline left, or CLOCK_NEVER. */
 uint64_t server_run_deadlines(struct server *server);
+/* Called by the first event after waiting, and by each step: what the loop is held for counts from there. */
+void server_begin_turn(struct server *server);
 /* Reads the clock into now_ns and now_us. */
 void server_tick(struct server *server);
 /* INFO's text: the named sections, or the default ones when count is 0. */

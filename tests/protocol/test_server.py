@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import replay_server as rs
@@ -321,3 +322,14 @@ def test_a_client_needs_neither_torch_nor_the_native_core():
     program += "print([name for name in ('torch', 'replay_server._native', 'redis', 'asyncio') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
     assert result.stdout == "[]\n"
+
+
+def test_the_longest_turn_counts_the_commands_that_came_in_it():
+    """It counted what was due beside them only, and a sample of a million items went unseen."""
+    table = rs.Table("t", capacity=4, signature={"x": rs.Column("uint8")}, sampler=rs.Uniform())
+    with rs.Server([table]) as server, rs.Client(server.url) as client:
+        client.add("t", {"x": np.zeros(4, np.uint8)})
+        before = client.redis.info("stats")["loop_turn_us_max"]
+        client.sample("t", 1 << 20)
+        # A million draws, pins and ids take no processor less than this.
+        assert client.redis.info("stats")["loop_turn_us_max"] > max(before, 2_000)
