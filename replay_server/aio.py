@@ -15,6 +15,7 @@ import numpy as np
 from . import commands
 from .aio_writer import AsyncVectorWriter, AsyncWriter
 from .batch import Batch, check_out, new_batch
+from .checks import check_columns, check_ids, check_priorities
 from .client import Client as BlockingClient
 from .codec import Reading, encode_command
 from .commands import Command, ServedTable, SharedBatch, greet
@@ -22,7 +23,7 @@ from .connection import Address, ReadBuffer, on_same_host, set_options
 from .connection import Connection as BlockingConnection
 from .errors import ConnectionLost, ReplayError, SchemaError, error_of_own_request
 from .shared_memory import Arena
-from .table import RateLimiter, Selector, Table, check_columns, check_ids, check_priorities
+from .table import RateLimiter, Selector, Table
 
 if TYPE_CHECKING:
     import redis.asyncio

@@ -14,10 +14,11 @@ from ._native import ffi, lib
 from .batch import Batch, new_batch
 from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
+from .checks import check_ids, check_timeout, check_version
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
 from .sampler import Sampler
-from .table import RateLimiter, Selector, Table, changes_map, check_ids, check_timeout, check_version
+from .table import RateLimiter, Selector, Table, changes_map
 from .writer import VectorWriter, Writer
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ import numpy as np
 
 from ._native import ffi
 from .batch import Batch, check_out, new_batch
-from .table import Table, check_columns, check_ids, check_priorities
+from .checks import check_columns, check_ids, check_priorities
+from .table import Table
 
 _BYTES = ffi.typeof("uint8_t[]")
 _IDS = ffi.typeof("uint64_t[]")

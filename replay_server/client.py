@@ -12,12 +12,13 @@ import numpy as np
 
 from . import commands
 from .batch import Batch, check_out, new_batch
+from .checks import check_columns, check_ids, check_priorities
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
 from .connection import Address, Connection, on_same_host
 from .errors import ConnectionLost, SchemaError
 from .sampler import Sampler
-from .table import RateLimiter, Selector, Table, check_columns, check_ids, check_priorities
+from .table import RateLimiter, Selector, Table
 from .writer import VectorWriter, Writer
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import msgpack
 import numpy as np
 
 from .batch import Batch
+from .checks import check_timeout, check_version
 from .codec import (
     Argument,
     Blob,
@@ -33,7 +34,7 @@ from .codec import (
 from .errors import ReplayError, SchemaError, ServerError, Timeout
 from .expand import MOST_PLACES, expand_windows
 from .shared_memory import Arena, Lease
-from .table import Table, changes_map, check_timeout, check_version
+from .table import Table, changes_map
 
 T = TypeVar("T")
 

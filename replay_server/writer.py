@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .checks import check_column, check_priorities, check_timeout
 from .errors import ConnectionLost, LimitExceeded, SchemaError, Timeout
-from .table import MAX_HISTORY, Column, Table, check_column, check_priorities, check_timeout
+from .table import MAX_HISTORY, Column, Table
 
 STEP_FIRST = 1
 STEP_LAST = 2

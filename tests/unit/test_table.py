@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import replay_server as rs
+from replay_server.checks import check_columns, check_ids, check_priorities
 from replay_server.codec import pack
-from replay_server.table import COLUMN_DTYPES, check_columns, check_ids, check_priorities
+from replay_server.table import COLUMN_DTYPES
 
 SIGNATURE = {"obs": rs.Column("uint8", (2, 3)), "action": rs.Column("int64"), "reward": rs.Column(np.float32)}
 

@@ -1,0 +1,167 @@
+"""What callers hand over, checked before it goes anywhere: batches of columns, priorities, ids, timeouts, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .errors import PriorityError, SchemaError
+from .table import Column, Table
+
+
+def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
+    """Checks one batch against a table's signature.
+
+    Arrays (and tensors) must have exactly the column's dtype and the shape (N, *column.shape). Python numbers in lists
+    are converted where no information but rounding of floats is lost.
+
+    Returns:
+        N, and the columns in the signature's order, C-contiguous.
+
+    Raises:
+        SchemaError: columns are missing or unknown, or a dtype, shape or length differs.
+    """
+    if not isinstance(data, Mapping):
+        raise SchemaError(f"expected a dict of columns for table {table.name!r}, got {type(data).__name__}")
+    if table.windows:
+        raise SchemaError(
+            f"table {table.name!r} has windows: its items are made from steps; use writer(…) or vector_writer(…), "
+            "whose append and create_item take them, instead of add"
+        )
+    if data.keys() != table.signature.keys():
+        missing = [name for name in table.signature if name not in data]
+        unknown = [str(name) for name in data if name not in table.signature]
+        problems = "".join(f"; missing: {name}" for name in missing) + "".join(f"; unknown: {name}" for name in unknown)
+        raise SchemaError(f"table {table.name!r} expects the columns {', '.join(table.signature)}{problems}")
+    count = -1
+    columns = []
+    for name, column in table.columns.items():
+        array = check_column(name, column, data[name])
+        if count not in (-1, array.shape[0]):
+            raise SchemaError(f"column {name!r} has {array.shape[0]} items where the columns before it have {count}")
+        count = array.shape[0]
+        columns.append(np.ascontiguousarray(array))
+    return count, columns
+
+
+def check_column(name: str, column: Column, value: Any) -> np.ndarray:
+    """N values of one column as an array (N, *column.shape).
+
+    Raises:
+        SchemaError: the dtype or the shape differs.
+    """
+    array = _column_array(name, column, value)
+    if array.ndim == 0 or array.shape[1:] != column.shape:
+        expected = ", ".join(["N", *map(str, column.shape)]) + ("," if not column.shape else "")
+        raise SchemaError(f"column {name!r} expects shape ({expected}), got {array.shape}")
+    return array
+
+
+def _column_array(name: str, column: Column, value: Any) -> np.ndarray:
+    dtype = np.dtype(column.dtype)
+    if isinstance(value, bool | int | float | list | tuple):
+        return _from_python(name, dtype, value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = type(value).__name__
+        raise SchemaError(f"column {name!r} expects an array of {dtype}, got {got}: {error}") from error
+    if array.dtype != dtype:
+        raise SchemaError(
+            f"column {name!r} expects dtype {dtype}, got {array.dtype}; convert it, e.g. with .astype({dtype.name!r})"
+        )
+    return array
+
+
+# A list may be converted to numbers of the same kind, or of a more general one.
+_GENERALITY = {"b": 0, "i": 1, "u": 1, "f": 2}
+
+
+def _from_python(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
+    """Python numbers as the column's dtype: bools to anything, ints to integers that hold them and to floats, floats to
+    floats."""
+    try:
+        natural = np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(f"column {name!r} expects {dtype} of one shape, got a list that is not: {error}") from error
+    if natural.dtype == dtype or natural.size == 0:
+        return natural.astype(dtype)
+    if _GENERALITY.get(natural.dtype.kind, 3) > _GENERALITY[dtype.kind]:
+        raise SchemaError(f"column {name!r} expects {dtype}, got a list of {natural.dtype}: convert it first")
+    with np.errstate(over="ignore"):
+        converted = natural.astype(dtype)
+    if natural.dtype.kind in "iu" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        fits = int(natural.min()) >= limits.min and int(natural.max()) <= limits.max
+    else:
+        fits = dtype.kind != "f" or bool((np.isfinite(converted) == np.isfinite(natural)).all())
+    if not fits:
+        raise SchemaError(f"column {name!r} expects {dtype}, which cannot hold {natural.min()} to {natural.max()}")
+    return converted
+
+
+def check_priorities(priorities: Any, count: int) -> np.ndarray:
+    """Priorities as float64 (count,), C-contiguous.
+
+    Raises:
+        PriorityError: not `count` numbers, or one is NaN, infinite or negative.
+    """
+    try:
+        array = np.ascontiguousarray(priorities, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PriorityError(f"expected {count} priorities, numbers of at least 0, got {priorities!r}") from error
+    if np.ndim(priorities) != 1 or array.shape != (count,):
+        raise PriorityError(f"expected {count} priorities, shape ({count},), got shape {np.shape(priorities)}")
+    valid = np.isfinite(array) & (array >= 0)
+    if not valid.all():
+        at = int(np.argmin(valid))
+        raise PriorityError(f"a priority must be finite and at least 0, got {array[at]} at index {at}")
+    return array
+
+
+_FOR_EVER_S = 1e8  # three years; clocks and the protocol can count to it
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Seconds to wait as every clock can count them; None = for ever, which infinity and three years are too.
+
+    Raises:
+        ValueError: it is negative or NaN.
+    """
+    if timeout is None:
+        return None
+    if not timeout >= 0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout!r}")
+    return None if timeout >= _FOR_EVER_S else timeout
+
+
+def check_version(policy_version: int) -> int:
+    """A policy's version, a whole number of 64 bits.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(policy_version, bool) or not isinstance(policy_version, int | np.integer):
+        raise ValueError(f"policy_version must be a whole number, got {policy_version!r}")
+    if not -(2**63) <= policy_version < 2**63:
+        raise ValueError(f"policy_version must fit 64 bits, got {policy_version!r}")
+    return int(policy_version)
+
+
+def check_ids(ids: Any) -> np.ndarray:
+    """Item ids as uint64 (n,), C-contiguous.
+
+    Raises:
+        SchemaError: they are not ids.
+    """
+    if isinstance(ids, list | tuple):
+        # NumPy would make floats of a list that holds ids below and above 2^63.
+        if not all(isinstance(item, int | np.integer) and 0 <= item < 2**64 for item in ids):
+            raise SchemaError(f"expected item ids, whole numbers from 0 to 2^64 - 1, got {ids!r:.200}")
+        return np.array(ids, np.uint64)
+    array = np.asarray(ids)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and (array < 0).any()):
+        raise SchemaError(f"expected item ids, uint64 of shape (n,), got {array.dtype} of shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=np.uint64)
