@@ -183,11 +183,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     content: dict[str, Any] = result.document(
         "fairness", " ".join(["replay-server bench fairness", *argv]), host, settings, rounds, RATIOS
     )
-    for name, median in content["median"].items():
-        low, high = content["spread"][name]
-        say(f"{name:28} {median:12,.1f}   ({low:,.1f} to {high:,.1f})")
-    for name, ratio in content["ratio"].items():
-        say(f"{name:28} {ratio:12.2f}")
+    result.tell(content, say)
     if options.json:
         result.write(options.json, content)
     return 0

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,15 @@ def document(
         "spread": spread,
         "ratio": ratio,
     }
+
+
+def tell(content: Mapping[str, Any], say: Callable[[str], None], width: int = 28, ratio_digits: int | None = 2) -> None:
+    """Says each median with its spread, names `width` wide, then the ratios (None: without them)."""
+    for name, median in content["median"].items():
+        low, high = content["spread"][name]
+        say(f"{name:{width}} {median:14,.1f}   ({low:,.1f} to {high:,.1f})")
+    for name, ratio in content["ratio"].items() if ratio_digits is not None else ():
+        say(f"{name:{width}} {ratio:14.{ratio_digits}f}")
 
 
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:

@@ -132,9 +132,7 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     content: dict[str, Any] = result.document(
         "server", " ".join(["replay-server bench server", *argv]), host, vars(options), rounds, ratios(rounds)
     )
-    for name, median in content["median"].items():
-        low, high = content["spread"][name]
-        say(f"{name:58} {median:14,.1f}   ({low:,.1f} to {high:,.1f})")
+    result.tell(content, say, width=58, ratio_digits=None)
     if options.json:
         result.write(options.json, content)
     if options.plot:

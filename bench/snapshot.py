@@ -214,11 +214,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     content: dict[str, Any] = result.document(
         "snapshot", " ".join(["replay-server bench snapshot", *argv]), host, settings, rounds, RATIOS
     )
-    for name, median in content["median"].items():
-        low, high = content["spread"][name]
-        say(f"{name:28} {median:12,.1f}   ({low:,.1f} to {high:,.1f})")
-    for name, ratio in content["ratio"].items():
-        say(f"{name:28} {ratio:12.3f}")
+    result.tell(content, say, ratio_digits=3)
     if options.json:
         result.write(options.json, content)
     return 0

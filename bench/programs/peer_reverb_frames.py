@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -17,26 +16,8 @@ from recorded import N_STEP, STACK, Recorded
 PACKAGES = peer_reverb.PACKAGES
 REACH = STACK + N_STEP
 EPISODE = 200
-_server: Any = None
 _kept: list[Any] = []
-
-
-def server(columns: Any, capacity: int, **_: Any) -> dict[str, Any]:
-    """A server in this process, with a prioritized table of trajectories."""
-    global _server
-    _server = reverb.Server(
-        [
-            reverb.Table(
-                "bench",
-                sampler=reverb.selectors.Prioritized(0.6),
-                remover=reverb.selectors.Fifo(),
-                max_size=capacity,
-                rate_limiter=reverb.rate_limiters.MinSize(1),
-                signature=peer_reverb.signature(columns),
-            )
-        ]
-    )
-    return {"url": f"localhost:{_server.port}", "pid": os.getpid()}
+server = peer_reverb.server
 
 
 class Stream:
