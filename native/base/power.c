@@ -17,9 +17,3 @@ void power_many(const double *x, double exponent, uint32_t n, double *out) {
     default: power_many_scalar(x, exponent, n, out); return;
     }
 }
-
-double power_one(double x, double exponent) {
-    double power;
-    power_many_scalar(&x, exponent, 1, &power);
-    return power;
-}

@@ -10,6 +10,5 @@
 /* out[i] = x[i]^exponent for finite x[i] >= 0 and finite exponent; 0 of zero, whatever the exponent. Results outside the
  * normal doubles come out as the smallest one, or as one above 2^1022. out may be x. */
 void power_many(const double *x, double exponent, uint32_t n, double *out);
-double power_one(double x, double exponent); /* the same */
 
 #endif
