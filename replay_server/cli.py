@@ -101,6 +101,7 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--unixsocket", metavar="PATH", help="listen on a unix socket as well")
     parser.add_argument("--unixsocketperm", metavar="OCTAL", help="its permissions (default 700)")
     parser.add_argument("--transport", default="kernel", choices=TRANSPORTS, help="network stack (default kernel)")
+    _add_user_space_options(parser)
     parser.add_argument("--config", metavar="FILE.toml", help="settings and tables; options given here win")
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of the key-value store, e.g. 2gb (default 0: none)")
     parser.add_argument("--maxclients", type=int, metavar="N", help="connections at a time")
@@ -119,12 +120,45 @@ def _serve_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# Options of serve that are settings of the native server (CONFIG GET shows them): option, setting, its type, its help.
+_SETTINGS: tuple[tuple[str, str, type, str], ...] = (
+    ("--dpdk-device", "dpdk-device", str, "PCI address, or virtual device: net_af_xdp0,iface=veth0"),
+    ("--dpdk-address", "dpdk-address", str, "its IPv4 address and mask: 10.0.0.2/24; --host is then not given"),
+    ("--dpdk-gateway", "dpdk-gateway", str, "its gateway"),
+    ("--dpdk-mtu", "dpdk-mtu", int, "bytes (default: the device's)"),
+    ("--dpdk-lcore", "dpdk-lcore", int, "processor that the server polls on (default: where it is started)"),
+    ("--dpdk-memory", "dpdk-memory", str, "for packets, e.g. 512mb"),
+    ("--dpdk-eal", "dpdk-eal", str, "more arguments for DPDK's EAL, in one string"),
+    ("--fstack-config", "fstack-config", str, "F-Stack's config.ini (default: made from the options above)"),
+    ("--busy-poll-us", "busy-poll-us", int, "with --transport kernel: look so long for events before sleeping"),
+)
+
+
+def _add_user_space_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("transports", "see docs/nic-host.md")
+    group.add_argument(
+        "--admin-port",
+        type=int,
+        metavar="P",
+        help="another port, on the kernel's loopback; -1 = none (default beside dpdk and fstack: any free one)",
+    )
+    for option, _, kind, help_text in _SETTINGS:
+        group.add_argument(option, type=kind, help=help_text)
+
+
 def _merged(options: argparse.Namespace) -> ServeConfig:
     """The file's settings with the options given on the command line over them."""
     settings = load_config(options.config) if options.config else ServeConfig()
     for name in ("host", "port", "unixsocket", "unixsocketperm", "maxclients", "dir", "password_file", "allow_remote"):
         if (value := getattr(options, name)) is not None:
             setattr(settings, name, value)
+    for option, name, _, _ in _SETTINGS:
+        if (value := getattr(options, option.removeprefix("--").replace("-", "_"))) is not None:
+            settings.config[name] = value
+    if options.admin_port is not None or (options.transport != "kernel" and "admin-port" not in settings.config):
+        settings.config["admin-port"] = options.admin_port or 0
+    if options.transport != "kernel" and options.host is not None:
+        raise ConfigError(f"--host is of the kernel's transport: with {options.transport} it is --dpdk-address")
     if options.maxmemory is not None:
         settings.maxmemory = parse_size(options.maxmemory)
     if not -1 <= settings.port <= 65535:
@@ -139,8 +173,6 @@ def _merged(options: argparse.Namespace) -> ServeConfig:
 def serve(arguments: Sequence[str]) -> int:
     """Checks the arguments and becomes the native server: same process id, same terminal, same signals."""
     options = _serve_parser().parse_args(arguments)
-    if options.transport != "kernel":
-        return _fail(f"--transport {options.transport}: not available in this version", EXIT_USAGE)
     try:
         settings = _merged(options)
         password = os.environ.get(PASSWORD_VARIABLE) or None

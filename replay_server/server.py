@@ -22,9 +22,13 @@ from .connection import url_with_password
 from .errors import ServerError
 from .table import Table
 
-_EXECUTABLES = {"kernel": "replay-server-kernel"}
 TRANSPORTS = ("kernel", "dpdk", "fstack")
-_READY = re.compile(r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)$")
+_READY = re.compile(r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)(?: admin=(?P<admin>\S+))?$")
+_MISSING = {
+    "kernel": "install the package again (pip install .)",
+    "dpdk": "it is built where DPDK and lwIP's source are: run ./setup_dpdk.sh in the source tree, then make setup",
+    "fstack": "it is built where F-Stack is: install F-Stack, set FF_PATH to its folder, then run make setup",
+}
 _LOG_BYTES = 64 * 1024
 
 _running: weakref.WeakSet[Server] = weakref.WeakSet()
@@ -44,25 +48,27 @@ def find_executable(transport: str = "kernel") -> Path:
     """The native server for a transport; the variable REPLAY_SERVER_EXECUTABLE, where set, names another one to run.
 
     Raises:
-        ServerError: this version has none for that transport, or the package was installed without it.
+        ServerError: the package was built without it; the message says what to install.
     """
     if transport not in TRANSPORTS:
         raise ServerError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
-    name = _EXECUTABLES.get(transport)
-    if name is None:
-        raise ServerError(f"transport {transport!r} is not available in this version: use 'kernel'")
     if override := os.environ.get("REPLAY_SERVER_EXECUTABLE"):
         return Path(override)
+    name = f"replay-server-{transport}"
+    for folder in _folders():
+        if (folder / "bin" / name).is_file():
+            return folder / "bin" / name
+    looked = " and ".join(str(folder / "bin") for folder in _folders())
+    raise ServerError(f"transport {transport!r}: {name} is not in {looked}: {_MISSING[transport]}")
+
+
+def _folders() -> list[Path]:
     # An editable install keeps Python files in the source tree and what was built beside the compiled extension.
     folders = [Path(__file__).parent]
     native = importlib.util.find_spec("replay_server._native")
     if native is not None and native.origin:
         folders.append(Path(native.origin).parent)
-    for folder in folders:
-        if (folder / "bin" / name).is_file():
-            return folder / "bin" / name
-    looked = " and ".join(str(folder / "bin") for folder in folders)
-    raise ServerError(f"{name} is not in {looked}: install the package again (pip install .)")
+    return folders
 
 
 def setup_message(
@@ -121,7 +127,9 @@ class Server:
         password: clients must give it; it is part of `url`.
         directory: where the server writes files, snapshots among them; None = the current one.
         maxmemory: bytes that the key-value store may hold, 0 = no limit.
-        transport: "kernel".
+        transport: "kernel", or "dpdk" or "fstack" where the package was built with them. In user space the device and
+            its address are settings ("dpdk-device", "dpdk-address"; docs/nic-host.md), and an admin port is open
+            on loopback unless `config` says "admin-port" -1.
         config: further settings, as for CONFIG SET.
         restore: snapshot to begin with: a file's path, absolute or from `directory` on, or "latest", the newest of
             `directory`; where that has none the server starts empty. `tables` of the same names must be the same but
@@ -131,6 +139,7 @@ class Server:
     Attributes:
         url: for `Client`: of TCP, or of the unix socket where there is no TCP.
         unix_url: of the unix socket, None = there is none.
+        admin_url: of the admin port, None = there is none.
         pid: process id.
 
     Raises:
@@ -157,6 +166,8 @@ class Server:
         command += server_arguments(
             host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory, restore=restore
         )
+        if transport != "kernel":
+            config = {"admin-port": 0, **(config or {})}
         setup = setup_message(tables, password, config)
         self._stderr = tempfile.TemporaryFile(prefix="replay-server-")  # noqa: SIM115 - closed with the server
         self._last_words = ""
@@ -174,6 +185,7 @@ class Server:
             raise
         path = quote(os.path.abspath(ready["unix"]))
         self.unix_url = url_with_password(f"unix://{path}", password) if ready["unix"] else None
+        self.admin_url = url_with_password(ready["admin"], password) if ready["admin"] else None
         url = url_with_password(ready["url"], password) if ready["url"] else self.unix_url
         if url is None:
             raise ServerError("the server listens nowhere: give it a port or a unix socket")
@@ -205,7 +217,7 @@ class Server:
             os.close(lifeline_read)
         return process, lifeline_write
 
-    def _await_ready(self, deadline: float) -> dict[str, str]:
+    def _await_ready(self, deadline: float) -> dict[str, str | Any]:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         text = b""

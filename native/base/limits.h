@@ -12,6 +12,7 @@
 
 /* clients */
 #define LIMIT_CLIENTS 10000u
+#define LIMIT_ADMIN_CLIENTS 16u /* that an admin port lets in beyond maxclients */
 #define LIMIT_DATABASES 16
 #define LIMIT_CLIENT_NAME_BYTES 255u
 #define LIMIT_PENDING_INPUT_BYTES 65536u           /* bytes read from a client but not yet parsed */

@@ -17,6 +17,7 @@
 #include <sys/uio.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 struct transport;
 
@@ -58,7 +59,7 @@ struct listen_address {
 typedef uint64_t (*transport_step)(void *context);
 
 struct transport_operations {
-    const char *name; /* "kernel", "memory", later "dpdk", "fstack" */
+    const char *name; /* "kernel", "dpdk", "fstack", "memory" */
     bool releases_at_write; /* bytes accepted by writev are released at once */
     int (*listen)(struct transport *transport, struct listen_address *address, struct error *error);
     /* Polled transports: handle what is ready, waiting at most max_wait_us (0: do not wait). Returns events handled. */
@@ -78,6 +79,22 @@ struct transport_operations {
     /* Sends a copy of the descriptor along with the next byte written. NULL, or -1: this connection cannot carry one, or has
      * one waiting. */
     int (*attach)(struct connection *connection, int descriptor);
+    /* Appends lines "name:value\r\n" for INFO: device, link, counters. NULL: nothing to tell. */
+    void (*describe)(struct transport *transport, struct text *out);
+};
+
+/* Of a data port in user space. Texts are "" where nothing was said. */
+struct transport_settings {
+    const char *device; /* a PCI address, or a virtual device with its arguments: "net_af_packet0,iface=veth0" */
+    const char *address; /* IPv4 and mask: "10.0.0.2/24" */
+    const char *gateway;
+    uint16_t mtu; /* of IP, 0: the device's */
+    int lcore; /* the processor to run on, −1: where the thread is */
+    uint64_t memory_bytes; /* for packets; 0: the transport's default */
+    const char *eal_arguments; /* more arguments for DPDK's EAL, separated by spaces */
+    const char *faults; /* for tests: "loss=0.01,duplicate=0.01,reorder=0.01,seed=1" */
+    const char *fstack_config; /* F-Stack's config.ini; "": written from the above */
+    uint32_t max_connections;
 };
 
 struct transport {
@@ -89,6 +106,13 @@ struct transport *transport_kernel_new(const struct transport_events *events, st
 /* Calls `ready` when the descriptor is readable (signals, the parent's lifeline). */
 int transport_kernel_watch(struct transport *transport, int descriptor, void (*ready)(void *context, int descriptor),
                            void *context, struct error *error);
+
+/* lwIP over a DPDK port, in the executables built with them. It owns the loop; there is one a process. */
+struct transport *transport_dpdk_new(const struct transport_settings *settings, const struct transport_events *events,
+                                     struct error *error);
+/* F-Stack, likewise. */
+struct transport *transport_fstack_new(const struct transport_settings *settings, const struct transport_events *events,
+                                       struct error *error);
 
 /* In memory, for tests: the test plays the peers. See net/memory.h. */
 struct transport *transport_memory_new(const struct transport_events *events);

@@ -51,8 +51,8 @@ void *client_opened(void *context, struct connection *connection) {
     struct server *server = context;
     server->stats.connections++;
     struct client *client = NULL;
-    if (server->clients.count < (uint64_t)server->config.maxclients && !server->stopping)
-        client = memory_calloc(1, sizeof *client);
+    uint64_t most = (uint64_t)server->config.maxclients + (connection->is_admin ? LIMIT_ADMIN_CLIENTS : 0);
+    if (server->clients.count < most && !server->stopping) client = memory_calloc(1, sizeof *client);
     if (!client) {
         static const char refusal[] = "-ERR max number of clients reached\r\n";
         struct iovec vector = {.iov_base = (void *)(uintptr_t)refusal, .iov_len = sizeof refusal - 1};

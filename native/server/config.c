@@ -31,13 +31,24 @@ struct setting {
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value}
 
 static const struct setting settings[] = {
+    NUMBER("admin-port", SETTING_NUMBER, false, admin_port, -1, 65535),
     FIXED("appendonly", "no"),
     TEXT("bind", false, host),
+    NUMBER("busy-poll-us", SETTING_NUMBER, true, busy_poll_us, 0, INT32_MAX),
     NUMBER("client-output-backlog", SETTING_BYTES, true, client_output_backlog_bytes, 1 << 20, INT64_MAX),
     NUMBER("client-output-buffer-limit", SETTING_BYTES, true, client_output_limit_bytes, 1 << 20, INT64_MAX),
     NUMBER("client-stall-timeout", SETTING_NUMBER, true, client_stall_timeout_s, 1, 86400),
     FIXED("databases", "16"),
     TEXT("dir", false, dir),
+    TEXT("dpdk-address", false, dpdk_address),
+    TEXT("dpdk-device", false, dpdk_device),
+    TEXT("dpdk-eal", false, dpdk_eal),
+    TEXT("dpdk-faults", false, dpdk_faults),
+    TEXT("dpdk-gateway", false, dpdk_gateway),
+    NUMBER("dpdk-lcore", SETTING_NUMBER, false, dpdk_lcore, -1, 1023),
+    NUMBER("dpdk-memory", SETTING_BYTES, false, dpdk_memory_bytes, 0, INT64_MAX / 2),
+    NUMBER("dpdk-mtu", SETTING_NUMBER, false, dpdk_mtu, 0, 9600),
+    TEXT("fstack-config", false, fstack_config),
     NUMBER("max-arguments", SETTING_NUMBER, true, max_arguments, 16, LIMIT_ARGUMENTS),
     NUMBER("max-request-bytes", SETTING_BYTES, true, max_request_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("maxclients", SETTING_NUMBER, true, maxclients, 1, 1000000),
@@ -61,6 +72,8 @@ void server_config_defaults(struct server_config *config) {
     *config = (struct server_config){
         .host = "127.0.0.1",
         .port = 6379,
+        .admin_port = -1,
+        .dpdk_lcore = -1,
         .unixsocketperm = 0700,
         .dir = ".",
         .maxclients = LIMIT_CLIENTS,

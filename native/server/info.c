@@ -23,11 +23,20 @@ static void server_section(struct server *server, struct text *out) {
     text_append(out, "os:%s %s %s\r\narch_bits:%zu\r\nprocess_id:%ld\r\nrun_id:%s\r\n", name.sysname, name.release,
                 name.machine, 8 * sizeof(void *), (long)getpid(), server->run_id);
     text_append(out,
-                "tcp_port:%" PRId64 "\r\nserver_time_usec:%" PRId64 "\r\nuptime_in_seconds:%" PRIu64
-                "\r\nuptime_in_days:%" PRIu64 "\r\n",
-                server->config.port > 0 ? server->config.port : 0, clock_unix_ms() * 1000, uptime_s, uptime_s / 86400);
-    for (int i = 0; i < server->transport_count; i++)
-        text_append(out, "transport%d:%s\r\n", i, server->transports[i]->operations->name);
+                "tcp_port:%" PRId64 "\r\nadmin_port:%" PRId64 "\r\nserver_time_usec:%" PRId64
+                "\r\nuptime_in_seconds:%" PRIu64 "\r\nuptime_in_days:%" PRIu64 "\r\n",
+                server->config.port > 0 ? server->config.port : 0,
+                server->config.admin_port > 0 ? server->config.admin_port : 0, clock_unix_ms() * 1000, uptime_s,
+                uptime_s / 86400);
+}
+
+static void transport_section(struct server *server, struct text *out) {
+    text_append(out, "# Transport\r\n");
+    for (int i = 0; i < server->transport_count; i++) {
+        struct transport *transport = server->transports[i];
+        text_append(out, "transport%d:%s\r\n", i, transport->operations->name);
+        if (transport->operations->describe) transport->operations->describe(transport, out);
+    }
 }
 
 static void clients_section(struct server *server, struct text *out) {
@@ -169,6 +178,7 @@ static const struct {
     bool by_default;
 } sections[] = {
     {"server", server_section, true},
+    {"transport", transport_section, true},
     {"clients", clients_section, true},
     {"memory", memory_section, true},
     {"persistence", persistence_section, true},

@@ -21,6 +21,7 @@
 #define SWEEPS_PER_ROUND 10u /* all of them are looked at in so many sweeps */
 #define SWEEP_LEAST 64u
 #define RATE_US 1000000u
+#define BESIDE_POLL_US 100u /* how often the others are polled beside a transport that owns the loop */
 
 void server_tick(struct server *server) {
     server->now_ns = clock_monotonic_ns();
@@ -233,31 +234,51 @@ static bool has_stopped(const struct server *server) {
     return server->stopping && (server->clients.count == 0 || server->now_us >= server->stop_deadline_us);
 }
 
-/* One turn of every polled transport and of the server; the last transport waits until something is due. */
-static uint64_t turn(struct server *server, bool wait) {
-    uint64_t wait_us = server_step(server);
-    if (server->stop_asked && !server->stopping) {
-        begin_stop(server);
-        return 0;
-    }
+/* Begins to stop when asked to. True: there is more to do at once. */
+static bool heed_stop(struct server *server) {
+    if (!server->stop_asked || server->stopping) return false;
+    begin_stop(server);
+    return true;
+}
+
+/* Polls every polled transport, the last of which may wait. Returns the events handled. */
+static int poll_transports(struct server *server, uint64_t wait_us) {
     struct transport *last = NULL;
+    int handled = 0;
     for (int i = 0; i < server->transport_count; i++) {
         struct transport *transport = server->transports[i];
         if (transport->operations->run) continue;
-        if (last) last->operations->poll(last, 0);
+        if (last) handled += last->operations->poll(last, 0);
         last = transport;
     }
-    if (last && last->operations->poll(last, wait ? wait_us : 0) > 0) return 0;
-    return wait_us;
+    if (last) handled += last->operations->poll(last, wait_us);
+    if (handled > 0) {
+        server_tick(server);
+        server->event_us = server->now_us;
+    }
+    return handled;
 }
 
-/* For a transport that owns the loop: it calls this, and learns when to call again. */
+static void turn(struct server *server) {
+    uint64_t wait_us = server_step(server);
+    if (heed_stop(server)) return;
+    if (server->now_us < server->event_us + (uint64_t)server->config.busy_poll_us) wait_us = 0;
+    poll_transports(server, wait_us);
+}
+
+/* For a transport that owns the loop: it calls this, and learns when to call again. The others are looked at after every
+ * step while they have events, and now and then while they have none. */
 static uint64_t step_beside(void *context) {
     struct server *server = context;
-    uint64_t wait_us = turn(server, false);
+    uint64_t wait_us = server_step(server);
+    if (heed_stop(server)) return 0;
     for (int i = 0; has_stopped(server) && i < server->transport_count; i++)
         server->transports[i]->operations->stop(server->transports[i]);
-    return wait_us;
+    if (server->now_us >= server->next_poll_us) {
+        if (poll_transports(server, 0) > 0) return 0;
+        server->next_poll_us = server->now_us + BESIDE_POLL_US;
+    }
+    return earlier(wait_us, server->next_poll_us - server->now_us);
 }
 
 void server_run(struct server *server) {
@@ -268,5 +289,5 @@ void server_run(struct server *server) {
             return;
         }
     }
-    while (!has_stopped(server)) turn(server, true);
+    while (!has_stopped(server)) turn(server);
 }

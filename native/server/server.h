@@ -35,6 +35,11 @@ struct server_config {
     char dir[PATH_MAX];
     char requirepass[512];                /* "": no password */
     int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
+    int64_t admin_port;                   /* of the kernel's loopback; −1: none; 0 before listening: any */
+    int64_t busy_poll_us;                 /* keeps looking for events so long after the last, before it sleeps */
+    char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128];
+    char fstack_config[PATH_MAX];
+    int64_t dpdk_mtu, dpdk_lcore, dpdk_memory_bytes; /* as in struct transport_settings */
     int64_t maxclients;
     int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;
@@ -100,6 +105,8 @@ struct server {
     uint64_t next_sweep_us;
     uint32_t writers; /* clients whose output waits for room */
     uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
+    uint64_t event_us;               /* when a polled transport last had an event */
+    uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
     uint64_t stop_deadline_us;

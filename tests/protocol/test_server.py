@@ -69,7 +69,6 @@ def test_settings_are_those_of_config_set():
         ({"host": "not a host"}, "not a host"),
         ({"unix": "/no/such/directory/s"}, "/no/such/directory/s"),
         ({"config": {"no-such-setting": "1"}}, "no-such-setting"),
-        ({"transport": "dpdk"}, "not available in this version"),
         ({"transport": "carrier pigeon"}, "carrier pigeon"),
         ({"directory": "/no/such/directory"}, "/no/such/directory"),
     ],
@@ -77,6 +76,36 @@ def test_settings_are_those_of_config_set():
 def test_a_server_that_does_not_start_says_why(arguments, said):
     with pytest.raises(rs.ServerError, match=said):
         rs.Server([TABLE], **arguments)
+
+
+@pytest.mark.parametrize(("transport", "said"), [("dpdk", "setup_dpdk.sh"), ("fstack", "FF_PATH")])
+def test_a_transport_that_was_not_built_says_what_to_install(transport, said, monkeypatch, tmp_path):
+    monkeypatch.setattr("replay_server.server._folders", lambda: [tmp_path])
+    with pytest.raises(rs.ServerError, match=said):
+        rs.Server([TABLE], transport=transport)
+
+
+def test_an_admin_port_lets_in_when_all_other_places_are_taken():
+    with rs.Server([TABLE], config={"admin-port": 0, "maxclients": 1}, password="secret") as server:
+        assert server.admin_url is not None
+        with rs.Client(server.url) as client, rs.Client(server.admin_url) as admin:
+            assert client.tables() == admin.tables() == ["t"]
+            assert admin.redis.info("server")["admin_port"] == int(server.admin_url.rpartition(":")[2])
+            with pytest.raises(rs.ReplayError, match="max number of clients"), rs.Client(server.url) as another:
+                another.tables()
+
+
+def test_a_server_that_polls_without_sleeping_serves_and_stops():
+    with rs.Server([TABLE], config={"busy-poll-us": 1_000_000}) as server, rs.Client(server.url) as client:
+        assert client.tables() == ["t"]
+        turns = int(client.redis.info("stats")["loop_turns"])
+        time.sleep(0.2)
+        assert int(client.redis.info("stats")["loop_turns"]) > turns + 1000
+        client.redis.config_set("busy-poll-us", 0)
+        turns = int(client.redis.info("stats")["loop_turns"])
+        time.sleep(0.2)
+        assert int(client.redis.info("stats")["loop_turns"]) < turns + 100
+        assert server.stop() == 0
 
 
 def test_an_address_in_use_is_an_error():
@@ -255,7 +284,8 @@ def test_serve_takes_the_password_from_the_environment_and_forgets_it():
         (["--port", "x"], "x"),
         (["--nonsense"], "nonsense"),
         (["--port", "-1"], "nothing to listen on"),
-        (["--transport", "dpdk"], "not available in this version"),
+        (["--transport", "dpdk", "--host", "10.0.0.1"], "--dpdk-address"),
+        (["--admin-port", "70000"], "admin-port"),
         (["--maxmemory", "much"], "much"),
         (["--unixsocketperm", "999"], "octal"),
         (["--config", "/no/such/file.toml"], "/no/such/file.toml"),

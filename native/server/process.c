@@ -1,4 +1,6 @@
-/* main: the executable over kernel sockets: arguments, set-up, signals, the ready line, and exit codes. */
+/* process: an executable from its arguments to its exit code: set-up, transports, signals, the ready line. */
+#include "server/process.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <getopt.h>
@@ -29,14 +31,17 @@ struct options {
 };
 
 static const char usage[] =
-    "usage: replay-server-kernel [--host H] [--port P] [--unixsocket PATH] [--unixsocketperm OCTAL] [--maxmemory "
-    "BYTES]\n"
-    "                            [--maxclients N] [--dir D] [--restore FILE|latest] [--setup-fd N] [--lifeline-fd N] "
+    "usage: %s [--host H] [--port P] [--admin-port P] [--unixsocket PATH] [--unixsocketperm OCTAL]\n"
+    "       [--maxmemory BYTES] [--maxclients N] [--dir D] [--restore FILE|latest] [--busy-poll-us N] "
     "[--allow-remote]\n"
+    "       [--dpdk-device D] [--dpdk-address A/MASK] [--dpdk-gateway A] [--dpdk-mtu N] [--dpdk-lcore N]\n"
+    "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
     "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
 
+static const char *program = "replay-server"; /* as messages call it */
+
 static int fail(int code, const char *message) {
-    fprintf(stderr, "replay-server-kernel: %s\n", message);
+    fprintf(stderr, "%s: %s\n", program, message);
     return code;
 }
 
@@ -53,6 +58,16 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
     static const struct option known[] = {
         {"host", required_argument, NULL, 'h'},
         {"port", required_argument, NULL, 's'},
+        {"admin-port", required_argument, NULL, 's'},
+        {"busy-poll-us", required_argument, NULL, 's'},
+        {"dpdk-device", required_argument, NULL, 's'},
+        {"dpdk-address", required_argument, NULL, 's'},
+        {"dpdk-gateway", required_argument, NULL, 's'},
+        {"dpdk-mtu", required_argument, NULL, 's'},
+        {"dpdk-lcore", required_argument, NULL, 's'},
+        {"dpdk-memory", required_argument, NULL, 's'},
+        {"dpdk-eal", required_argument, NULL, 's'},
+        {"fstack-config", required_argument, NULL, 's'},
         {"unixsocket", required_argument, NULL, 's'},
         {"unixsocketperm", required_argument, NULL, 's'},
         {"maxmemory", required_argument, NULL, 's'},
@@ -81,22 +96,22 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
         } else if (option == 'h' || option == 's') {
             if (config_assign(&options->config, option == 'h' ? "bind" : known[which].name, optarg, false, &error) <
                 0) {
-                fprintf(stderr, "replay-server-kernel: --%s %s: %s\n", known[which].name, optarg, error.message);
+                fprintf(stderr, "%s: --%s %s: %s\n", program, known[which].name, optarg, error.message);
                 return EXIT_USAGE;
             }
         } else {
             *done = option == 'H';
-            fputs(usage, *done ? stdout : stderr);
+            fprintf(*done ? stdout : stderr, usage, program);
             return *done ? EXIT_CLEAN : EXIT_USAGE;
         }
         if (!parsed) {
-            fprintf(stderr, "replay-server-kernel: --%s %s: expected a descriptor's number\n", known[which].name,
-                    optarg);
+            fprintf(stderr, "%s: --%s %s: expected a descriptor's number\n", program, known[which].name, optarg);
             return EXIT_USAGE;
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "replay-server-kernel: unexpected argument '%s'\n%s", argv[optind], usage);
+        fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
+        fprintf(stderr, usage, program);
         return EXIT_USAGE;
     }
     return 0;
@@ -122,7 +137,7 @@ static void raise_descriptor_limit(struct server_config *config) {
     limit.rlim_cur = limit.rlim_max = hard;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || hard <= 2 * DESCRIPTORS_APART_FROM_CLIENTS) return;
     config->maxclients = (int64_t)(hard - DESCRIPTORS_APART_FROM_CLIENTS);
-    fprintf(stderr, "replay-server-kernel: the system allows %llu descriptors, so maxclients is now %lld (ulimit -n)\n",
+    fprintf(stderr, "%s: the system allows %llu descriptors, so maxclients is now %lld (ulimit -n)\n", program,
             (unsigned long long)hard, (long long)config->maxclients);
 }
 
@@ -157,23 +172,53 @@ static int watch_for_stop(struct server *server, struct transport *transport, in
 
 /* ---- starting ---------------------------------------------------------------------------------------- */
 
-static int open_listeners(struct server *server, struct transport *transport, struct error *error) {
+/* The transport that carries the data port: of user space where there is one, else the kernel's. */
+static struct transport *data_transport(struct server *server) {
+    return server->transports[server->transport_count - 1];
+}
+
+static int open_user_space(struct server *server, const struct data_transport *data, struct error *error) {
+    const struct server_config *config = &server->config;
+    struct transport_settings settings = {
+        .device = config->dpdk_device,
+        .address = config->dpdk_address,
+        .gateway = config->dpdk_gateway,
+        .mtu = (uint16_t)config->dpdk_mtu,
+        .lcore = (int)config->dpdk_lcore,
+        .memory_bytes = (uint64_t)config->dpdk_memory_bytes,
+        .eal_arguments = config->dpdk_eal,
+        .faults = config->dpdk_faults,
+        .fstack_config = config->fstack_config,
+        .max_connections = (uint32_t)config->maxclients,
+    };
+    struct transport *transport = data->open(&settings, server_events(server), error);
+    return transport ? server_add_transport(server, transport, error) : -1;
+}
+
+static int open_listeners(struct server *server, struct transport *kernel, struct error *error) {
     struct server_config *config = &server->config;
     if (config->port >= 0) {
+        struct transport *transport = data_transport(server);
         struct listen_address tcp = {.host = config->host, .port = (uint16_t)config->port};
         if (transport->operations->listen(transport, &tcp, error) < 0) return -1;
         config->port = tcp.port;
     }
+    if (config->admin_port >= 0) {
+        struct listen_address admin = {.host = "127.0.0.1", .port = (uint16_t)config->admin_port, .is_admin = true};
+        if (kernel->operations->listen(kernel, &admin, error) < 0) return -1;
+        config->admin_port = admin.port;
+    }
     if (config->unixsocket[0] != '\0') {
         struct listen_address local = {.path = config->unixsocket, .mode = (uint32_t)config->unixsocketperm};
-        if (transport->operations->listen(transport, &local, error) < 0) return -1;
+        if (kernel->operations->listen(kernel, &local, error) < 0) return -1;
     }
     return 0;
 }
 
 /* For clients that came over TCP and turn out to be on this host; without it they stay on TCP. */
 static void open_share_socket(struct server *server, struct transport *transport) {
-    if (server->config.port < 0 || server->config.shared_memory_limit_bytes == 0) return;
+    if (transport != data_transport(server) || server->config.port < 0 || server->config.shared_memory_limit_bytes == 0)
+        return;
     char name[sizeof server->share_socket];
     snprintf(name, sizeof name, "replay-server-%s", server->run_id);
     struct listen_address address = {.path = name, .is_abstract = true};
@@ -181,7 +226,7 @@ static void open_share_socket(struct server *server, struct transport *transport
     if (transport->operations->listen(transport, &address, &error) == 0)
         snprintf(server->share_socket, sizeof server->share_socket, "%s", name);
     else
-        fprintf(stderr, "replay-server-kernel: no memory is shared with TCP clients: %s\n", error.message);
+        fprintf(stderr, "%s: no memory is shared with TCP clients: %s\n", program, error.message);
 }
 
 /* Where a client on this machine connects to. */
@@ -189,11 +234,12 @@ static void print_ready(const struct server_config *config) {
     const char *host = config->host;
     if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) host = strcmp(host, "::") == 0 ? "::1" : "127.0.0.1";
     bool is_v6 = strchr(host, ':') != NULL;
+    printf("ready url=");
     if (config->port >= 0)
-        printf("ready url=redis://%s%s%s:%lld unix=%s pid=%ld\n", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
-               (long long)config->port, config->unixsocket, (long)getpid());
-    else
-        printf("ready url= unix=%s pid=%ld\n", config->unixsocket, (long)getpid());
+        printf("redis://%s%s%s:%lld", is_v6 ? "[" : "", host, is_v6 ? "]" : "", (long long)config->port);
+    printf(" unix=%s pid=%ld", config->unixsocket, (long)getpid());
+    if (config->admin_port >= 0) printf(" admin=redis://127.0.0.1:%lld", (long long)config->admin_port);
+    printf("\n");
     fflush(stdout);
 }
 
@@ -214,13 +260,15 @@ static int fill(struct server *server, const struct options *options, const stru
     return code == EXIT_CLEAN ? code : fail(code, error.message);
 }
 
-static int serve(struct server *server, const struct options *options, const struct setup *setup) {
+static int serve(struct server *server, const struct options *options, const struct setup *setup,
+                 const struct data_transport *data) {
     struct error error = {0};
     struct transport *transport = transport_kernel_new(server_events(server), &error);
     if (!transport) return fail(EXIT_FAILED, error.message);
     if (server_add_transport(server, transport, &error) < 0 ||
         watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
+    if (data->open && open_user_space(server, data, &error) < 0) return fail(EXIT_FAILED, error.message);
     int code = fill(server, options, setup);
     if (code != EXIT_CLEAN) return code;
     if (open_listeners(server, transport, &error) < 0)
@@ -233,25 +281,44 @@ static int serve(struct server *server, const struct options *options, const str
     return EXIT_CLEAN;
 }
 
-static int check(const struct options *options) {
-    const struct server_config *config = &options->config;
+/* In user space the data port has the address of the device, and no other. */
+static int check_user_space(struct server_config *config) {
+    struct in_addr address;
+    char host[sizeof config->dpdk_address];
+    snprintf(host, sizeof host, "%s", config->dpdk_address);
+    char *mask = strchr(host, '/');
+    if (mask) *mask = '\0';
+    if (!mask || inet_pton(AF_INET, host, &address) != 1) {
+        fprintf(stderr, "%s: --dpdk-address '%s': expected an IPv4 address and its mask, such as 10.0.0.2/24\n",
+                program, config->dpdk_address);
+        return EXIT_USAGE;
+    }
+    snprintf(config->host, sizeof config->host, "%s", host);
+    return 0;
+}
+
+static int check(struct options *options, const struct data_transport *data) {
+    struct server_config *config = &options->config;
+    int code = data->open ? check_user_space(config) : 0;
+    if (code != 0) return code;
     if (config->port < 0 && config->unixsocket[0] == '\0')
         return fail(EXIT_USAGE, "nothing to listen on: --port -1 needs --unixsocket PATH");
     if (config->port >= 0 && !is_loopback(config->host) && config->requirepass[0] == '\0' && !options->allow_remote) {
         fprintf(stderr,
-                "replay-server-kernel: --host %s lets other machines in, but there is no password: set one, or say "
+                "%s: --host %s lets other machines in, but there is no password: set one, or say "
                 "--allow-remote if the network is private\n",
-                config->host);
+                program, config->host);
         return EXIT_USAGE;
     }
     if (chdir(config->dir) < 0) {
-        fprintf(stderr, "replay-server-kernel: --dir %s: %s\n", config->dir, strerror(errno));
+        fprintf(stderr, "%s: --dir %s: %s\n", program, config->dir, strerror(errno));
         return EXIT_USAGE;
     }
     return 0;
 }
 
-int main(int argc, char **argv) {
+int process_main(int argc, char **argv, const struct data_transport *data) {
+    program = data->program;
     struct options options = {.setup_descriptor = -1, .lifeline_descriptor = -1};
     server_config_defaults(&options.config);
     bool done = false;
@@ -264,14 +331,14 @@ int main(int argc, char **argv) {
         setup_free(&setup);
         return fail(EXIT_USAGE, error.message);
     }
-    code = check(&options);
+    code = check(&options, data);
     if (code != 0) {
         setup_free(&setup);
         return code;
     }
     raise_descriptor_limit(&options.config);
     struct server *server = server_new(&options.config, &error);
-    code = server ? serve(server, &options, &setup) : fail(EXIT_FAILED, error.message);
+    code = server ? serve(server, &options, &setup, data) : fail(EXIT_FAILED, error.message);
     setup_free(&setup);
     if (server) server_free(server);
     return code;
