@@ -19,6 +19,7 @@ PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
+LWIP := build/lwip
 # Further options of pip, e.g. PIP_OPTIONS="--extra-index-url …" for a CPU-only build of torch.
 PIP_OPTIONS ?=
 
@@ -26,7 +27,7 @@ NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.
 # The binding and the server need no rebuild for a change of these.
 C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard tests/native/*.c tests/native/*.h)
 
-.PHONY: help setup apex test test-slow lint format bench fuzz sdist clean
+.PHONY: help setup lwip apex test test-slow lint format bench fuzz sdist clean
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -35,6 +36,7 @@ help:
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: the request parser"
+	@echo "make lwip        sets up again what the transport over DPDK is built from"
 	@echo "make setup       what the others begin with       make clean    removes builds and the environment"
 
 # ---- set-up ---------------------------------------------------------------------------------------------------------
@@ -44,8 +46,20 @@ setup: $(STAMP)/installed
 $(STAMP)/system: .ci/system-packages
 	@PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
 	    python3-dev=header:Python.h python3-venv=module:ensurepip \
-	    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip
+	    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip \
+	    ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk
 	@mkdir -p $(STAMP) && touch $@
+
+# The TCP stack of the transport over DPDK, from the distribution's source archive. Without it, or without DPDK, the rest is
+# built all the same.
+$(LWIP)/.fetched: native/net/lwip/fetch | $(STAMP)/system
+	@mkdir -p $(LWIP)
+	@if ! pkg-config --exists libdpdk 2>/dev/null; then \
+	    echo "the transport over DPDK is not built: libdpdk-dev is not there (make lwip, once it is)"; \
+	elif ! native/net/lwip/fetch $(LWIP) >/dev/null; then \
+	    echo "the transport over DPDK is not built: it needs lwIP's source, see above (make lwip tries again)"; \
+	fi
+	@touch $@
 
 # The environment: everything but this project itself. Rebuilt by pip only where pyproject.toml or the constraints changed.
 $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
@@ -57,10 +71,14 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@touch $@
 
 # The project, editable: Python files are used where they are; native files are compiled here, never at import.
-$(STAMP)/installed: $(STAMP)/environment $(NATIVE)
+$(STAMP)/installed: $(STAMP)/environment $(LWIP)/.fetched $(NATIVE)
 	@echo "building the native server and installing replay-server (editable)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
+
+lwip:
+	@rm -f $(STAMP)/system $(LWIP)/.fetched
+	@$(MAKE) --no-print-directory setup
 
 # ---- what people type -----------------------------------------------------------------------------------------------
 
