@@ -54,12 +54,20 @@ def find_executable(transport: str = "kernel") -> Path:
         raise ServerError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
     if override := os.environ.get("REPLAY_SERVER_EXECUTABLE"):
         return Path(override)
-    name = f"replay-server-{transport}"
+    return _installed(f"replay-server-{transport}", f"transport {transport!r}", _MISSING[transport])
+
+
+def find_program(name: str) -> Path:
+    """A program that was installed beside the native servers. Raises ServerError where the package has none."""
+    return _installed(name, "this package", "it is built on Linux: install the package again (pip install .)")
+
+
+def _installed(name: str, what: str, missing: str) -> Path:
     for folder in _folders():
         if (folder / "bin" / name).is_file():
             return folder / "bin" / name
     looked = " and ".join(str(folder / "bin") for folder in _folders())
-    raise ServerError(f"transport {transport!r}: {name} is not in {looked}: {_MISSING[transport]}")
+    raise ServerError(f"{what}: {name} is not in {looked}: {missing}")
 
 
 def _folders() -> list[Path]:

@@ -1,0 +1,65 @@
+/* load: runs a plan: opens its connections, keeps each busy with its requests, measures. One thread. */
+#ifndef REPLAY_TOOLS_LOAD_H
+#define REPLAY_TOOLS_LOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tools/load_plan.h"
+#include "tools/reply_reader.h"
+
+struct load_connection {
+    struct load_role *role;
+    int descriptor;
+    /* the request under way */
+    bool busy;
+    bool measured; /* it was begun after the warm-up */
+    bool wants_write; /* as epoll was told */
+    uint32_t turn;    /* of the role's requests */
+    uint32_t replies_left;
+    size_t sent;
+    uint64_t begun_ns;
+    struct reply_reader reader;
+    /* rounds */
+    uint64_t due_ns; /* while not busy: when the next round begins, UINT64_MAX: never */
+    uint64_t rounds;
+    uint64_t measured_rounds;
+    uint64_t round_begun_ns;
+    uint64_t measured_from_ns, measured_to_ns; /* of the measured rounds, the pause after the last one included */
+};
+
+struct load {
+    struct load_plan *plan;
+    struct load_connection *connections;
+    uint32_t connection_count;
+    uint32_t busy;
+    int epoll, timer;
+    uint8_t *buffer; /* replies are read to here */
+    uint64_t measure_from_ns, end_ns;
+    uint64_t moved;        /* grows with every byte sent or received */
+    uint64_t moved_seen, moved_seen_ns; /* how far it was when somebody last looked and found it grown */
+    uint64_t processor_ns; /* of this process while it measured */
+};
+
+int load_open(struct load *load, struct load_plan *plan, struct error *error);
+int load_run(struct load *load, struct error *error);
+void load_report(const struct load *load, struct text *out); /* a JSON object */
+void load_close(struct load *load);
+
+/* ---- one connection (load_connection.c) --------------------------------------------------------------- */
+
+int load_connect(struct load *load, struct load_connection *connection, struct error *error);
+/* Begins the next request of a connection that is not busy. */
+void load_begin(struct load *load, struct load_connection *connection);
+/* Sends what the socket takes. 0; −1 with `error` set. */
+int load_send(struct load *load, struct load_connection *connection, struct error *error);
+/* Receives once, with flags of recv. 0; −1 with `error` set. */
+int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error);
+bool load_over(const struct load *load, uint64_t now_ns);
+/* −1 with `error` set where nothing has moved for longer than the plan's patience. */
+int load_check_patience(struct load *load, struct error *error);
+
+#endif

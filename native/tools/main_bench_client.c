@@ -1,0 +1,49 @@
+/* main_bench_client: the executable replay-bench-client, which loads a server and measures it (see load_plan.c). */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/load.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+static int fail(const struct error *error, int status) {
+    fprintf(stderr, "replay-bench-client: %s\n", error->message);
+    return status;
+}
+
+static int pin(int processor, struct error *error) {
+    if (processor < 0) return 0;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((unsigned)processor, &set);
+    if (sched_setaffinity(0, sizeof set, &set) == 0) return 0;
+    return error_set(error, ERROR_GENERIC, "--processor %d: %s", processor, strerror(errno));
+}
+
+int main(int argc, char **argv) {
+    static struct load_plan plan;
+    struct load load;
+    struct error error = {0};
+    signal(SIGPIPE, SIG_IGN);
+    int read = load_plan_read(&plan, argc, argv, &error);
+    if (read > 0) return EXIT_DONE;
+    if (read < 0) {
+        load_plan_free(&plan);
+        return fail(&error, EXIT_USAGE);
+    }
+    int status = EXIT_DONE;
+    if (pin(plan.processor, &error) < 0 || load_open(&load, &plan, &error) < 0 || load_run(&load, &error) < 0)
+        status = fail(&error, EXIT_FAILED);
+    if (status == EXIT_DONE) {
+        struct text out = {0};
+        load_report(&load, &out);
+        if (out.failed || printf("%s\n", out.data) < 0) status = EXIT_FAILED;
+        text_free(&out);
+        load_close(&load);
+    }
+    load_plan_free(&plan);
+    return status;
+}
