@@ -1,25 +1,17 @@
-"""Writes the C source of the cffi extension `replay_server._native` (API mode): emit_binding.py CDEF_H OUTPUT_C."""
+"""Writes the C source of a cffi extension (API mode): emit_binding.py MODULE CDEF_H OUTPUT_C HEADER…"""
 
 import sys
 from pathlib import Path
 
 import cffi
 
-SOURCE = """#include "base/error.h"
-#include "replay/codec.h"
-#include "replay/expand.h"
-#include "replay/sum_tree_array.h"
-#include "replay/table.h"
-#include "replay/table_batch.h"
-"""
-
 
 def main() -> None:
-    cdef_path, output_path = map(Path, sys.argv[1:])
+    module, cdef_path, output_path, *headers = sys.argv[1:]
     builder = cffi.FFI()
-    builder.cdef(cdef_path.read_text())
-    builder.set_source("replay_server._native", SOURCE)
-    builder.emit_c_code(str(output_path))
+    builder.cdef(Path(cdef_path).read_text())
+    builder.set_source(module, "".join(f'#include "{header}"\n' for header in headers))
+    builder.emit_c_code(output_path)
 
 
 if __name__ == "__main__":

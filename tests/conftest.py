@@ -19,9 +19,6 @@ def repository() -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need more than an ordinary user has are skipped with the reason, never passed over in silence."""
     not_root = pytest.mark.skip(reason="needs root: network namespaces can only be made by root")
-    no_dpdk = pytest.mark.skip(reason="needs the DPDK transport, which this version does not have")
     for item in items:
         if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(not_root)
-        if item.get_closest_marker("dpdk"):
-            item.add_marker(no_dpdk)

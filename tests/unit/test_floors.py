@@ -29,6 +29,7 @@ C_FLOORS: dict[str, set[str]] = {
 # Python: a part may import itself and what stands lower.
 PYTHON_FLOORS = {
     "replay_server._native": 0,
+    "replay_server._dpdk": 0,
     "replay_server": 1,
     "replay_server.rl": 2,
     "replay_server.actors": 3,
@@ -51,7 +52,7 @@ ROOF = {"replay_server.cli", "replay_server.__main__"}
 
 
 def c_files() -> list[Path]:
-    return sorted(path for path in NATIVE.rglob("*.[ch]") if path.parent.name in C_FLOORS)
+    return sorted(path for path in NATIVE.rglob("*.[ch]") if path.relative_to(NATIVE).parts[0] in C_FLOORS)
 
 
 def c_includes(path: Path) -> list[str]:
@@ -141,7 +142,7 @@ def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[tuple
                 base = ".".join([*above, base]).rstrip(".")
             for alias in node.names:
                 full = f"{base}.{alias.name}"
-                yield full if full in modules or full == "replay_server._native" else base, at_import
+                yield full if full in modules or PYTHON_FLOORS.get(full) == 0 else base, at_import
         deeper = at_import and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         for child in ast.iter_child_nodes(node):
             yield from visit(child, deeper)

@@ -1,0 +1,117 @@
+/* binding: what Python needs of DPDK as plain functions and structs, so that neither inline functions nor the layouts of
+ * DPDK's own structs reach it. Functions that can fail return a negative errno. */
+#ifndef REPLAY_NET_DPDK_BINDING_H
+#define REPLAY_NET_DPDK_BINDING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DPDK_TEXT_BYTES 128
+
+/* ---- the EAL ---- */
+
+const char *dpdk_version(void);
+const char *dpdk_error_text(int error_number);
+/* Once a process. The arguments must live as long as the process. The calling thread keeps the processors that it had. */
+int dpdk_start(int count, char **arguments);
+int dpdk_stop(void);
+bool dpdk_is_primary(void);
+/* What DPDK logged, oldest first, at most the last 16 kB and `size_bytes`. Returns the bytes copied, no zero at the end. */
+size_t dpdk_log(char *out, size_t size_bytes);
+uint64_t dpdk_logged_bytes(void); /* in all */
+
+/* ---- ports ---- */
+
+struct dpdk_port_info {
+    char name[DPDK_TEXT_BYTES];
+    char driver[DPDK_TEXT_BYTES];
+    char bus[DPDK_TEXT_BYTES];
+    char bus_information[DPDK_TEXT_BYTES];
+    char interface[DPDK_TEXT_BYTES]; /* of the kernel, where the port is bound to one */
+    uint8_t mac[6];
+    int32_t node; /* of memory, −1: none */
+    uint16_t mtu_min, mtu_max;
+    uint16_t receive_queues_max, transmit_queues_max;
+    uint16_t receive_queues, transmit_queues;
+    uint64_t receive_offloads, transmit_offloads; /* bits, see dpdk_offload_name */
+};
+
+struct dpdk_link {
+    uint32_t speed_mbps; /* 0: none, UINT32_MAX: not known */
+    bool up;
+    bool full_duplex;
+    bool negotiated;
+};
+
+/* Zero stands for the driver's own choice. */
+struct dpdk_port_settings {
+    uint16_t receive_queues, transmit_queues;
+    uint16_t receive_descriptors, transmit_descriptors;
+    uint16_t mtu;
+    uint32_t buffers; /* of frames, in the port's own pool */
+    uint64_t receive_offloads, transmit_offloads;
+};
+
+struct dpdk_statistics {
+    uint64_t frames_in, frames_out, bytes_in, bytes_out;
+    uint64_t missed_in, errors_in, errors_out, no_buffer;
+};
+
+struct dpdk_counter {
+    char name[DPDK_TEXT_BYTES];
+    uint64_t value;
+};
+
+/* Functions that fill arrays return how many there are, which may be more than were filled. */
+int dpdk_ports(uint16_t *ports, int capacity);
+int dpdk_port_info(uint16_t port, struct dpdk_port_info *info);
+int dpdk_port_link(uint16_t port, struct dpdk_link *link); /* does not wait for a negotiation */
+int dpdk_port_set_link(uint16_t port, bool up);
+int dpdk_port_mtu(uint16_t port); /* bytes of IP */
+int dpdk_port_set_mtu(uint16_t port, uint16_t mtu);
+/* Configures queues and pool, then starts. */
+int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings);
+int dpdk_port_stop(uint16_t port);
+int dpdk_port_statistics(uint16_t port, struct dpdk_statistics *statistics);
+int dpdk_port_reset_statistics(uint16_t port);
+int dpdk_port_extended(uint16_t port, struct dpdk_counter *counters, int capacity);
+int dpdk_port_reset_extended(uint16_t port);
+/* The name of an offload's bit, "UNKNOWN" where it is none. */
+const char *dpdk_offload_name(bool transmit, int bit);
+/* Whole frames, from Ethernet's header, one behind the other; returns how many the device took. */
+int dpdk_port_send(uint16_t port, uint16_t queue, const uint8_t *frames, const uint32_t *lengths, int count);
+/* At most `count` frames of at most `frame_bytes` each, at multiples of `frame_bytes`; longer ones are cut. */
+int dpdk_port_receive(uint16_t port, uint16_t queue, uint8_t *frames, uint32_t frame_bytes, uint32_t *lengths,
+                      int count);
+
+/* Adds a device ("net_null0", "net_tap1,iface=t0", a PCI address); returns its first port. */
+int dpdk_attach(const char *device);
+/* Stops and closes the port and takes its device away. */
+int dpdk_detach(uint16_t port);
+
+/* ---- memory ---- */
+
+struct dpdk_memory_zone {
+    char name[DPDK_TEXT_BYTES];
+    uint64_t address, io_address, size_bytes, page_bytes;
+    int32_t node;
+};
+
+struct dpdk_pool {
+    char name[DPDK_TEXT_BYTES];
+    uint32_t size, available, element_bytes, cache;
+    int32_t node;
+};
+
+struct dpdk_heap {
+    uint64_t total_bytes, free_bytes, allocated_bytes, greatest_free_bytes;
+    uint32_t allocations;
+};
+
+int dpdk_memory_zones(struct dpdk_memory_zone *zones, int capacity);
+int dpdk_pools(struct dpdk_pool *pools, int capacity);
+int dpdk_nodes(int32_t *nodes, int capacity);
+int dpdk_heap(int32_t node, struct dpdk_heap *heap);
+
+#endif

@@ -1,0 +1,6 @@
+"""The cffi extension over DPDK, where it was built: `lib` holds the functions of native/dpdk_cdef.h."""
+
+from typing import Any
+
+ffi: Any
+lib: Any
