@@ -6,12 +6,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-USAGE = """usage: replay-server bench server|peers|fairness|link|snapshot|curves [options]
+USAGE = """usage: replay-server bench server|peers|fairness|link|lab|snapshot|curves [options]
 
   server   push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item
   peers    the same work by this project and by its peers (cpprb, Reverb, TorchRL, ...), in turns; --setup installs them
   fairness how soon a PING is answered while a learner streams, over TCP, a unix socket and shared memory
   link     a learner on another host over a line of 1 Gb/s, with coded blocks and without (as root)
+  lab      a server on a virtual device in user space, and a client's command on the other side of it
   snapshot what saving 5 GB costs those who are served meanwhile
   curves   the evaluations of several runs of replay-server apex in one picture
 
@@ -24,9 +25,9 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     name, rest = argv[0], list(argv[1:])
-    if name not in ("server", "peers", "fairness", "link", "snapshot", "curves"):
+    if name not in ("server", "peers", "fairness", "link", "lab", "snapshot", "curves"):
         print(
-            f"unknown benchmark {name!r}: expected server, peers, fairness, link, snapshot or curves\n\n{USAGE}",
+            f"unknown benchmark {name!r}: expected server, peers, fairness, link, lab, snapshot or curves\n\n{USAGE}",
             file=sys.stderr,
         )
         return 2
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
         from replay_server.bench.snapshot import main as run
     elif name == "link":
         from replay_server.bench.link import main as run
+    elif name == "lab":
+        from replay_server.bench.lab import main as run
     elif name == "curves":
         from replay_server.bench.curves import main as curves
 

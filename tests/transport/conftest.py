@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-IP = shutil.which("ip") or "/usr/sbin/ip"
-_serial = itertools.count()
-
-
-def ip(*arguments: str) -> None:
-    result = subprocess.run([IP, *arguments], capture_output=True, text=True, timeout=20)
-    if result.returncode != 0:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
+from replay_server.bench.namespace import Namespace, NamespaceError, Switch
 
 
 class Network:
-    """Hosts of the names given, each in a network namespace with eth0, all on one switch. The machine's own network is
-    not touched. `close` ends the processes that were started on the hosts, and removes the namespaces."""
+    """Hosts of the names given, each with eth0 on one switch. The machine's own network is not touched. `close` ends
+    the processes that were started on the hosts, and removes them."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self.prefix = f"rs{os.getpid()}n{next(_serial)}"
         self.addresses = {host: f"10.77.0.{number}" for number, host in enumerate(hosts, 1)}
         self.processes: list[subprocess.Popen[str]] = []
-        self._namespaces: list[str] = []
+        self._hosts: dict[str, Namespace] = {}
+        self._switch: Switch | None = None
         try:
-            switch = self._add_namespace("switch")
-            ip("-n", switch, "link", "add", "bridge", "type", "bridge")
-            ip("-n", switch, "link", "set", "bridge", "up")
-            for number, host in enumerate(hosts, 1):
-                namespace = self._add_namespace(host)
-                port = f"port{number}"
-                ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-                ip("-n", switch, "link", "set", port, "master", "bridge", "up")
-                ip("-n", namespace, "address", "add", f"{self.addresses[host]}/24", "dev", "eth0")
-                ip("-n", namespace, "link", "set", "eth0", "up")
-                ip("-n", namespace, "link", "set", "lo", "up")
+            for name in hosts:
+                self._hosts[name] = Namespace(name, owner=next(iter(self._hosts.values()), None))
+            self._switch = Switch(list(self._hosts.values()))
+            for name, host in self._hosts.items():
+                host.set_up("eth0", f"{self.addresses[name]}/24")
         except BaseException:
             self.close()
             raise
-
-    def _add_namespace(self, host: str) -> str:
-        name = f"{self.prefix}-{host}"
-        ip("netns", "add", name)
-        self._namespaces.append(name)
-        return name
 
     def start(
         self, host: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -59,7 +37,7 @@ class Network:
         """Starts a process on a host; what it prints goes to `log`."""
         with open(log, "w") as output:
             process = subprocess.Popen(
-                [IP, "netns", "exec", f"{self.prefix}-{host}", *command],
+                [*self._hosts[host].command, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -71,8 +49,8 @@ class Network:
 
     def set_link(self, host: str, up: bool) -> None:
         """Cuts a host off, as by pulling its cable out of the switch, or plugs it in again."""
-        number = list(self.addresses).index(host) + 1
-        ip("-n", f"{self.prefix}-switch", "link", "set", f"port{number}", "up" if up else "down")
+        assert self._switch is not None
+        self._switch.set_link(list(self.addresses).index(host), up)
 
     def close(self) -> None:
         for process in self.processes:
@@ -84,20 +62,19 @@ class Network:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for name in self._namespaces:
-            with contextlib.suppress(RuntimeError):
-                ip("netns", "delete", name)
-        self._namespaces.clear()
+        if self._switch is not None:
+            self._switch.close()
+        for host in self._hosts.values():
+            host.close()
+        self._hosts.clear()
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
     """Four hosts: a server, two actor hosts, a learner host."""
-    if not Path(IP).exists():
-        pytest.skip("needs the command ip (apt-get install iproute2)")
     try:
         hosts = Network(["server", "actors0", "actors1", "learner"])
-    except RuntimeError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error}")
+    except NamespaceError as error:
+        pytest.skip(str(error))
     yield hosts
     hosts.close()
