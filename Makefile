@@ -27,6 +27,8 @@ NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.
 # The binding and the server need no rebuild for a change of these.
 C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard tests/native/*.c tests/native/*.h)
 
+SHELL_SCRIPTS := setup_dpdk.sh $(wildcard setup_dpdk/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
+
 .PHONY: help setup lwip apex test test-slow lint format bench fuzz sdist clean
 
 help:
@@ -47,7 +49,7 @@ $(STAMP)/system: .ci/system-packages
 	@PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
 	    python3-dev=header:Python.h python3-venv=module:ensurepip \
 	    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip \
-	    ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk
+	    ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk shellcheck=command:shellcheck
 	@mkdir -p $(STAMP) && touch $@
 
 # The TCP stack of the transport over DPDK, from the distribution's source archive. Without it, or without DPDK, the rest is
@@ -104,6 +106,7 @@ lint: $(STAMP)/environment
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "not as ruff formats it: run make format" >&2; exit 1; }
 	@$(BIN)/clang-format --dry-run -Werror $(C_STYLE)
+	@if command -v shellcheck >/dev/null; then shellcheck -x $(SHELL_SCRIPTS); fi
 	@rm -rf build/typecheck && mkdir -p build/typecheck/replay_server
 	@cp -R replay_server/. build/typecheck/replay_server/
 	@for part in actors learner bench; do cp -R $$part build/typecheck/replay_server/; done

@@ -100,7 +100,7 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="TCP port (default 6379); 0 = any free one, -1 = no TCP")
     parser.add_argument("--unixsocket", metavar="PATH", help="listen on a unix socket as well")
     parser.add_argument("--unixsocketperm", metavar="OCTAL", help="its permissions (default 700)")
-    parser.add_argument("--transport", default="kernel", choices=TRANSPORTS, help="network stack (default kernel)")
+    parser.add_argument("--transport", choices=TRANSPORTS, help="network stack (default kernel)")
     _add_user_space_options(parser)
     parser.add_argument("--config", metavar="FILE.toml", help="settings and tables; options given here win")
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of the key-value store, e.g. 2gb (default 0: none)")
@@ -149,16 +149,19 @@ def _add_user_space_options(parser: argparse.ArgumentParser) -> None:
 def _merged(options: argparse.Namespace) -> ServeConfig:
     """The file's settings with the options given on the command line over them."""
     settings = load_config(options.config) if options.config else ServeConfig()
-    for name in ("host", "port", "unixsocket", "unixsocketperm", "maxclients", "dir", "password_file", "allow_remote"):
+    own = "transport host port unixsocket unixsocketperm maxclients dir password_file allow_remote"
+    for name in own.split():
         if (value := getattr(options, name)) is not None:
             setattr(settings, name, value)
     for option, name, _, _ in _SETTINGS:
         if (value := getattr(options, option.removeprefix("--").replace("-", "_"))) is not None:
             settings.config[name] = value
-    if options.admin_port is not None or (options.transport != "kernel" and "admin-port" not in settings.config):
+    if settings.transport not in TRANSPORTS:
+        raise ConfigError(f"transport must be one of {', '.join(TRANSPORTS)}, got {settings.transport!r}")
+    if options.admin_port is not None or (settings.transport != "kernel" and "admin-port" not in settings.config):
         settings.config["admin-port"] = options.admin_port or 0
-    if options.transport != "kernel" and options.host is not None:
-        raise ConfigError(f"--host is of the kernel's transport: with {options.transport} it is --dpdk-address")
+    if settings.transport != "kernel" and options.host is not None:
+        raise ConfigError(f"--host is of the kernel's transport: with {settings.transport} it is --dpdk-address")
     if options.maxmemory is not None:
         settings.maxmemory = parse_size(options.maxmemory)
     if not -1 <= settings.port <= 65535:
@@ -181,7 +184,7 @@ def serve(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         return _fail(str(error), EXIT_USAGE)
     try:
-        executable = str(find_executable(options.transport))
+        executable = str(find_executable(settings.transport))
     except ServerError as error:
         return _fail(str(error), EXIT_FAILURE)
     native_arguments = server_arguments(

@@ -1,5 +1,6 @@
 """The TOML file of `replay-server serve`: the server's settings, and its tables.
 
+transport = "kernel"
 host = "127.0.0.1"
 port = 6379
 unixsocket = "/run/replay.sock"
@@ -48,6 +49,7 @@ class ServeConfig:
     """What a server is started with; a field's option of the same name wins over the file.
 
     Attributes:
+        transport: "kernel", "dpdk" or "fstack".
         host: address to listen on.
         port: 0 = any free one, -1 = no TCP.
         unixsocket: path, None = none.
@@ -61,6 +63,7 @@ class ServeConfig:
         tables: created at the start.
     """
 
+    transport: str = "kernel"
     host: str = "127.0.0.1"
     port: int = 6379
     unixsocket: str | None = None
@@ -75,6 +78,7 @@ class ServeConfig:
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
+    "transport": (str,),
     "host": (str,),
     "port": (int,),
     "unixsocket": (str,),
