@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "store/siphash.h"
+#include "base/siphash.h"
 
 #define DICT_SMALLEST 4
 #define DICT_SHRINK_FACTOR 8        /* shrink when fewer than one bucket in eight is used */

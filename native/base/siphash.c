@@ -1,5 +1,5 @@
 /* siphash: SipHash-1-3, a keyed hash for tables whose keys come from clients. */
-#include "store/siphash.h"
+#include "base/siphash.h"
 
 #include <string.h>
 

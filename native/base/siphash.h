@@ -1,6 +1,6 @@
 /* siphash: SipHash-1-3 (Aumasson and Bernstein, 2012), a keyed hash: clients cannot make keys collide on purpose. */
-#ifndef REPLAY_STORE_SIPHASH_H
-#define REPLAY_STORE_SIPHASH_H
+#ifndef REPLAY_BASE_SIPHASH_H
+#define REPLAY_BASE_SIPHASH_H
 
 #include <stddef.h>
 #include <stdint.h>

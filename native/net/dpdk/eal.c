@@ -1,0 +1,303 @@
+/* eal: arguments made from settings, and a log that is kept for the error's message. */
+#include "net/dpdk/eal.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_log.h>
+
+#define ARGUMENTS_MAX 64
+#define ARGUMENTS_BYTES 4096
+#define KEPT_BYTES 1024
+#define FRAME_BYTES_MOST 65536
+#define RING_HEADER_BYTES 80 /* what net_af_packet's rings put before a frame, rounded up */
+
+/* ---- the log --------------------------------------------------------------------------------------------------- */
+
+static struct {
+    char text[KEPT_BYTES]; /* the last lines, joined by "; " */
+    size_t length;
+    FILE *stream;
+} kept;
+
+static void keep_line(const char *line, size_t length) {
+    while (length > 0 && isspace((unsigned char)line[length - 1])) length--;
+    if (length == 0) return;
+    if (length > sizeof kept.text / 4) length = sizeof kept.text / 4;
+    size_t more = length + (kept.length > 0 ? 2 : 0);
+    while (kept.length + more >= sizeof kept.text) { /* the oldest go */
+        char *next = strstr(kept.text, "; ");
+        if (!next) {
+            kept.length = 0;
+            more = length;
+            break;
+        }
+        kept.length -= (size_t)(next + 2 - kept.text);
+        memmove(kept.text, next + 2, kept.length + 1);
+    }
+    if (kept.length > 0) {
+        memcpy(kept.text + kept.length, "; ", 2);
+        kept.length += 2;
+    }
+    memcpy(kept.text + kept.length, line, length);
+    kept.length += length;
+    kept.text[kept.length] = '\0';
+}
+
+static ssize_t keep_log(void *cookie, const char *text, size_t length) {
+    (void)cookie;
+    for (size_t from = 0; from < length;) {
+        const char *end = memchr(text + from, '\n', length - from);
+        size_t line = end ? (size_t)(end - text) - from : length - from;
+        keep_line(text + from, line);
+        from += line + 1;
+    }
+    return (ssize_t)length;
+}
+
+static void forget_log(void) {
+    kept.length = 0;
+    kept.text[0] = '\0';
+}
+
+const char *eal_last_words(void) {
+    return kept.text;
+}
+
+static void open_log(void) {
+    const cookie_io_functions_t functions = {.write = keep_log};
+    kept.stream = fopencookie(NULL, "w", functions);
+    if (!kept.stream) return; /* then it goes to stderr */
+    setvbuf(kept.stream, NULL, _IOLBF, 0);
+    rte_openlog_stream(kept.stream);
+}
+
+/* ---- arguments ------------------------------------------------------------------------------------------------- */
+
+struct arguments {
+    char *list[ARGUMENTS_MAX + 1];
+    int count;
+    char bytes[ARGUMENTS_BYTES];
+    size_t used;
+    bool failed;
+};
+
+static void add(struct arguments *arguments, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct arguments *arguments, const char *format, ...) {
+    size_t room = sizeof arguments->bytes - arguments->used;
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(arguments->bytes + arguments->used, room, format, values);
+    va_end(values);
+    if (arguments->count == ARGUMENTS_MAX || length < 0 || (size_t)length >= room) {
+        arguments->failed = true;
+        return;
+    }
+    arguments->list[arguments->count++] = arguments->bytes + arguments->used;
+    arguments->used += (size_t)length + 1;
+}
+
+static bool is_given(const char *arguments, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = strstr(arguments, name); at; at = strstr(at + 1, name)) {
+        bool begins = at == arguments || at[-1] == ' ';
+        if (begins && (at[length] == '\0' || at[length] == ' ' || at[length] == '=')) return true;
+    }
+    return false;
+}
+
+static void add_given(struct arguments *arguments, const char *given) {
+    while (*given) {
+        size_t length = strcspn(given, " ");
+        if (length > 0) add(arguments, "%.*s", (int)length, given);
+        given += length;
+        given += strspn(given, " ");
+    }
+}
+
+/* "0000:3b:00.0", "3b:00.0" */
+static bool is_pci_address(const char *device) {
+    size_t digits = strspn(device, "0123456789abcdefABCDEF:.");
+    return strchr(device, ':') && (device[digits] == '\0' || device[digits] == ',');
+}
+
+static uint64_t free_hugepage_bytes(void) {
+    static const unsigned kilobytes[] = {2048, 1048576};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof kilobytes / sizeof *kilobytes; i++) {
+        char path[96];
+        snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%ukB/free_hugepages", kilobytes[i]);
+        FILE *file = fopen(path, "re");
+        unsigned long long pages = 0;
+        if (file && fscanf(file, "%llu", &pages) == 1) bytes += (uint64_t)pages * kilobytes[i] * 1024;
+        if (file) fclose(file);
+    }
+    return bytes;
+}
+
+/* Where the machine has too few huge pages set aside, ordinary ones serve: virtual devices need no others. */
+static void add_memory(struct arguments *arguments, const struct eal_settings *settings) {
+    const char *given = settings->arguments;
+    if (is_given(given, "--no-huge") || is_given(given, "--in-memory") || is_given(given, "-m") ||
+        is_given(given, "--socket-mem"))
+        return;
+    if (free_hugepage_bytes() >= settings->memory_bytes) {
+        add(arguments, "--in-memory"); /* leaves no files behind */
+        return;
+    }
+    add(arguments, "--no-shconf");
+    add(arguments, "--no-huge");
+    add(arguments, "-m");
+    add(arguments, "%llu", (unsigned long long)((settings->memory_bytes + (1 << 20) - 1) >> 20));
+}
+
+/* One lcore, on the processor asked for, or floating over those that the thread may run on. */
+static void add_lcore(struct arguments *arguments, const struct eal_settings *settings) {
+    if (is_given(settings->arguments, "-l") || is_given(settings->arguments, "--lcores") ||
+        is_given(settings->arguments, "-c"))
+        return;
+    if (settings->lcore >= 0) {
+        add(arguments, "--lcores=0@%d", settings->lcore);
+        return;
+    }
+    char text[2048] = "";
+    size_t length = 0;
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) < 0) return;
+    for (int cpu = 0; cpu < CPU_SETSIZE && length < sizeof text - 8; cpu++) {
+        if (!CPU_ISSET(cpu, &set)) continue;
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%d", length > 0 ? "," : "", cpu);
+    }
+    add(arguments, "--lcores=0@(%s)", text);
+}
+
+static unsigned interface_mtu(const char *interface) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/class/net/%.32s/mtu", interface);
+    FILE *file = fopen(path, "re");
+    unsigned mtu = 0;
+    if (file && fscanf(file, "%u", &mtu) != 1) mtu = 0;
+    if (file) fclose(file);
+    return mtu > 0 ? mtu : 1500;
+}
+
+/* The driver's own ring loses frames when several clients send at once (512 frames), and may hold no jumbo frame. */
+static void add_af_packet(struct arguments *arguments, const struct eal_settings *settings, const char *interface) {
+    unsigned frame = settings->frame_bytes > 0 ? settings->frame_bytes : interface_mtu(interface) + 18;
+    if (frame > FRAME_BYTES_MOST / 2) frame = FRAME_BYTES_MOST / 2;
+    unsigned size = 2048;
+    while (size < frame + RING_HEADER_BYTES) size *= 2;
+    unsigned count = (8192u * 2048u) / size;
+    add(arguments, "--vdev=%s,framesz=%u,blocksz=%u,framecnt=%u", settings->device, size, FRAME_BYTES_MOST, count);
+}
+
+/* The value of "iface=" in a device's arguments; "" where there is none. */
+static void find_interface(const char *device, char name[IF_NAMESIZE]) {
+    name[0] = '\0';
+    const char *at = strstr(device, ",iface=");
+    if (!at) return;
+    at += strlen(",iface=");
+    size_t length = strcspn(at, ",");
+    if (length < IF_NAMESIZE) snprintf(name, IF_NAMESIZE, "%.*s", (int)length, at);
+}
+
+static int add_device(struct arguments *arguments, const struct eal_settings *settings, struct error *error) {
+    const char *device = settings->device;
+    if (is_pci_address(device)) {
+        add(arguments, "-a");
+        add(arguments, "%s", device);
+        return 0;
+    }
+    if (strncmp(device, "net_", 4) != 0 && strncmp(device, "eth_", 4) != 0)
+        return error_set(
+            error, ERROR_GENERIC,
+            "dpdk-device '%s' is neither a PCI address (0000:3b:00.0; dpdk-devbind.py --status lists them) "
+            "nor a virtual device (net_af_xdp0,iface=NAME)",
+            device);
+    char interface[IF_NAMESIZE];
+    find_interface(device, interface);
+    bool on_interface = strncmp(device, "net_af_", 7) == 0;
+    if (on_interface && interface[0] == '\0')
+        return error_set(error, ERROR_GENERIC, "dpdk-device '%s' names no interface: expected %.*s,iface=NAME", device,
+                         (int)strcspn(device, ","), device);
+    if (on_interface && if_nametoindex(interface) == 0)
+        return error_set(
+            error, ERROR_GENERIC,
+            "dpdk-device '%s': there is no interface %s here (ip link lists them; a server in another network "
+            "namespace sees others)",
+            device, interface);
+    add(arguments, "--no-pci");
+    if (strncmp(device, "net_af_packet", 13) == 0 && !strstr(device, "framesz="))
+        add_af_packet(arguments, settings, interface);
+    else
+        add(arguments, "--vdev=%s", device);
+    return 0;
+}
+
+/* The EAL wants a folder of its own even where it leaves nothing there. */
+static void provide_runtime_folder(void) {
+    if (getenv("RUNTIME_DIRECTORY") || access("/var/run", W_OK) == 0) return;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/replay-server-%ld", (long)geteuid());
+    if (mkdir(path, 0700) == 0 || errno == EEXIST) setenv("RUNTIME_DIRECTORY", path, 0);
+}
+
+static int build(struct arguments *arguments, const struct eal_settings *settings, struct error *error) {
+    add(arguments, "replay-server-dpdk");
+    add_lcore(arguments, settings);
+    add_memory(arguments, settings);
+    if (!is_given(settings->arguments, "--file-prefix")) add(arguments, "--file-prefix=replay%ld", (long)getpid());
+    if (!is_given(settings->arguments, "--no-telemetry")) add(arguments, "--no-telemetry");
+    if (add_device(arguments, settings, error) < 0) return -1;
+    add_given(arguments, settings->arguments);
+    if (arguments->failed)
+        return error_set(error, ERROR_GENERIC, "dpdk-eal: more than %d arguments, or %d bytes of them", ARGUMENTS_MAX,
+                         ARGUMENTS_BYTES);
+    return 0;
+}
+
+/* ---- start and end --------------------------------------------------------------------------------------------- */
+
+static const char *advice(const struct eal_settings *settings) {
+    if (geteuid() != 0) return "try as root, or give the program CAP_NET_RAW, CAP_NET_ADMIN and CAP_IPC_LOCK";
+    if (is_pci_address(settings->device))
+        return "is the device bound to vfio-pci (dpdk-devbind.py --status)? `replay-server doctor` looks for what is "
+               "amiss";
+    return "`replay-server doctor` looks for what is amiss";
+}
+
+int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], struct error *error) {
+    static struct arguments arguments; /* the EAL keeps pointers into it */
+    if (build(&arguments, settings, error) < 0) return -1;
+    provide_runtime_folder();
+    open_log();
+    forget_log();
+    snprintf(name, EAL_NAME_BYTES, "%.*s", (int)strcspn(settings->device, ","), settings->device);
+    if (rte_eal_init(arguments.count, arguments.list) < 0) {
+        int code = rte_errno;
+        return error_set(error, ERROR_GENERIC, "DPDK did not start: %s (%s); %s",
+                         kept.length > 0 ? kept.text : "it gave no reason", rte_strerror(code), advice(settings));
+    }
+    rte_log_set_global_level(RTE_LOG_WARNING);
+    forget_log();
+    return 0;
+}
+
+void eal_end(void) {
+    rte_eal_cleanup();
+    rte_openlog_stream(stderr);
+    if (kept.stream) fclose(kept.stream);
+    kept.stream = NULL;
+}

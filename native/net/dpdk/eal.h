@@ -1,0 +1,26 @@
+/* eal: starts and ends DPDK's environment abstraction layer in this process, which can be done once. */
+#ifndef REPLAY_NET_DPDK_EAL_H
+#define REPLAY_NET_DPDK_EAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define EAL_NAME_BYTES 64
+
+struct eal_settings {
+    const char *device; /* a PCI address, or a virtual device with its arguments */
+    int lcore; /* the processor to run on, −1: where the thread may run now */
+    uint64_t memory_bytes; /* that will be asked of it */
+    const char *arguments; /* more, separated by spaces; they win over what would be chosen here */
+    uint32_t frame_bytes; /* the largest Ethernet frame, 0: as the device's interface says */
+};
+
+/* On failure the error holds what the EAL said last. `name` receives the device's name among DPDK's ports. */
+int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], struct error *error);
+/* What was logged last at warning or worse, for errors that come after the start; "" if nothing was. */
+const char *eal_last_words(void);
+void eal_end(void);
+
+#endif

@@ -1,0 +1,368 @@
+/* port: a device brought up with one queue each way, and what passes through it. */
+#include "net/dpdk/port.h"
+
+#include <assert.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_ether.h>
+#include <rte_ip.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "net/checksum.h"
+#include "net/faults.h"
+
+#define RING_FRAMES 1024u
+#define FRAMES_LEAST 4096u /* that a device with its rings full leaves some of */
+#define CACHE_FRAMES 256u
+#define FLUSH_FRAMES 32u
+#define EAL_OVERHEAD_BYTES (64ull << 20)
+#define ETHERNET_MORE_BYTES 18u /* header and checksum */
+#define MTU_LEAST 576u
+#define MTU_MOST 9600u
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+/* What a frame takes in the pool, about. */
+static uint64_t frame_bytes(uint16_t mtu, uint16_t private_bytes) {
+    return sizeof(struct rte_mbuf) + private_bytes + RTE_PKTMBUF_HEADROOM + mtu + ETHERNET_MORE_BYTES + 256;
+}
+
+static int fail(struct error *error, const struct port *port, const char *step, int code) {
+    const char *words = eal_last_words();
+    return error_set(error, ERROR_GENERIC, "DPDK's device %s: %s: %s%s%s", port->name, step,
+                     rte_strerror(code < 0 ? -code : code), words[0] ? "; it said: " : "", words);
+}
+
+static int find(struct port *port, struct error *error) {
+    if (rte_eth_dev_get_port_by_name(port->name, &port->number) == 0) return 0;
+    if (rte_eth_dev_count_avail() == 1) { /* a short PCI address is filled up in the port's name */
+        port->number = (uint16_t)rte_eth_find_next(0);
+        rte_eth_dev_get_name_by_port(port->number, port->name);
+        return 0;
+    }
+    return error_set(
+        error, ERROR_GENERIC,
+        "DPDK started but has no port for %s%s%s: a PCI device must be bound to vfio-pci "
+        "(`dpdk-devbind.py --status` shows it, `setup_dpdk.sh` binds it), a virtual one needs its driver's library "
+        "(package librte-net-…)",
+        port->name, eal_last_words()[0] ? "; it said: " : "", eal_last_words());
+}
+
+static int set_mtu(struct port *port, uint16_t wanted, struct error *error) {
+    uint16_t now = 0;
+    int code = rte_eth_dev_get_mtu(port->number, &now);
+    if (code < 0) return fail(error, port, "its MTU is unknown", code);
+    port->mtu = wanted > 0 ? wanted : now;
+    if (port->mtu == now) return 0;
+    code = rte_eth_dev_set_mtu(port->number, port->mtu);
+    if (code == 0) return 0;
+    uint16_t device = now;
+    return error_set(error, ERROR_GENERIC, "DPDK's device %s does not take dpdk-mtu %u (%s): it has %u now", port->name,
+                     (unsigned)port->mtu, rte_strerror(-code), (unsigned)device);
+}
+
+static int make_pool(struct port *port, const struct port_settings *settings, uint32_t ring_frames,
+                     struct error *error) {
+    uint64_t each = frame_bytes(port->mtu, settings->private_bytes);
+    uint64_t wanted = settings->frames > FRAMES_LEAST ? settings->frames : FRAMES_LEAST;
+    uint64_t frames = settings->memory_bytes > 0 ? settings->memory_bytes / each : wanted + ring_frames;
+    if (frames < FRAMES_LEAST + ring_frames)
+        return error_set(error, ERROR_GENERIC,
+                         "dpdk-memory of %llu bytes is %llu frames of %llu bytes: at least %llu bytes are needed here",
+                         (unsigned long long)settings->memory_bytes, (unsigned long long)frames,
+                         (unsigned long long)each, (unsigned long long)(each * (FRAMES_LEAST + ring_frames)));
+    uint32_t room = RTE_PKTMBUF_HEADROOM + port->mtu + ETHERNET_MORE_BYTES;
+    room = (room + 255u) & ~127u;
+    if (room < RTE_MBUF_DEFAULT_BUF_SIZE) room = RTE_MBUF_DEFAULT_BUF_SIZE;
+    port->frames = (uint32_t)frames;
+    port->frames_usable = port->frames - ring_frames;
+    port->pool = rte_pktmbuf_pool_create("frames", port->frames, CACHE_FRAMES,
+                                         (uint16_t)RTE_ALIGN(settings->private_bytes, RTE_MBUF_PRIV_ALIGN),
+                                         (uint16_t)room, SOCKET_ID_ANY);
+    if (port->pool) return 0;
+    return error_set(error, ERROR_GENERIC,
+                     "no memory for %u frames of %u bytes: %s; more of it: dpdk-memory BYTES, or huge pages",
+                     port->frames, room, rte_strerror(rte_errno));
+}
+
+static void choose_offloads(struct port *port, const struct rte_eth_dev_info *device,
+                            struct rte_eth_conf *configuration) {
+    const uint64_t in = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
+    const uint64_t out = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+    port->checksums_in = (device->rx_offload_capa & in) == in;
+    port->checksums_out = (device->tx_offload_capa & out) == out;
+    if (port->checksums_in) configuration->rxmode.offloads |= in;
+    if (port->checksums_out) configuration->txmode.offloads |= out;
+    if (device->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE)
+        configuration->txmode.offloads |=
+            RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE; /* one pool, and nobody else refers to a frame */
+}
+
+static int bring_up(struct port *port, const struct port_settings *settings, struct error *error) {
+    struct rte_eth_dev_info device;
+    int code = rte_eth_dev_info_get(port->number, &device);
+    if (code < 0) return fail(error, port, "it tells nothing about itself", code);
+    uint16_t in = device.default_rxportconf.ring_size ? device.default_rxportconf.ring_size : RING_FRAMES;
+    uint16_t out = device.default_txportconf.ring_size ? device.default_txportconf.ring_size : RING_FRAMES;
+    struct rte_eth_conf configuration = {0};
+    choose_offloads(port, &device, &configuration);
+    if ((code = rte_eth_dev_configure(port->number, 1, 1, &configuration)) < 0)
+        return fail(error, port, "one queue each way", code);
+    if (set_mtu(port, settings->mtu, error) < 0) return -1;
+    if ((code = rte_eth_dev_adjust_nb_rx_tx_desc(port->number, &in, &out)) < 0) return fail(error, port, "rings", code);
+    if (make_pool(port, settings, (uint32_t)2 * in + out + CACHE_FRAMES, error) < 0) return -1;
+    if ((code = rte_eth_rx_queue_setup(port->number, 0, in, SOCKET_ID_ANY, NULL, port->pool)) < 0)
+        return fail(error, port, "the queue for receiving", code);
+    if ((code = rte_eth_tx_queue_setup(port->number, 0, out, SOCKET_ID_ANY, NULL)) < 0)
+        return fail(error, port, "the queue for sending", code);
+    if ((code = rte_eth_dev_start(port->number)) < 0) return fail(error, port, "start", code);
+    struct rte_ether_addr address;
+    if ((code = rte_eth_macaddr_get(port->number, &address)) < 0) return fail(error, port, "its address", code);
+    memcpy(port->address, address.addr_bytes, sizeof port->address);
+    return 0;
+}
+
+/* ---- faults ---------------------------------------------------------------------------------------------------- */
+
+static void enqueue(struct port *port, struct rte_mbuf *frame) {
+    if (port->queued == PORT_QUEUE) {
+        rte_pktmbuf_free(frame);
+        return;
+    }
+    port->queue[port->queued++] = frame;
+}
+
+static void pass_frame(void *context, enum fault_direction direction, void *frame) {
+    struct port *port = context;
+    if (direction == FAULTS_TRANSMIT)
+        enqueue(port, frame);
+    else if (port->received < sizeof port->inbox / sizeof *port->inbox)
+        port->inbox[port->received++] = frame;
+    else
+        rte_pktmbuf_free(frame);
+}
+
+static void drop_frame(void *context, enum fault_direction direction, void *frame) {
+    (void)context;
+    (void)direction;
+    rte_pktmbuf_free(frame);
+}
+
+static void *copy_frame(void *context, enum fault_direction direction, void *frame) {
+    (void)direction;
+    struct port *port = context;
+    return rte_pktmbuf_copy(frame, port->pool, 0, UINT32_MAX);
+}
+
+static int open_faults(struct port *port, const char *text, struct error *error) {
+    if (text[0] == '\0') return 0;
+    struct fault_settings settings;
+    if (faults_parse(text, &settings, error) < 0) return -1;
+    const struct fault_callbacks callbacks = {
+        .context = port, .pass = pass_frame, .drop = drop_frame, .copy = copy_frame};
+    port->faults = faults_new(&settings, &callbacks);
+    return port->faults ? 0 : error_set(error, ERROR_GENERIC, "no memory for faults");
+}
+
+/* ---- opening and closing --------------------------------------------------------------------------------------- */
+
+struct port *port_open(const struct port_settings *settings, struct error *error) {
+    if (settings->mtu != 0 && (settings->mtu < MTU_LEAST || settings->mtu > MTU_MOST)) {
+        error_set(error, ERROR_GENERIC, "dpdk-mtu %u: expected %u to %u, or 0 for the device's",
+                  (unsigned)settings->mtu, MTU_LEAST, MTU_MOST);
+        return NULL;
+    }
+    struct port *port = memory_calloc(1, sizeof *port);
+    if (!port) {
+        error_set(error, ERROR_GENERIC, "no memory for a port");
+        return NULL;
+    }
+    if (open_faults(port, settings->faults, error) < 0) {
+        memory_free(port);
+        return NULL;
+    }
+    struct eal_settings eal = settings->eal;
+    uint16_t mtu = settings->mtu > 0 ? settings->mtu : MTU_MOST;
+    uint64_t frames = (uint64_t)settings->frames + FRAMES_LEAST + 8 * RING_FRAMES;
+    if (settings->mtu > 0) eal.frame_bytes = settings->mtu + ETHERNET_MORE_BYTES;
+    if (eal.memory_bytes == 0) eal.memory_bytes = settings->memory_bytes;
+    if (eal.memory_bytes == 0)
+        eal.memory_bytes = frames * frame_bytes(mtu > 2048 ? 2048 : mtu, settings->private_bytes);
+    eal.memory_bytes += EAL_OVERHEAD_BYTES;
+    if (eal_start(&eal, port->name, error) < 0) {
+        if (port->faults) faults_free(port->faults);
+        memory_free(port);
+        return NULL;
+    }
+    if (find(port, error) < 0 || bring_up(port, settings, error) < 0) {
+        port_close(port);
+        return NULL;
+    }
+    if (!port_is_up(port))
+        fprintf(stderr, "replay-server-dpdk: the link of %s is down: nobody can connect until it is up\n", port->name);
+    return port;
+}
+
+void port_close(struct port *port) {
+    if (port->faults) faults_free(port->faults);
+    rte_pktmbuf_free_bulk(port->queue, port->queued);
+    if (port->pool) {
+        rte_eth_dev_stop(port->number);
+        rte_eth_dev_close(port->number);
+        rte_mempool_free(port->pool);
+    }
+    eal_end();
+    memory_free(port);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------------------------- */
+
+enum verdict { VERDICT_GOOD, VERDICT_BAD_CHECKSUM, VERDICT_MALFORMED };
+
+/* Of TCP over IPv4; anything else is for the stack to check. */
+static enum verdict verify(const struct rte_mbuf *frame) {
+    uint32_t length = rte_pktmbuf_data_len(frame);
+    if (length < PORT_HEADER_BYTES) return VERDICT_MALFORMED;
+    const struct rte_ether_hdr *ethernet = rte_pktmbuf_mtod(frame, const struct rte_ether_hdr *);
+    if (ethernet->ether_type != rte_cpu_to_be_16(RTE_ETHER_TYPE_IPV4)) return VERDICT_GOOD;
+    const struct rte_ipv4_hdr *ip = (const void *)(ethernet + 1);
+    if (length < PORT_HEADER_BYTES + sizeof *ip) return VERDICT_MALFORMED;
+    uint32_t header = (ip->version_ihl & 15u) * 4u;
+    uint32_t total = rte_be_to_cpu_16(ip->total_length);
+    if (header < sizeof *ip || total < header || length < PORT_HEADER_BYTES + total) return VERDICT_MALFORMED;
+    const uint64_t known = RTE_MBUF_F_RX_IP_CKSUM_MASK;
+    if ((frame->ol_flags & known) == RTE_MBUF_F_RX_IP_CKSUM_BAD) return VERDICT_BAD_CHECKSUM;
+    if ((frame->ol_flags & known) != RTE_MBUF_F_RX_IP_CKSUM_GOOD && checksum_sum(ip, header) != 0xffff)
+        return VERDICT_BAD_CHECKSUM;
+    if (ip->next_proto_id != IPPROTO_TCP) return VERDICT_GOOD;
+    if (frame->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_BAD) return VERDICT_BAD_CHECKSUM;
+    if (frame->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_GOOD) return VERDICT_GOOD;
+    struct checksum sum = {0};
+    checksum_add_sum(&sum, checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, (uint16_t)(total - header)),
+                     2);
+    checksum_add(&sum, (const uint8_t *)ip + header, total - header);
+    return checksum_total(&sum) == 0xffff ? VERDICT_GOOD : VERDICT_BAD_CHECKSUM;
+}
+
+/* Drops what is damaged; the rest keeps its order. */
+static uint32_t verify_all(struct port *port, struct rte_mbuf **frames, uint32_t count) {
+    uint32_t good = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct rte_mbuf *frame = frames[i];
+        if (i + 1 < count) rte_prefetch0(rte_pktmbuf_mtod(frames[i + 1], void *));
+        port->counters.bytes_in += rte_pktmbuf_pkt_len(frame);
+        enum verdict verdict = verify(frame);
+        if (verdict == VERDICT_GOOD) {
+            frames[good++] = frame;
+            continue;
+        }
+        if (verdict == VERDICT_MALFORMED)
+            port->counters.malformed++;
+        else
+            port->counters.bad_checksums++;
+        rte_pktmbuf_free(frame);
+    }
+    return good;
+}
+
+uint32_t port_receive(struct port *port) {
+    port->received = 0;
+    if (port->faults) {
+        struct rte_mbuf *burst[PORT_BURST];
+        uint64_t now_us = clock_monotonic_us();
+        uint32_t count = rte_eth_rx_burst(port->number, 0, burst, PORT_BURST);
+        for (uint32_t i = 0; i < count; i++) faults_frame(port->faults, FAULTS_RECEIVE, burst[i], now_us);
+        faults_poll(port->faults, now_us);
+    } else {
+        port->received = rte_eth_rx_burst(port->number, 0, port->inbox, PORT_BURST);
+    }
+    port->counters.polls++;
+    if (port->received == 0) {
+        port->counters.empty_polls++;
+        return 0;
+    }
+    port->counters.frames_in += port->received;
+    port->received = verify_all(port, port->inbox, port->received);
+    return port->received;
+}
+
+/* ---- sending --------------------------------------------------------------------------------------------------- */
+
+struct rte_mbuf *port_frame(struct port *port) {
+    struct rte_mbuf *frame = rte_pktmbuf_alloc(port->pool);
+    if (!frame) port->counters.no_frame++;
+    return frame;
+}
+
+void port_send(struct port *port, struct rte_mbuf *frame) {
+    if (port->faults)
+        faults_frame(port->faults, FAULTS_TRANSMIT, frame, clock_monotonic_us());
+    else
+        enqueue(port, frame);
+    if (port->queued >= FLUSH_FRAMES) port_flush(port);
+}
+
+void port_flush(struct port *port) {
+    if (port->queued == 0) return;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < port->queued; i++) bytes += rte_pktmbuf_pkt_len(port->queue[i]);
+    uint32_t sent = 0;
+    while (sent < port->queued) {
+        uint16_t now = rte_eth_tx_burst(port->number, 0, port->queue + sent, (uint16_t)(port->queued - sent));
+        if (now == 0) break;
+        sent += now;
+    }
+    port->counters.frames_out += sent;
+    port->queued -= sent;
+    if (port->queued > 0) {
+        port->counters.device_full++;
+        memmove(port->queue, port->queue + sent, port->queued * sizeof *port->queue);
+        for (uint32_t i = 0; i < port->queued; i++) bytes -= rte_pktmbuf_pkt_len(port->queue[i]);
+    }
+    port->counters.bytes_out += bytes;
+}
+
+/* ---- telling --------------------------------------------------------------------------------------------------- */
+
+bool port_is_up(const struct port *port) {
+    struct rte_eth_link link = {0};
+    return rte_eth_link_get_nowait(port->number, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+void port_describe(const struct port *port, struct text *out) {
+    struct rte_eth_dev_info device = {0};
+    struct rte_eth_stats statistics = {0};
+    rte_eth_dev_info_get(port->number, &device);
+    rte_eth_stats_get(port->number, &statistics);
+    const struct port_counters *counters = &port->counters;
+    text_append(out, "transport_device:%s\r\ntransport_driver:%s\r\n", port->name,
+                device.driver_name ? device.driver_name : "?");
+    text_append(out, "transport_link:%s\r\ntransport_mtu:%u\r\n", port_is_up(port) ? "up" : "down",
+                (unsigned)port->mtu);
+    text_append(out, "transport_mac:%02x:%02x:%02x:%02x:%02x:%02x\r\n", port->address[0], port->address[1],
+                port->address[2], port->address[3], port->address[4], port->address[5]);
+    text_append(out, "transport_offloads:%s%s%s\r\n", port->checksums_in ? "checksums-in" : "",
+                port->checksums_in && port->checksums_out ? "," : "", port->checksums_out ? "checksums-out" : "");
+    text_append(out, "transport_polls:%llu\r\ntransport_empty_polls:%llu\r\n", (unsigned long long)counters->polls,
+                (unsigned long long)counters->empty_polls);
+    text_append(out,
+                "transport_frames_in:%llu\r\ntransport_bytes_in:%llu\r\ntransport_frames_out:%llu\r\ntransport_bytes_"
+                "out:%llu\r\n",
+                (unsigned long long)counters->frames_in, (unsigned long long)counters->bytes_in,
+                (unsigned long long)counters->frames_out, (unsigned long long)counters->bytes_out);
+    text_append(out,
+                "transport_receive_missed:%llu\r\ntransport_receive_no_memory:%llu\r\ntransport_bad_checksums:%llu\r\n"
+                "transport_malformed:%llu\r\n",
+                (unsigned long long)statistics.imissed, (unsigned long long)(statistics.rx_nombuf),
+                (unsigned long long)counters->bad_checksums, (unsigned long long)counters->malformed);
+    text_append(out, "transport_send_no_memory:%llu\r\ntransport_device_full:%llu\r\ntransport_send_errors:%llu\r\n",
+                (unsigned long long)counters->no_frame, (unsigned long long)counters->device_full,
+                (unsigned long long)statistics.oerrors);
+    text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", port->frames,
+                rte_mempool_avail_count(port->pool));
+}

@@ -1,0 +1,76 @@
+/* port: one DPDK port with one queue each way: bursts of frames in and out, checksums that the device does not do, faults
+ * for tests, counters. Knows Ethernet, IPv4 and TCP as far as their checksums go. */
+#ifndef REPLAY_NET_DPDK_PORT_H
+#define REPLAY_NET_DPDK_PORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <rte_mbuf.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "net/dpdk/eal.h"
+
+#define PORT_BURST 64u
+#define PORT_QUEUE 1024u /* frames waiting for the device to take them */
+#define PORT_HEADER_BYTES 14u /* of Ethernet */
+
+struct port_settings {
+    struct eal_settings eal;
+    uint16_t mtu; /* of IP; 0: the device's */
+    uint64_t memory_bytes; /* for frames; 0: by `frames` */
+    uint32_t frames; /* that the user means to hold; the device's rings come on top */
+    uint16_t private_bytes; /* the user's, in every frame: see rte_mbuf_to_priv */
+    const char *faults;
+};
+
+struct port_counters {
+    uint64_t polls, empty_polls;
+    uint64_t frames_in, bytes_in, frames_out, bytes_out;
+    uint64_t bad_checksums; /* dropped for it */
+    uint64_t malformed; /* shorter than they say */
+    uint64_t no_frame; /* port_frame had none */
+    uint64_t device_full; /* bursts that the device did not take whole */
+};
+
+struct port {
+    uint16_t number;
+    uint16_t mtu;
+    uint8_t address[6];
+    bool checksums_in, checksums_out; /* the device does them */
+    uint32_t frames; /* in the pool */
+    uint32_t frames_usable; /* of them, without those that the device's rings may hold */
+    struct rte_mempool *pool;
+    struct faults *faults;
+    struct port_counters counters;
+    uint32_t queued;
+    struct rte_mbuf *queue[PORT_QUEUE];
+    uint32_t received;
+    struct rte_mbuf *inbox[4 * PORT_BURST]; /* what a poll brings: a burst, and frames that faults held or doubled */
+    char name[EAL_NAME_BYTES];
+};
+
+/* Starts DPDK and the device. NULL on failure, with what is wrong and what to do. */
+struct port *port_open(const struct port_settings *settings, struct error *error);
+void port_close(struct port *port);
+
+/* Brings in at most a burst. Returns how many frames are in `inbox` now; they are the caller's. */
+uint32_t port_receive(struct port *port);
+
+/* An empty frame to be filled and sent; NULL: there is none now. */
+struct rte_mbuf *port_frame(struct port *port);
+/* Frames that port_send will take before it has to drop. */
+static inline uint32_t port_room(const struct port *port) {
+    return PORT_QUEUE - port->queued;
+}
+/* Queues a frame with complete checksums (or, where `checksums_out`, the flags and lengths that make the device do them).
+ * It goes out with a burst's worth of others, or at port_flush. */
+void port_send(struct port *port, struct rte_mbuf *frame);
+void port_flush(struct port *port);
+
+bool port_is_up(const struct port *port);
+/* "name:value\r\n" lines for INFO. */
+void port_describe(const struct port *port, struct text *out);
+
+#endif

@@ -1,0 +1,82 @@
+/* connection: one TCP connection between lwIP and the server: what was received and waits to be read, what was written and
+ * waits to be acknowledged, the events that are due, and its end. */
+#ifndef REPLAY_NET_LWIP_CONNECTION_H
+#define REPLAY_NET_LWIP_CONNECTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <lwip/opt.h>
+
+#include <lwip/tcp.h>
+
+#include "base/error.h"
+#include "net/lwip/received.h"
+#include "net/transport.h"
+
+struct connections;
+
+struct lwip_connection {
+    struct connection base;
+    struct connections *all;
+    struct tcp_pcb *pcb; /* NULL once lwIP has let go of it */
+    struct received *first, *last; /* what may be read */
+    size_t unread_bytes;
+    size_t acknowledged_bytes; /* to be told by `released` */
+    size_t written_bytes; /* of what writev took, not acknowledged yet */
+    uint16_t wire_bytes; /* of data in a frame */
+    bool wants_read, wants_write;
+    bool ended; /* the peer sends no more */
+    bool hung_up; /* the event was given */
+    bool closing; /* by the server: what it wrote is still delivered */
+    bool over; /* `closed` is due, or would be if there were an owner */
+    bool stalled; /* a segment did not go out: the port was full */
+    bool starved; /* no memory for segments: tried again with the next tick */
+    bool ready; /* in the list of those with something to do */
+    uint64_t deadline_us; /* of a close */
+    struct lwip_connection *next_ready, *next_closing, *next_free;
+};
+
+struct connections {
+    struct transport *transport;
+    struct lwip_connection *table;
+    struct lwip_connection *free;
+    struct lwip_connection *ready_head, *ready_tail;
+    struct lwip_connection *closing;
+    uint32_t most, used;
+    bool any_starved;
+    uint64_t refused; /* there was no place left */
+    uint64_t aborted; /* what was written could not be delivered in time */
+};
+
+/* What lwIP hands to `connection_accept`. */
+struct listener {
+    struct connections *connections;
+    struct tcp_pcb *pcb;
+    bool is_admin;
+};
+
+int connections_open(struct connections *connections, struct transport *transport, uint32_t most, struct error *error);
+/* Resets them all, without events. */
+void connections_close(struct connections *connections);
+err_t connection_accept(void *listener, struct tcp_pcb *pcb, err_t error);
+
+/* Gives the events that are due, one round of them. Returns how many; whoever has more to do is in the list again. */
+int connections_deliver(struct connections *connections);
+/* Once a tick: closes that take too long, memory that may be there again. */
+void connections_tick(struct connections *connections, uint64_t now_us);
+static inline bool connections_are_ready(const struct connections *connections) {
+    return connections->ready_head != NULL;
+}
+
+ssize_t connection_readv(struct connection *connection, const struct iovec *vectors, int count);
+ssize_t connection_writev(struct connection *connection, const struct iovec *vectors, int count);
+void connection_want_read(struct connection *connection, bool on);
+void connection_want_write(struct connection *connection, bool on);
+void connection_close(struct connection *connection);
+
+/* For output.c: the data that fits a frame to this peer; a segment that could not go out. */
+uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
+void connection_output_stalled(const struct tcp_pcb *pcb);
+
+#endif

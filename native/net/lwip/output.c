@@ -1,0 +1,173 @@
+/* output: packets become frames. lwIP makes segments of many times the wire's size (connection.c), so that its lists stay
+ * short; here they are cut as a device with segmentation offload would, each frame gathered from the server's memory with
+ * one copy that also sums it up. */
+#include <assert.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include <lwip/priv/tcp_priv.h>
+#include <rte_ip.h>
+#include <rte_mbuf.h>
+#include <rte_tcp.h>
+
+#include "net/checksum.h"
+#include "net/lwip/connection.h"
+#include "net/lwip/stack.h"
+
+#define FRAMES_PER_PACKET 128u /* 64 KB in frames of the least MTU */
+#define FRAMES_PER_TURN 768u /* then what came in is looked at again */
+
+/* A place in a chain of buffers. */
+struct cursor {
+    const struct pbuf *buffer;
+    uint32_t offset;
+};
+
+static void skip(struct cursor *cursor, uint32_t length) {
+    while (length > 0) {
+        uint32_t left = cursor->buffer->len - cursor->offset;
+        uint32_t piece = length < left ? length : left;
+        cursor->offset += piece;
+        length -= piece;
+        if (cursor->offset < cursor->buffer->len) continue;
+        cursor->buffer = cursor->buffer->next;
+        cursor->offset = 0;
+    }
+}
+
+static void gather(struct cursor *cursor, uint8_t *to, uint32_t length, struct checksum *checksum) {
+    while (length > 0) {
+        uint32_t left = cursor->buffer->len - cursor->offset;
+        uint32_t piece = length < left ? length : left;
+        const uint8_t *from = (const uint8_t *)cursor->buffer->payload + cursor->offset;
+        if (checksum)
+            checksum_add_copy(checksum, to, from, piece);
+        else
+            memcpy(to, from, piece);
+        to += piece;
+        cursor->offset += piece;
+        length -= piece;
+        if (cursor->offset < cursor->buffer->len) continue;
+        cursor->buffer = cursor->buffer->next;
+        cursor->offset = 0;
+    }
+}
+
+/* ---- packets of TCP -------------------------------------------------------------------------------------------- */
+
+struct packet {
+    const uint8_t *headers; /* Ethernet's, IP's, TCP's, in one piece */
+    uint32_t header_bytes, tcp_bytes; /* of all headers; of TCP's */
+    uint32_t data_bytes;
+    struct cursor data;
+};
+
+static bool parse(const struct pbuf *buffers, struct packet *packet) {
+    const uint8_t *ethernet = buffers->payload;
+    const struct rte_ipv4_hdr *ip = (const void *)(ethernet + PORT_HEADER_BYTES);
+    const uint32_t fixed = PORT_HEADER_BYTES + sizeof *ip;
+    if (buffers->len < fixed + sizeof(struct rte_tcp_hdr) || ethernet[12] != 0x08 || ethernet[13] != 0x00 ||
+        ip->next_proto_id != IPPROTO_TCP)
+        return false;
+    const struct rte_tcp_hdr *tcp = (const void *)(ip + 1);
+    packet->headers = ethernet;
+    packet->tcp_bytes = (tcp->data_off >> 4) * 4u;
+    packet->header_bytes = fixed + packet->tcp_bytes;
+    assert(packet->header_bytes <= buffers->len); /* lwIP allocates them together */
+    packet->data_bytes = buffers->tot_len - packet->header_bytes;
+    packet->data = (struct cursor){.buffer = buffers};
+    skip(&packet->data, packet->header_bytes);
+    return true;
+}
+
+/* Writes the frame that carries `length` bytes of data from `offset` on, where the cursor stands. */
+static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t offset, uint32_t length,
+                        uint16_t index) {
+    uint8_t *to = (uint8_t *)rte_pktmbuf_append(frame, (uint16_t)(packet->header_bytes + length));
+    memcpy(to, packet->headers, packet->header_bytes);
+    struct rte_ipv4_hdr *ip = (void *)(to + PORT_HEADER_BYTES);
+    struct rte_tcp_hdr *tcp = (void *)(ip + 1);
+    uint16_t tcp_length = (uint16_t)(packet->tcp_bytes + length);
+    ip->total_length = rte_cpu_to_be_16((uint16_t)(sizeof *ip + tcp_length));
+    ip->packet_id = rte_cpu_to_be_16((uint16_t)(rte_be_to_cpu_16(ip->packet_id) + index));
+    ip->hdr_checksum = 0;
+    tcp->sent_seq = rte_cpu_to_be_32(rte_be_to_cpu_32(tcp->sent_seq) + offset);
+    if (offset + length < packet->data_bytes) tcp->tcp_flags &= (uint8_t)~(RTE_TCP_FIN_FLAG | RTE_TCP_PSH_FLAG);
+    uint16_t pseudo = checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, tcp_length);
+    if (stack.port->checksums_out) {
+        gather(&packet->data, to + packet->header_bytes, length, NULL);
+        tcp->cksum = pseudo;
+        frame->l2_len = PORT_HEADER_BYTES;
+        frame->l3_len = sizeof *ip;
+        frame->l4_len = packet->tcp_bytes;
+        frame->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM | RTE_MBUF_F_TX_TCP_CKSUM;
+        return;
+    }
+    ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
+    struct checksum checksum = {0};
+    tcp->cksum = 0;
+    checksum_add_sum(&checksum, pseudo, 2);
+    checksum_add(&checksum, tcp, packet->tcp_bytes);
+    gather(&packet->data, to + packet->header_bytes, length, &checksum);
+    tcp->cksum = checksum_finish(checksum_total(&checksum));
+}
+
+/* The data's first byte that the peer still lacks: of a segment that is sent again it may have a part. */
+static uint32_t acknowledged(const struct packet *packet, const struct tcp_pcb *pcb) {
+    const struct rte_tcp_hdr *tcp = (const void *)(packet->headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
+    uint32_t sequence = rte_be_to_cpu_32(tcp->sent_seq);
+    if (!TCP_SEQ_LT(sequence, pcb->lastack)) return 0;
+    uint32_t done = pcb->lastack - sequence;
+    return done < packet->data_bytes ? done : 0;
+}
+
+static void count_retransmission(const struct packet *packet, const struct tcp_pcb *pcb) {
+    if (packet->data_bytes == 1) return; /* a probe of a closed window */
+    const struct rte_tcp_hdr *tcp = (const void *)(packet->headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
+    if (TCP_SEQ_LT(rte_be_to_cpu_32(tcp->sent_seq), pcb->snd_nxt)) stack.retransmissions++;
+}
+
+/* Without a control block: a packet that waited for the address of its host. */
+static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
+    uint32_t most =
+        pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
+    uint32_t from = pcb ? acknowledged(packet, pcb) : 0;
+    uint32_t count = (packet->data_bytes - from + most - 1) / most;
+    assert(count <= FRAMES_PER_PACKET);
+    struct rte_mbuf *frames[FRAMES_PER_PACKET];
+    if (stack.turn_frames > FRAMES_PER_TURN || count > port_room(stack.port) ||
+        rte_pktmbuf_alloc_bulk(stack.port->pool, frames, count) < 0) {
+        if (pcb) connection_output_stalled(pcb);
+        return ERR_MEM;
+    }
+    if (pcb) count_retransmission(packet, pcb);
+    stack.turn_frames += count;
+    skip(&packet->data, from);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t offset = from + i * most;
+        uint32_t length = packet->data_bytes - offset < most ? packet->data_bytes - offset : most;
+        write_frame(frames[i], packet, offset, length, (uint16_t)i);
+        port_send(stack.port, frames[i]);
+    }
+    return ERR_OK;
+}
+
+err_t stack_transmit(struct netif *interface, struct pbuf *buffers) {
+    (void)interface;
+    const struct tcp_pcb *pcb = stack.output;
+    stack.output = NULL;
+    struct packet packet;
+    bool is_tcp = parse(buffers, &packet);
+    if (is_tcp && packet.data_bytes > 0) return transmit_data(&packet, pcb);
+    struct rte_mbuf *frame = port_room(stack.port) > 0 ? port_frame(stack.port) : NULL;
+    if (!frame) return ERR_MEM;
+    if (is_tcp) {
+        write_frame(frame, &packet, 0, packet.data_bytes, 0);
+    } else {
+        struct cursor cursor = {.buffer = buffers};
+        assert(buffers->tot_len <= rte_pktmbuf_tailroom(frame));
+        gather(&cursor, (uint8_t *)rte_pktmbuf_append(frame, buffers->tot_len), buffers->tot_len, NULL);
+    }
+    port_send(stack.port, frame);
+    return ERR_OK;
+}

@@ -1,0 +1,49 @@
+/* stack: lwIP's one network interface, on one DPDK port: frames in, segments out, clocks. There is one a process. */
+#ifndef REPLAY_NET_LWIP_STACK_H
+#define REPLAY_NET_LWIP_STACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <lwip/opt.h>
+
+#include <lwip/netif.h>
+#include <lwip/tcp.h>
+
+#include "base/error.h"
+#include "net/dpdk/port.h"
+
+struct stack_settings {
+    const char *address; /* "10.0.0.2/24" */
+    const char *gateway; /* "" for none */
+    uint32_t connections;
+};
+
+struct stack {
+    struct netif interface;
+    struct port *port;
+    uint64_t next_tick_us, next_second_us;
+    const struct tcp_pcb *output; /* whose segment is on its way out */
+    uint32_t turn_frames; /* sent since stack_begin_turn */
+    uint64_t retransmissions; /* segments that had been sent before */
+    uint64_t refused_frames; /* received but dropped, because too many are held */
+    uint64_t sequence_key[2];
+};
+
+extern struct stack stack;
+
+int stack_open(struct port *port, const struct stack_settings *settings, struct error *error);
+void stack_close(void);
+
+/* Takes what the port brought in. */
+void stack_input(void);
+/* Runs the timers that are due. Returns when to call it next. */
+uint64_t stack_run_timers(uint64_t now_us);
+void stack_begin_turn(void);
+/* Whether there is a handshake at a connection's end still to be finished. */
+bool stack_is_closing(void);
+
+/* output.c: hands one of lwIP's packets to the port, cut into frames where it is longer than one. */
+err_t stack_transmit(struct netif *interface, struct pbuf *packet);
+
+#endif
