@@ -26,7 +26,7 @@ C_FLOORS: dict[str, set[str]] = {
     "resp": {"base"},
     "persist": {"base", "replay", "store", "resp"},
     "server": {"base", "net", "replay", "store", "resp", "persist"},
-    "tools": {"base", "resp"},
+    "tools": {"base", "net", "resp"},
 }
 
 # Python: a part may import itself and what stands lower.
