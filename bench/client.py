@@ -76,7 +76,7 @@ def run(
 
     Args:
         folder: where the requests are put for the client to read; they are removed again.
-        seconds: how long; 0 = until the rounds of all roles are done.
+        seconds: how long, and until every connection has done a round that counts; 0 = until all rounds are done.
         processor: that the client runs on; None = any.
         spin: the client asks for replies again and again instead of sleeping.
         first: requests that each connection sends once, before anything is timed (a password).

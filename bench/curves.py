@@ -36,7 +36,7 @@ def _final_score(summary: dict[str, Any]) -> str:
     return f"{summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} ({summary['eval_episodes']} games)"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], folder: str = "") -> int:
     """``replay-server bench curves RUN … [--plot FILE.png]``."""
     parser = argparse.ArgumentParser(prog="replay-server bench curves", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory of replay-server apex")

@@ -120,3 +120,36 @@ def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], p
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: Sequence[str], path: str) -> None:
+    """Writes a PNG for `bench latency`: a panel for each measurement, a bar for each side; p99 as a mark."""
+    width = 4
+    height = -(-len(measurements) // width)
+    figure, grid = plt.subplots(height, width, figsize=(16, 2.6 * height), squeeze=False)
+    for axes in grid.flat[len(measurements) :]:
+        axes.axis("off")
+    for name, axes in zip(measurements, grid.flat, strict=False):
+        for index, side in enumerate(sides):
+            median = content["median"].get(f"{name}.{side}.latency_us_p50")
+            if median is None:
+                continue
+            low, high = content["spread"][f"{name}.{side}.latency_us_p50"]
+            axes.barh(index, median, color=f"C{index}", xerr=[[median - low], [high - median]], capsize=2)
+            axes.plot(content["median"][f"{name}.{side}.latency_us_p99"], index, "k|", markersize=9)
+        axes.set_yticks(range(len(sides)), list(sides), fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set_title(f"{name}: latency, µs (bar p50, | p99)", fontsize=8)
+        axes.tick_params(axis="x", labelsize=7)
+        axes.grid(axis="x", alpha=0.3)
+    _finish(figure, content, path)
+
+
+def _finish(figure: Any, content: Mapping[str, Any], path: str) -> None:
+    host = content["machine"]
+    figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
+    figure.tight_layout()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)

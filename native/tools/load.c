@@ -90,16 +90,17 @@ static int want_write(struct load *load, struct load_connection *connection, str
 /* Begins what is due; the earliest of what is not (UINT64_MAX: nothing waits). */
 static uint64_t begin_due(struct load *load, struct error *error) {
     uint64_t earliest_ns = UINT64_MAX, now_ns = clock_monotonic_ns();
-    bool over = load_over(load, now_ns);
     for (uint32_t i = 0; i < load->connection_count; i++) {
         struct load_connection *connection = &load->connections[i];
-        if (!connection->busy && !over && connection->due_ns <= now_ns) {
+        if (connection->busy || load_done(load, connection, now_ns)) continue;
+        if (connection->due_ns <= now_ns) {
             load_begin(load, connection);
             if (load_send(load, connection, error) < 0 || want_write(load, connection, error) < 0) return 0;
+        } else if (connection->due_ns < earliest_ns) {
+            earliest_ns = connection->due_ns;
         }
-        if (!connection->busy && connection->due_ns < earliest_ns) earliest_ns = connection->due_ns;
     }
-    return over ? UINT64_MAX : earliest_ns;
+    return earliest_ns;
 }
 
 static void set_timer(struct load *load, uint64_t at_ns) {
@@ -116,7 +117,7 @@ static int serve(struct load *load, struct load_connection *connection, uint32_t
     if ((events & EPOLLOUT) && load_send(load, connection, error) < 0) return -1;
     if ((events & ~(uint32_t)EPOLLOUT) && load_receive(load, connection, MSG_DONTWAIT, error) < 0) return -1;
     uint64_t now_ns = connection->busy ? 0 : clock_monotonic_ns();
-    if (!connection->busy && connection->due_ns <= now_ns && !load_over(load, now_ns)) {
+    if (!connection->busy && connection->due_ns <= now_ns && !load_done(load, connection, now_ns)) {
         load_begin(load, connection);
         if (load_send(load, connection, error) < 0) return -1;
     }
@@ -156,9 +157,10 @@ static int run_many(struct load *load, struct error *error) {
 static int run_alone(struct load *load, struct error *error) {
     struct load_connection *connection = load->connections;
     int flags = load->plan->spin ? MSG_DONTWAIT : 0;
-    while (connection->due_ns != UINT64_MAX && !load_over(load, clock_monotonic_ns())) {
+    while (connection->due_ns != UINT64_MAX && !load_done(load, connection, clock_monotonic_ns())) {
         if (connection->due_ns > clock_monotonic_ns()) {
-            uint64_t until_ns = connection->due_ns < load->end_ns ? connection->due_ns : load->end_ns;
+            uint64_t until_ns = connection->due_ns;
+            if (connection->measured_rounds > 0 && until_ns > load->end_ns) until_ns = load->end_ns;
             struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
                                      .tv_nsec = (long)(until_ns % 1000000000u)};
             clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);

@@ -58,7 +58,8 @@ void load_begin(struct load *load, struct load_connection *connection);
 int load_send(struct load *load, struct load_connection *connection, struct error *error);
 /* Receives once, with flags of recv. 0; −1 with `error` set. */
 int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error);
-bool load_over(const struct load *load, uint64_t now_ns);
+/* Whether it begins nothing more: the time is over, and it has done one round at least that counts. */
+bool load_done(const struct load *load, const struct load_connection *connection, uint64_t now_ns);
 /* −1 with `error` set where nothing has moved for longer than the plan's patience. */
 int load_check_patience(struct load *load, struct error *error);
 

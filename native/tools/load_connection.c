@@ -68,8 +68,8 @@ int load_connect(struct load *load, struct load_connection *connection, struct e
 
 /* ---- a request --------------------------------------------------------------------------------------- */
 
-bool load_over(const struct load *load, uint64_t now_ns) {
-    return now_ns >= load->end_ns;
+bool load_done(const struct load *load, const struct load_connection *connection, uint64_t now_ns) {
+    return now_ns >= load->end_ns && connection->measured_rounds > 0;
 }
 
 int load_check_patience(struct load *load, struct error *error) {

@@ -19,7 +19,7 @@ static const char usage[] =
     "and prints counts, latencies (microseconds) and rates as JSON.\n"
     "\n"
     "  --connect ADDRESS:PORT  an IPv4 address\n"
-    "  --seconds S             how long (without it, until all rounds are done)\n"
+    "  --seconds S             how long, and one round at least (without it, until all rounds are done)\n"
     "  --warm-up S             before that, not measured (0)\n"
     "  --processor N           run there alone\n"
     "  --spin                  ask for replies again and again instead of sleeping\n"
