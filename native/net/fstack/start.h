@@ -1,0 +1,12 @@
+/* start: F-Stack brought up in this process, which its ff_init ends where it fails: then with a message that helps. */
+#ifndef REPLAY_NET_FSTACK_START_H
+#define REPLAY_NET_FSTACK_START_H
+
+/* Returns when the stack is up. Where it is not, the process ends with status 1, `program_message` and what F-Stack and
+ * DPDK printed. What they print while all goes well is not shown, and nothing of it on standard output, where whoever
+ * started the server reads one line. `path` is that of config.ini. */
+void fstack_start(const char *path, const char *device);
+/* From here on what is printed on standard output goes to standard error. */
+void fstack_silence_output(void);
+
+#endif

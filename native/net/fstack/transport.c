@@ -1,0 +1,352 @@
+/* transport: the data port over F-Stack: FreeBSD's TCP over a DPDK port, in this process. It owns the loop. */
+#include <errno.h>
+#include <inttypes.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <ff_api.h>
+#include <rte_cycles.h>
+#include <rte_eal.h>
+#include <rte_ethdev.h>
+#include <rte_version.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "net/fstack/calls.h"
+#include "net/fstack/configuration.h"
+#include "net/fstack/eal.h"
+#include "net/fstack/start.h"
+#include "net/sockets.h"
+#include "net/transport.h"
+
+#define MEMORY_BYTES (512u << 20)
+#define FRAME_BYTES 2560u /* with its headers and its place in the pool */
+#define FRAMES_LEAST 16384u
+#define FRAMES_MOST (1u << 20)
+#define MTU_MOST 1500 /* F-Stack's interface is Ethernet's, without jumbo frames */
+#define LINGER_US 1000000u /* for what was written before a stop */
+#define STATES 11 /* of TCP, as FreeBSD numbers them */
+
+struct fstack_transport {
+    struct sockets sockets;
+    transport_step step;
+    void *step_context;
+    uint64_t due_us;            /* when step wants to be called */
+    bool stopping;
+    uint16_t port;
+    char device[128];
+    char interface[32];
+    struct {
+        uint64_t polls, empty_polls, busy_ticks, offered;
+        uint64_t work_began;    /* in ticks, when frames were seen in this turn; 0: none yet */
+    } count;
+};
+
+/* ---- a turn of the loop ------------------------------------------------------------------------------ */
+
+/* DPDK calls it in each turn of F-Stack's loop, with what came: work begins before our own turn does. */
+static uint16_t received(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count, uint16_t room,
+                         void *context) {
+    (void)port;
+    (void)queue;
+    (void)frames;
+    (void)room;
+    struct fstack_transport *transport = context;
+    if (count > 0 && transport->count.work_began == 0) transport->count.work_began = rte_rdtsc();
+    return count;
+}
+
+static uint16_t transmitted(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count, void *context) {
+    (void)port;
+    (void)queue;
+    (void)frames;
+    struct fstack_transport *transport = context;
+    if (transport->count.work_began == 0) transport->count.work_began = rte_rdtsc();
+    transport->count.offered += count;
+    return count;
+}
+
+static int turn(void *context) {
+    struct fstack_transport *transport = context;
+    uint64_t began = rte_rdtsc();
+    int handled = sockets_poll(&transport->sockets.base, 0);
+    uint64_t now_us = clock_monotonic_us();
+    transport->count.polls++;
+    if (handled > 0 || now_us >= transport->due_us) {
+        uint64_t wait_us = transport->step(transport->step_context);
+        transport->due_us = wait_us == UINT64_MAX ? CLOCK_NEVER : now_us + wait_us;
+    }
+    if (handled > 0 || transport->count.work_began != 0) {
+        uint64_t from = transport->count.work_began != 0 ? transport->count.work_began : began;
+        transport->count.busy_ticks += rte_rdtsc() - from;
+        transport->count.work_began = 0;
+    } else {
+        transport->count.empty_polls++;
+    }
+    if (transport->stopping) ff_stop_run();
+    return 0;
+}
+
+static int fstack_run(struct transport *base, transport_step step, void *context) {
+    struct fstack_transport *transport = (struct fstack_transport *)base;
+    transport->step = step;
+    transport->step_context = context;
+    fstack_silence_output();
+    ff_run(turn, transport);
+    return 0;
+}
+
+/* F-Stack forgets a stop that comes before its loop runs: so it is said again in every turn. */
+static void fstack_stop(struct transport *base) {
+    ((struct fstack_transport *)base)->stopping = true;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------- */
+
+struct lingering {
+    uint64_t until_us;
+};
+
+/* Connections that still have something to tell their peer: all but those that are closed, listen or have told it. */
+static uint64_t unfinished(void) {
+    uint64_t states[STATES] = {0};
+    size_t length = sizeof states;
+    if (fstack_variable("net.inet.tcp.states", states, &length) < 0 || length != sizeof states) return 0;
+    uint64_t count = 0;
+    for (int i = 3; i <= 8; i++) count += states[i]; /* SYN_RECEIVED to LAST_ACK */
+    return count;
+}
+
+static int linger_turn(void *context) {
+    const struct lingering *linger = context;
+    if (unfinished() == 0 || clock_monotonic_us() >= linger->until_us) ff_stop_run();
+    return 0;
+}
+
+static void fstack_free(struct transport *base) {
+    struct fstack_transport *transport = (struct fstack_transport *)base;
+    sockets_close(&transport->sockets);
+    struct lingering linger = {.until_us = clock_monotonic_us() + LINGER_US};
+    ff_run(linger_turn, &linger);
+    rte_eth_dev_stop(transport->port);
+    rte_eth_dev_close(transport->port);
+    rte_eal_cleanup();
+    memory_free(transport);
+}
+
+/* ---- what INFO tells --------------------------------------------------------------------------------- */
+
+struct traffic { /* as ff_get_traffic fills it */
+    uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
+};
+
+/* The nth counter of a group of the stack's, 0 where this F-Stack has another number of them. */
+static uint64_t counter(const char *group, size_t index, size_t count) {
+    uint64_t values[160] = {0};
+    size_t length = sizeof values;
+    if (fstack_variable(group, values, &length) < 0 || length != count * sizeof *values) return 0;
+    return values[index];
+}
+
+#define TCP_COUNTERS 113
+#define TCP_RETRANSMITTED 19
+#define TCP_BAD_CHECKSUM 30
+
+static void describe_offloads(const struct fstack_transport *transport, struct text *out) {
+    struct rte_eth_conf conf;
+    if (rte_eth_dev_conf_get(transport->port, &conf) != 0) return;
+    text_append(out, "transport_offloads:");
+    const char *comma = "";
+    for (int bit = 0; bit < 64; bit++) {
+        uint64_t flag = UINT64_C(1) << bit;
+        if (conf.rxmode.offloads & flag) {
+            text_append(out, "%srx_%s", comma, rte_eth_dev_rx_offload_name(flag));
+            comma = ",";
+        }
+        if (conf.txmode.offloads & flag) {
+            text_append(out, "%stx_%s", comma, rte_eth_dev_tx_offload_name(flag));
+            comma = ",";
+        }
+    }
+    text_append(out, "\r\n");
+}
+
+static void fstack_describe(struct transport *base, struct text *out) {
+    const struct fstack_transport *transport = (const struct fstack_transport *)base;
+    struct rte_eth_dev_info device = {0};
+    struct rte_eth_link link = {0};
+    struct rte_eth_stats stats = {0};
+    struct traffic traffic = {0};
+    rte_eth_dev_info_get(transport->port, &device);
+    rte_eth_link_get_nowait(transport->port, &link);
+    rte_eth_stats_get(transport->port, &stats);
+    ff_get_traffic(&traffic);
+    text_append(out, "transport_device:%s\r\n", transport->device);
+    text_append(out, "transport_driver:%s\r\n", device.driver_name ? device.driver_name : "?");
+    text_append(out, "transport_link:%s\r\n", link.link_status ? "up" : "down");
+    text_append(out, "transport_dpdk_version:%s\r\n", rte_version());
+    describe_offloads(transport, out);
+    double ticks_per_us = (double)rte_get_tsc_hz() / 1e6;
+    text_append(out, "transport_polls:%" PRIu64 "\r\n", transport->count.polls);
+    text_append(out, "transport_empty_polls:%" PRIu64 "\r\n", transport->count.empty_polls);
+    text_append(out, "transport_busy_us:%.0f\r\n", (double)transport->count.busy_ticks / ticks_per_us);
+    text_append(out, "transport_frames_in:%" PRIu64 "\r\n", traffic.rx_packets);
+    text_append(out, "transport_frames_out:%" PRIu64 "\r\n", traffic.tx_packets);
+    text_append(out, "transport_bytes_in:%" PRIu64 "\r\n", traffic.rx_bytes);
+    text_append(out, "transport_bytes_out:%" PRIu64 "\r\n", traffic.tx_bytes);
+    text_append(out, "transport_drops_missed:%" PRIu64 "\r\n", stats.imissed);
+    text_append(out, "transport_drops_error_in:%" PRIu64 "\r\n", stats.ierrors);
+    text_append(out, "transport_drops_no_frame:%" PRIu64 "\r\n", stats.rx_nombuf);
+    text_append(out, "transport_drops_queue_full:%" PRIu64 "\r\n", transport->count.offered - traffic.tx_packets);
+    text_append(out, "transport_drops_bad_checksum:%" PRIu64 "\r\n",
+                counter("net.inet.tcp.stats", TCP_BAD_CHECKSUM, TCP_COUNTERS));
+    text_append(out, "transport_retransmissions:%" PRIu64 "\r\n",
+                counter("net.inet.tcp.stats", TCP_RETRANSMITTED, TCP_COUNTERS));
+}
+
+/* ---- the start --------------------------------------------------------------------------------------- */
+
+static int fstack_listen(struct transport *base, struct listen_address *address, struct error *error) {
+    if (address->path)
+        return error_set(error, ERROR_GENERIC, "cannot listen on %s: F-Stack has no unix sockets", address->path);
+    return sockets_listen_tcp((struct sockets *)base, address, error);
+}
+
+static const struct transport_operations fstack_operations = {
+    .name = "fstack",
+    .releases_at_write = true,
+    .listen = fstack_listen,
+    .run = fstack_run,
+    .stop = fstack_stop,
+    .stop_listening = sockets_stop_listening,
+    .free = fstack_free,
+    .readv = sockets_readv,
+    .writev = sockets_writev,
+    .want_read = sockets_want_read,
+    .want_write = sockets_want_write,
+    .close = sockets_close_connection,
+    .describe = fstack_describe,
+};
+
+static int check(const struct transport_settings *settings, struct error *error) {
+    if (settings->faults[0] != '\0')
+        return error_set(error, ERROR_GENERIC, "dpdk-faults is for the transport dpdk: F-Stack's frames are its own");
+    if (settings->device[0] == '\0' && settings->fstack_config[0] == '\0')
+        return error_set(error, ERROR_GENERIC,
+                         "dpdk-device is not set: expected a PCI address or a virtual device with its arguments, such as "
+                         "net_af_xdp0,iface=veth0");
+    if (settings->mtu > MTU_MOST)
+        return error_set(error, ERROR_GENERIC, "dpdk-mtu %u: F-Stack carries at most %d", (unsigned)settings->mtu,
+                         MTU_MOST);
+    return 0;
+}
+
+static uint32_t frames_of(uint64_t memory_bytes) {
+    uint64_t frames = memory_bytes / 2 / FRAME_BYTES;
+    if (frames < FRAMES_LEAST) return FRAMES_LEAST;
+    return frames < FRAMES_MOST ? (uint32_t)frames : FRAMES_MOST;
+}
+
+/* Starts on a configuration of our own, which nobody else needs to read: it never is a file with a name. */
+static int start_on_settings(struct fstack_transport *transport, const struct transport_settings *settings,
+                             const struct fstack_network *network, struct error *error) {
+    uint64_t memory_bytes = settings->memory_bytes > 0 ? settings->memory_bytes : MEMORY_BYTES;
+    bool pci = eal_is_pci_address(settings->device);
+    struct eal_plan plan = {
+        .device = settings->device,
+        .arguments = settings->eal_arguments,
+        .memory_bytes = memory_bytes,
+        .frames = frames_of(memory_bytes),
+        .lcore = settings->lcore,
+        .places_lcore = true,
+        .huge_pages = pci || eal_huge_pages_free(memory_bytes),
+    };
+    eal_plan_set(&plan);
+    struct text text = {0};
+    fstack_configuration_write(&text, network, settings->max_connections, fstack_buffer_bytes(plan.frames));
+    int file = memfd_create("fstack-configuration", MFD_CLOEXEC);
+    bool written = file >= 0 && !text.failed && write(file, text.data, text.length) == (ssize_t)text.length;
+    text_free(&text);
+    if (!written) {
+        error_set(error, ERROR_GENERIC, "cannot write F-Stack's configuration: %s", strerror(errno));
+        if (file >= 0) close(file);
+        return -1;
+    }
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    transport->port = 0;
+    snprintf(transport->interface, sizeof transport->interface, "f-stack-0");
+    fstack_start(path, settings->device);
+    close(file);
+    return 0;
+}
+
+static int start_on_file(struct fstack_transport *transport, const struct transport_settings *settings,
+                         const struct fstack_network *network, struct error *error) {
+    struct fstack_file file = {0};
+    if (fstack_file_check(&file, settings, network, error) < 0) return -1;
+    struct eal_plan plan = {
+        .device = settings->device,
+        .arguments = settings->eal_arguments,
+        .memory_bytes = settings->memory_bytes,
+        .frames = settings->memory_bytes > 0 ? frames_of(settings->memory_bytes) : 0,
+        .lcore = settings->lcore,
+        .huge_pages = eal_huge_pages_free(settings->memory_bytes),
+    };
+    eal_plan_set(&plan);
+    transport->port = file.port;
+    snprintf(transport->interface, sizeof transport->interface, "%s", file.interface);
+    fstack_start(settings->fstack_config, settings->device);
+    return 0;
+}
+
+static int set_mtu(const struct fstack_transport *transport, uint16_t mtu, struct error *error) {
+    if (mtu == 0) return 0;
+    struct ifreq request = {.ifr_mtu = mtu};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", transport->interface);
+    int number = ff_socket(AF_INET, SOCK_DGRAM, 0);
+    int result = number < 0 ? -1 : ff_ioctl(number, SIOCSIFMTU, &request);
+    if (result < 0)
+        error_set(error, ERROR_GENERIC, "dpdk-mtu %u: F-Stack refused it: %s", (unsigned)mtu, strerror(errno));
+    if (number >= 0) ff_close(number);
+    return result;
+}
+
+/* A quarter of the room that a connection begins with: not woken for every frame that a slow reader takes. */
+static void set_least_room(void) {
+    int room = 0;
+    size_t length = sizeof room;
+    if (fstack_variable("net.inet.tcp.sendspace", &room, &length) == 0 && length == sizeof room && room >= 8192)
+        fstack_calls_set_least_room((size_t)room / 4);
+}
+
+struct transport *transport_fstack_new(const struct transport_settings *settings, const struct transport_events *events,
+                                       struct error *error) {
+    struct fstack_network network;
+    if (check(settings, error) < 0 || fstack_network_read(&network, settings, error) < 0) return NULL;
+    struct fstack_transport *transport = memory_calloc(1, sizeof *transport);
+    if (!transport) {
+        error_set(error, ERROR_GENERIC, "no memory for the F-Stack transport");
+        return NULL;
+    }
+    transport->sockets = (struct sockets){
+        .base = {.operations = &fstack_operations, .events = *events},
+        .calls = &fstack_calls,
+        .connection_bytes = sizeof(struct socket_connection),
+    };
+    snprintf(transport->device, sizeof transport->device, "%s", settings->device);
+    int started = settings->fstack_config[0] != '\0' ? start_on_file(transport, settings, &network, error)
+                                                     : start_on_settings(transport, settings, &network, error);
+    if (started < 0 || set_mtu(transport, settings->mtu, error) < 0 || sockets_open(&transport->sockets, error) < 0) {
+        memory_free(transport);
+        return NULL;
+    }
+    set_least_room();
+    rte_eth_add_rx_callback(transport->port, 0, received, transport);
+    rte_eth_add_tx_callback(transport->port, 0, transmitted, transport);
+    return &transport->sockets.base;
+}
