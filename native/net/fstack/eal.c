@@ -8,20 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <rte_ethdev.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 
 #include "base/memory.h"
 
 #define ARGUMENTS_MAX 128
+#define QUEUE_FRAMES 2048
 
 int __real_rte_eal_init(int count, char **arguments);
 int __wrap_rte_eal_init(int count, char **arguments);
+int __real_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
+int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
 struct rte_mempool *__real_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
                                                    uint16_t private_size, uint16_t room, int socket);
 struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
                                                    uint16_t private_size, uint16_t room, int socket);
 
 static struct eal_plan plan;
+static struct rte_mempool *pool;
 
 /* They live as long as the process: DPDK keeps pointers to its arguments. */
 static struct {
@@ -130,9 +136,44 @@ int __wrap_rte_eal_init(int count, char **arguments) {
     return __real_rte_eal_init(line.count, line.pointers);
 }
 
+/* AF_XDP's driver takes a pool for one piece of memory of so many frames, one behind the other. Where pages are small DPDK
+ * would leave gaps, so that no frame crosses a page, and the frames behind the end would be refused by the kernel. */
+static struct rte_mempool *dense_pool(const char *name, unsigned count, unsigned cache_size, uint16_t room, int socket) {
+    struct rte_pktmbuf_pool_private private = {.mbuf_data_room_size = room};
+    struct rte_mempool *made =
+        rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache_size, sizeof private, socket,
+                                 RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+    if (!made) return NULL;
+    rte_pktmbuf_pool_init(made, &private);
+    if (rte_mempool_set_ops_byname(made, rte_mbuf_best_mempool_ops(), NULL) < 0 ||
+        rte_mempool_populate_default(made) < 0 || made->nb_mem_chunks != 1) {
+        fprintf(stderr, "no %u frames in one piece of memory\n", count);
+        rte_mempool_free(made);
+        return NULL;
+    }
+    rte_mempool_obj_iter(made, rte_pktmbuf_init, NULL);
+    return made;
+}
+
 /* F-Stack counts its frames for rings and bursts; received bytes that nobody has read yet lie in frames, too. */
 struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
                                                    uint16_t private_size, uint16_t room, int socket) {
     if (count < plan.frames) count = plan.frames;
-    return __real_rte_pktmbuf_pool_create(name, count, cache_size, private_size, room, socket);
+    pool = private_size == 0 && strstr(plan.device, "af_xdp")
+               ? dense_pool(name, count, cache_size, room, socket)
+               : __real_rte_pktmbuf_pool_create(name, count, cache_size, private_size, room, socket);
+    return pool;
+}
+
+/* F-Stack's queues of 512 frames overflow under a few senders with windows of a megabyte: losses that look like the
+ * network's. The device takes what it can of this. */
+int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent) {
+    if (*received < QUEUE_FRAMES) *received = QUEUE_FRAMES;
+    if (*sent < QUEUE_FRAMES) *sent = QUEUE_FRAMES;
+    return __real_rte_eth_dev_adjust_nb_rx_tx_desc(port, received, sent);
+}
+
+struct eal_frames eal_frames_count(void) {
+    if (!pool) return (struct eal_frames){0};
+    return (struct eal_frames){.count = pool->size, .free = rte_mempool_avail_count(pool)};
 }

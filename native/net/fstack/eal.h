@@ -21,9 +21,14 @@ struct eal_plan {
     bool huge_pages;
 };
 
+struct eal_frames {
+    uint32_t count, free;
+};
+
 void eal_plan_set(const struct eal_plan *plan);
 /* Whether hugepages for so much memory are free. */
 bool eal_huge_pages_free(uint64_t bytes);
+struct eal_frames eal_frames_count(void);
 bool eal_is_pci_address(const char *device);
 
 #endif

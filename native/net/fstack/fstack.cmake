@@ -26,6 +26,6 @@ else()
   target_link_libraries(replay-server-fstack PRIVATE replay_core
     -Wl,--whole-archive ${FSTACK_LIBRARY} -Wl,--no-whole-archive
     PkgConfig::DPDK ${FSTACK_BOND} ${FSTACK_CRYPTO} ${FSTACK_NUMA} Threads::Threads m rt ${CMAKE_DL_LIBS}
-    -Wl,--wrap=rte_eal_init -Wl,--wrap=rte_pktmbuf_pool_create)
+    -Wl,--wrap=rte_eal_init,--wrap=rte_pktmbuf_pool_create,--wrap=rte_eth_dev_adjust_nb_rx_tx_desc)
   install(TARGETS replay-server-fstack RUNTIME DESTINATION replay_server/bin)
 endif()

@@ -198,6 +198,8 @@ static void fstack_describe(struct transport *base, struct text *out) {
     text_append(out, "transport_frames_out:%" PRIu64 "\r\n", traffic.tx_packets);
     text_append(out, "transport_bytes_in:%" PRIu64 "\r\n", traffic.rx_bytes);
     text_append(out, "transport_bytes_out:%" PRIu64 "\r\n", traffic.tx_bytes);
+    struct eal_frames frames = eal_frames_count();
+    text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", frames.count, frames.free);
     text_append(out, "transport_drops_missed:%" PRIu64 "\r\n", stats.imissed);
     text_append(out, "transport_drops_error_in:%" PRIu64 "\r\n", stats.ierrors);
     text_append(out, "transport_drops_no_frame:%" PRIu64 "\r\n", stats.rx_nombuf);
