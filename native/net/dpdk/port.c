@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "net/checksum.h"
+#include "net/dpdk/pool.h"
 #include "net/faults.h"
 
 #define RING_FRAMES 1024u
@@ -81,9 +82,15 @@ static int make_pool(struct port *port, const struct port_settings *settings, ui
     if (room < RTE_MBUF_DEFAULT_BUF_SIZE) room = RTE_MBUF_DEFAULT_BUF_SIZE;
     port->frames = (uint32_t)frames;
     port->frames_usable = port->frames - ring_frames;
-    port->pool = rte_pktmbuf_pool_create("frames", port->frames, CACHE_FRAMES,
-                                         (uint16_t)RTE_ALIGN(settings->private_bytes, RTE_MBUF_PRIV_ALIGN),
-                                         (uint16_t)room, SOCKET_ID_ANY);
+    const struct pool_shape shape = {
+        .frames = port->frames,
+        .cached = CACHE_FRAMES,
+        .private_bytes = (uint16_t)RTE_ALIGN(settings->private_bytes, RTE_MBUF_PRIV_ALIGN),
+        .room_bytes = (uint16_t)room,
+        .socket = SOCKET_ID_ANY,
+        .dense = pool_may_be_dense(settings->eal.device),
+    };
+    port->pool = pool_create("frames", &shape);
     if (port->pool) return 0;
     return error_set(error, ERROR_GENERIC,
                      "no memory for %u frames of %u bytes: %s; more of it: dpdk-memory BYTES, or huge pages",

@@ -193,11 +193,11 @@ static int check_device(FILE *file, const char *path, const struct transport_set
     if (settings->lcore < 0) return 0;
     look_up(file, "dpdk", "lcore_mask", value, sizeof value);
     if (settings->lcore > 63 || strtoull(value, NULL, 16) != UINT64_C(1) << settings->lcore)
-        return error_set(error, ERROR_GENERIC,
-                         "fstack-config %s: [dpdk] has lcore_mask=%s where dpdk-lcore says %d: leave dpdk-lcore out, or "
-                         "set lcore_mask=%llx and lcore_list=%d",
-                         path, value, settings->lcore, settings->lcore > 63 ? 0 : 1ULL << settings->lcore,
-                         settings->lcore);
+        return error_set(
+            error, ERROR_GENERIC,
+            "fstack-config %s: [dpdk] has lcore_mask=%s where dpdk-lcore says %d: leave dpdk-lcore out, or "
+            "set lcore_mask=%llx and lcore_list=%d",
+            path, value, settings->lcore, settings->lcore > 63 ? 0 : 1ULL << settings->lcore, settings->lcore);
     return 0;
 }
 

@@ -16,14 +16,13 @@ struct fstack_network {
 /* Of the user's file. */
 struct fstack_file {
     uint16_t port;             /* the first of port_list, the one that is served */
-    char interface[32];        /* the name that the stack gives it */
+    char interface[16];        /* the name that the stack gives it */
 };
 
 #define FSTACK_BUFFER_LEAST_BYTES (64u << 10)
 
 /* Reads dpdk-address and dpdk-gateway. */
-int fstack_network_read(struct fstack_network *network, const struct transport_settings *settings,
-                        struct error *error);
+int fstack_network_read(struct fstack_network *network, const struct transport_settings *settings, struct error *error);
 /* The most that one connection may have in a buffer: as many as can be stuck at once must leave frames for the others. */
 uint32_t fstack_buffer_bytes(uint32_t frames);
 void fstack_configuration_write(struct text *out, const struct fstack_network *network, uint32_t max_connections,

@@ -10,9 +10,9 @@
 
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
-#include <rte_mbuf_pool_ops.h>
 
 #include "base/memory.h"
+#include "net/dpdk/pool.h"
 
 #define ARGUMENTS_MAX 128
 #define QUEUE_FRAMES 2048
@@ -21,8 +21,6 @@ int __real_rte_eal_init(int count, char **arguments);
 int __wrap_rte_eal_init(int count, char **arguments);
 int __real_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
 int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
-struct rte_mempool *__real_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
-                                                   uint16_t private_size, uint16_t room, int socket);
 struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
                                                    uint16_t private_size, uint16_t room, int socket);
 
@@ -136,32 +134,19 @@ int __wrap_rte_eal_init(int count, char **arguments) {
     return __real_rte_eal_init(line.count, line.pointers);
 }
 
-/* AF_XDP's driver takes a pool for one piece of memory of so many frames, one behind the other. Where pages are small DPDK
- * would leave gaps, so that no frame crosses a page, and the frames behind the end would be refused by the kernel. */
-static struct rte_mempool *dense_pool(const char *name, unsigned count, unsigned cache_size, uint16_t room, int socket) {
-    struct rte_pktmbuf_pool_private private = {.mbuf_data_room_size = room};
-    struct rte_mempool *made =
-        rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache_size, sizeof private, socket,
-                                 RTE_MEMPOOL_F_NO_IOVA_CONTIG);
-    if (!made) return NULL;
-    rte_pktmbuf_pool_init(made, &private);
-    if (rte_mempool_set_ops_byname(made, rte_mbuf_best_mempool_ops(), NULL) < 0 ||
-        rte_mempool_populate_default(made) < 0 || made->nb_mem_chunks != 1) {
-        fprintf(stderr, "no %u frames in one piece of memory\n", count);
-        rte_mempool_free(made);
-        return NULL;
-    }
-    rte_mempool_obj_iter(made, rte_pktmbuf_init, NULL);
-    return made;
-}
-
 /* F-Stack counts its frames for rings and bursts; received bytes that nobody has read yet lie in frames, too. */
 struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
                                                    uint16_t private_size, uint16_t room, int socket) {
     if (count < plan.frames) count = plan.frames;
-    pool = private_size == 0 && strstr(plan.device, "af_xdp")
-               ? dense_pool(name, count, cache_size, room, socket)
-               : __real_rte_pktmbuf_pool_create(name, count, cache_size, private_size, room, socket);
+    struct pool_shape shape = {
+        .frames = count,
+        .cached = cache_size,
+        .private_bytes = private_size,
+        .room_bytes = room,
+        .socket = socket,
+        .dense = pool_may_be_dense(plan.device),
+    };
+    pool = pool_create(name, &shape);
     return pool;
 }
 

@@ -1,7 +1,7 @@
 # replay-server-fstack: the server over an F-Stack that the user has installed, found by FF_PATH (its source folder, where
 # lib/libfstack.a was built), by pkg-config, or where its `make install` puts it.
 set(FF_PATH "$ENV{FF_PATH}" CACHE PATH "F-Stack's source folder, built")
-if(PKG_CONFIG_FOUND)
+if(PkgConfig_FOUND)
   pkg_check_modules(FSTACK QUIET libfstack)
 endif()
 find_path(FSTACK_INCLUDE ff_api.h HINTS ${FF_PATH}/lib ${FSTACK_INCLUDE_DIRS})
@@ -19,13 +19,14 @@ elseif(NOT FSTACK_CRYPTO OR NOT FSTACK_NUMA OR NOT FSTACK_BOND)
 else()
   message(STATUS "replay-server-fstack: over ${FSTACK_LIBRARY}, DPDK ${DPDK_VERSION}")
   file(GLOB fstack_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
-  add_executable(replay-server-fstack server/main_fstack.c ${fstack_sources})
+  add_executable(replay-server-fstack server/main_fstack.c ${fstack_sources} net/dpdk/pool.c)
+  set_target_properties(replay-server-fstack PROPERTIES C_EXTENSIONS ON) # DPDK's headers are in GNU C
   target_include_directories(replay-server-fstack SYSTEM PRIVATE ${FSTACK_INCLUDE} ${DPDK_INCLUDE_DIRS})
   target_compile_options(replay-server-fstack PRIVATE ${DPDK_CFLAGS_OTHER} -DALLOW_EXPERIMENTAL_API)
   # libfstack.a is linked whole, as its examples do: it registers its parts by constructors. See eal.h for the wraps.
   target_link_libraries(replay-server-fstack PRIVATE replay_core
     -Wl,--whole-archive ${FSTACK_LIBRARY} -Wl,--no-whole-archive
-    PkgConfig::DPDK ${FSTACK_BOND} ${FSTACK_CRYPTO} ${FSTACK_NUMA} Threads::Threads m rt ${CMAKE_DL_LIBS}
+    ${DPDK_LINK_LIBRARIES} ${FSTACK_BOND} ${FSTACK_CRYPTO} ${FSTACK_NUMA} Threads::Threads m rt ${CMAKE_DL_LIBS}
     -Wl,--wrap=rte_eal_init,--wrap=rte_pktmbuf_pool_create,--wrap=rte_eth_dev_adjust_nb_rx_tx_desc)
   install(TARGETS replay-server-fstack RUNTIME DESTINATION replay_server/bin)
 endif()

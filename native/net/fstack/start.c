@@ -29,9 +29,9 @@ static const struct {
     {"Cannot init memory", "reserve hugepages (setup_dpdk.sh), or set dpdk-memory to what is free"},
     {"Cannot create mbuf pool", "set a larger dpdk-memory, or reserve more hugepages (setup_dpdk.sh)"},
     {"failed to initialize", "is the interface there, up and not used by another program? `ip link` shows it"},
-    {"No probed ethernet devices",
-     "dpdk-device names none that DPDK can use: a virtual one needs its interface (net_af_xdp0,iface=veth0), a PCI one must "
-     "be bound to vfio-pci (setup_dpdk.sh)"},
+    {"No probed ethernet devices", "dpdk-device names none that DPDK can use: a virtual one needs its interface "
+                                   "(net_af_xdp0,iface=veth0), a PCI one must "
+                                   "be bound to vfio-pci (setup_dpdk.sh)"},
     {"doesn't have port", "port_list names a device that is not there"},
     {"unable to parse", "dpdk-eal or dpdk-device is not as DPDK wants it"},
     {"unrecognized option", "dpdk-eal has an argument that this DPDK does not know"},

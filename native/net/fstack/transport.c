@@ -39,7 +39,7 @@ struct fstack_transport {
     bool stopping;
     uint16_t port;
     char device[128];
-    char interface[32];
+    char interface[16];
     struct {
         uint64_t polls, empty_polls, busy_ticks, offered;
         uint64_t work_began;    /* in ticks, when frames were seen in this turn; 0: none yet */
@@ -238,9 +238,10 @@ static int check(const struct transport_settings *settings, struct error *error)
     if (settings->faults[0] != '\0')
         return error_set(error, ERROR_GENERIC, "dpdk-faults is for the transport dpdk: F-Stack's frames are its own");
     if (settings->device[0] == '\0' && settings->fstack_config[0] == '\0')
-        return error_set(error, ERROR_GENERIC,
-                         "dpdk-device is not set: expected a PCI address or a virtual device with its arguments, such as "
-                         "net_af_xdp0,iface=veth0");
+        return error_set(
+            error, ERROR_GENERIC,
+            "dpdk-device is not set: expected a PCI address or a virtual device with its arguments, such as "
+            "net_af_xdp0,iface=veth0");
     if (settings->mtu > MTU_MOST)
         return error_set(error, ERROR_GENERIC, "dpdk-mtu %u: F-Stack carries at most %d", (unsigned)settings->mtu,
                          MTU_MOST);

@@ -1,0 +1,39 @@
+/* pool: frames for a DPDK port, in a way that AF_XDP's driver can use.
+ *
+ * That driver tells the kernel of the pool's first piece of memory, as long as so many frames one behind the other. DPDK's
+ * own pools have one frame a page where pages are small: those in the last two fifths of such a pool lie beyond what the
+ * kernel knows, it refuses each of them, and sending stalls once they come round. */
+#include "net/dpdk/pool.h"
+
+#include <string.h>
+
+#include <rte_errno.h>
+#include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
+
+bool pool_may_be_dense(const char *device) {
+    return strncmp(device, "net_", 4) == 0;
+}
+
+/* As rte_pktmbuf_pool_create, which knows no flags. */
+struct rte_mempool *pool_create(const char *name, const struct pool_shape *shape) {
+    struct rte_pktmbuf_pool_private head = {
+        .mbuf_data_room_size = shape->room_bytes,
+        .mbuf_priv_size = shape->private_bytes,
+    };
+    unsigned size = (unsigned)(sizeof(struct rte_mbuf) + shape->private_bytes + shape->room_bytes);
+    struct rte_mempool *pool = rte_mempool_create_empty(name, shape->frames, size, shape->cached, sizeof head,
+                                                        shape->socket, shape->dense ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0);
+    if (!pool) return NULL;
+    int code = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+    rte_pktmbuf_pool_init(pool, &head);
+    if (code == 0) code = rte_mempool_populate_default(pool);
+    if (code >= 0 && shape->dense && pool->nb_mem_chunks != 1) code = -ENOMEM;
+    if (code < 0) {
+        rte_mempool_free(pool);
+        rte_errno = -code;
+        return NULL;
+    }
+    rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+    return pool;
+}
