@@ -1,13 +1,84 @@
-"""Fixtures and skips that all tests share."""
+"""What all tests share: skips, tables of their own for each test, and a bare socket that can send anything.
+
+The fixtures that speak to a server ask for the fixtures `server` and `client` of the folder that they are used in.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import replay_server as rs
+from replay_server.codec import encode_command, read_value
+from replay_server.connection import Address, ReadBuffer
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+SIGNATURE = {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}
+
+_numbers = itertools.count()
+
+
+class Raw:
+    """A bare connection: any bytes out, replies in."""
+
+    def __init__(self, url: str) -> None:
+        self.socket = Address.parse(url).open_socket(10)
+        self.socket.settimeout(20)
+        self._buffer = ReadBuffer()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def command(self, *arguments: Any) -> Any:
+        """Sends one command; its reply, an error reply as an exception object."""
+        for buffer in encode_command(arguments):
+            self.socket.sendall(buffer)
+        return self.reply()
+
+    def reply(self) -> Any:
+        reading = read_value()
+        wanted = next(reading)
+        try:
+            while True:
+                if wanted is None:
+                    while (line := self._buffer.line()) is None:
+                        self._more()
+                    wanted = reading.send(line)
+                else:
+                    filled = self._buffer.take(wanted)
+                    while filled < len(wanted):
+                        self._more()
+                        filled += self._buffer.take(wanted[filled:])
+                    while not self._buffer.skip_line_end():
+                        self._more()
+                    wanted = reading.send(b"")
+        except StopIteration as stop:
+            return stop.value
+
+    def _more(self) -> None:
+        count = self.socket.recv_into(self._buffer.space())
+        if count == 0:
+            raise ConnectionResetError("closed by the server")
+        self._buffer.end += count
+
+    def closed(self) -> bool:
+        """Whether the server closes the connection, whatever it sends before."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            while self.socket.recv(65536):
+                pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +93,68 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(not_root)
+
+
+@pytest.fixture
+def open_raw() -> Iterator[Callable[[str], Raw]]:
+    """Opens bare connections, which are closed after the test."""
+    opened: list[Raw] = []
+
+    def connect(url: str) -> Raw:
+        opened.append(Raw(url))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def raw(server: rs.Server, open_raw: Callable[[str], Raw]) -> Raw:
+    return open_raw(server.url)
+
+
+@pytest.fixture
+def make_table(client: rs.Client) -> Iterator[Callable[..., str]]:
+    """Creates a table of x: float32 (2,), k: int64 (or another signature), dropped after the test."""
+    names = []
+
+    def make(capacity: int = 100, signature: dict[str, rs.Column] | None = None, **parts: Any) -> str:
+        name = f"table-{next(_numbers)}"
+        client.create_table(rs.Table(name, capacity, signature or SIGNATURE, **parts))
+        names.append(name)
+        return name
+
+    yield make
+    for name in names:
+        with contextlib.suppress(rs.TableNotFound):
+            client.drop_table(name)
+
+
+@pytest.fixture
+def table(make_table: Callable[..., str]) -> str:
+    return make_table()
+
+
+@pytest.fixture(scope="session")
+def items() -> Callable[..., dict[str, np.ndarray]]:
+    """Makes a batch of SIGNATURE in which every value follows from its key."""
+
+    def make(*keys: int) -> dict[str, np.ndarray]:
+        k = np.array(keys, np.int64)
+        return {"x": np.stack([k, -k], axis=1).astype(np.float32), "k": k}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., None]:
+    """Waits for something that another process is about to do."""
+
+    def wait(condition: Callable[[], Any], what: str, within_s: float = 20) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"never happened: {what}"
+            time.sleep(0.005)
+
+    return wait
