@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import replay_server as rs
-from replay_server.bench.namespace import Namespace, NamespaceError, Switch, connect, program
+from replay_server.bench.namespace import Namespace, NamespaceError, Switch, connect, is_real_root, program
 from replay_server.server import TRANSPORTS
 
 DEVICES = ("af_packet", "af_xdp", "tap", "kernel")
@@ -85,7 +86,9 @@ class Lab:
         as_user: bool | None = None,
     ) -> None:
         self.device, self.mtu = device, mtu
-        self._check(offloads, clients, relayed, os.geteuid() != 0 if as_user is None else as_user)
+        self._check(offloads, clients, relayed)
+        if device == "af_xdp" and (as_user or not is_real_root()):
+            raise LabError("AF_XDP loads a program into the kernel: run it as the machine's root, or take af_packet")
         self.address = f"{NETWORK}.1"
         self.folder = Path(tempfile.mkdtemp(prefix="replay-lab-"))
         self._servers: list[LabServer] = []
@@ -99,7 +102,7 @@ class Lab:
             self.close()
             raise
 
-    def _check(self, offloads: bool, clients: int, relayed: bool, as_user: bool) -> None:
+    def _check(self, offloads: bool, clients: int, relayed: bool) -> None:
         if self.device not in DEVICES:
             raise LabError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
         if offloads and self.device != "kernel":
@@ -116,10 +119,6 @@ class Lab:
             raise LabError(f"mtu must be between 576 and 9000 bytes, got {self.mtu}")
         if self.device == "af_xdp" and self.mtu > _AF_XDP_MTU_MAX:
             raise LabError(f"AF_XDP on a veth carries an mtu of at most {_AF_XDP_MTU_MAX} bytes, got {self.mtu}")
-        if self.device == "af_xdp" and as_user:
-            raise LabError(
-                "AF_XDP loads a program into the kernel, which only root may: run it as root, or take af_packet"
-            )
 
     def _make(self, offloads: bool, clients: int, relayed: bool, as_user: bool | None) -> None:
         self._server = Namespace("server", None, as_user, self.folder)
@@ -192,7 +191,7 @@ class Lab:
         # The driver's own ring of 512 frames drops under fan-in. It locks a ring to receive and one to send in memory,
         # of which only root may lock as much as it likes; half of what others may is left to the rest.
         limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        if not self._server.as_user or limit == resource.RLIM_INFINITY:
+        if (is_real_root() and not self._server.as_user) or limit == resource.RLIM_INFINITY:
             return _RING_BYTES
         if limit < 16 * _BLOCK_BYTES:
             raise LabError(
@@ -252,6 +251,14 @@ class Lab:
         server = LabServer(prefix, tables, port=port, password=password, transport=transport, config=config, **options)
         self._servers.append(server)
         return server
+
+    def on_client(self, number: int = 0) -> AbstractContextManager[None]:
+        """Has the calling thread stand on a client's side, as `Namespace.entered` does; as root alone."""
+        return self._clients[number].entered()
+
+    def on_server(self) -> AbstractContextManager[None]:
+        """Likewise on the server's side, where the admin port is."""
+        return self._server.entered()
 
     def set_link(self, up: bool) -> None:
         """Pulls the cable at the client's end, or plugs it in again; with several clients, at the server's."""

@@ -6,23 +6,30 @@ A namespace is held by a process that ends with the one that made it, so nothing
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _OFFLOADS = ("tx", "rx", "sg", "tso", "gso", "gro")
 _SYSFS = 'umount -l /sys 2>/dev/null; mount -t sysfs sysfs /sys 2>/dev/null; exec "$@"'
 _HOLD = 'echo held && read -r _; [ -z "$1" ] || rm -rf -- "$1"'
+_CLONE_NEWNET = 0x40000000
 _COMMAND_SECONDS = 20.0
 _END_SECONDS = 10.0
 
 
 class NamespaceError(RuntimeError):
     """Namespaces, or what is in them, cannot be made here; the message says why and what to do."""
+
+
+def is_real_root() -> bool:
+    """Whether the caller is the machine's root, and not that of a user namespace."""
+    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
 
 
 def program(name: str, package: str) -> str:
@@ -35,6 +42,13 @@ def program(name: str, package: str) -> str:
     if path is None:
         raise NamespaceError(f"needs the command {name}: apt-get install {package}")
     return path
+
+
+def _set_namespace(descriptor: int) -> None:
+    # os.setns is of Python 3.12.
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise NamespaceError(f"cannot enter a network namespace: {os.strerror(number)}")
 
 
 class Namespace:
@@ -135,6 +149,22 @@ class Namespace:
         """
         switches = [word for name in _OFFLOADS for word in (name, "off")]
         self.run(program("ethtool", "ethtool"), "-K", interface, *switches)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Has the calling thread stand in it: sockets that it opens, processes and threads that it starts, are there.
+
+        Raises:
+            NamespaceError: it belongs to another user namespace, which a thread cannot enter.
+        """
+        if self.as_user:
+            raise NamespaceError(f"{self.name} is in a user namespace, which only a process of its own can enter")
+        with open("/proc/thread-self/ns/net") as home, open(f"/proc/{self.pid}/ns/net") as there:
+            _set_namespace(there.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(home.fileno())
 
     def processes(self) -> list[int]:
         """Ids of the processes in it, without the one that holds it."""

@@ -1,15 +1,28 @@
-"""Hosts of a test: network namespaces on a switch (a bridge in a namespace of its own), so links can really fail."""
+"""Hosts of a test: network namespaces on a switch (a bridge in a namespace of its own), so links can really fail; and a
+lab for every transport, on whose client's side the test stands."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from replay_server.bench.namespace import Namespace, NamespaceError, Switch
+import replay_server as rs
+from replay_server.bench.lab import Lab, LabError, LabServer
+from replay_server.bench.namespace import Namespace, NamespaceError, Switch, is_real_root
+from replay_server.server import find_executable
+
+TRANSPORTS = [
+    pytest.param(("kernel", "kernel"), id="kernel"),
+    pytest.param(("dpdk", "af_packet"), id="dpdk-af_packet", marks=pytest.mark.dpdk),
+    pytest.param(("dpdk", "af_xdp"), id="dpdk-af_xdp", marks=pytest.mark.dpdk),
+    pytest.param(("fstack", "af_xdp" if is_real_root() else "af_packet"), id="fstack", marks=pytest.mark.dpdk),
+]
 
 
 class Network:
@@ -78,3 +91,85 @@ def network() -> Iterator[Network]:
         pytest.skip(str(error))
     yield hosts
     hosts.close()
+
+
+# ---- a lab for every transport ---------------------------------------------------------------------------------------
+
+
+class Site:
+    """A lab with one transport. It has one server at a time, since a device has: the shared one, which is started when
+    it is asked for and serves tests that leave it alive, or one of a test's own."""
+
+    def __init__(self, transport: str, device: str) -> None:
+        self.transport, self.device = transport, device
+        self.lab = Lab(device)
+        self._shared: LabServer | None = None
+
+    @property
+    def address(self) -> str:
+        return self.lab.address
+
+    @property
+    def shared(self) -> LabServer:
+        if self._shared is None or not self._shared.running:
+            self._shared = self.serve()
+        return self._shared
+
+    def serve(self, tables: Sequence[rs.Table] = (), **options: Any) -> LabServer:
+        """Starts a server; the shared one is stopped before."""
+        self.stop_shared()
+        return self.lab.serve(self.transport, tables, lcore=-1, **options)
+
+    def stop_shared(self) -> None:
+        if self._shared is not None:
+            server, self._shared = self._shared, None
+            assert server.running, f"the server died: {server.log()}"
+            assert server.stop() == 0, server.log()
+
+    def close(self) -> None:
+        with contextlib.closing(self.lab):
+            self.stop_shared()
+
+
+@pytest.fixture(scope="session", params=TRANSPORTS)
+def built(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A lab for each transport in turn; skipped with the reason where it cannot be."""
+    transport, device = request.param
+    if os.geteuid() != 0:
+        pytest.skip("as an ordinary user these run in a user namespace: test_without_root.py")
+    try:
+        find_executable(transport)
+        site = Site(transport, device)
+    except (rs.ServerError, LabError, NamespaceError) as error:
+        pytest.skip(str(error))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(built: Site) -> Iterator[Site]:
+    """The lab, while this thread stands on its client's side."""
+    with built.lab.on_client():
+        yield built
+
+
+@pytest.fixture
+def server(site: Site) -> Iterator[LabServer]:
+    """The shared server of a transport."""
+    server = site.shared
+    yield server
+    assert server.running, f"the server died: {server.log()}"
+
+
+@pytest.fixture
+def client(server: LabServer) -> Iterator[rs.Client]:
+    with rs.Client(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def own_server(site: Site) -> Iterator[LabServer]:
+    """A server that the test may end."""
+    server = site.serve()
+    yield server
+    server.stop()
