@@ -28,7 +28,6 @@ from replay_server.server import TRANSPORTS
 DEVICES = ("af_packet", "af_xdp", "tap", "kernel")
 NETWORK = "10.80.0"
 MASK = 24
-PACKET_MEMORY = 256 << 20
 _AF_XDP_MTU_MAX = 3498
 """What fits a page beside XDP's own part of it, on a veth."""
 _RING_BYTES = 16 << 20
@@ -209,7 +208,6 @@ class Lab:
             "dpdk-device": self.dpdk_device,
             "dpdk-address": f"{self.address}/{MASK}",
             "dpdk-mtu": self.mtu,
-            "dpdk-memory": PACKET_MEMORY,
         }
 
     def serve(

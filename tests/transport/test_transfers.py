@@ -25,7 +25,7 @@ def random_bytes(seed: int, size_bytes: int) -> bytes:
 
 
 class Background(threading.Thread):
-    """Runs something in a thread; `result` hands on what it returned or raised. Threads stand where their maker does."""
+    """Runs something in a thread, which stands where its maker does; `result` hands on what it returned or raised."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
