@@ -102,6 +102,10 @@ class Site:
 
     def __init__(self, transport: str, device: str) -> None:
         self.transport, self.device = transport, device
+        # A server that polls and its clients keep off each other: who shares a processor with it waits milliseconds.
+        first, *others = sorted(os.sched_getaffinity(0))
+        polls = transport != "kernel" and bool(others)
+        self.lcore, self.processors = (first, set(others)) if polls else (-1, {first, *others})
         self.lab = Lab(device)
         self._shared: LabServer | None = None
 
@@ -118,7 +122,7 @@ class Site:
     def serve(self, tables: Sequence[rs.Table] = (), **options: Any) -> LabServer:
         """Starts a server; the shared one is stopped before."""
         self.stop_shared()
-        return self.lab.serve(self.transport, tables, lcore=-1, **options)
+        return self.lab.serve(self.transport, tables, lcore=self.lcore, **options)
 
     def stop_shared(self) -> None:
         if self._shared is not None:
@@ -149,8 +153,13 @@ def built(request: pytest.FixtureRequest) -> Iterator[Site]:
 @pytest.fixture
 def site(built: Site) -> Iterator[Site]:
     """The lab, while this thread stands on its client's side."""
-    with built.lab.on_client():
-        yield built
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, built.processors)
+    try:
+        with built.lab.on_client():
+            yield built
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @pytest.fixture

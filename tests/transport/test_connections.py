@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import statistics
@@ -195,6 +196,34 @@ def leave(connection: socket.socket, number: int) -> None:
 def resident_bytes(pid: int) -> int:
     rows = dict(row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(rows["VmRSS"].split()[0]) * 1024
+
+
+def connect_from(connection: socket.socket, place: Any, to: Any) -> None:
+    """From a place whose last connection may still wait for the acknowledgement of its end."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    connection.settimeout(20)
+    connection.bind(place)
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return connection.connect(to)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL or time.monotonic() > end:
+                raise
+
+
+def test_a_client_comes_back_from_the_same_port_at_once(site: Any, server: Any) -> None:
+    """A stack that remembers a connection which it closed first refused the next one from there, or answered it with an
+    ACK, over and over: the client waited for four seconds."""
+    place = ("", 0)
+    for _ in range(50):
+        with socket.socket() as connection:
+            begin = time.monotonic()
+            connect_from(connection, place, (site.address, 6379))
+            assert time.monotonic() - begin < 0.9, "its SYN had to be sent again"
+            place = connection.getsockname()
+            connection.sendall(b"QUIT\r\n")
+            assert receive_all(connection) == b"+OK\r\n"
 
 
 def test_ten_thousand_connects_and_disconnects_leave_nothing(

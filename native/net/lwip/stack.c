@@ -116,15 +116,43 @@ u16_t stack_early_frames(const struct tcp_pcb *pcb) {
 
 /* ---- input and timers ------------------------------------------------------------------------------------------ */
 
-/* Of a frame that the port found sound. */
-static bool carries_data(const struct rte_mbuf *frame) {
+/* The TCP header of a frame that the port found sound, and how many bytes there are of it and after it; NULL: no TCP. */
+static const struct rte_tcp_hdr *find_tcp(const struct rte_mbuf *frame, const struct rte_ipv4_hdr **found,
+                                          uint32_t *size_bytes) {
     const uint8_t *ethernet = rte_pktmbuf_mtod(frame, const uint8_t *);
     const struct rte_ipv4_hdr *ip = (const void *)(ethernet + PORT_HEADER_BYTES);
-    if (ethernet[12] != 0x08 || ethernet[13] != 0x00 || ip->next_proto_id != IPPROTO_TCP) return false;
+    if (ethernet[12] != 0x08 || ethernet[13] != 0x00 || ip->next_proto_id != IPPROTO_TCP) return NULL;
     uint32_t header = (ip->version_ihl & 15u) * 4u, total = rte_be_to_cpu_16(ip->total_length);
-    if (total < header + sizeof(struct rte_tcp_hdr)) return false;
-    const struct rte_tcp_hdr *tcp = (const void *)((const uint8_t *)ip + header);
-    return total > header + (tcp->data_off >> 4) * 4u;
+    if (total < header + sizeof(struct rte_tcp_hdr)) return NULL;
+    *found = ip;
+    *size_bytes = total - header;
+    return (const void *)((const uint8_t *)ip + header);
+}
+
+static bool carries_data(const struct rte_mbuf *frame) {
+    const struct rte_ipv4_hdr *ip;
+    uint32_t size_bytes;
+    const struct rte_tcp_hdr *tcp = find_tcp(frame, &ip, &size_bytes);
+    return tcp && size_bytes > (tcp->data_off >> 4) * 4u;
+}
+
+/* A client that takes the port of a connection which is closed but still remembered, with a SYN newer than all that came on
+ * it, opens another (RFC 1122, 4.2.2.13). lwIP answers such a SYN with an ACK, for as long as it remembers, or with a reset,
+ * so the old connection is forgotten first. */
+static void forget_reopened(const struct rte_mbuf *frame) {
+    if (!tcp_tw_pcbs) return;
+    const struct rte_ipv4_hdr *ip;
+    uint32_t size_bytes;
+    const struct rte_tcp_hdr *tcp = find_tcp(frame, &ip, &size_bytes);
+    if (!tcp || (tcp->tcp_flags & (RTE_TCP_SYN_FLAG | RTE_TCP_ACK_FLAG | RTE_TCP_RST_FLAG)) != RTE_TCP_SYN_FLAG) return;
+    for (struct tcp_pcb *pcb = tcp_tw_pcbs; pcb; pcb = pcb->next) {
+        if (pcb->remote_port != rte_be_to_cpu_16(tcp->src_port) || pcb->local_port != rte_be_to_cpu_16(tcp->dst_port) ||
+            ip4_addr_get_u32(ip_2_ip4(&pcb->remote_ip)) != ip->src_addr)
+            continue;
+        if (TCP_SEQ_GT(rte_be_to_cpu_32(tcp->sent_seq), pcb->rcv_nxt))
+            tcp_abort(pcb); /* of a closed one: sends nothing */
+        return;
+    }
 }
 
 void stack_input(void) {
@@ -136,6 +164,7 @@ void stack_input(void) {
             rte_pktmbuf_free(frame);
             continue;
         }
+        forget_reopened(frame);
         stack.output = NULL; /* what this frame sets free may be older than its control block */
         struct pbuf *packet = received_from_frame(frame);
         if (stack.interface.input(packet, &stack.interface) != ERR_OK) pbuf_free(packet);
