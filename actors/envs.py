@@ -1,7 +1,8 @@
 """Many copies of one environment, stepped together, with ends, lost lives and resets told apart.
 
 All of them reset themselves in the step after an episode's end ("next-step autoreset"): the observation returned
-with an end is the episode's true final one, and the action of the following step is ignored.
+with an end is the episode's true final one, and the action of the following step is ignored. `restart` after an end
+does it at once instead, so that no step is ignored.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, is_atari
-from replay_server.rl.settings import ApexSettings
+from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, EnvironmentSettings, is_atari
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,24 @@ class Environments(Protocol):
 
     num_envs: int
     num_actions: int
+    """0 where actions are continuous."""
 
     def reset(self) -> np.ndarray:
         """Starts every environment anew; returns observations (E, …)."""
         ...
 
+    def restart(self, ended: np.ndarray) -> np.ndarray:
+        """Begins new episodes where `ended` (E,) bool says so, of environments that the last step ended.
+
+        Returns observations (E, …) of which only theirs mean anything: fresh arrays.
+        """
+        ...
+
     def step(self, actions: np.ndarray) -> EnvStep:
-        """actions (E,) int64. Observations are fresh arrays: earlier ones stay as they were."""
+        """actions (E,) int64; continuous ones (E, A) float32, within their bounds.
+
+        Observations are fresh arrays: earlier ones stay as they were.
+        """
         ...
 
     def forced(self, actions: np.ndarray) -> np.ndarray:
@@ -63,7 +74,7 @@ class AtariEnvironments:
     end episodes, while here a lost life is only reported.
     """
 
-    def __init__(self, settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
+    def __init__(self, settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
         import ale_py
 
         gymnasium.register_envs(ale_py)
@@ -105,6 +116,17 @@ class AtariEnvironments:
         self._resetting[:] = False
         return observations
 
+    def restart(self, ended: np.ndarray) -> np.ndarray:
+        observations, info = self._env.reset(options={"reset_mask": np.asarray(ended, bool)})
+        # What came is of those environments alone, or of all.
+        rows = np.array(info["env_id"], np.int64)
+        fresh = np.zeros((self.num_envs, *observations.shape[1:]), observations.dtype)
+        fresh[rows] = observations
+        self._lives[rows] = info["lives"]
+        self._must_fire = self._must_fire & ~ended
+        self._resetting &= ~ended
+        return fresh
+
     def forced(self, actions: np.ndarray) -> np.ndarray:
         return actions if self._fire is None else np.where(self._must_fire, self._fire, actions)
 
@@ -125,9 +147,9 @@ class AtariEnvironments:
 
 
 class VectorEnvironments:
-    """Environments with vector observations (CartPole, LunarLander, …), stepped one after the other."""
+    """Environments with vector observations (CartPole, LunarLander, MuJoCo's, …), stepped one after the other."""
 
-    def __init__(self, settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
+    def __init__(self, settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
         self._env: Any = gymnasium.make_vec(
             settings.env,
             num_envs=num_envs,
@@ -135,7 +157,8 @@ class VectorEnvironments:
             vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP},
         )
         self.num_envs = num_envs
-        self.num_actions = int(self._env.single_action_space.n)
+        actions = self._env.single_action_space
+        self.num_actions = int(actions.n) if isinstance(actions, gymnasium.spaces.Discrete) else 0
         self._seeds = [int(value) for value in seed.generate_state(num_envs)]
         self._resetting = np.zeros(num_envs, bool)
         self._no_lives = np.zeros(num_envs, bool)
@@ -143,6 +166,11 @@ class VectorEnvironments:
     def reset(self) -> np.ndarray:
         observations, _ = self._env.reset(seed=self._seeds)
         self._resetting[:] = False
+        return observations.astype(np.float32, copy=False)
+
+    def restart(self, ended: np.ndarray) -> np.ndarray:
+        observations, _ = self._env.reset(options={"reset_mask": np.asarray(ended, bool)})
+        self._resetting &= ~ended
         return observations.astype(np.float32, copy=False)
 
     def forced(self, actions: np.ndarray) -> np.ndarray:
@@ -166,7 +194,7 @@ class VectorEnvironments:
         self._env.close()
 
 
-def make_environments(settings: ApexSettings, num_envs: int, seed: np.random.SeedSequence) -> Environments:
+def make_environments(settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> Environments:
     """`num_envs` copies of ``settings.env``, each with its own seed drawn from `seed`."""
     kind = AtariEnvironments if is_atari(settings.env) else VectorEnvironments
     return kind(settings, num_envs, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from replay_server.rl.settings import ApexSettings
 
@@ -11,6 +12,17 @@ SCREEN_SIZE = 84
 
 FRAME_SKIP = 4
 """Emulator frames per agent step on Atari."""
+
+
+class EnvironmentSettings(Protocol):
+    """What environments are made from, of the settings of any algorithm."""
+
+    env: str
+    frame_stack: int
+    sticky_actions: float
+    noop_max: int
+    fire_on_reset: bool
+    max_frames_per_episode: int
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,22 @@ def is_atari(env_id: str) -> bool:
     return env_id.startswith("ALE/")
 
 
+def opened(env_id: str) -> tuple[Any, Any, int | None]:
+    """Makes one environment, closes it, and returns (observation space, action space, time limit in its own steps)."""
+    import gymnasium
+
+    if is_atari(env_id):
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+    env = gymnasium.make(env_id)
+    try:
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        return env.observation_space, env.action_space, limit
+    finally:
+        env.close()
+
+
 def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
     """Makes one environment of ``settings.env``, reads its spaces, and closes it.
 
@@ -43,15 +71,7 @@ def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
     """
     import gymnasium
 
-    if is_atari(settings.env):
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
-    env = gymnasium.make(settings.env)
-    try:
-        action_space, observation_space = env.action_space, env.observation_space
-    finally:
-        env.close()
+    observation_space, action_space, _ = opened(settings.env)
     if not isinstance(action_space, gymnasium.spaces.Discrete):
         raise ValueError(f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}")
     num_actions = int(action_space.n)
