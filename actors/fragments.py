@@ -1,0 +1,222 @@
+"""On-policy acting: a policy plays environments side by side, and each of them yields fragments of T steps.
+
+The same seeds and weights give the same fragments, bit by bit: environments, actions and order of arithmetic depend on
+nothing else (one torch thread; another number of environments may round a forward pass differently).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.rl.environment_spec import is_atari
+from replay_server.rl.fragments import fragment_signature
+from replay_server.rl.moments import Moments
+from replay_server.rl.policy_networks import ActorCritic
+from replay_server.rl.policy_settings import PolicySettings
+from replay_server.rl.policy_spec import PolicySpec
+
+EVALUATION_WIDTH = 10
+"""Games played side by side by one evaluation."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What one call of `FragmentCollector.collect` brought."""
+
+    fragments: dict[str, np.ndarray]
+    """One fragment of each environment: the columns of `replay_server.rl.fragments`, (E, …)."""
+    scores: list[float]
+    """Unclipped scores of the games that ended, exploration and all."""
+    steps: int
+    """Agent steps, over all environments."""
+
+
+class FragmentCollector:
+    """Plays E environments for one fragment of each at a time; episodes go on from one fragment to the next.
+
+    Args:
+        seed: of environments and actions; any numbers, such as the run's seed and the actor's.
+        first_environment: number, within the run, of the first of these environments.
+    """
+
+    def __init__(
+        self,
+        settings: PolicySettings,
+        spec: PolicySpec,
+        environments: int,
+        seed: Sequence[int],
+        first_environment: int = 0,
+    ) -> None:
+        environments_seed, action_seed = np.random.SeedSequence(seed).spawn(2)
+        self.settings = settings
+        self.spec = spec
+        self._environments = make_environments(settings, environments, environments_seed)
+        self._generator = _generator(action_seed)
+        self._first_environment = first_environment
+        self._scores = EpisodeScores(environments)
+        self._sequence = 0
+        self._observations = self._environments.reset()
+
+    def collect(self, network: ActorCritic, policy_version: int) -> Rollout:
+        """Plays T steps of every environment with `network` (on the CPU).
+
+        Raises RuntimeError where an environment truncates episodes more often than its time limit says.
+        """
+        with _one_thread(), torch.inference_mode():
+            return self._collect(network, policy_version)
+
+    def _collect(self, network: ActorCritic, policy_version: int) -> Rollout:
+        columns = self._empty(policy_version)
+        finals = _Finals(columns)
+        raw = np.empty((self.settings.steps, *self._observations.shape), self._observations.dtype)
+        scores: list[float] = []
+        for step_number in range(self.settings.steps):
+            raw[step_number] = self._observations
+            seen = network.normalize(self._observations)
+            parameters, values = network(torch.from_numpy(seen))
+            drawn = network.distribution.sample(parameters, self._generator).numpy()
+            actions = self._environments.forced(drawn)
+            # Of the action that is taken, which FIRE after a lost life makes another than the one drawn.
+            log_probabilities = network.distribution.log_probability(parameters, torch.from_numpy(actions))
+            step = self._environments.step(self.spec.bounded(actions))
+            ended = step.terminated | step.truncated
+
+            columns["observation"][:, step_number] = seen
+            columns["action"][:, step_number] = actions
+            columns["reward"][:, step_number] = step.rewards
+            columns["terminated"][:, step_number] = step.terminated | self._lost(step.lost_life)
+            columns["truncated"][:, step_number] = step.truncated
+            columns["behaviour_log_probability"][:, step_number] = log_probabilities
+            columns["behaviour_parameters"][:, step_number] = parameters
+            columns["value"][:, step_number] = values
+            is_last = step_number == self.settings.steps - 1
+            finals.add(step_number, np.ones_like(ended) if is_last else step.truncated, step.observations, network)
+
+            scores += [score for _, score in self._scores.add(step)]
+            self._observations = step.observations
+            if ended.any():
+                rows = ended.reshape(-1, *[1] * (self._observations.ndim - 1))
+                self._observations = np.where(rows, self._environments.restart(ended), self._observations)
+        finals.evaluate(network)
+        self._add_moments(columns, raw)
+        self._sequence += 1
+        return Rollout(columns, scores, self.settings.steps * self._environments.num_envs)
+
+    def close(self) -> None:
+        self._environments.close()
+
+    def _lost(self, lost_life: np.ndarray) -> np.ndarray:
+        return lost_life & (self.settings.episodic_life and is_atari(self.settings.env))
+
+    def _empty(self, policy_version: int) -> dict[str, np.ndarray]:
+        environments = self._environments.num_envs
+        columns = {
+            name: np.zeros((environments, *column.shape), column.dtype)
+            for name, column in fragment_signature(self.settings, self.spec).items()
+        }
+        columns["final_step"][:] = -1
+        columns["policy_version"][:] = policy_version
+        columns["environment"][:] = self._first_environment + np.arange(environments)
+        columns["sequence"][:] = self._sequence
+        return columns
+
+    def _add_moments(self, columns: dict[str, np.ndarray], raw: np.ndarray) -> None:
+        if "observation_count" not in columns:
+            return
+        for environment in range(raw.shape[1]):
+            moments = Moments.of(raw[:, environment])
+            columns["observation_count"][environment] = moments.count
+            columns["observation_mean"][environment] = moments.mean
+            columns["observation_squared_deviations"][environment] = moments.squared_deviations
+
+
+class _Finals:
+    """Fills the slots of successors that are no row of their fragment."""
+
+    def __init__(self, columns: dict[str, np.ndarray]) -> None:
+        self._columns = columns
+        self._used = np.zeros(len(columns["final_step"]), np.int64)
+
+    def add(self, step: int, mask: np.ndarray, observations: np.ndarray, network: ActorCritic) -> None:
+        """The observations (E, …) that followed `step`, of the environments in `mask`."""
+        if not mask.any():
+            return
+        seen = network.normalize(observations)
+        slots = self._columns["final_step"].shape[1]
+        for environment in np.flatnonzero(mask):
+            slot = self._used[environment]
+            if slot == slots:
+                raise RuntimeError(
+                    f"expected at most {slots - 1} truncations before the last of {self._columns['reward'].shape[1]} "
+                    "steps, by the environment's time limit (max_episode_steps), and met more: register the "
+                    "environment with the limit that it has"
+                )
+            self._columns["final_step"][environment, slot] = step
+            self._columns["final_observation"][environment, slot] = seen[environment]
+            self._used[environment] += 1
+
+    def evaluate(self, network: ActorCritic) -> None:
+        used = self._columns["final_step"] >= 0
+        _, values = network(torch.from_numpy(self._columns["final_observation"][used]))
+        self._columns["final_value"][used] = values.numpy()
+
+
+def evaluate_policy(
+    network: ActorCritic, settings: PolicySettings, spec: PolicySpec, episodes: int, seed: int, greedy: bool = False
+) -> list[float]:
+    """Plays `episodes` whole fresh games with `network` (on the CPU) and returns their unclipped scores.
+
+    Actions are drawn from the policy; with `greedy`, those it thinks likeliest. Each environment plays a number of
+    games fixed beforehand: taking the first games to finish would favour short ones.
+    """
+    width = min(episodes, EVALUATION_WIDTH)
+    quota = np.full(width, episodes // width)
+    quota[: episodes % width] += 1
+    environments_seed, action_seed = np.random.SeedSequence([seed, 0xE7A1]).spawn(2)
+    generator = _generator(action_seed)
+    environments = make_environments(settings, width, environments_seed)
+    scores: list[float] = []
+    try:
+        with _one_thread(), torch.inference_mode():
+            totals = EpisodeScores(width)
+            observations = environments.reset()
+            while quota.any():
+                parameters, _ = network(torch.from_numpy(network.normalize(observations)))
+                actions = _likeliest(spec, parameters) if greedy else network.distribution.sample(parameters, generator)
+                step = environments.step(spec.bounded(environments.forced(actions.numpy())))
+                for environment, score in totals.add(step):
+                    if quota[environment]:
+                        quota[environment] -= 1
+                        scores.append(score)
+                observations = step.observations
+    finally:
+        environments.close()
+    return scores
+
+
+def _likeliest(spec: PolicySpec, parameters: torch.Tensor) -> torch.Tensor:
+    return parameters.argmax(dim=-1) if spec.is_discrete else parameters[:, : spec.action_size]
+
+
+def _generator(seed: np.random.SeedSequence) -> torch.Generator:
+    generator = torch.Generator()
+    generator.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    return generator
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[Any]:
+    """Batches are so small that more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
