@@ -25,11 +25,11 @@ def write_checkpoint(folder: Path, learner: Dqn, counters: Mapping[str, Any], ke
     The files are written beside it and renamed at the end, so that a step_N folder is always complete.
     """
     path = folder / f"step_{learner.step}"
-    with _WrittenWhole(path) as partial:
-        save_file(_contiguous(learner.online.state_dict()), partial / "network.safetensors")
-        save_file(_contiguous(learner.target.state_dict()), partial / "target.safetensors")
-        save_file(_optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
-        _write_json(partial / "counters.json", {**counters, "step": learner.step})
+    with WrittenWhole(path) as partial:
+        save_file(contiguous(learner.online.state_dict()), partial / "network.safetensors")
+        save_file(contiguous(learner.target.state_dict()), partial / "target.safetensors")
+        save_file(optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
+        write_json(partial / "counters.json", {**counters, "step": learner.step})
     for old in checkpoints(folder)[: -max(1, keep)]:
         shutil.rmtree(old, ignore_errors=True)
     return path
@@ -48,7 +48,7 @@ def read_checkpoint(path: Path, learner: Dqn) -> dict[str, Any]:
         raise ValueError(
             f"{path} holds another network: use the env and hidden it was written with ({error})"
         ) from error
-    _load_optimizer_tensors(learner.optimizer, load_file(path / "optimizer.safetensors"), path)
+    load_optimizer_tensors(learner.optimizer, load_file(path / "optimizer.safetensors"), path)
     learner.step = int(counters["step"])
     return counters
 
@@ -56,9 +56,9 @@ def read_checkpoint(path: Path, learner: Dqn) -> dict[str, Any]:
 def write_best(folder: Path, state: Mapping[str, Tensor], counters: Mapping[str, Any]) -> Path:
     """Writes `folder`/best: the network an evaluation judged best and the evaluation as counters.json."""
     path = folder / BEST
-    with _WrittenWhole(path) as partial:
-        save_file(_contiguous(state), partial / "network.safetensors")
-        _write_json(partial / "counters.json", counters)
+    with WrittenWhole(path) as partial:
+        save_file(contiguous(state), partial / "network.safetensors")
+        write_json(partial / "counters.json", counters)
     return path
 
 
@@ -80,7 +80,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-class _WrittenWhole:
+class WrittenWhole:
     """Context of a temporary folder beside `path` that takes its place when the block ends without an error."""
 
     def __init__(self, path: Path) -> None:
@@ -109,11 +109,12 @@ class _WrittenWhole:
             self.partial.rename(self.path)
 
 
-def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A module's state on the CPU, as safetensors takes it."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Optimizer state as "<parameter index>.<name>" tensors; hyperparameters come from the settings, not from here."""
     state = optimizer.state_dict()["state"]
     return {
@@ -124,7 +125,8 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def _load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path) -> None:
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Loads what `optimizer_tensors` gave. ValueError, naming `path`, if it is of another optimizer."""
     if not tensors:
         return
     entries: dict[int, dict[str, Tensor]] = {}
@@ -141,5 +143,6 @@ def _load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[s
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON object for people to read."""
     path.write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n")
