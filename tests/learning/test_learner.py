@@ -208,7 +208,7 @@ def test_checkpoint_that_fails_half_way_leaves_the_one_before(tmp_path, monkeypa
     def full_disk(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "_write_json", full_disk)
+    monkeypatch.setattr(saving, "write_json", full_disk)
     with pytest.raises(OSError, match="No space left"):
         saving.write_checkpoint(tmp_path, learner, {"version": 2})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_0"]
