@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/thread.h"
+
 #define HUGE_PAGE_BYTES (2u << 20) /* smaller mappings have no room for one */
 
 #define RECLAIM_PIECE_BYTES (4u << 20)
@@ -249,7 +251,7 @@ bool memory_start_reclaimer(void) {
     assert(!atomic_load(&reclaimer.running));
     if (sem_init(&reclaimer.work, 0, 0) != 0) return false;
     atomic_store_explicit(&reclaimer.running, true, memory_order_release);
-    if (pthread_create(&reclaimer.thread, NULL, reclaim, NULL) == 0) return true;
+    if (thread_start(&reclaimer.thread, reclaim, NULL) == 0) return true;
     atomic_store_explicit(&reclaimer.running, false, memory_order_release);
     sem_destroy(&reclaimer.work);
     return false;

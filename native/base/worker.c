@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 
 #define WORKER_NICE 10
 
@@ -70,7 +71,7 @@ struct worker *worker_new(void) {
     struct worker *worker = memory_calloc(1, sizeof *worker);
     if (!worker) return NULL;
     if (sem_init(&worker->given_count, 0, 0) == 0 && sem_init(&worker->finished_count, 0, 0) == 0 &&
-        pthread_create(&worker->thread, NULL, work, worker) == 0)
+        thread_start(&worker->thread, work, worker) == 0)
         return worker;
     memory_free(worker);
     return NULL;

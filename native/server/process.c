@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 #include "server/config.h"
 #include "server/replay_registry.h"
 #include "server/server.h"
@@ -191,6 +192,7 @@ static int open_user_space(struct server *server, const struct data_transport *d
         .fstack_config = config->fstack_config,
         .max_connections = (uint32_t)config->maxclients,
     };
+    thread_avoid_processor(settings.lcore);
     struct transport *transport = data->open(&settings, server_events(server), error);
     return transport ? server_add_transport(server, transport, error) : -1;
 }
@@ -319,6 +321,7 @@ static int check(struct options *options, const struct data_transport *data) {
 
 int process_main(int argc, char **argv, const struct data_transport *data) {
     program = data->program;
+    thread_remember_processors();
     struct options options = {.setup_descriptor = -1, .lifeline_descriptor = -1};
     server_config_defaults(&options.config);
     bool done = false;

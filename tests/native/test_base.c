@@ -1,5 +1,6 @@
-/* test_base: memory accounting, blobs, random numbers, checksums, workers, histograms, text and msgpack. */
+/* test_base: memory accounting, blobs, random numbers, checksums, workers, threads, histograms, text and msgpack. */
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 
 #include "base/blob.h"
@@ -14,6 +15,7 @@
 #include "base/power_kernel.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "base/worker.h"
 #include "check.h"
 
@@ -111,6 +113,30 @@ static void quantiles_are_within_a_sixteenth(void) {
     histogram_reset(&histogram);
     CHECK(histogram.count == 0 && histogram_quantile(&histogram, 0.5) == 0);
 }
+
+#ifdef __linux__
+static void *where_it_may_run(void *set) {
+    CHECK(sched_getaffinity(0, sizeof(cpu_set_t), set) == 0);
+    return NULL;
+}
+
+static void helpers_keep_off_the_processor_that_is_polled_on(void) {
+    cpu_set_t all, one, got;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &all)) first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    thread_remember_processors();
+    thread_avoid_processor(first);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0); /* as DPDK ties the thread that polls */
+    pthread_t thread;
+    CHECK(thread_start(&thread, where_it_may_run, &got) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(sched_setaffinity(0, sizeof all, &all) == 0);
+    if (CPU_COUNT(&all) > 1) CPU_CLR(first, &all);
+    CHECK(CPU_EQUAL(&got, &all));
+}
+#endif
 
 static void text_grows(void) {
     struct text text = {0};
@@ -311,6 +337,9 @@ int main(void) {
     RUN(quantiles_are_within_a_sixteenth);
     RUN(a_checksum_is_the_same_by_either_way_and_that_of_the_standard);
     RUN(a_worker_does_jobs_in_order_and_gives_them_back);
+#ifdef __linux__
+    RUN(helpers_keep_off_the_processor_that_is_polled_on);
+#endif
     RUN(text_grows);
     RUN(msgpack_reads_what_it_writes);
     RUN(msgpack_refuses_what_is_cut_short_or_nested_too_deep);
