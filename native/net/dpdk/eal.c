@@ -215,6 +215,7 @@ static void find_interface(const char *device, char name[IF_NAMESIZE]) {
 
 static int add_device(struct arguments *arguments, const struct eal_settings *settings, struct error *error) {
     const char *device = settings->device;
+    if (device[0] == '\0') return 0; /* the given arguments name it */
     if (is_pci_address(device)) {
         add(arguments, "-a");
         add(arguments, "%s", device);

@@ -10,7 +10,7 @@
 #define EAL_NAME_BYTES 64
 
 struct eal_settings {
-    const char *device; /* a PCI address, or a virtual device with its arguments */
+    const char *device; /* a PCI address, or a virtual device with its arguments; "": the arguments name it */
     int lcore; /* the processor to run on, −1: where the thread may run now */
     uint64_t memory_bytes; /* that will be asked of it */
     const char *arguments; /* more, separated by spaces; they win over what would be chosen here */

@@ -12,68 +12,59 @@
 
 #include <ff_api.h>
 
+#include "net/dpdk/eal.h"
+#include "net/fstack/wraps.h"
+
 #define SAID_MOST_BYTES 8192
+#define LINES 8
 
 static struct {
     bool under_way;
     int output, error; /* the real ones */
     int said; /* a file in memory that both lead to meanwhile */
-    const char *device;
 } start = {.output = -1, .error = -1, .said = -1};
-
-/* What to type, by what the stack or DPDK said last. */
-static const struct {
-    const char *said, *advice;
-} known[] = {
-    {"hugepage", "reserve hugepages (setup_dpdk.sh), or set dpdk-memory to what is free"},
-    {"Cannot init memory", "reserve hugepages (setup_dpdk.sh), or set dpdk-memory to what is free"},
-    {"Cannot create mbuf pool", "set a larger dpdk-memory, or reserve more hugepages (setup_dpdk.sh)"},
-    {"failed to initialize", "is the interface there, up and not used by another program? `ip link` shows it"},
-    {"No probed ethernet devices", "dpdk-device names none that DPDK can use: a virtual one needs its interface "
-                                   "(net_af_xdp0,iface=veth0), a PCI one must "
-                                   "be bound to vfio-pci (setup_dpdk.sh)"},
-    {"doesn't have port", "port_list names a device that is not there"},
-    {"unable to parse", "dpdk-eal or dpdk-device is not as DPDK wants it"},
-    {"unrecognized option", "dpdk-eal has an argument that this DPDK does not know"},
-    {"init_port_start failed", "the device refused its settings"},
-    {"Permission", "run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN and (for AF_XDP) CAP_BPF"},
-    {"not permitted", "run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN and (for AF_XDP) CAP_BPF"},
-};
 
 static void put(const char *text) {
     ssize_t ignored = write(start.error, text, strlen(text));
     (void)ignored;
 }
 
-static const char *advice_for(const char *said) {
-    const char *advice = "see what it said above, and `replay-server doctor`";
-    const char *latest = NULL;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        const char *found = strstr(said, known[i].said);
-        if (found && (!latest || found < latest)) { /* the first is the cause of the rest */
-            latest = found;
-            advice = known[i].advice;
-        }
+/* The last lines of what was printed, but those that repeat what was configured. */
+static void put_last_lines(void) {
+    static char said[SAID_MOST_BYTES + 1];
+    off_t end = lseek(start.said, 0, SEEK_END);
+    ssize_t got = pread(start.said, said, SAID_MOST_BYTES, end > SAID_MOST_BYTES ? end - SAID_MOST_BYTES : 0);
+    said[got > 0 ? got : 0] = '\0';
+    const char *lines[LINES];
+    int count = 0;
+    for (char *line = said, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        bool repeats = (line[0] == '[' && strstr(line, "]: ")) || strncmp(line, "f-stack -", 9) == 0;
+        if (line[0] == '\0' || repeats) continue;
+        lines[count++ % LINES] = line;
     }
-    return advice;
+    for (int i = count > LINES ? count - LINES : 0; i < count; i++) {
+        put("  ");
+        put(lines[i % LINES]);
+        put("\n");
+    }
 }
 
-/* Called by exit, which ff_init calls where it fails, and before the end by abort. Only write is used, so that it may run
- * wherever that was. */
+/* Called by exit, which ff_init calls where it fails, and by abort. Only `write` is used, so that it may run wherever that
+ * was. */
 static void explain(void) {
     if (!start.under_way) return;
     start.under_way = false;
-    static char said[SAID_MOST_BYTES + 1];
-    off_t end = lseek(start.said, 0, SEEK_END);
-    off_t from = end > SAID_MOST_BYTES ? end - SAID_MOST_BYTES : 0;
-    ssize_t got = pread(start.said, said, SAID_MOST_BYTES, from);
-    said[got > 0 ? got : 0] = '\0';
-    put(said);
-    put("\nreplay-server-fstack: F-Stack could not start on ");
-    put(start.device[0] ? start.device : "the device of its configuration");
-    put(": ");
-    put(advice_for(said));
-    put("\n");
+    put("replay-server-fstack: F-Stack did not start: ");
+    if (wraps_error()[0]) {
+        put(wraps_error());
+        put("\n");
+        return;
+    }
+    put(eal_last_words()[0] ? eal_last_words() : "it printed this");
+    put("; `replay-server doctor` looks for what is amiss\n");
+    put_last_lines();
 }
 
 static void on_exit_while_starting(void) {
@@ -88,8 +79,7 @@ static void on_abort(int signal_number) {
     _exit(EXIT_FAILURE);
 }
 
-void fstack_start(const char *path, const char *device) {
-    start.device = device;
+void fstack_start(const char *path) {
     start.said = memfd_create("fstack-start", MFD_CLOEXEC);
     start.output = dup(STDOUT_FILENO);
     start.error = dup(STDERR_FILENO);

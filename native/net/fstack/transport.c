@@ -16,15 +16,18 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "net/dpdk/eal.h"
 #include "net/fstack/calls.h"
 #include "net/fstack/configuration.h"
-#include "net/fstack/eal.h"
 #include "net/fstack/start.h"
+#include "net/fstack/wraps.h"
 #include "net/sockets.h"
 #include "net/transport.h"
 
-#define MEMORY_BYTES (512u << 20)
-#define FRAME_BYTES 2560u /* with its headers and its place in the pool */
+#define MEMORY_BYTES (256u << 20)
+#define MEMORY_BESIDE_FRAMES_BYTES (64u << 20)
+#define FRAME_BYTES 2560u /* in the pool, with what the pool puts around it */
+#define FRAME_BYTES_MOST 1518u
 #define FRAMES_LEAST 16384u
 #define FRAMES_MOST (1u << 20)
 #define MTU_MOST 1500 /* F-Stack's interface is Ethernet's, without jumbo frames */
@@ -38,7 +41,7 @@ struct fstack_transport {
     uint64_t due_us;            /* when step wants to be called */
     bool stopping;
     uint16_t port;
-    char device[128];
+    int mtu;
     char interface[16];
     struct {
         uint64_t polls, empty_polls, busy_ticks, offered;
@@ -134,7 +137,7 @@ static void fstack_free(struct transport *base) {
     ff_run(linger_turn, &linger);
     rte_eth_dev_stop(transport->port);
     rte_eth_dev_close(transport->port);
-    rte_eal_cleanup();
+    eal_end();
     memory_free(transport);
 }
 
@@ -156,58 +159,51 @@ static uint64_t counter(const char *group, size_t index, size_t count) {
 #define TCP_RETRANSMITTED 19
 #define TCP_BAD_CHECKSUM 30
 
-static void describe_offloads(const struct fstack_transport *transport, struct text *out) {
-    struct rte_eth_conf conf;
-    if (rte_eth_dev_conf_get(transport->port, &conf) != 0) return;
-    text_append(out, "transport_offloads:");
-    const char *comma = "";
-    for (int bit = 0; bit < 64; bit++) {
-        uint64_t flag = UINT64_C(1) << bit;
-        if (conf.rxmode.offloads & flag) {
-            text_append(out, "%srx_%s", comma, rte_eth_dev_rx_offload_name(flag));
-            comma = ",";
-        }
-        if (conf.txmode.offloads & flag) {
-            text_append(out, "%stx_%s", comma, rte_eth_dev_tx_offload_name(flag));
-            comma = ",";
-        }
-    }
-    text_append(out, "\r\n");
+static void describe_device(const struct fstack_transport *transport, struct text *out) {
+    struct rte_eth_dev_info device = {0};
+    struct rte_eth_link link = {0};
+    struct rte_eth_conf conf = {0};
+    char name[RTE_ETH_NAME_MAX_LEN] = "?";
+    rte_eth_dev_get_name_by_port(transport->port, name);
+    rte_eth_dev_info_get(transport->port, &device);
+    rte_eth_link_get_nowait(transport->port, &link);
+    rte_eth_dev_conf_get(transport->port, &conf);
+    uint64_t in = conf.rxmode.offloads, sent = conf.txmode.offloads;
+    text_append(out, "transport_device:%s\r\ntransport_driver:%s\r\n", name,
+                device.driver_name ? device.driver_name : "?");
+    text_append(out, "transport_link:%s\r\ntransport_mtu:%d\r\n", link.link_status ? "up" : "down", transport->mtu);
+    text_append(out, "transport_offloads:%s%s%s\r\n", in & RTE_ETH_RX_OFFLOAD_TCP_CKSUM ? "checksums-in " : "",
+                sent & RTE_ETH_TX_OFFLOAD_TCP_CKSUM ? "checksums-out " : "",
+                sent & RTE_ETH_TX_OFFLOAD_TCP_TSO ? "segmentation" : "");
+}
+
+static void line(struct text *out, const char *name, uint64_t value) {
+    text_append(out, "transport_%s:%" PRIu64 "\r\n", name, value);
 }
 
 static void fstack_describe(struct transport *base, struct text *out) {
     const struct fstack_transport *transport = (const struct fstack_transport *)base;
-    struct rte_eth_dev_info device = {0};
-    struct rte_eth_link link = {0};
-    struct rte_eth_stats stats = {0};
+    struct rte_eth_stats statistics = {0};
     struct traffic traffic = {0};
-    rte_eth_dev_info_get(transport->port, &device);
-    rte_eth_link_get_nowait(transport->port, &link);
-    rte_eth_stats_get(transport->port, &stats);
+    rte_eth_stats_get(transport->port, &statistics);
     ff_get_traffic(&traffic);
-    text_append(out, "transport_device:%s\r\n", transport->device);
-    text_append(out, "transport_driver:%s\r\n", device.driver_name ? device.driver_name : "?");
-    text_append(out, "transport_link:%s\r\n", link.link_status ? "up" : "down");
-    text_append(out, "transport_dpdk_version:%s\r\n", rte_version());
-    describe_offloads(transport, out);
-    double ticks_per_us = (double)rte_get_tsc_hz() / 1e6;
-    text_append(out, "transport_polls:%" PRIu64 "\r\n", transport->count.polls);
-    text_append(out, "transport_empty_polls:%" PRIu64 "\r\n", transport->count.empty_polls);
-    text_append(out, "transport_busy_us:%.0f\r\n", (double)transport->count.busy_ticks / ticks_per_us);
-    text_append(out, "transport_frames_in:%" PRIu64 "\r\n", traffic.rx_packets);
-    text_append(out, "transport_frames_out:%" PRIu64 "\r\n", traffic.tx_packets);
-    text_append(out, "transport_bytes_in:%" PRIu64 "\r\n", traffic.rx_bytes);
-    text_append(out, "transport_bytes_out:%" PRIu64 "\r\n", traffic.tx_bytes);
-    struct eal_frames frames = eal_frames_count();
-    text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", frames.count, frames.free);
-    text_append(out, "transport_drops_missed:%" PRIu64 "\r\n", stats.imissed);
-    text_append(out, "transport_drops_error_in:%" PRIu64 "\r\n", stats.ierrors);
-    text_append(out, "transport_drops_no_frame:%" PRIu64 "\r\n", stats.rx_nombuf);
-    text_append(out, "transport_drops_queue_full:%" PRIu64 "\r\n", transport->count.offered - traffic.tx_packets);
-    text_append(out, "transport_drops_bad_checksum:%" PRIu64 "\r\n",
-                counter("net.inet.tcp.stats", TCP_BAD_CHECKSUM, TCP_COUNTERS));
-    text_append(out, "transport_retransmissions:%" PRIu64 "\r\n",
-                counter("net.inet.tcp.stats", TCP_RETRANSMITTED, TCP_COUNTERS));
+    struct wraps_frames frames = wraps_frames();
+    describe_device(transport, out);
+    line(out, "polls", transport->count.polls);
+    line(out, "empty_polls", transport->count.empty_polls);
+    line(out, "frames_in", traffic.rx_packets);
+    line(out, "bytes_in", traffic.rx_bytes);
+    line(out, "frames_out", traffic.tx_packets);
+    line(out, "bytes_out", traffic.tx_bytes);
+    line(out, "receive_missed", statistics.imissed);
+    line(out, "receive_no_memory", statistics.rx_nombuf);
+    line(out, "bad_checksums", counter("net.inet.tcp.stats", TCP_BAD_CHECKSUM, TCP_COUNTERS));
+    line(out, "device_full", transport->count.offered - traffic.tx_packets);
+    line(out, "send_errors", statistics.oerrors);
+    line(out, "frames", frames.count);
+    line(out, "frames_free", frames.free);
+    line(out, "busy_us", (uint64_t)((double)transport->count.busy_ticks * 1e6 / (double)rte_get_tsc_hz()));
+    line(out, "retransmissions", counter("net.inet.tcp.stats", TCP_RETRANSMITTED, TCP_COUNTERS));
 }
 
 /* ---- the start --------------------------------------------------------------------------------------- */
@@ -249,26 +245,29 @@ static int check(const struct transport_settings *settings, struct error *error)
 }
 
 static uint32_t frames_of(uint64_t memory_bytes) {
-    uint64_t frames = memory_bytes / 2 / FRAME_BYTES;
+    uint64_t rest = memory_bytes > MEMORY_BESIDE_FRAMES_BYTES ? memory_bytes - MEMORY_BESIDE_FRAMES_BYTES : 0;
+    uint64_t frames = rest / FRAME_BYTES;
     if (frames < FRAMES_LEAST) return FRAMES_LEAST;
     return frames < FRAMES_MOST ? (uint32_t)frames : FRAMES_MOST;
+}
+
+static struct wraps_plan plan_of(const struct transport_settings *settings) {
+    return (struct wraps_plan){.eal = {
+                                   .device = settings->device,
+                                   .lcore = settings->lcore,
+                                   .memory_bytes = settings->memory_bytes,
+                                   .arguments = settings->eal_arguments,
+                                   .frame_bytes = FRAME_BYTES_MOST,
+                               }};
 }
 
 /* Starts on a configuration of our own, which nobody else needs to read: it never is a file with a name. */
 static int start_on_settings(struct fstack_transport *transport, const struct transport_settings *settings,
                              const struct fstack_network *network, struct error *error) {
-    uint64_t memory_bytes = settings->memory_bytes > 0 ? settings->memory_bytes : MEMORY_BYTES;
-    bool pci = eal_is_pci_address(settings->device);
-    struct eal_plan plan = {
-        .device = settings->device,
-        .arguments = settings->eal_arguments,
-        .memory_bytes = memory_bytes,
-        .frames = frames_of(memory_bytes),
-        .lcore = settings->lcore,
-        .places_lcore = true,
-        .huge_pages = pci || eal_huge_pages_free(memory_bytes),
-    };
-    eal_plan_set(&plan);
+    struct wraps_plan plan = plan_of(settings);
+    if (plan.eal.memory_bytes == 0) plan.eal.memory_bytes = MEMORY_BYTES;
+    plan.frames = frames_of(plan.eal.memory_bytes);
+    wraps_set(&plan);
     struct text text = {0};
     fstack_configuration_write(&text, network, settings->max_connections, fstack_buffer_bytes(plan.frames));
     int file = memfd_create("fstack-configuration", MFD_CLOEXEC);
@@ -281,9 +280,8 @@ static int start_on_settings(struct fstack_transport *transport, const struct tr
     }
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    transport->port = 0;
     snprintf(transport->interface, sizeof transport->interface, "f-stack-0");
-    fstack_start(path, settings->device);
+    fstack_start(path);
     close(file);
     return 0;
 }
@@ -292,30 +290,27 @@ static int start_on_file(struct fstack_transport *transport, const struct transp
                          const struct fstack_network *network, struct error *error) {
     struct fstack_file file = {0};
     if (fstack_file_check(&file, settings, network, error) < 0) return -1;
-    struct eal_plan plan = {
-        .device = settings->device,
-        .arguments = settings->eal_arguments,
-        .memory_bytes = settings->memory_bytes,
-        .frames = settings->memory_bytes > 0 ? frames_of(settings->memory_bytes) : 0,
-        .lcore = settings->lcore,
-        .huge_pages = eal_huge_pages_free(settings->memory_bytes),
-    };
-    eal_plan_set(&plan);
+    struct wraps_plan plan = plan_of(settings);
+    plan.keeps_arguments = true;
+    if (settings->memory_bytes > 0) plan.frames = frames_of(settings->memory_bytes);
+    wraps_set(&plan);
     transport->port = file.port;
     snprintf(transport->interface, sizeof transport->interface, "%s", file.interface);
-    fstack_start(settings->fstack_config, settings->device);
+    fstack_start(settings->fstack_config);
     return 0;
 }
 
-static int set_mtu(const struct fstack_transport *transport, uint16_t mtu, struct error *error) {
-    if (mtu == 0) return 0;
+/* Sets it where it is asked for, and learns it where not. */
+static int settle_mtu(struct fstack_transport *transport, uint16_t mtu, struct error *error) {
     struct ifreq request = {.ifr_mtu = mtu};
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", transport->interface);
     int number = ff_socket(AF_INET, SOCK_DGRAM, 0);
-    int result = number < 0 ? -1 : ff_ioctl(number, SIOCSIFMTU, &request);
+    int result = number < 0 ? -1 : ff_ioctl(number, mtu > 0 ? SIOCSIFMTU : SIOCGIFMTU, &request);
     if (result < 0)
-        error_set(error, ERROR_GENERIC, "dpdk-mtu %u: F-Stack refused it: %s", (unsigned)mtu, strerror(errno));
+        error_set(error, ERROR_GENERIC, "dpdk-mtu %u: F-Stack's interface %s refused it: %s", (unsigned)mtu,
+                  transport->interface, strerror(errno));
     if (number >= 0) ff_close(number);
+    transport->mtu = request.ifr_mtu;
     return result;
 }
 
@@ -341,10 +336,10 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
         .calls = &fstack_calls,
         .connection_bytes = sizeof(struct socket_connection),
     };
-    snprintf(transport->device, sizeof transport->device, "%s", settings->device);
     int started = settings->fstack_config[0] != '\0' ? start_on_file(transport, settings, &network, error)
                                                      : start_on_settings(transport, settings, &network, error);
-    if (started < 0 || set_mtu(transport, settings->mtu, error) < 0 || sockets_open(&transport->sockets, error) < 0) {
+    if (started < 0 || settle_mtu(transport, settings->mtu, error) < 0 ||
+        sockets_open(&transport->sockets, error) < 0) {
         memory_free(transport);
         return NULL;
     }

@@ -1,0 +1,96 @@
+/* wraps: what F-Stack asks of DPDK when it starts, put right. */
+#include "net/fstack/wraps.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+
+#include "base/text.h"
+#include "net/dpdk/pool.h"
+
+#define QUEUE_FRAMES 2048
+
+int __real_rte_eal_init(int count, char **arguments);
+int __wrap_rte_eal_init(int count, char **arguments);
+int __real_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
+int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
+struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
+                                                   uint16_t private_size, uint16_t room, int socket);
+
+static struct wraps_plan plan;
+static struct error failure;
+static struct rte_mempool *pool;
+
+void wraps_set(const struct wraps_plan *wanted) {
+    plan = *wanted;
+}
+
+const char *wraps_error(void) {
+    return failure.message;
+}
+
+/* "-c1" as "-c 1", the way in which eal_start looks for what is given. */
+static void keep_arguments(struct text *text, int count, char **arguments) {
+    for (int i = 1; i < count; i++) {
+        const char *argument = arguments[i];
+        if (argument[0] == '-' && strchr("cnm", argument[1]) && argument[1] != '\0' && argument[2] != '\0')
+            text_append(text, "-%c %s ", argument[1], argument + 2);
+        else
+            text_append(text, "%s ", argument);
+    }
+}
+
+int __wrap_rte_eal_init(int count, char **arguments) {
+    static bool inside; /* eal_start calls it again */
+    if (inside) return __real_rte_eal_init(count, arguments);
+    inside = true;
+    struct text given = {0};
+    if (plan.keeps_arguments) keep_arguments(&given, count, arguments);
+    text_append(&given, "%s", plan.eal.arguments);
+    struct eal_settings settings = plan.eal;
+    settings.arguments = given.data ? given.data : "";
+    char name[EAL_NAME_BYTES];
+    int result = given.failed ? error_set(&failure, ERROR_GENERIC, "no memory for DPDK's arguments")
+                              : eal_start(&settings, name, &failure);
+    text_free(&given);
+    if (result == 0 && rte_eth_dev_count_avail() == 0)
+        result = error_set(&failure, ERROR_GENERIC,
+                           "DPDK started but has no port%s%s: a PCI device must be bound to vfio-pci "
+                           "(`dpdk-devbind.py --status` shows it, `setup_dpdk.sh` binds it), a virtual one needs its "
+                           "driver's library (package librte-net-…)",
+                           plan.eal.device[0] ? " for " : "", plan.eal.device);
+    return result;
+}
+
+/* F-Stack counts its frames for rings and bursts; received bytes that nobody has read yet lie in frames, too. */
+struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
+                                                   uint16_t private_size, uint16_t room, int socket) {
+    const struct pool_shape shape = {
+        .frames = count < plan.frames ? plan.frames : count,
+        .cached = cache_size,
+        .private_bytes = private_size,
+        .room_bytes = room,
+        .socket = socket,
+        .dense = pool_may_be_dense(plan.eal.device),
+    };
+    pool = pool_create(name, &shape);
+    if (!pool)
+        error_set(&failure, ERROR_GENERIC, "no memory for %u frames: more of it (dpdk-memory), or huge pages",
+                  shape.frames);
+    return pool;
+}
+
+/* F-Stack's queues of 512 frames overflow under a few senders with windows of a megabyte: losses that look like the
+ * network's. The device takes what it can of this. */
+int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent) {
+    if (*received < QUEUE_FRAMES) *received = QUEUE_FRAMES;
+    if (*sent < QUEUE_FRAMES) *sent = QUEUE_FRAMES;
+    return __real_rte_eth_dev_adjust_nb_rx_tx_desc(port, received, sent);
+}
+
+struct wraps_frames wraps_frames(void) {
+    if (!pool) return (struct wraps_frames){0};
+    return (struct wraps_frames){.count = pool->size, .free = rte_mempool_avail_count(pool)};
+}
