@@ -1,0 +1,163 @@
+"""On a line that loses, doubles and reorders one frame in a hundred, nothing is corrupted and nothing stands still for
+longer than TCP's own timers make it.
+
+The DPDK port injects the faults itself (`dpdk-faults`); for the others a relay between two cables does, relay.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import replay_server as rs
+from replay_server.bench.lab import Lab, LabError
+from replay_server.bench.namespace import NamespaceError
+from replay_server.codec import encode_command
+from replay_server.server import find_executable
+
+pytestmark = pytest.mark.timeout(180)
+
+RATES = {"loss": 0.01, "duplicate": 0.01, "reorder": 0.01}
+STALL_SECONDS = 8.0
+"""The kernel's clients first send again after 0.2 s, a SYN after 1 s, and double that each time: a frame that is lost
+three times in a row, one in a million, makes them wait 7 s."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("kernel", "kernel", "relay"), id="kernel-relay"),
+        pytest.param(("dpdk", "af_packet", "port"), id="dpdk-port", marks=pytest.mark.dpdk),
+        pytest.param(("dpdk", "af_packet", "relay"), id="dpdk-relay", marks=pytest.mark.dpdk),
+        pytest.param(("fstack", "af_packet", "relay"), id="fstack-relay", marks=pytest.mark.dpdk),
+    ],
+)
+def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server behind such a line."""
+    transport, device, way = request.param
+    if os.geteuid() != 0:
+        pytest.skip("as an ordinary user these run in a user namespace: test_without_root.py")
+    try:
+        find_executable(transport)
+        lab = Lab(device, relayed=way == "relay")
+    except (rs.ServerError, LabError, NamespaceError) as error:
+        pytest.skip(str(error))
+    log = tmp_path_factory.mktemp("faults") / "relay"
+    with lab:
+        config = {}
+        if way == "port":
+            config["dpdk-faults"] = ",".join(f"{name}={rate}" for name, rate in RATES.items()) + ",seed=1"
+            server = lab.serve(transport, config=config, lcore=-1)
+            yield lab, server, way
+        else:
+            rates = [word for name, rate in RATES.items() for word in (f"--{name}", str(rate))]
+            command = [sys.executable, str(Path(__file__).with_name("relay.py")), "server", "client", *rates]
+            with open(log, "w") as output:
+                relay = subprocess.Popen([*lab.relay_command, *command], stdout=output)
+            end = time.monotonic() + 20
+            while "ready" not in log.read_text():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            server = lab.serve(transport, lcore=-1)
+            yield lab, server, way
+            relay.terminate()
+            assert relay.wait(timeout=20) == 0
+            for counts in json.loads(log.read_text().splitlines()[-1]):
+                for done in ("lost", "duplicated", "reordered"):
+                    assert 0.005 < counts[done] / counts["carried"] < 0.02, counts
+        assert server.running, server.log()
+        assert server.stop() == 0
+
+
+@pytest.fixture
+def lab(faulty: Any) -> Iterator[Lab]:
+    with faulty[0].on_client():
+        yield faulty[0]
+
+
+@pytest.fixture
+def server(lab: Lab, faulty: Any) -> Any:
+    return faulty[1]
+
+
+@pytest.fixture
+def client(server: Any) -> Iterator[rs.Client]:
+    with rs.Client(server.url) as made:
+        yield made
+
+
+def test_large_values_arrive_whole_both_ways(faulty: Any, client: Any) -> None:
+    for turn in range(3):
+        value = np.random.default_rng(turn).bytes(8 << 20)
+        begin = time.monotonic()
+        client.redis.set("v", value)
+        assert client.redis.get("v") == value
+        assert time.monotonic() - begin < 2 * STALL_SECONDS
+    if faulty[2] == "port":  # the relay counts what it did itself
+        assert client.redis.info("transport")["transport_retransmissions"] > 0
+
+
+def test_batches_are_bit_by_bit_what_was_added(client: Any, make_table: Any) -> None:
+    name = make_table(300, {"k": rs.Column("int64"), "x": rs.Column("uint8", (4, 84, 84))})
+    frames = np.random.default_rng(1).integers(0, 256, (300, 4, 84, 84), np.uint8)
+    for begin in range(0, 300, 50):
+        keys = np.arange(begin, begin + 50)
+        client.add(name, {"k": keys, "x": frames[keys]}, timeout=20)
+    for _ in range(4):
+        batch = client.sample(name, 128, timeout=20)
+        np.testing.assert_array_equal(batch.data["x"], frames[batch.data["k"]])
+
+
+def test_no_answer_takes_longer_than_retransmissions_take(lab: Lab, server: Any) -> None:
+    with socket.create_connection((lab.address, 6379), 30) as connection:
+        connection.settimeout(30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        took = []
+        for number in range(1000):
+            word = b"%04d" % number
+            begin = time.monotonic()
+            connection.sendall(b"ECHO " + word + b"\r\n")
+            answer = b""
+            while len(answer) < 10:
+                answer += connection.recv(10)
+            took.append(time.monotonic() - begin)
+            assert answer == b"$4\r\n" + word + b"\r\n"
+    assert max(took) < STALL_SECONDS
+    assert sorted(took)[500] < 0.05
+    assert sum(taken > 0.15 for taken in took) < 100, "more stalls than frames were lost"
+
+
+def test_connections_are_made_used_and_ended(lab: Lab, server: Any) -> None:
+    """Fifty at once, each with a pipeline, half of them left open for the server to end."""
+    requests = b"".join(b"".join(bytes(part) for part in encode_command(("ECHO", b"%05d" % n))) for n in range(500))
+    expected = b"".join(b"$5\r\n%05d\r\n" % n for n in range(500))
+    with selectors.DefaultSelector() as selector:
+        received: dict[socket.socket, bytearray] = {}
+        for number in range(50):
+            connection = socket.create_connection((lab.address, 6379), 2 * STALL_SECONDS)
+            connection.sendall(requests + (b"QUIT\r\n" if number % 2 else b""))
+            received[connection] = bytearray()
+            selector.register(connection, selectors.EVENT_READ)
+        end = time.monotonic() + 3 * STALL_SECONDS
+        while selector.get_map():
+            assert time.monotonic() < end, f"{len(selector.get_map())} of 50 stand still"
+            for key, _ in selector.select(1):
+                connection: Any = key.fileobj
+                piece = connection.recv(1 << 16)
+                received[connection] += piece
+                if not piece or received[connection] == expected:
+                    selector.unregister(connection)
+    for number, (connection, data) in enumerate(received.items()):
+        assert data == expected + b"+OK\r\n" if number % 2 else data == expected
+        connection.close()
