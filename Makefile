@@ -29,7 +29,7 @@ C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard te
 
 SHELL_SCRIPTS := setup_dpdk.sh $(wildcard setup_dpdk/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow lint format bench fuzz sdist clean
+.PHONY: help setup lwip apex test test-slow lint format bench fuzz sdist clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -72,8 +72,13 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 
+# Where F-Stack is, as it was said last: another one is another build.
+$(STAMP)/ff_path: $(if $(FF_PATH),FORCE)
+	@mkdir -p $(STAMP) && touch -a $@
+	@[ "$$(cat $@)" = "$(FF_PATH)" ] || echo "$(FF_PATH)" >$@
+
 # The project, editable: Python files are used where they are; native files are compiled here, never at import.
-$(STAMP)/installed: $(STAMP)/environment $(LWIP)/.fetched $(NATIVE)
+$(STAMP)/installed: $(STAMP)/environment $(LWIP)/.fetched $(STAMP)/ff_path $(NATIVE)
 	@echo "building the native server and installing replay-server (editable)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@

@@ -45,7 +45,7 @@ usage: ./setup_dpdk.sh            --device IF|PCI --address A/MASK [OPTIONS]   s
   --transport T        dpdk (default): lwIP; fstack: F-Stack, which you have installed (docs/nic-host.md)
   --port N             of the server (6379)        --admin-port N   on the kernel's loopback (port + 10000)
   --mtu N              (the device's)              --lcore N        the processor that polls (the last of the NIC's node)
-  --memory SIZE        for packets (1gb)           --hugepages N    pages to reserve (enough for --memory)
+  --memory SIZE        in hugepages (1gb)          --hugepages N    the same as a number of pages
   --page-size 2M|1G    (2M)                        --name NAME      of the files written, one a server (replay-server)
   --config-dir DIR     where they go (/etc/replay-server)
   --no-iommu           a host without IOMMU: the device may then write to all memory
@@ -143,7 +143,8 @@ check_options() {
         fi
     fi
     [ -z "$gateway" ] || is_ipv4 "$gateway" || wrong_usage "--gateway: expected an IPv4 address, got '$gateway'"
-    memory_bytes=$(bytes_of "${memory:-1gb}")
+    [ -z "$memory" ] || memory=$(bytes_of "$memory")
+    [ "${memory:-$LEAST_BYTES}" -ge $LEAST_BYTES ] || wrong_usage "--memory: expected 256mb or more"
     admin_port=${admin_port:-$((port + 10000))}
     case $mode in apply|plan)
         if [ -z "$device" ] || [ -z "$address" ]; then wrong_usage "--device and --address are needed"; fi ;;

@@ -23,14 +23,16 @@ SUBCOMMANDS = {
     "actor": "one Ape-X actor for a server elsewhere",
     "learner": "the Ape-X learner for a server elsewhere",
     "bench": "measure this server and others",
+    "doctor": "what is wrong with this host for DPDK, and what to type",
 }
 _ELSEWHERE = {
     "apex": ("replay_server.jobs.apex", "main_apex"),
     "actor": ("replay_server.jobs.parts", "main_actor"),
     "learner": ("replay_server.jobs.parts", "main_learner"),
     "bench": ("replay_server.bench.main", "main"),
+    "doctor": ("replay_server.doctor", "main"),
 }
-_LATER = ("train", "top", "dashboard", "doctor")
+_LATER = ("train", "top", "dashboard")
 
 
 def _usage() -> str:

@@ -1,6 +1,41 @@
 # configuration: the server's and F-Stack's files for this host, and which processor polls.
 # shellcheck shell=bash disable=SC2154 # variables are setup_dpdk.sh's
 
+# Of the pages reserved, what DPDK needs beside packets; and what a server needs at least.
+PAGES_APART_BYTES=$((128 << 20))
+LEAST_BYTES=$((256 << 20))
+
+bytes_of() {
+    local number=${1%%[!0-9]*} unit
+    unit=${1#"$number"}
+    case ${unit,,} in
+    ""|b) ;;
+    k|kb) number=$((number << 10)) ;;
+    m|mb) number=$((number << 20)) ;;
+    g|gb) number=$((number << 30)) ;;
+    *) number="" ;;
+    esac
+    [ -n "$number" ] || wrong_usage "expected a size such as 512mb or 2gb, got '$1'"
+    echo "$number"
+}
+
+page_bytes() { [ "$page_size" = 2M ] && echo $((2 << 20)) || echo $((1 << 30)); }
+
+pages_wanted() {
+    local size
+    size=$(page_bytes)
+    echo "${hugepages:-$(((${memory:-$((1 << 30))} + size - 1) / size))}"
+}
+
+# For packets, as the server is told. Nothing where it is to choose: a virtual device takes ordinary memory, of which only
+# F-Stack, once it has a file of its own, has to be told.
+packet_bytes() {
+    local reserved=${memory:-$([ "$transport" = fstack ] && echo $((640 << 20)))}
+    reserved=${reserved:-0}
+    case $via in vfio|bifurcated) [ -n "$memory" ] || reserved=$(($(pages_wanted) * $(page_bytes))) ;; esac
+    [ "$reserved" -lt $LEAST_BYTES ] || echo $((reserved - PAGES_APART_BYTES))
+}
+
 to_number() {
     local a b c d
     IFS=. read -r a b c d <<<"$1"
@@ -11,7 +46,7 @@ to_address() { echo "$(($1 >> 24 & 255)).$(($1 >> 16 & 255)).$(($1 >> 8 & 255)).
 dpdk_device() {
     case $via in
     af_xdp) echo "net_af_xdp0,iface=$interface,start_queue=0,queue_count=1" ;;
-    af_packet) echo "net_af_packet0,iface=$interface,framesz=$([ "$mtu" -le 1900 ] && echo 2048 || echo 16384),blocksz=65536,framecnt=$([ "$mtu" -le 1900 ] && echo 8192 || echo 1024)" ;;
+    af_packet) echo "net_af_packet0,iface=$interface" ;;
     *) echo "$pci" ;;
     esac
 }
@@ -31,11 +66,14 @@ step_password() {
 }
 
 step_configuration() {
-    local fstack=$config_folder/$name.fstack.ini access more=""
+    local fstack=$config_folder/$name.fstack.ini access more="" packets
     step_password
     if [ "$password" = yes ]; then access="password_file = \"$config_folder/password\""; else access="allow_remote = true"; fi
     [ -z "$gateway" ] || more+="
 dpdk-gateway = \"$gateway\""
+    packets=$(packet_bytes)
+    [ -z "$packets" ] || more+="
+dpdk-memory = $packets"
     if [ "$transport" = fstack ]; then
         more+="
 fstack-config = \"$fstack\""
@@ -52,17 +90,20 @@ dpdk-device = "$(dpdk_device)"
 dpdk-address = "$address"$more
 dpdk-mtu = $mtu
 dpdk-lcore = $lcore
-dpdk-memory = $memory_bytes
 admin-port = $admin_port
 END
 }
 
 # What F-Stack ships, with what made the difference: pkt_tx_delay (shipped: 100 µs a round trip), windows, delayed_ack, hz, and
-# blackhole (a closed port would not answer).
+# blackhole (a closed port would not answer). Windows may grow until some 256 connections that stand still hold all frames.
 fstack_configuration() {
-    local bits=${address#*/} number mask allow=""
+    local bits=${address#*/} number mask allow="" window files=66000
     number=$(to_number "${address%/*}") mask=$((0xffffffff << (32 - bits) & 0xffffffff))
-    case $via in vfio|bifurcated) allow="allow=$pci" ;; esac
+    case $via in vfio|bifurcated) allow="
+allow=$pci" ;; esac
+    window=$(packet_bytes)
+    window=$((window * 1448 / (2 * 2560 * 256)))
+    [ $window -ge 262144 ] || window=262144
     cat <<END
 $mark
 [dpdk]
@@ -71,32 +112,31 @@ channel=4
 promiscuous=0
 numa_on=1
 tx_csum_offoad_skip=0
-tso=0
+tso=1
 vlan_strip=1
 idle_sleep=0
 pkt_tx_delay=0
-symmetric_rss=0
-$allow
+symmetric_rss=0$allow
 port_list=0
 nb_vdev=0
 nb_bond=0
 
 [pcap]
 enable=0
-snaplen=96
-savelen=16777216
-savepath=.
 
 [port0]
 addr=${address%/*}
 netmask=$(to_address $mask)
 broadcast=$(to_address $((number | (~mask & 0xffffffff))))
 gateway=${gateway:-0.0.0.0}
+lcore_list=$lcore
 
 [freebsd.boot]
 hz=1000
-fd_reserve=1024
-kern.ipc.maxsockets=262144
+fd_reserve=0
+kern.maxfiles=$files
+kern.maxfilesperproc=$files
+kern.ipc.maxsockets=$((2 * files))
 net.inet.tcp.syncache.hashsize=4096
 net.inet.tcp.syncache.bucketlimit=100
 net.inet.tcp.tcbhashsize=65536
@@ -105,17 +145,18 @@ kern.features.inet6=1
 
 [freebsd.sysctl]
 kern.ipc.somaxconn=32768
-kern.ipc.maxsockbuf=16777216
+kern.ipc.maxsockbuf=$((2 * window))
+net.add_addr_allfibs=1
 net.link.ether.inet.maxhold=5
 net.inet.tcp.fast_finwait2_recycle=1
-net.inet.tcp.sendspace=2097152
-net.inet.tcp.recvspace=2097152
+net.inet.tcp.sendspace=262144
+net.inet.tcp.recvspace=262144
 net.inet.tcp.cc.algorithm=cubic
-net.inet.tcp.sendbuf_max=16777216
-net.inet.tcp.recvbuf_max=16777216
+net.inet.tcp.sendbuf_max=$window
+net.inet.tcp.recvbuf_max=$window
 net.inet.tcp.sendbuf_auto=1
 net.inet.tcp.recvbuf_auto=1
-net.inet.tcp.sendbuf_inc=524288
+net.inet.tcp.sendbuf_inc=65536
 net.inet.tcp.sack.enable=1
 net.inet.tcp.blackhole=0
 net.inet.tcp.msl=2000

@@ -153,10 +153,6 @@ undo_pages() {
     store $((total - added)) "$folder/nr_hugepages"
 }
 
-undo_mount() {
-    if grep -q " $1 hugetlbfs " /proc/mounts; then run umount "$1"; fi
-}
-
 # Back to the kernel's driver.
 undo_driver() {
     local pci=$1 previous=$2 path=$SYSFS/bus/pci/devices/$1 current group users
@@ -194,7 +190,7 @@ undo_address() {
 undo_down() { ! interface_is_there "$1" || run ip link set dev "$1" down; }
 undo_up() { ! interface_is_there "$1" || run ip link set dev "$1" up; }
 undo_offloads() { ! interface_is_there "$1" || run ethtool -K "$@"; }
-undo_queues() { ! interface_is_there "$1" || run ethtool -L "$1" combined "$2"; }
+undo_queues() { ! interface_is_there "$1" || run ethtool -L "$1" "$2" "$3"; }
 undo_mtu() { ! interface_is_there "$1" || run ip link set dev "$1" mtu "$2"; }
 
 undo() {
@@ -205,7 +201,7 @@ undo() {
     for ((line = ${#lines[@]} - 1; line >= 0; line--)); do
         IFS=$'\t' read -r kind arguments <<<"${lines[line]}"
         case $kind in
-        file|folder|line|empty|pages|mount|driver|parameter|address|down|up|offloads|queues|mtu) ;;
+        file|folder|line|empty|pages|driver|parameter|address|down|up|offloads|queues|mtu) ;;
         *) die "$journal: line $((line + 1)): '$kind' is not of this version of the script" ;;
         esac
         IFS=$'\t' read -ra arguments <<<"$arguments"

@@ -15,25 +15,11 @@ step_packages() {
     run env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
 }
 
-bytes_of() {
-    local number=${1%%[!0-9]*} unit
-    unit=${1#"$number"}
-    case ${unit,,} in
-    ""|b) ;;
-    k|kb) number=$((number << 10)) ;;
-    m|mb) number=$((number << 20)) ;;
-    g|gb) number=$((number << 30)) ;;
-    *) wrong_usage "expected a size such as 512mb or 2gb, got '$1'" ;;
-    esac
-    [ -n "$number" ] || wrong_usage "expected a size such as 512mb or 2gb, got '$1'"
-    echo "$number"
-}
-
 step_hugepages() {
     local kilobytes=2048 folder total free wanted
     case $via in af_*) have "hugepages: not needed by $via"; return 0 ;; esac
     [ "$page_size" = 2M ] || kilobytes=1048576
-    wanted=${hugepages:-$(((memory_bytes + kilobytes * 1024 - 1) / (kilobytes * 1024)))}
+    wanted=$(pages_wanted)
     folder=$SYSFS/kernel/mm/hugepages/hugepages-${kilobytes}kB
     if [ "$node" -ge 0 ] && [ -e "$SYSFS/devices/system/node/node1" ]; then
         folder=$SYSFS/devices/system/node/node$node/hugepages/hugepages-${kilobytes}kB
@@ -47,7 +33,6 @@ step_hugepages() {
         reserve_pages "$folder" $((wanted - free)) "$total"
         keep_pages "$folder/nr_hugepages" $((total + wanted - free))
     fi
-    [ "$wanted" = 0 ] || mount_pages $kilobytes
 }
 
 reserve_pages() {
@@ -69,19 +54,6 @@ keep_pages() {
     write_file "$file" 644 <<<"$mark${others:+
 $others}
 w $1 - - - - $2"
-}
-
-mount_pages() {
-    local kilobytes=$1 place=/dev/hugepages kind=2M
-    [ "$kilobytes" = 2048 ] || { place=/dev/hugepages1G kind=1024M; }
-    # The size of a mount without pagesize= is the machine's default.
-    if grep -q " hugetlbfs .*pagesize=$kind" /proc/mounts; then return; fi
-    if [ $kind = 2M ] && grep ' hugetlbfs ' /proc/mounts | grep -qv pagesize; then return; fi
-    need "mount pages of $page_size on $place"
-    make_folder "$place"
-    remember mount "$place"
-    run mount -t hugetlbfs -o "pagesize=$page_size" hugetlbfs "$place"
-    add_line "$ETC/fstab" "hugetlbfs $place hugetlbfs pagesize=$page_size,nofail 0 0"
 }
 
 iommu_is_on() { [ -n "$(ls "$SYSFS/kernel/iommu_groups" 2>/dev/null)" ]; }
@@ -150,7 +122,7 @@ step_bind() {
 
 # A device that stays with the kernel's driver and carries frames for us alone.
 step_interface() {
-    local queues one now
+    local one now
     now=$(cat "$SYSFS/class/net/$interface/mtu")
     if [ "$via" = af_xdp ] && [ "$mtu" -gt 3498 ]; then
         refuse "af_xdp carries an mtu of at most 3498 bytes, $interface has $mtu: --mtu, or --via af_packet"
@@ -164,12 +136,7 @@ step_interface() {
         remember address "$interface" "$one"
         run ip address del "$one" dev "$interface"
     done
-    if [ "$via" = af_xdp ] && queues=$(ethtool -l "$interface" 2>/dev/null | awk '/^Combined:/ { print $2 }' | tail -n 1) &&
-        [[ $queues =~ ^[0-9]+$ ]] && [ "$queues" -gt 1 ]; then
-        need "$interface has $queues queues: the server reads one"
-        remember queues "$interface" "$queues"
-        run ethtool -L "$interface" combined 1
-    fi
+    [ "$via" != af_xdp ] || leave_one_queue
     [ -n "$pci" ] || switch_offloads_off
     if ip -o link show dev "$interface" | grep -q '[<,]UP[,>]'; then
         have "$interface is up"
@@ -178,6 +145,19 @@ step_interface() {
         remember down "$interface"
         run ip link set dev "$interface" up
     fi
+}
+
+# AF_XDP reads one of the queues that the device spreads frames over. Drivers call them combined, or rx where they come alone.
+leave_one_queue() {
+    local kind count
+    for kind in rx combined; do
+        count=$(ethtool -l "$interface" 2>/dev/null | sed -n "s/^$kind:[[:space:]]*//Ip" | tail -n 1) || true
+        [[ $count =~ ^[0-9]+$ ]] || continue
+        [ "$count" -gt 1 ] || continue
+        need "$interface spreads frames over $count queues, the server reads one"
+        remember queues "$interface" $kind "$count"
+        run ethtool -L "$interface" $kind 1
+    done
 }
 
 # A virtual device hands on checksums and segments that are not finished, for the next one to do: nobody would.

@@ -1,8 +1,7 @@
 """setup_dpdk.sh: on real interfaces in a network namespace, with real hugepages; what needs a PCI NIC, on a stand-in.
 
 The stand-in is a folder like /sys with one NIC, and a thread that moves it between drivers as the kernel would. It
-shows
-that the right things are written in the right order, not that a NIC works.
+shows that the right things are written in the right order, not that a NIC works.
 """
 
 from __future__ import annotations
@@ -12,13 +11,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from replay_server.bench.namespace import Namespace
 from replay_server.config import load_config, read_password
+from replay_server.errors import ServerError
+from replay_server.server import find_executable
 
 pytestmark = pytest.mark.root
 
@@ -115,6 +118,16 @@ def test_the_interface_is_made_ready_for_frames_that_nobody_finishes(host: Host)
     for feature in ("tx-checksumming", "tcp-segmentation-offload", "generic-receive-offload"):
         assert f"{feature}: off" in features
     assert "UP" in host.ip("link", "show", "nic")
+
+
+def test_one_queue_is_left_for_af_xdp(host: Host) -> None:
+    host.ip("link", "delete", "nic")
+    host.ip("link", "add", "name", "nic", "numrxqueues", "3", "numtxqueues", "3", "type", "veth", "peer", "name", "far")
+    before = host.run(ETHTOOL, "-l", "nic").stdout
+    host.apply()
+    assert re.findall(r"^RX:\s*(\d+)", host.run(ETHTOOL, "-l", "nic").stdout, re.MULTILINE) == ["3", "1"]  # of, now
+    host.undo()
+    assert host.run(ETHTOOL, "-l", "nic").stdout == before
 
 
 def test_a_second_set_up_has_nothing_to_do(host: Host) -> None:
@@ -295,7 +308,7 @@ def test_an_mtu_that_af_xdp_cannot_carry_is_refused(host: Host) -> None:
     host.apply("--via", "af_packet")
     config = load_config(host.folder / "etc/replay-server/replay-server.toml").config
     assert config["dpdk-mtu"] == 9000
-    assert "framesz=16384" in config["dpdk-device"]
+    assert config["dpdk-device"] == "net_af_packet0,iface=nic"
 
 
 @pytest.mark.parametrize(
@@ -306,6 +319,7 @@ def test_an_mtu_that_af_xdp_cannot_carry_is_refused(host: Host) -> None:
         (("--address", "10.9.0.2/33"), "10.0.0.2/24"),
         ((*ADDRESS, "--gateway", "here"), "--gateway"),
         ((*ADDRESS, "--memory", "much"), "512mb"),
+        ((*ADDRESS, "--memory", "1mb"), "256mb or more"),
         ((*ADDRESS, "--via", "pigeon"), "--via"),
         ((*ADDRESS, "--page-size", "4k"), "--page-size"),
         ((*ADDRESS, "--name", "../x"), "--name"),
@@ -352,12 +366,48 @@ def test_the_configuration_is_what_serve_reads(host: Host) -> None:
         "dpdk-gateway": "10.9.0.1",
         "dpdk-mtu": 1500,
         "dpdk-lcore": 1,
-        "dpdk-memory": 512 << 20,
+        "dpdk-memory": (512 - 128) << 20,
         "admin-port": 17000,
     }
     assert config.password_file is not None
     assert len(read_password(config.password_file)) == 32
     assert Path(config.password_file).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.dpdk
+@pytest.mark.parametrize("transport", ["dpdk", "fstack"])
+def test_what_was_set_up_serves(host: Host, transport: str) -> None:
+    """From the bare interface to an answer with a password, and the doctor has nothing to say."""
+    try:
+        find_executable(transport)
+    except ServerError as error:
+        pytest.skip(str(error))
+    file = host.folder / "etc/replay-server/replay-server.toml"
+    command = [sys.executable, "-m", "replay_server"]
+    with Namespace("client") as client:
+        host.ip("link", "set", "far", "netns", str(client.pid))
+        client.set_up("far", "10.9.0.3/24", offloads=False)
+        host.apply("--transport", transport, "--lcore", 0)
+        doctor = host.run(*command, "doctor", "--config", file)
+        assert doctor.returncode == 0, doctor.stdout
+        server = subprocess.Popen(
+            [IP, "netns", "exec", host.name, *command, "serve", "--config", file, "--dir", host.folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.stdout is not None
+            ready = server.stdout.readline()
+            assert ready.startswith("ready url=redis://10.9.0.2:6379"), server.stderr.read()
+            assert "admin=redis://127.0.0.1:16379" in ready
+            password = read_password(host.folder / "etc/replay-server/password")
+            ping = f"import redis; print(redis.Redis('10.9.0.2', password='{password}', socket_timeout=5).ping())"
+            assert client.run(sys.executable, "-c", ping) == "True\n"
+        finally:
+            server.terminate()
+            _, errors = server.communicate(timeout=20)
+        assert server.returncode == 0, errors
 
 
 def test_a_password_that_is_there_stays(host: Host) -> None:
@@ -378,8 +428,8 @@ def test_f_stack_has_a_file_for_this_host(host: Host) -> None:
     assert (lines["addr"], lines["netmask"]) == ("10.9.1.2", "255.255.240.0")
     assert (lines["broadcast"], lines["gateway"]) == ("10.9.15.255", "10.9.0.1")
     assert (lines["lcore_mask"], lines["pkt_tx_delay"]) == ("20", "0")
-    assert int(lines["net.inet.tcp.recvspace"]) >= 1 << 20
-    assert int(lines["net.inet.tcp.sendspace"]) >= 1 << 20
+    assert int(lines["net.inet.tcp.recvbuf_max"]) >= 256 << 10
+    assert int(lines["net.inet.tcp.sendbuf_max"]) >= 256 << 10
 
 
 # ---- hugepages, for real; the NIC is a stand-in ---------------------------------------------------------------------
@@ -498,27 +548,6 @@ def test_hugepages_are_reserved_and_given_back_for_real(
         host.undo()
     assert int((folder / "nr_hugepages").read_text()) == before
     assert list((host.folder / "etc").iterdir()) == []
-
-
-def test_pages_are_mounted_and_unmounted_for_real(host: Host, stand_in: MakeKernel) -> None:
-    stand_in(driver="mlx5_core")
-    if not Path("/sys/kernel/mm/hugepages/hugepages-2048kB").exists():
-        pytest.skip("needs a kernel with pages of 2M")
-    if " hugetlbfs " in Path("/proc/mounts").read_text():
-        pytest.skip("this system has pages mounted already")
-    before = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text()
-    script = f"{host.repository}/setup_dpdk.sh --no-build"
-    wanted = int(before) + 1
-    # In one run: mounts in it are its own, and gone with it.
-    result = host.run(
-        "bash",
-        "-ec",
-        f"{script} --yes --device eth9 --hugepages {wanted} {' '.join(ADDRESS)} >/dev/null; "
-        "grep -c ' hugetlbfs .*pagesize=2M' /proc/mounts; cat $ETC/fstab; "
-        f"{script} --undo >/dev/null; ! grep ' hugetlbfs ' /proc/mounts; ls $ETC",
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "1\nhugetlbfs /dev/hugepages hugetlbfs pagesize=2M,nofail 0 0\n"
 
 
 def test_more_hugepages_than_there_is_memory_are_refused_and_none_is_kept(host: Host, stand_in: MakeKernel) -> None:

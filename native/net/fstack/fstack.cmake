@@ -1,6 +1,12 @@
 # replay-server-fstack: the server over an F-Stack that the user has installed, found by FF_PATH (its source folder, where
 # lib/libfstack.a was built), by pkg-config, or where its `make install` puts it.
-set(FF_PATH "$ENV{FF_PATH}" CACHE PATH "F-Stack's source folder, built")
+set(FF_PATH "" CACHE PATH "F-Stack's source folder, built")
+# A build folder that was made before F-Stack was there, or with another one, must not keep to that.
+if(NOT "$ENV{FF_PATH}" STREQUAL "" AND NOT "$ENV{FF_PATH}" STREQUAL "${FF_PATH}")
+  set(FF_PATH "$ENV{FF_PATH}" CACHE PATH "F-Stack's source folder, built" FORCE)
+  unset(FSTACK_INCLUDE CACHE)
+  unset(FSTACK_LIBRARY CACHE)
+endif()
 if(PkgConfig_FOUND)
   pkg_check_modules(FSTACK QUIET libfstack)
 endif()
