@@ -6,7 +6,7 @@ import collections
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -52,7 +52,15 @@ class ActorProgress:
     version: int = -1
     """Version of the weights it plays with; -1 = the initial ones."""
     blocked_s: float = 0.0
-    """Seconds spent waiting for the rate limiter."""
+    """Seconds spent waiting for the rate limiter, part of `push_s`."""
+    environment_s: float = 0.0
+    """Seconds in which the environments were stepped."""
+    inference_s: float = 0.0
+    """Seconds of forward passes."""
+    push_s: float = 0.0
+    """Seconds of making transitions and sending them."""
+    pull_s: float = 0.0
+    """Seconds of asking for newer weights and loading them."""
     steps_per_s: float = 0.0
     started_at: float = 0.0
     """Unix time of its first step."""
@@ -147,15 +155,21 @@ class _Actor:
         step_number = 0
         while not self.stop():
             if step_number % pull_every_steps == 0:
-                self._pull()
+                with self._timed("pull_s"):
+                    self._pull()
             step_number += 1
 
-            q_values = self._q_values(observations)
+            with self._timed("inference_s"):
+                q_values = self._q_values(observations)
             actions = environments.forced(epsilon_greedy(q_values, self.epsilons, self.generator))
-            step = environments.step(actions)
+            with self._timed("environment_s"):
+                step = environments.step(actions)
             terminated = step.terminated | step.lost_life if settings.episodic_life else step.terminated
             rewards = clip_rewards(step.rewards, settings.reward_clip)
-            self.transitions.step(observations, q_values, actions, rewards, terminated, step.truncated, step.ignored)
+            with self._timed("push_s"):
+                self.transitions.step(
+                    observations, q_values, actions, rewards, terminated, step.truncated, step.ignored
+                )
             observations = step.observations
 
             acted = settings.envs_per_actor - int(step.ignored.sum())
@@ -165,10 +179,18 @@ class _Actor:
                 progress.episodes += 1
                 self.recent_scores.append(score)
             if self.transitions.waiting >= settings.push_every:
-                self._patiently(self._push)
+                with self._timed("push_s"):
+                    self._patiently(self._push)
             if time.monotonic() >= report_at:
                 report_at = time.monotonic() + PROGRESS_EVERY_S
                 self._report()
+
+    @contextlib.contextmanager
+    def _timed(self, field: str) -> Iterator[None]:
+        """Adds the seconds that pass to a field of the progress."""
+        begin = time.perf_counter()
+        yield
+        setattr(self.progress, field, getattr(self.progress, field) + time.perf_counter() - begin)
 
     def _q_values(self, observations: np.ndarray) -> np.ndarray:
         """One batched forward pass for all environments: float32 (E, A)."""

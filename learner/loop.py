@@ -83,6 +83,8 @@ class _Loop:
         self.sums: dict[str, torch.Tensor] = {}
         self.updates_since_report = 0
         self.waited_s = 0.0
+        # Of the whole run. Where the device works by itself, training ends in the write-back that waits for it.
+        self.seconds = {"sampling_s": 0.0, "training_s": 0.0, "update_s": 0.0, "publish_s": 0.0}
         self.report_time = self.checkpoint_time = time.monotonic()
 
     def run(self, batches: Iterator[Any], stop: threading.Event) -> None:
@@ -91,15 +93,20 @@ class _Loop:
         pending: tuple[rs.Batch, Update] | None = None
         waiting_since = time.monotonic()
         for batch in batches:
-            self.waited_s += time.monotonic() - waiting_since
-            update = learner.update(batch.data, batch.weights)
+            waited_s = time.monotonic() - waiting_since
+            self.waited_s += waited_s
+            self.seconds["sampling_s"] += waited_s
+            with self._timed("training_s"):
+                update = learner.update(batch.data, batch.weights)
             # The previous update's priorities: reading this one's would wait for the device to finish it.
             if pending is not None:
-                self._write_back(*pending)
+                with self._timed("update_s"):
+                    self._write_back(*pending)
             pending = batch, update
             self._add_to_sums(update)
             if learner.step % settings.publish_every == 0:
-                self.publish()
+                with self._timed("publish_s"):
+                    self.publish()
             now = time.monotonic()
             if now - self.report_time >= REPORT_EVERY_S:
                 self.report(now)
@@ -112,6 +119,12 @@ class _Loop:
             self._write_back(*pending)
         self.publish()
         self.report(time.monotonic())
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self.seconds[name] += time.monotonic() - begin
 
     def finished(self) -> bool:
         return self.settings.max_updates is not None and self.learner.step >= self.settings.max_updates
@@ -135,6 +148,7 @@ class _Loop:
         values["waiting_share"] = min(1.0, self.waited_s / elapsed_s)
         values["learning_rate"] = learning_rate_at(self.learner.step, self.settings)
         values["version"] = self.version
+        values |= {name: round(seconds, 4) for name, seconds in self.seconds.items()}
         self.sums, self.updates_since_report, self.waited_s = {}, 0, 0.0
         self.metrics.write(self.learner.step, values)
         report = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
