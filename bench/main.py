@@ -15,6 +15,7 @@ BENCHMARKS = {
     "link": "a learner on another host over a line of 1 Gb/s, with coded blocks and without (as root)",
     "lab": "a server on a virtual device in user space, and a client's command on the other side of it",
     "latency": "the transports side by side: kernel sockets, DPDK, F-Stack, and Redis, over the same veth",
+    "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
     "curves": "the evaluations of several runs of replay-server apex in one picture",
 }

@@ -25,6 +25,8 @@ STACK = 4
 FRAMES = "frames"
 """Name of the table with frames once; that of whole transitions is "bench"."""
 WEIGHTS = "policy"
+EXPERIENCE = "experience"
+"""The list that blobs of experience are pushed on."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -110,17 +112,17 @@ def push_frames(count: int, redis: bool = False) -> bytes:
         ["REPLAY.ITEM", FRAMES, count, *places, "COLUMNS", 3, *own],
         ["REPLAY.CLOSE", FRAMES, streams[:1].tobytes()],
     )
-    return push_blob("experience", len(made)) if redis else made
+    return push_blob(len(made)) if redis else made
 
 
-def push_blob(key: str, size: int) -> bytes:
-    """The paper's push: a blob to the end of a list. The list keeps its newest, so that memory stays bounded."""
-    return request(["RPUSH", key, random_bytes(size)], ["LTRIM", key, -1, -1])
+def push_blob(size: int, kept: int = 1) -> bytes:
+    """The paper's push: a blob to the end of a list. The list keeps so many of the newest: memory stays bounded."""
+    return request(["RPUSH", EXPERIENCE, random_bytes(size)], ["LTRIM", EXPERIENCE, -kept, -1])
 
 
-def pull_blobs(keys: list[str]) -> bytes:
-    """The paper's learner: everything of every list."""
-    return request(*(["LRANGE", key, 0, -1] for key in keys))
+def pull_blobs() -> bytes:
+    """The paper's learner: everything that is on the list."""
+    return request(["LRANGE", EXPERIENCE, 0, -1])
 
 
 def sample(count: int, capacity: int = 0, redis: bool = False, table: str = "bench") -> bytes:

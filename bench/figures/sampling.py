@@ -1,0 +1,181 @@
+"""Where batches are drawn: by the learner, which first pulls all experience, or in the server (REPLAY.SAMPLE).
+
+Optimisation 1: actors push blobs onto a list, the learner pulls the whole list, adds what it holds to a prioritized
+buffer of its own (`rs.Buffer`), and samples there; the buffer's part is timed apart, in Python, and added. Optimisation
+2: actors push items into the server's table and the learner samples from it. Actors push at a steady pace meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import numpy as np
+
+import replay_server as rs
+from replay_server.bench import messages
+from replay_server.bench.client import Role
+from replay_server.bench.figures.figure import (
+    Measured,
+    Options,
+    Panel,
+    Round,
+    Say,
+    changes,
+    findings_by_side,
+    name,
+    panels_of,
+    ratios_between_sides,
+    told,
+    turned,
+)
+from replay_server.bench.items import ItemKind
+from replay_server.bench.server import fill
+from replay_server.bench.sides import Host, choose, start
+
+TITLE = "Optimisation 2: sampling in the server against sampling by the learner"
+PAPER = "in-server sampling: access latency −11.7 % to −28.1 %, sampling latency −21.9 % to −29.8 % with F-Stack"
+DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp", "redis")
+BATCHES = (32, 512)
+PUSHES_PER_S = {"faithful": 0.5, "own": 10.0}
+"""Of one actor."""
+TABLE_ITEMS = {"faithful": 1600, "own": 4000}
+WHATS = {
+    "sample_32": "in-server sample of 32",
+    "sample_512": "in-server sample of 512",
+    "push": "actor push beside it",
+    "pull_32": "pull and sample 32",
+    "pull_512": "pull and sample 512",
+}
+
+
+def kind_of(sizes: str) -> ItemKind:
+    return messages.FAITHFUL if sizes == "faithful" else messages.ATARI
+
+
+def pushed(sizes: str, quick: bool) -> int:
+    """Transitions of one push."""
+    return 20 if quick else kind_of(sizes).push_size
+
+
+class Learner:
+    """The learner's own buffer, as full as the server's table is."""
+
+    def __init__(self, sizes: str, quick: bool) -> None:
+        kind = kind_of(sizes)
+        self._buffer = rs.Buffer(kind.table(TABLE_ITEMS[sizes] // (10 if quick else 1)))
+        self._block = kind.random(pushed(sizes, quick), np.random.default_rng(1))
+        self._outs: dict[int, rs.Batch] = {}
+        for _ in range(self._buffer.table.capacity // len(self._block["action"])):
+            self._buffer.add(self._block)
+
+    def latency_us(self, actors: int, batch: int) -> float:
+        """Of adding what N actors have pushed, and of drawing a batch; the median of three."""
+        taken = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            for _ in range(actors):
+                self._buffer.add(self._block)
+            self._outs[batch] = self._buffer.sample(batch, out=self._outs.get(batch))
+            taken.append((time.perf_counter() - begin) * 1e6)
+        return sorted(taken)[1]
+
+
+def in_server(host: Host, sizes: str, actors: int, batch: int, options: Options) -> Round:
+    """Optimisation 2: one turn."""
+    roles = [
+        Role("learner", {"sample": messages.sample(batch)}),
+        Role(
+            "actor",
+            {"push": messages.push(kind_of(sizes), pushed(sizes, options.quick))},
+            actors,
+            rate_per_s=actors * PUSHES_PER_S[sizes],
+        ),
+    ]
+    turn = host.turn(roles, options.seconds, warm_up_s=0.05)
+    side = host.side.name
+    found = {name(sizes, f"sample_{batch}", side, actors): turn.measured.latency_us("learner", "sample")}
+    if batch == BATCHES[-1]:
+        found[name(sizes, "push", side, actors)] = turn.measured.latency_us("actor", "push")
+    return found
+
+
+def by_learner(host: Host, sizes: str, actors: int, local_us: dict[int, float], options: Options) -> Round:
+    """Optimisation 1: one turn; `local_us` is what the learner's own buffer takes, by batch."""
+    size = pushed(sizes, options.quick) * kind_of(sizes).item_bytes
+    with host.awake():
+        host.redis.delete(messages.EXPERIENCE)
+        for _ in range(actors):
+            host.redis.rpush(messages.EXPERIENCE, messages.random_bytes(size))
+    roles = [
+        Role("learner", {"pull": messages.pull_blobs()}),
+        Role("actor", {"push": messages.push_blob(size, actors)}, actors, rate_per_s=actors * PUSHES_PER_S[sizes]),
+    ]
+    turn = host.turn(roles, options.seconds, warm_up_s=0.05)
+    pulled_us = turn.measured.latency_us("learner", "pull")
+    side = host.side.name
+    return {name(sizes, f"pull_{batch}", side, actors): round(pulled_us + own, 1) for batch, own in local_us.items()}
+
+
+def measure_size(sizes: str, options: Options, say: Say, rounds: list[Round]) -> dict[str, str]:
+    """All rounds of one kind of size, into `rounds`; why sides were left out."""
+    sides, missing = choose(options.sides or DEFAULT_SIDES)
+    kind, capacity = kind_of(sizes), TABLE_ITEMS[sizes] // (10 if options.quick else 1)
+    learner = Learner(sizes, options.quick)
+    with contextlib.ExitStack() as stack:
+        hosts, failed = start(sides, stack, [kind.table(capacity)])
+        for host in hosts:
+            if host.client is not None:
+                with host.awake():
+                    fill(host.client.url, kind, capacity)
+        for number in range(options.rounds):
+            for actors in options.actors:
+                local_us = {batch: learner.latency_us(actors, batch) for batch in BATCHES}
+                for batch, own_us in local_us.items():
+                    rounds[number][name(sizes, f"local_{batch}", "learner", actors)] = round(own_us, 1)
+                for host in turned(hosts, number):
+                    rounds[number] |= by_learner(host, sizes, actors, local_us, options)
+                    for batch in () if host.side.is_redis else BATCHES:
+                        rounds[number] |= in_server(host, sizes, actors, batch, options)
+            say(f"sampling, {sizes} sizes: round {number + 1}/{options.rounds}")
+    return missing | failed
+
+
+def ratios_of(names: list[str]) -> dict[str, tuple[str, str]]:
+    """Between sides, and of sampling in the server over pulling all, on the same side and over Redis."""
+    found = ratios_between_sides(names)
+    for measured in names:
+        sizes, what, side, actors, statistic = measured.split(".", 4)
+        if not what.startswith("sample_"):
+            continue
+        pull = what.replace("sample", "pull")
+        for other in (side, "redis"):
+            below = f"{sizes}.{pull}.{other}.{actors}.{statistic}"
+            if below in names:
+                found[f"{sizes} {what} actors={actors} {side} / {pull} {other}"] = (measured, below)
+    return found
+
+
+def findings(rounds: list[Round], ratios: dict[str, tuple[str, str]]) -> list[str]:
+    lines = findings_by_side(rounds, ratios, WHATS, PAPER)
+    for sizes in ("faithful", "own"):
+        for batch in BATCHES:
+            begin, end = f"{sizes} sample_{batch} ", f"/ pull_{batch} kernel"
+            change = changes(rounds, ratios, lambda of, b=begin, e=end: of.startswith(b) and of.endswith(e))
+            if change is not None:
+                lines.append(
+                    f"{sizes} sizes, kernel: {batch} drawn in the server instead of pulling all: {told(change)}"
+                )
+    return lines
+
+
+def measure(options: Options, say: Say) -> Measured:
+    rounds: list[Round] = [{} for _ in range(options.rounds)]
+    missing: dict[str, str] = {}
+    for sizes in options.sizes:
+        missing |= measure_size(sizes, options, say, rounds)
+    names = list(rounds[0])
+    ratios = ratios_of(names)
+    panels: list[Panel] = panels_of((one for one in names if ".local_" not in one), WHATS)
+    settings = {"not_measured": missing, "pushes_per_s_of_an_actor": PUSHES_PER_S, "table_items": TABLE_ITEMS}
+    return Measured(rounds, ratios, panels, settings, findings(rounds, ratios))
