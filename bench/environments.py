@@ -42,9 +42,9 @@ ENVIRONMENTS = {
         Environment("tianshou", ("tianshou==2.0.1", TORCH), "import tianshou.data", about="segment tree by numba"),
         Environment(
             "stable_baselines3",
-            ("stable-baselines3==2.9.0", TORCH),
-            "import stable_baselines3.common.buffers",
-            about="plain buffers, uniform",
+            ("stable-baselines3==2.9.0", TORCH, "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0"),
+            "import stable_baselines3.common.buffers, gymnasium.envs.mujoco",
+            about="plain buffers, uniform; PPO",
         ),
         Environment(
             "torchrl",

@@ -17,6 +17,7 @@ BENCHMARKS = {
     "latency": "the transports side by side: kernel sockets, DPDK, F-Stack, and Redis, over the same veth",
     "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
+    "learning": "what PPO and IMPACT learn, beside Stable-Baselines3 on the same jobs",
     "curves": "the evaluations of several runs of replay-server apex in one picture",
 }
 """Name → what it does. Each is the `main` of the module, or the package, of its name, imported when it is called."""

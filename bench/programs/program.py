@@ -11,6 +11,7 @@ A module ``peer_NAME`` may offer
   ``update(priorities)`` of those ids; where the buffer is uniform, there is no ``update``;
 - ``server(**options) → dict with url and pid``: a server that lives until this process ends;
 - ``pusher(**options)``, ``learner(**options) → step(latencies)``: one push, one batch, of a load;
+- ``train(**options) → dict``: a whole run of learning;
 - ``fill(**options)``, and ``experience(**options) → dict``: puts recorded frames in.
 """
 
@@ -159,6 +160,9 @@ class Session:
 
     def fill(self, **options: Any) -> None:
         self._peer.fill(**_with_columns(options))
+
+    def train(self, **options: Any) -> dict[str, Any]:
+        return self._peer.train(**options)
 
     def experience(self, **options: Any) -> dict[str, Any]:
         return self._peer.experience(**_with_columns(options))
