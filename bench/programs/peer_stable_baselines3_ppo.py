@@ -1,5 +1,7 @@
 """Stable-Baselines3's PPO on the jobs of ``replay-server bench learning``, with the settings of both sides."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import time
