@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import re
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if given else EXIT_USAGE
     name, rest = given[0], given[1:]
     if name in ("-V", "--version"):
-        print(f"replay-server {__version__}")
+        print(f"replay-server {__version__}\ntransports: {' '.join(_transports())}")
         return 0
     try:
         if name == "serve":
@@ -73,6 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in _LATER:
         return _fail(f"{name}: not available in this version", EXIT_USAGE)
     return _fail(f"unknown subcommand {name!r}\n{_usage()}", EXIT_USAGE)
+
+
+def _transports() -> list[str]:
+    """Those that this installation was built with."""
+    built = []
+    for transport in TRANSPORTS:
+        with contextlib.suppress(ServerError):
+            find_executable(transport)
+            built.append(transport)
+    return built
 
 
 def _dispatch(name: str, rest: list[str]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -10,6 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from replay_server.errors import ServerError
+from replay_server.server import find_executable
 
 pytestmark = pytest.mark.timeout(900)
 pytest.importorskip("scikit_build_core", reason="needs scikit-build-core (make setup installs it)")
@@ -54,6 +59,36 @@ def test_the_wheel_holds_the_server_and_the_binding(wheel: zipfile.ZipFile) -> N
     server = wheel.getinfo("replay_server/bin/replay-server-kernel")
     assert (server.external_attr >> 16) & 0o111, "the server must be executable"
     assert any(name.startswith("replay_server/_native.") and name.endswith(".so") for name in wheel.namelist())
+
+
+def needed_libraries(file: Path) -> list[str]:
+    """What the loader will look for, from the file's dynamic section."""
+    shown = subprocess.run(["readelf", "--dynamic", "--wide", file], capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", shown.stdout)
+
+
+def test_the_base_install_links_no_dpdk(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Only the executables and the extension that are for it do."""
+    for name in wheel.namelist():
+        if not name.startswith("replay_server/bin/") and not name.endswith(".so"):
+            continue
+        needs = needed_libraries(Path(wheel.extract(name, tmp_path)))
+        assert "libc.so.6" in needs, name
+        is_for_dpdk = Path(name).name.startswith(("replay-server-dpdk", "replay-server-fstack", "_dpdk."))
+        assert any(library.startswith("librte_") for library in needs) == is_for_dpdk, name
+
+
+@pytest.mark.parametrize("transport", ["dpdk", "fstack"])
+def test_the_wheel_holds_the_transports_that_were_built(wheel: zipfile.ZipFile, transport: str) -> None:
+    try:
+        find_executable(transport)
+    except ServerError as error:
+        pytest.skip(str(error))
+    if transport == "fstack" and "FF_PATH" not in os.environ:
+        pytest.skip("where F-Stack is was said at set-up, and is not now: FF_PATH")
+    server = wheel.getinfo(f"replay_server/bin/replay-server-{transport}")
+    assert (server.external_attr >> 16) & 0o111, "the server must be executable"
 
 
 def test_the_wheel_leaves_out_tests_sources_and_caches(wheel: zipfile.ZipFile) -> None:
