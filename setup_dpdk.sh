@@ -190,6 +190,8 @@ apply)
     set_up
     advise_on_processors
     say
-    say "Start the server:   replay-server serve --config $config_folder/$name.toml"
-    say "If it does not:     replay-server doctor --config $config_folder/$name.toml" ;;
+    program=replay-server
+    [ ! -x "$repository/.venv/bin/replay-server" ] || program=$repository/.venv/bin/replay-server
+    say "Start the server:           sudo $program serve --config $config_folder/$name.toml"
+    say "Where it does not start:    sudo $program doctor --config $config_folder/$name.toml" ;;
 esac

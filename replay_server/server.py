@@ -26,7 +26,8 @@ TRANSPORTS = ("kernel", "dpdk", "fstack")
 _READY = re.compile(r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)(?: admin=(?P<admin>\S+))?$")
 _MISSING = {
     "kernel": "install the package again (pip install .)",
-    "dpdk": "it is built where DPDK and lwIP's source are: run ./setup_dpdk.sh in the source tree, then make setup",
+    "dpdk": "it is built where DPDK and lwIP's source are: in the source tree, type make lwip; ./setup_dpdk.sh sets up "
+    "the host as well",
     "fstack": "it is built where F-Stack is: install F-Stack, set FF_PATH to its folder, then run make setup",
 }
 _LOG_BYTES = 64 * 1024
@@ -66,7 +67,7 @@ def _installed(name: str, what: str, missing: str) -> Path:
     for folder in _folders():
         if (folder / "bin" / name).is_file():
             return folder / "bin" / name
-    looked = " and ".join(str(folder / "bin") for folder in _folders())
+    looked = " and ".join(dict.fromkeys(str(folder / "bin") for folder in _folders()))
     raise ServerError(f"{what}: {name} is not in {looked}: {missing}")
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from .trial import examine_address_by_kernel, examine_by_trial
 
 __all__ = ["Finding", "Subject", "examine", "main"]
 
+_INDENT = 21
 _COLOURS = {"problem": "31;1", "advice": "33", "ok": "32", "fact": "0"}
 
 
@@ -104,15 +107,22 @@ def _subject(options: argparse.Namespace) -> Subject:
     return replace(subject, memory_bytes=parse_size(memory)) if memory else subject
 
 
-def _as_text(subject: Subject, findings: Sequence[Finding], coloured: bool) -> str:
+def _wrapped(text: str, width: int) -> list[str]:
+    # Commands and paths stay whole, to be copied.
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+def _as_text(subject: Subject, findings: Sequence[Finding], is_terminal: bool) -> str:
+    width = max(60, shutil.get_terminal_size().columns) if is_terminal else 0  # in a file, a finding is one line
     about = ", ".join(filter(None, (subject.device, subject.address, subject.transport))) or "this host"
     lines = [f"replay-server doctor: {about}", ""]
     for finding in findings:
         level = f"{finding.level:<9}"
-        if coloured:
+        if is_terminal:
             level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
-        lines.append(f"{level}{finding.check:<12}{finding.message}")
-        lines += [f"{'':<21}type: {command}" for command in finding.type]
+        first, *more = _wrapped(finding.message, width - _INDENT) if width else [finding.message]
+        lines += [f"{level}{finding.check:<12}{first}", *(" " * _INDENT + line for line in more)]
+        lines += [f"{'':<{_INDENT}}type: {command}" for command in finding.type]
     problems = sum(finding.level == "problem" for finding in findings)
     counted = {0: "Nothing is wrong.", 1: "1 problem."}.get(problems, f"{problems} problems.")
     return "\n".join([*lines, "", counted])

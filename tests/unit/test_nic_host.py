@@ -1,0 +1,71 @@
+"""docs/nic-host.md against what it tells of: options, targets and files that it names are there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def document(repository: Path) -> str:
+    return (repository / "docs/nic-host.md").read_text()
+
+
+def options_of(*command: object) -> set[str]:
+    result = subprocess.run([*map(str, command), "--help"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return set(re.findall(r"--[a-z][a-z-]*", result.stdout))
+
+
+def commands(document: str, program: str) -> list[str]:
+    found = re.findall(rf"{re.escape(program)} ([^\n`;&|#]*)", document)
+    assert found
+    return found
+
+
+def test_every_option_of_the_set_up_that_is_named_exists(document: str, repository: Path) -> None:
+    known = options_of(repository / "setup_dpdk.sh")
+    named = {option for line in commands(document, "setup_dpdk.sh") for option in re.findall(r"--[a-z][a-z-]*", line)}
+    named |= set(re.findall(r"`(--(?:take|no|via|name|yes|check|undo|memory|hugepages|page)[a-z-]*)", document))
+    assert len(named) > 12
+    assert named <= known
+
+
+@pytest.mark.parametrize("subcommand", ["doctor", "serve"])
+def test_every_option_of_the_server_that_is_named_exists(document: str, subcommand: str) -> None:
+    known = options_of(sys.executable, "-m", "replay_server", subcommand)
+    lines = commands(document, f"replay-server {subcommand}")
+    assert {option for line in lines for option in re.findall(r"--[a-z][a-z-]*", line)} <= known
+
+
+def test_every_target_that_is_named_exists(document: str, repository: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (repository / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`|&& |stack )make ([a-z-]+)", document, re.MULTILINE))
+    assert {"setup", "lwip"} <= named <= targets
+
+
+def test_files_of_the_system_that_are_named_are_those_that_the_script_writes(document: str, repository: Path) -> None:
+    script = "".join(path.read_text() for path in (repository / "setup_dpdk").glob("*.sh"))
+    for name in re.findall(r"`/etc/((?:tmpfiles|modprobe|modules-load)\.d/[a-z.-]+|dpdk/interfaces)`", document):
+        assert f"$ETC/{name}" in script, name
+    assert "/var/lib/replay-server/setup_dpdk.journal" in document
+
+
+def test_messages_that_are_explained_are_said(document: str, repository: Path) -> None:
+    """Those of ours: DPDK's and the loader's are theirs."""
+    sources = [*repository.glob("native/net/**/*.c"), *repository.glob("setup_dpdk/*.sh"), *repository.glob("Makefile")]
+    sources += [repository / "native/net/lwip/fetch", repository / "replay_server/server.py"]
+    said = "\n".join(path.read_text() for path in sources)
+    for message in (
+        "DPDK started but has no port for ",
+        "DPDK did not start: ",
+        "lwIP is not in the source archive, or the archive cannot be reached",
+        "the transport over DPDK is not built: it needs lwIP's source",
+        "vfio-pci did not take ",
+    ):
+        assert message in document
+        assert message in said, message
