@@ -33,6 +33,7 @@ else()
   target_link_libraries(replay-server-fstack PRIVATE replay_core
     -Wl,--whole-archive ${FSTACK_LIBRARY} -Wl,--no-whole-archive
     ${DPDK_LINK_LIBRARIES} ${FSTACK_BOND} ${FSTACK_CRYPTO} ${FSTACK_NUMA} Threads::Threads m rt ${CMAKE_DL_LIBS}
-    -Wl,--wrap=rte_eal_init,--wrap=rte_pktmbuf_pool_create,--wrap=rte_eth_dev_adjust_nb_rx_tx_desc)
+    -Wl,--wrap=rte_eal_init,--wrap=rte_pktmbuf_pool_create,--wrap=rte_eth_dev_adjust_nb_rx_tx_desc
+    -Wl,--wrap=rte_eth_macaddr_get,--wrap=rte_eth_dev_info_get)
   install(TARGETS replay-server-fstack RUNTIME DESTINATION replay_server/bin)
 endif()

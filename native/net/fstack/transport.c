@@ -159,6 +159,24 @@ static uint64_t counter(const char *group, size_t index, size_t count) {
 #define TCP_RETRANSMITTED 19
 #define TCP_BAD_CHECKSUM 30
 
+static void describe_offloads(const struct rte_eth_conf *conf, struct text *out) {
+    const struct {
+        const char *name;
+        uint64_t used;
+    } known[] = {
+        {"receive-checksums", conf->rxmode.offloads & RTE_ETH_RX_OFFLOAD_TCP_CKSUM},
+        {"transmit-checksums", conf->txmode.offloads & RTE_ETH_TX_OFFLOAD_TCP_CKSUM},
+        {"segmentation", conf->txmode.offloads & RTE_ETH_TX_OFFLOAD_TCP_TSO},
+    };
+    const char *before = "transport_offloads:";
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (!known[i].used) continue;
+        text_append(out, "%s%s", before, known[i].name);
+        before = ",";
+    }
+    text_append(out, "%s\r\n", before[0] == ',' ? "" : "transport_offloads:none");
+}
+
 static void describe_device(const struct fstack_transport *transport, struct text *out) {
     struct rte_eth_dev_info device = {0};
     struct rte_eth_link link = {0};
@@ -168,13 +186,10 @@ static void describe_device(const struct fstack_transport *transport, struct tex
     rte_eth_dev_info_get(transport->port, &device);
     rte_eth_link_get_nowait(transport->port, &link);
     rte_eth_dev_conf_get(transport->port, &conf);
-    uint64_t in = conf.rxmode.offloads, sent = conf.txmode.offloads;
     text_append(out, "transport_device:%s\r\ntransport_driver:%s\r\n", name,
                 device.driver_name ? device.driver_name : "?");
     text_append(out, "transport_link:%s\r\ntransport_mtu:%d\r\n", link.link_status ? "up" : "down", transport->mtu);
-    text_append(out, "transport_offloads:%s%s%s\r\n", in & RTE_ETH_RX_OFFLOAD_TCP_CKSUM ? "checksums-in " : "",
-                sent & RTE_ETH_TX_OFFLOAD_TCP_CKSUM ? "checksums-out " : "",
-                sent & RTE_ETH_TX_OFFLOAD_TCP_TSO ? "segmentation" : "");
+    describe_offloads(&conf, out);
 }
 
 static void line(struct text *out, const char *name, uint64_t value) {

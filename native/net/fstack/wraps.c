@@ -14,6 +14,10 @@
 
 int __real_rte_eal_init(int count, char **arguments);
 int __wrap_rte_eal_init(int count, char **arguments);
+int __real_rte_eth_dev_info_get(uint16_t port, struct rte_eth_dev_info *device);
+int __wrap_rte_eth_dev_info_get(uint16_t port, struct rte_eth_dev_info *device);
+int __real_rte_eth_macaddr_get(uint16_t port, struct rte_ether_addr *address);
+int __wrap_rte_eth_macaddr_get(uint16_t port, struct rte_ether_addr *address);
 int __real_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
 int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, uint16_t *sent);
 struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned count, unsigned cache_size,
@@ -29,6 +33,10 @@ void wraps_set(const struct wraps_plan *wanted) {
 
 const char *wraps_error(void) {
     return failure.message;
+}
+
+static bool is_tap(void) {
+    return strncmp(plan.eal.device, "net_tap", 7) == 0;
 }
 
 /* "-c1" as "-c 1", the way in which eal_start looks for what is given. */
@@ -88,6 +96,20 @@ int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, u
     if (*received < QUEUE_FRAMES) *received = QUEUE_FRAMES;
     if (*sent < QUEUE_FRAMES) *sent = QUEUE_FRAMES;
     return __real_rte_eth_dev_adjust_nb_rx_tx_desc(port, received, sent);
+}
+
+/* A tap's driver cuts no segments that are as long as the MTU allows: it compares it with their Ethernet header counted. */
+int __wrap_rte_eth_dev_info_get(uint16_t port, struct rte_eth_dev_info *device) {
+    int result = __real_rte_eth_dev_info_get(port, device);
+    if (is_tap()) device->tx_offload_capa &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_TCP_TSO;
+    return result;
+}
+
+/* A tap device has one address for both of its ends, and FreeBSD takes no notice of who asks from its own address. */
+int __wrap_rte_eth_macaddr_get(uint16_t port, struct rte_ether_addr *address) {
+    int result = __real_rte_eth_macaddr_get(port, address);
+    if (result == 0 && strncmp(plan.eal.device, "net_tap", 7) == 0) address->addr_bytes[RTE_ETHER_ADDR_LEN - 1] ^= 1;
+    return result;
 }
 
 struct wraps_frames wraps_frames(void) {

@@ -1,7 +1,7 @@
 /* wraps: what F-Stack asks of DPDK when it starts, put right.
  *
  * Its config.ini knows no virtual devices but virtio_user, and its queues and its pool of frames are small. The executable
- * is linked with --wrap for three of DPDK's functions (fstack.cmake), so that F-Stack's calls of them come here first. */
+ * is linked with --wrap for a few of DPDK's functions (fstack.cmake), so that F-Stack's calls of them come here first. */
 #ifndef REPLAY_NET_FSTACK_WRAPS_H
 #define REPLAY_NET_FSTACK_WRAPS_H
 
