@@ -136,15 +136,10 @@ static bool carries_data(const struct rte_mbuf *frame) {
     return tcp && size_bytes > (tcp->data_off >> 4) * 4u;
 }
 
-/* A client that takes the port of a connection which is closed but still remembered, with a SYN newer than all that came on
- * it, opens another (RFC 1122, 4.2.2.13). lwIP answers such a SYN with an ACK, for as long as it remembers, or with a reset,
- * so the old connection is forgotten first. */
-static void forget_reopened(const struct rte_mbuf *frame) {
-    if (!tcp_tw_pcbs) return;
-    const struct rte_ipv4_hdr *ip;
-    uint32_t size_bytes;
-    const struct rte_tcp_hdr *tcp = find_tcp(frame, &ip, &size_bytes);
-    if (!tcp || (tcp->tcp_flags & (RTE_TCP_SYN_FLAG | RTE_TCP_ACK_FLAG | RTE_TCP_RST_FLAG)) != RTE_TCP_SYN_FLAG) return;
+/* A client that takes the port of a connection which is closed but still remembered, with a SYN newer than all that came
+ * on it, opens another (RFC 1122, 4.2.2.13). lwIP answers such a SYN with an ACK, for as long as it remembers, or with a
+ * reset, so the old connection is forgotten first. */
+static void forget_reopened(const struct rte_ipv4_hdr *ip, const struct rte_tcp_hdr *tcp) {
     for (struct tcp_pcb *pcb = tcp_tw_pcbs; pcb; pcb = pcb->next) {
         if (pcb->remote_port != rte_be_to_cpu_16(tcp->src_port) || pcb->local_port != rte_be_to_cpu_16(tcp->dst_port) ||
             ip4_addr_get_u32(ip_2_ip4(&pcb->remote_ip)) != ip->src_addr)
@@ -153,6 +148,29 @@ static void forget_reopened(const struct rte_mbuf *frame) {
             tcp_abort(pcb); /* of a closed one: sends nothing */
         return;
     }
+}
+
+/* Where a listener has as many half-open connections as it may, lwIP drops every further SYN until they time out, 20 s
+ * later. The one that has waited longest makes place: who means it answers within a round trip. */
+static void make_place(const struct rte_tcp_hdr *tcp) {
+    const struct tcp_pcb_listen *listener = tcp_listen_pcbs.listen_pcbs;
+    while (listener && listener->local_port != rte_be_to_cpu_16(tcp->dst_port)) listener = listener->next;
+    if (!listener || listener->accepts_pending < listener->backlog) return;
+    struct tcp_pcb *oldest = NULL; /* lwIP moves to the front what comes, and what is heard of */
+    for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next) {
+        if (pcb->state == SYN_RCVD && pcb->listener == listener) oldest = pcb;
+    }
+    if (oldest) tcp_abort(oldest);
+}
+
+/* Of a first SYN: what lwIP does not do before it takes it. */
+static void prepare_opening(const struct rte_mbuf *frame) {
+    const struct rte_ipv4_hdr *ip;
+    uint32_t size_bytes;
+    const struct rte_tcp_hdr *tcp = find_tcp(frame, &ip, &size_bytes);
+    if (!tcp || (tcp->tcp_flags & (RTE_TCP_SYN_FLAG | RTE_TCP_ACK_FLAG | RTE_TCP_RST_FLAG)) != RTE_TCP_SYN_FLAG) return;
+    forget_reopened(ip, tcp);
+    make_place(tcp);
 }
 
 void stack_input(void) {
@@ -164,7 +182,7 @@ void stack_input(void) {
             rte_pktmbuf_free(frame);
             continue;
         }
-        forget_reopened(frame);
+        prepare_opening(frame);
         stack.output = NULL; /* what this frame sets free may be older than its control block */
         struct pbuf *packet = received_from_frame(frame);
         if (stack.interface.input(packet, &stack.interface) != ERR_OK) pbuf_free(packet);
