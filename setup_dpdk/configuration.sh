@@ -52,7 +52,7 @@ dpdk_device() {
 }
 
 step_password() {
-    local file=$config_folder/password
+    local file=$config_folder/password secret
     [ "$password" = yes ] || return 0
     if [ -s "$file" ]; then
         have "$file"
@@ -61,8 +61,9 @@ step_password() {
     need "a password in $file"
     make_folder "$config_folder"
     acting || return 0
-    (umask 077 && head -c 24 /dev/urandom | base64 | tr '+/' '-_' >"$file")
-    remember file "$file" "$(sum "$file")"
+    secret=$(head -c 24 /dev/urandom | base64 | tr '+/' '-_')
+    remember file "$file" "$(sum_of "$secret")"
+    (umask 077 && echo "$secret" >"$file")
 }
 
 step_configuration() {

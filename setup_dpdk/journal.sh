@@ -80,7 +80,7 @@ write_file() {
     need "write $file"
     make_folder "$(dirname "$file")"
     if acting; then
-        remember file "$file" "$(echo "$content" | sha256sum | cut -d ' ' -f 1)"
+        remember file "$file" "$(sum_of "$content")"
         (umask 077 && echo "$content" >"$file")
         chmod "$permissions" "$file"
     elif planning; then
@@ -95,6 +95,7 @@ make_folder() {
     run mkdir -p "$1"
 }
 
+sum_of() { echo "$1" | sha256sum | cut -d ' ' -f 1; }
 sum() { sha256sum <"$1" 2>/dev/null | cut -d ' ' -f 1; }
 
 # add_line FILE LINE: to a file of the system's

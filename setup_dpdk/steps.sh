@@ -28,16 +28,18 @@ step_hugepages() {
     total=$(cat "$folder/nr_hugepages") free=$(cat "$folder/free_hugepages")
     if [ "$free" -ge "$wanted" ]; then
         have "hugepages: $free of $page_size free, $wanted needed"
+    elif [ "$total" -ge "$wanted" ] && grep -qs "^pages"$'\t'"$folder"$'\t'"[0-9]*"$'\t'"$name $wanted\$" "$journal"; then
+        have "hugepages: $wanted of $page_size were reserved for $name before, $free are free now"
     else
         need "hugepages: $free of $page_size free, $wanted needed"
-        reserve_pages "$folder" $((wanted - free)) "$total"
+        reserve_pages "$folder" $((wanted - free)) "$total" "$name $wanted"
         keep_pages "$folder/nr_hugepages" $((total + wanted - free))
     fi
 }
 
 reserve_pages() {
     local folder=$1 added=$2 total=$3 got
-    remember pages "$folder" "$added"
+    remember pages "$folder" "$added" "$4"
     store $((total + added)) "$folder/nr_hugepages"
     acting || return 0
     got=$(cat "$folder/nr_hugepages")

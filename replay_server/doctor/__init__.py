@@ -24,7 +24,7 @@ from .build import examine_build
 from .device import examine_interface, examine_pci, find_target
 from .finding import Finding, Subject, fact, problem
 from .host import examine_hugepages, examine_privileges, examine_processors
-from .trial import examine_address_by_kernel, examine_by_trial
+from .trial import examine_address_by_kernel, examine_by_trial, users_of
 
 __all__ = ["Finding", "Subject", "examine", "main"]
 
@@ -40,7 +40,11 @@ def examine(subject: Subject, trial: bool = True) -> list[Finding]:
         trial: lets DPDK take the device for some seconds, where everything before was in order.
     """
     target = find_target(subject)
-    found = [*examine_build(subject), *examine_processors(subject, target), *examine_hugepages(subject, target)]
+    found = [
+        *examine_build(subject),
+        *examine_processors(subject, target),
+        *examine_hugepages(subject, target, users_of(target)),
+    ]
     found += examine_address(subject)
     if target.kind == "none":
         return [*found, _no_device(subject)]

@@ -14,7 +14,7 @@ from .. import dpdk
 from ..errors import ServerError
 from ..server import find_executable
 from .device import Target, vfio_file
-from .finding import PAGES_APART_BYTES, Finding, Subject, advice, ok, problem, read
+from .finding import PAGES_APART_BYTES, Finding, Subject, advice, fact, ok, problem, read
 
 _CAPABILITIES = {"cap_net_admin": 12, "cap_net_raw": 13, "cap_ipc_lock": 14, "cap_sys_admin": 21, "cap_bpf": 39}
 _NEEDED = {
@@ -111,8 +111,8 @@ def _examine_locked_memory(subject: Subject, target: Target, has: set[str]) -> I
 # ---- hugepages ------------------------------------------------------------------------------------------------------
 
 
-def examine_hugepages(subject: Subject, target: Target) -> Iterator[Finding]:
-    """Pages for packets. Only PCI devices need them: virtual ones work on ordinary memory."""
+def examine_hugepages(subject: Subject, target: Target, users: str) -> Iterator[Finding]:
+    """Pages for packets. Only PCI devices need them: virtual ones work on ordinary memory. `users`: of the device."""
     if target.kind in ("interface", "virtual"):
         yield ok("hugepages", "not needed by a virtual device")
         return
@@ -131,6 +131,9 @@ def examine_hugepages(subject: Subject, target: Target) -> Iterator[Finding]:
     total = sum(found.size_bytes * found.total for found in near)
     state = "none are reserved" if total == 0 else f"{free >> 20} of {total >> 20} MB are free"
     message = f"hugepages: {state}{where}, {wanted >> 20} MB are wanted"
+    if total and users:
+        yield fact("hugepages", f"{free >> 20} of {total >> 20} MB are free{where}, and {users}")
+        return
     if total:
         message += " (does another server use them?)"
     yield problem("hugepages", message, _reserve(wanted, near, node if where else None))

@@ -503,6 +503,24 @@ def test_too_few_hugepages_on_the_node_of_a_stand_in_nic(stand_in: MakeSysfs, pa
     ]
 
 
+@needs_root
+def test_pages_that_the_server_on_a_stand_in_nic_uses_are_not_missing(stand_in: MakeSysfs) -> None:
+    group = 1_000_000_000 + os.getpid()
+    folder = Path("/dev/vfio")
+    ours = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    try:
+        with open(folder / str(group), "w"):
+            report = doctor("--device", PCI, *ADDRESS, environment=stand_in(group=group, pages=100))
+    finally:
+        (folder / str(group)).unlink()
+        if ours:
+            folder.rmdir()
+    assert not report.messages("hugepages")
+    in_use = f"process {os.getpid()} uses /dev/vfio/{group}"
+    assert in_use in report.messages("hugepages", "fact")[0]
+
+
 def test_a_virtual_device_needs_no_hugepages(stand_in: MakeSysfs) -> None:
     report = doctor("--device", "net_null0", "--no-trial", environment=stand_in(pages=0))
     assert not report.messages("hugepages")
