@@ -45,11 +45,14 @@ help:
 
 setup: $(STAMP)/installed
 
+SYSTEM_PACKAGES = PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
+    python3-dev=header:Python.h python3-venv=module:ensurepip \
+    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark \
+    iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
+    shellcheck=command:shellcheck
+
 $(STAMP)/system: .ci/system-packages
-	@PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
-	    python3-dev=header:Python.h python3-venv=module:ensurepip \
-	    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark iproute2=command:ip \
-	    ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk shellcheck=command:shellcheck
+	@$(SYSTEM_PACKAGES)
 	@mkdir -p $(STAMP) && touch $@
 
 # The TCP stack of the transport over DPDK, from the distribution's source archive. Without it, or without DPDK, the rest is
@@ -84,7 +87,8 @@ $(STAMP)/installed: $(STAMP)/environment $(LWIP)/.fetched $(STAMP)/ff_path $(NAT
 	@touch $@
 
 lwip:
-	@rm -f $(STAMP)/system $(LWIP)/.fetched
+	@$(SYSTEM_PACKAGES)
+	@rm -f $(LWIP)/.fetched
 	@$(MAKE) --no-print-directory setup
 
 # ---- what people type -----------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ set_up() {
         refuse_address_of_kernel
     fi
     step_packages
+    step_build
     if [ -n "$device" ]; then
         step_hugepages
         case $via in
@@ -76,7 +77,6 @@ set_up() {
         *) step_interface ;;
         esac
     fi
-    step_build
     [ -z "$device" ] || choose_lcore
     if [ -n "$device" ] && [ -n "$address" ]; then
         step_configuration
