@@ -142,6 +142,12 @@ _SETTINGS: tuple[tuple[str, str, type, str], ...] = (
     ("--dpdk-lcore", "dpdk-lcore", int, "processor that the server polls on (default: where it is started)"),
     ("--dpdk-memory", "dpdk-memory", str, "for packets, e.g. 512mb"),
     ("--dpdk-eal", "dpdk-eal", str, "more arguments for DPDK's EAL, in one string"),
+    (
+        "--dpdk-offloads",
+        "dpdk-offloads",
+        str,
+        "work of the device: auto (all that it can, the default), none, or names",
+    ),
     ("--fstack-config", "fstack-config", str, "F-Stack's config.ini (default: made from the options above)"),
     ("--busy-poll-us", "busy-poll-us", int, "with --transport kernel: look so long for events before sleeping"),
 )

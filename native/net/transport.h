@@ -92,6 +92,7 @@ struct transport_settings {
     int lcore; /* the processor to run on, −1: where the thread is */
     uint64_t memory_bytes; /* for packets; 0: the transport's default */
     const char *eal_arguments; /* more arguments for DPDK's EAL, separated by spaces */
+    const char *offloads; /* "auto": what the device has; "none"; or names: see net/dpdk/offloads.h */
     const char *faults; /* for tests: "loss=0.01,duplicate=0.01,reorder=0.01,seed=1" */
     const char *fstack_config; /* F-Stack's config.ini; "": written from the above */
     uint32_t max_connections;

@@ -36,7 +36,8 @@ static const char usage[] =
     "       [--maxmemory BYTES] [--maxclients N] [--dir D] [--restore FILE|latest] [--busy-poll-us N] "
     "[--allow-remote]\n"
     "       [--dpdk-device D] [--dpdk-address A/MASK] [--dpdk-gateway A] [--dpdk-mtu N] [--dpdk-lcore N]\n"
-    "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
+    "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--dpdk-offloads auto|none|NAMES]\n"
+    "       [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
     "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
 
 static const char *program = "replay-server"; /* as messages call it */
@@ -68,6 +69,7 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
         {"dpdk-lcore", required_argument, NULL, 's'},
         {"dpdk-memory", required_argument, NULL, 's'},
         {"dpdk-eal", required_argument, NULL, 's'},
+        {"dpdk-offloads", required_argument, NULL, 's'},
         {"fstack-config", required_argument, NULL, 's'},
         {"unixsocket", required_argument, NULL, 's'},
         {"unixsocketperm", required_argument, NULL, 's'},
@@ -188,6 +190,7 @@ static int open_user_space(struct server *server, const struct data_transport *d
         .lcore = (int)config->dpdk_lcore,
         .memory_bytes = (uint64_t)config->dpdk_memory_bytes,
         .eal_arguments = config->dpdk_eal,
+        .offloads = config->dpdk_offloads,
         .faults = config->dpdk_faults,
         .fstack_config = config->fstack_config,
         .max_connections = (uint32_t)config->maxclients,

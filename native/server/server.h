@@ -37,7 +37,7 @@ struct server_config {
     int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
     int64_t admin_port;                   /* of the kernel's loopback; −1: none; 0 before listening: any */
     int64_t busy_poll_us;                 /* keeps looking for events so long after the last, before it sleeps */
-    char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128];
+    char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128], dpdk_offloads[64];
     char fstack_config[PATH_MAX];
     int64_t dpdk_mtu, dpdk_lcore, dpdk_memory_bytes; /* as in struct transport_settings */
     int64_t maxclients;

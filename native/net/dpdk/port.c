@@ -21,6 +21,7 @@
 #define FRAMES_LEAST 4096u /* that a device with its rings full leaves some of */
 #define CACHE_FRAMES 256u
 #define FLUSH_FRAMES 32u
+#define STUCK_US 10000u /* longer than any device takes to send what it holds */
 #define EAL_OVERHEAD_BYTES (64ull << 20)
 #define ETHERNET_MORE_BYTES 18u /* header and checksum */
 #define MTU_LEAST 576u
@@ -97,17 +98,20 @@ static int make_pool(struct port *port, const struct port_settings *settings, ui
                      port->frames, room, rte_strerror(rte_errno));
 }
 
-static void choose_offloads(struct port *port, const struct rte_eth_dev_info *device,
-                            struct rte_eth_conf *configuration) {
-    const uint64_t in = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
-    const uint64_t out = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
-    port->checksums_in = (device->rx_offload_capa & in) == in;
-    port->checksums_out = (device->tx_offload_capa & out) == out;
-    if (port->checksums_in) configuration->rxmode.offloads |= in;
-    if (port->checksums_out) configuration->txmode.offloads |= out;
-    if (device->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE)
-        configuration->txmode.offloads |=
-            RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE; /* one pool, and nobody else refers to a frame */
+static int choose_offloads(struct port *port, const struct port_settings *settings,
+                           const struct rte_eth_dev_info *device, struct rte_eth_conf *configuration,
+                           struct error *error) {
+    int without = port->faults ? OFFLOAD_SEGMENTATION : 0; /* faults are to hit frames, not packets of many */
+    port->offloads = offloads_choose(settings->offloads, without, device, configuration, error);
+    uint16_t most = device->tx_desc_lim.nb_seg_max;
+    port->buffers_most = most > 0 ? most : UINT16_MAX;
+    return port->offloads < 0 ? -1 : 0;
+}
+
+/* DPDK 22.11's net_tap counts Ethernet's header to the MTU when it cuts, and takes no packet that asks for more. */
+static uint16_t cut_bytes(const struct port *port, const struct rte_eth_dev_info *device) {
+    bool is_tap = device->driver_name && strcmp(device->driver_name, "net_tap") == 0;
+    return (uint16_t)(port->mtu + (is_tap ? 0 : PORT_HEADER_BYTES));
 }
 
 static int bring_up(struct port *port, const struct port_settings *settings, struct error *error) {
@@ -117,10 +121,11 @@ static int bring_up(struct port *port, const struct port_settings *settings, str
     uint16_t in = device.default_rxportconf.ring_size ? device.default_rxportconf.ring_size : RING_FRAMES;
     uint16_t out = device.default_txportconf.ring_size ? device.default_txportconf.ring_size : RING_FRAMES;
     struct rte_eth_conf configuration = {0};
-    choose_offloads(port, &device, &configuration);
+    if (choose_offloads(port, settings, &device, &configuration, error) < 0) return -1;
     if ((code = rte_eth_dev_configure(port->number, 1, 1, &configuration)) < 0)
         return fail(error, port, "one queue each way", code);
     if (set_mtu(port, settings->mtu, error) < 0) return -1;
+    port->cut_bytes = cut_bytes(port, &device);
     if ((code = rte_eth_dev_adjust_nb_rx_tx_desc(port->number, &in, &out)) < 0) return fail(error, port, "rings", code);
     if (make_pool(port, settings, (uint32_t)2 * in + out + CACHE_FRAMES, error) < 0) return -1;
     if ((code = rte_eth_rx_queue_setup(port->number, 0, in, SOCKET_ID_ANY, NULL, port->pool)) < 0)
@@ -314,24 +319,65 @@ void port_send(struct port *port, struct rte_mbuf *frame) {
     if (port->queued >= FLUSH_FRAMES) port_flush(port);
 }
 
+/* A packet left to the device to segment becomes several frames, each with the headers. */
+static void count(const struct rte_mbuf *frame, uint64_t *frames, uint64_t *bytes) {
+    uint32_t more = 0, headers = 0;
+    if (frame->ol_flags & RTE_MBUF_F_TX_TCP_SEG) {
+        headers = frame->l2_len + frame->l3_len + frame->l4_len;
+        more = (frame->pkt_len - headers - 1) / frame->tso_segsz;
+    }
+    *frames += 1 + more;
+    *bytes += frame->pkt_len + (uint64_t)more * headers;
+}
+
+/* Lets the driver complete what its device wants of packets that it shall finish. Returns how many may be sent. */
+static uint32_t prepare(struct port *port) {
+    if (!(port->offloads & (OFFLOAD_TRANSMIT_CHECKSUMS | OFFLOAD_SEGMENTATION))) return port->queued;
+    uint32_t ready = 0;
+    while (ready < port->queued) {
+        ready += rte_eth_tx_prepare(port->number, 0, port->queue + ready, (uint16_t)(port->queued - ready));
+        if (ready == port->queued) break;
+        port->counters.refused++;
+        rte_pktmbuf_free(port->queue[ready]);
+        port->queued--;
+        memmove(port->queue + ready, port->queue + ready + 1, (port->queued - ready) * sizeof *port->queue);
+    }
+    return ready;
+}
+
+/* Some drivers say of a packet that they will never take what they say of a full ring: such a one must not stay in front
+ * of all others. */
+static void drop_what_blocks(struct port *port, bool moves) {
+    uint64_t now_us = clock_monotonic_us();
+    if (moves || port->stuck_us == 0) port->stuck_us = now_us;
+    if (now_us - port->stuck_us < STUCK_US) return;
+    port->stuck_us = 0;
+    port->counters.refused++;
+    rte_pktmbuf_free(port->queue[0]);
+    port->queued--;
+    memmove(port->queue, port->queue + 1, port->queued * sizeof *port->queue);
+}
+
 void port_flush(struct port *port) {
     if (port->queued == 0) return;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < port->queued; i++) bytes += rte_pktmbuf_pkt_len(port->queue[i]);
-    uint32_t sent = 0;
-    while (sent < port->queued) {
-        uint16_t now = rte_eth_tx_burst(port->number, 0, port->queue + sent, (uint16_t)(port->queued - sent));
+    uint32_t ready = prepare(port), sent = 0;
+    uint64_t frames = 0, bytes = 0, kept_frames = 0, kept_bytes = 0;
+    for (uint32_t i = 0; i < ready; i++) count(port->queue[i], &frames, &bytes);
+    while (sent < ready) {
+        uint16_t now = rte_eth_tx_burst(port->number, 0, port->queue + sent, (uint16_t)(ready - sent));
         if (now == 0) break;
         sent += now;
     }
-    port->counters.frames_out += sent;
     port->queued -= sent;
+    if (port->queued == 0) port->stuck_us = 0;
     if (port->queued > 0) {
         port->counters.device_full++;
         memmove(port->queue, port->queue + sent, port->queued * sizeof *port->queue);
-        for (uint32_t i = 0; i < port->queued; i++) bytes -= rte_pktmbuf_pkt_len(port->queue[i]);
+        for (uint32_t i = 0; i < port->queued; i++) count(port->queue[i], &kept_frames, &kept_bytes);
+        drop_what_blocks(port, sent > 0);
     }
-    port->counters.bytes_out += bytes;
+    port->counters.frames_out += frames - kept_frames;
+    port->counters.bytes_out += bytes - kept_bytes;
 }
 
 /* ---- telling --------------------------------------------------------------------------------------------------- */
@@ -339,6 +385,16 @@ void port_flush(struct port *port) {
 bool port_is_up(const struct port *port) {
     struct rte_eth_link link = {0};
     return rte_eth_link_get_nowait(port->number, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+static void describe_faults(const struct port *port, struct text *out) {
+    static const char *const names[FAULTS_DIRECTIONS] = {[FAULTS_RECEIVE] = "in", [FAULTS_TRANSMIT] = "out"};
+    for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
+        struct fault_counters counters = faults_counters(port->faults, (enum fault_direction)direction);
+        text_append(out, "transport_faults_%s:frames=%llu,lost=%llu,duplicated=%llu,reordered=%llu\r\n",
+                    names[direction], (unsigned long long)counters.frames, (unsigned long long)counters.lost,
+                    (unsigned long long)counters.duplicated, (unsigned long long)counters.reordered);
+    }
 }
 
 void port_describe(const struct port *port, struct text *out) {
@@ -353,8 +409,9 @@ void port_describe(const struct port *port, struct text *out) {
                 (unsigned)port->mtu);
     text_append(out, "transport_mac:%02x:%02x:%02x:%02x:%02x:%02x\r\n", port->address[0], port->address[1],
                 port->address[2], port->address[3], port->address[4], port->address[5]);
-    text_append(out, "transport_offloads:%s%s%s\r\n", port->checksums_in ? "checksums-in" : "",
-                port->checksums_in && port->checksums_out ? "," : "", port->checksums_out ? "checksums-out" : "");
+    text_append(out, "transport_offloads:");
+    offloads_describe(port->offloads, out);
+    text_append(out, "\r\n");
     text_append(out, "transport_polls:%llu\r\ntransport_empty_polls:%llu\r\n", (unsigned long long)counters->polls,
                 (unsigned long long)counters->empty_polls);
     text_append(out,
@@ -369,7 +426,8 @@ void port_describe(const struct port *port, struct text *out) {
                 (unsigned long long)counters->bad_checksums, (unsigned long long)counters->malformed);
     text_append(out, "transport_send_no_memory:%llu\r\ntransport_device_full:%llu\r\ntransport_send_errors:%llu\r\n",
                 (unsigned long long)counters->no_frame, (unsigned long long)counters->device_full,
-                (unsigned long long)statistics.oerrors);
+                (unsigned long long)(statistics.oerrors + counters->refused));
     text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", port->frames,
                 rte_mempool_avail_count(port->pool));
+    if (port->faults) describe_faults(port, out);
 }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "net/dpdk/eal.h"
+#include "net/dpdk/offloads.h"
 
 #define PORT_BURST 64u
 #define PORT_QUEUE 1024u /* frames waiting for the device to take them */
@@ -22,6 +23,7 @@ struct port_settings {
     uint64_t memory_bytes; /* for frames; 0: by `frames` */
     uint32_t frames; /* that the user means to hold; the device's rings come on top */
     uint16_t private_bytes; /* the user's, in every frame: see rte_mbuf_to_priv */
+    const char *offloads; /* see offloads.h */
     const char *faults;
 };
 
@@ -32,18 +34,22 @@ struct port_counters {
     uint64_t malformed; /* shorter than they say */
     uint64_t no_frame; /* port_frame had none */
     uint64_t device_full; /* bursts that the device did not take whole */
+    uint64_t refused; /* packets that it cannot send as they are */
 };
 
 struct port {
     uint16_t number;
     uint16_t mtu;
     uint8_t address[6];
-    bool checksums_in, checksums_out; /* the device does them */
+    int offloads; /* enum offload: what the device does */
+    uint32_t buffers_most; /* in one packet */
+    uint16_t cut_bytes; /* the longest frame that the device cuts packets into, with its headers */
     uint32_t frames; /* in the pool */
     uint32_t frames_usable; /* of them, without those that the device's rings may hold */
     struct rte_mempool *pool;
     struct faults *faults;
     struct port_counters counters;
+    uint64_t stuck_us; /* since when the device takes nothing of what is queued; 0: it does */
     uint32_t queued;
     struct rte_mbuf *queue[PORT_QUEUE];
     uint32_t received;
@@ -64,7 +70,8 @@ struct rte_mbuf *port_frame(struct port *port);
 static inline uint32_t port_room(const struct port *port) {
     return PORT_QUEUE - port->queued;
 }
-/* Queues a frame with complete checksums (or, where `checksums_out`, the flags and lengths that make the device do them).
+/* Queues a frame with complete checksums (or, where the device does them, the flags and lengths that make it so; where it
+ * segments, this may be a packet of several buffers that becomes many frames).
  * It goes out with a burst's worth of others, or at port_flush. */
 void port_send(struct port *port, struct rte_mbuf *frame);
 void port_flush(struct port *port);

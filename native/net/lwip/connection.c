@@ -324,6 +324,10 @@ uint32_t connection_wire_bytes(const struct tcp_pcb *pcb) {
     return ((const struct lwip_connection *)pcb->callback_arg)->wire_bytes;
 }
 
+struct lwip_connection *connection_of(const struct tcp_pcb *pcb) {
+    return pcb->sent == on_acknowledged ? pcb->callback_arg : NULL;
+}
+
 void connection_output_stalled(const struct tcp_pcb *pcb) {
     if (pcb->sent != on_acknowledged) return; /* lwIP's timers will see to it */
     struct lwip_connection *connection = pcb->callback_arg;

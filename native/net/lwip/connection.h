@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "net/lwip/received.h"
+#include "net/lwip/recovery.h"
 #include "net/transport.h"
 
 struct connections;
@@ -33,6 +34,7 @@ struct lwip_connection {
     bool stalled; /* a segment did not go out: the port was full */
     bool starved; /* no memory for segments: tried again with the next tick */
     bool ready; /* in the list of those with something to do */
+    struct recovery recovery;
     uint64_t deadline_us; /* of a close */
     struct lwip_connection *next_ready, *next_closing, *next_free;
 };
@@ -77,6 +79,8 @@ void connection_close(struct connection *connection);
 
 /* For output.c: the data that fits a frame to this peer; a segment that could not go out. */
 uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
+/* NULL: it is not one of the server's, or not any more. It stays where it is while frames are taken in. */
+struct lwip_connection *connection_of(const struct tcp_pcb *pcb);
 void connection_output_stalled(const struct tcp_pcb *pcb);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef REPLAY_NET_LWIP_HOOKS_H
 #define REPLAY_NET_LWIP_HOOKS_H
 
+#include <lwip/err.h>
 #include <lwip/ip_addr.h>
 
 struct tcp_pcb;
@@ -15,6 +16,12 @@ u32_t stack_sequence(const ip_addr_t *local, u16_t local_port, const ip_addr_t *
 /* Before a segment goes out: whose it is. No option is added. */
 u32_t *stack_before_output(const struct tcp_pcb *pcb, u32_t *options);
 #define LWIP_HOOK_TCP_OUT_ADD_TCPOPTS(p, header, pcb, options) stack_before_output((pcb), (options))
+
+/* Before a segment comes in, with its header in the host's order. Other than ERR_OK: it is dropped. */
+struct pbuf;
+err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t options_bytes, const struct pbuf *data);
+#define LWIP_HOOK_TCP_INPACKET_PCB(pcb, header, options_bytes, first_bytes, rest, p) \
+    ((first_bytes) == (options_bytes) ? stack_before_input((pcb), (header), (options_bytes), (p)) : ERR_OK)
 
 /* How many frames a connection may keep that came ahead of a lost one. */
 u16_t stack_early_frames(const struct tcp_pcb *pcb);

@@ -80,6 +80,13 @@ static bool parse(const struct pbuf *buffers, struct packet *packet) {
     return true;
 }
 
+static void leave_checksums(struct rte_mbuf *frame, const struct packet *packet) {
+    frame->l2_len = PORT_HEADER_BYTES;
+    frame->l3_len = sizeof(struct rte_ipv4_hdr);
+    frame->l4_len = packet->tcp_bytes;
+    frame->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM | RTE_MBUF_F_TX_TCP_CKSUM;
+}
+
 /* Writes the frame that carries `length` bytes of data from `offset` on, where the cursor stands. */
 static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t offset, uint32_t length,
                         uint16_t index) {
@@ -94,13 +101,10 @@ static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t 
     tcp->sent_seq = rte_cpu_to_be_32(rte_be_to_cpu_32(tcp->sent_seq) + offset);
     if (offset + length < packet->data_bytes) tcp->tcp_flags &= (uint8_t)~(RTE_TCP_FIN_FLAG | RTE_TCP_PSH_FLAG);
     uint16_t pseudo = checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, tcp_length);
-    if (stack.port->checksums_out) {
+    if (stack.port->offloads & OFFLOAD_TRANSMIT_CHECKSUMS) {
         gather(&packet->data, to + packet->header_bytes, length, NULL);
         tcp->cksum = pseudo;
-        frame->l2_len = PORT_HEADER_BYTES;
-        frame->l3_len = sizeof *ip;
-        frame->l4_len = packet->tcp_bytes;
-        frame->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM | RTE_MBUF_F_TX_TCP_CKSUM;
+        leave_checksums(frame, packet);
         return;
     }
     ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
@@ -112,6 +116,52 @@ static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t 
     tcp->cksum = checksum_finish(checksum_total(&checksum));
 }
 
+/* A part of a packet's data, and how it is sent. */
+struct part {
+    uint32_t from, length;
+    bool again;
+    uint32_t most; /* data in a frame */
+    uint32_t frames;
+    uint32_t buffers; /* for all of it in one packet that the device cuts; 0: it is cut here */
+};
+
+/* Writes a packet that the device cuts, over as many buffers as it takes. The cursor stands where the part begins. */
+static void write_packet(struct rte_mbuf **buffers, const struct part *part, struct packet *packet) {
+    struct rte_mbuf *head = buffers[0];
+    uint8_t *to = (uint8_t *)rte_pktmbuf_append(head, (uint16_t)packet->header_bytes);
+    memcpy(to, packet->headers, packet->header_bytes);
+    struct rte_ipv4_hdr *ip = (void *)(to + PORT_HEADER_BYTES);
+    struct rte_tcp_hdr *tcp = (void *)(ip + 1);
+    ip->total_length = rte_cpu_to_be_16((uint16_t)(sizeof *ip + packet->tcp_bytes + part->length));
+    ip->hdr_checksum = 0;
+    tcp->sent_seq = rte_cpu_to_be_32(rte_be_to_cpu_32(tcp->sent_seq) + part->from);
+    tcp->cksum = checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, 0); /* each frame has its own length */
+    head->pkt_len += part->length;
+    head->nb_segs = (uint16_t)part->buffers;
+    uint32_t left = part->length;
+    for (uint32_t i = 0; i < part->buffers; i++) {
+        uint32_t room = rte_pktmbuf_tailroom(buffers[i]);
+        uint32_t length = left < room ? left : room;
+        uint16_t before = rte_pktmbuf_data_len(buffers[i]);
+        gather(&packet->data, rte_pktmbuf_mtod_offset(buffers[i], uint8_t *, before), length, NULL);
+        buffers[i]->data_len = (uint16_t)(before + length);
+        buffers[i]->next = i + 1 < part->buffers ? buffers[i + 1] : NULL;
+        left -= length;
+    }
+    leave_checksums(head, packet);
+    head->ol_flags |= RTE_MBUF_F_TX_TCP_SEG;
+    uint32_t cut = stack.port->cut_bytes - packet->header_bytes;
+    head->tso_segsz = (uint16_t)(part->most < cut ? part->most : cut);
+}
+
+/* The buffers that a packet takes when the device cuts it; 0: it is to be cut here. */
+static uint32_t buffers_of(const struct packet *packet, uint32_t data_bytes, uint32_t most) {
+    if (!(stack.port->offloads & OFFLOAD_SEGMENTATION) || data_bytes <= most) return 0;
+    uint32_t room = rte_pktmbuf_data_room_size(stack.port->pool) - RTE_PKTMBUF_HEADROOM;
+    uint32_t count = (packet->header_bytes + data_bytes + room - 1) / room;
+    return count <= stack.port->buffers_most && count <= FRAMES_PER_PACKET ? count : 0;
+}
+
 /* The data's first byte that the peer still lacks: of a segment that is sent again it may have a part. */
 static uint32_t acknowledged(const struct packet *packet, const struct tcp_pcb *pcb) {
     const struct rte_tcp_hdr *tcp = (const void *)(packet->headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
@@ -121,32 +171,48 @@ static uint32_t acknowledged(const struct packet *packet, const struct tcp_pcb *
     return done < packet->data_bytes ? done : 0;
 }
 
-static void count_retransmission(const struct packet *packet, const struct tcp_pcb *pcb) {
-    if (packet->data_bytes == 1) return; /* a probe of a closed window */
+static bool is_retransmission(const struct packet *packet, const struct tcp_pcb *pcb) {
+    if (packet->data_bytes == 1) return false; /* a probe of a closed window */
     const struct rte_tcp_hdr *tcp = (const void *)(packet->headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
-    if (TCP_SEQ_LT(rte_be_to_cpu_32(tcp->sent_seq), pcb->snd_nxt)) stack.retransmissions++;
+    return TCP_SEQ_LT(rte_be_to_cpu_32(tcp->sent_seq), pcb->snd_nxt);
 }
 
 /* Without a control block: a packet that waited for the address of its host. */
+static struct part choose_part(const struct packet *packet, const struct tcp_pcb *pcb) {
+    struct part part = {0};
+    part.most = pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
+    part.from = pcb ? acknowledged(packet, pcb) : 0;
+    part.length = packet->data_bytes - part.from;
+    part.again = pcb && is_retransmission(packet, pcb);
+    struct lwip_connection *connection = part.again ? connection_of(pcb) : NULL;
+    if (connection && recovery_resends_one(&connection->recovery, pcb) && part.length > part.most)
+        part.length = part.most;
+    part.frames = (part.length + part.most - 1) / part.most;
+    part.buffers = buffers_of(packet, part.length, part.most);
+    assert(part.frames <= FRAMES_PER_PACKET);
+    return part;
+}
+
 static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
-    uint32_t most =
-        pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
-    uint32_t from = pcb ? acknowledged(packet, pcb) : 0;
-    uint32_t count = (packet->data_bytes - from + most - 1) / most;
-    assert(count <= FRAMES_PER_PACKET);
+    struct part part = choose_part(packet, pcb);
     struct rte_mbuf *frames[FRAMES_PER_PACKET];
-    if (stack.turn_frames > FRAMES_PER_TURN || count > port_room(stack.port) ||
-        rte_pktmbuf_alloc_bulk(stack.port->pool, frames, count) < 0) {
+    if (stack.turn_frames > FRAMES_PER_TURN || part.frames > port_room(stack.port) ||
+        rte_pktmbuf_alloc_bulk(stack.port->pool, frames, part.buffers > 0 ? part.buffers : part.frames) < 0) {
         if (pcb) connection_output_stalled(pcb);
         return ERR_MEM;
     }
-    if (pcb) count_retransmission(packet, pcb);
-    stack.turn_frames += count;
-    skip(&packet->data, from);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t offset = from + i * most;
-        uint32_t length = packet->data_bytes - offset < most ? packet->data_bytes - offset : most;
-        write_frame(frames[i], packet, offset, length, (uint16_t)i);
+    if (part.again) stack.retransmissions++;
+    stack.turn_frames += part.frames;
+    skip(&packet->data, part.from);
+    if (part.buffers > 0) {
+        write_packet(frames, &part, packet);
+        port_send(stack.port, frames[0]);
+        return ERR_OK;
+    }
+    for (uint32_t i = 0; i < part.frames; i++) {
+        uint32_t done = i * part.most;
+        uint32_t length = part.length - done < part.most ? part.length - done : part.most;
+        write_frame(frames[i], packet, part.from + done, length, (uint16_t)i);
         port_send(stack.port, frames[i]);
     }
     return ERR_OK;

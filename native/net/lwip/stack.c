@@ -20,6 +20,7 @@
 #include "net/lwip/hooks.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/received.h"
+#include "net/lwip/recovery.h"
 
 #define TICK_US (TCP_TMR_INTERVAL * 1000u)
 #define SECOND_US 1000000u
@@ -186,6 +187,7 @@ void stack_input(void) {
         stack.output = NULL; /* what this frame sets free may be older than its control block */
         struct pbuf *packet = received_from_frame(frame);
         if (stack.interface.input(packet, &stack.interface) != ERR_OK) pbuf_free(packet);
+        recovery_go_on();
     }
     port->received = 0;
 }

@@ -191,6 +191,7 @@ struct transport *transport_dpdk_new(const struct transport_settings *settings, 
         .memory_bytes = settings->memory_bytes,
         .frames = HELD_FRAMES + settings->max_connections,
         .private_bytes = sizeof(struct received),
+        .offloads = settings->offloads,
         .faults = settings->faults,
     };
     const struct stack_settings address = {
