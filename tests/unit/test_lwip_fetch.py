@@ -47,10 +47,10 @@ class Archive:
         self.etc = folder / "etc"
         (self.etc / "sources.list.d").mkdir(parents=True)
         self.settings = folder / "apt.conf"
-        self.settings.write_text(f'Dir::Etc "{self.etc}";\nDir::Etc::parts "/dev/null";\n')
+        # Where the test is root, apt would read as a user of its own, who does not come into the test's folder.
+        settings = f'Dir::Etc "{self.etc}";\nDir::Etc::parts "/dev/null";\nAPT::Sandbox::User "root";\n'
+        self.settings.write_text(settings)
         self.stanzas: list[str] = []
-        for path in (folder, *folder.parents[:2]):  # apt reads as a user of its own where the test is root
-            path.chmod(0o755)
 
     def add(self, version: str, patches: dict[str, str] | None = None) -> None:
         """lwIP of one version, its init.h with the line ends that upstream's has."""
