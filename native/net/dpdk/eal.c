@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,7 +22,9 @@
 #define ARGUMENTS_MAX 64
 #define ARGUMENTS_BYTES 4096
 #define KEPT_BYTES 1024
-#define FRAME_BYTES_MOST 65536
+#define ETHERNET_MTU 1500u
+#define RING_BYTES (16u << 20) /* each way */
+#define RING_BLOCK_BYTES 65536u
 #define RING_HEADER_BYTES 80 /* what net_af_packet's rings put before a frame, rounded up */
 
 /* ---- the log --------------------------------------------------------------------------------------------------- */
@@ -183,26 +187,6 @@ static void add_lcore(struct arguments *arguments, const struct eal_settings *se
     add(arguments, "--lcores=0@(%s)", text);
 }
 
-static unsigned interface_mtu(const char *interface) {
-    char path[96];
-    snprintf(path, sizeof path, "/sys/class/net/%.32s/mtu", interface);
-    FILE *file = fopen(path, "re");
-    unsigned mtu = 0;
-    if (file && fscanf(file, "%u", &mtu) != 1) mtu = 0;
-    if (file) fclose(file);
-    return mtu > 0 ? mtu : 1500;
-}
-
-/* The driver's own ring loses frames when several clients send at once (512 frames), and may hold no jumbo frame. */
-static void add_af_packet(struct arguments *arguments, const struct eal_settings *settings, const char *interface) {
-    unsigned frame = settings->frame_bytes > 0 ? settings->frame_bytes : interface_mtu(interface) + 18;
-    if (frame > FRAME_BYTES_MOST / 2) frame = FRAME_BYTES_MOST / 2;
-    unsigned size = 2048;
-    while (size < frame + RING_HEADER_BYTES) size *= 2;
-    unsigned count = (8192u * 2048u) / size;
-    add(arguments, "--vdev=%s,framesz=%u,blocksz=%u,framecnt=%u", settings->device, size, FRAME_BYTES_MOST, count);
-}
-
 /* The value of "iface=" in a device's arguments; "" where there is none. */
 static void find_interface(const char *device, char name[IF_NAMESIZE]) {
     name[0] = '\0';
@@ -211,6 +195,24 @@ static void find_interface(const char *device, char name[IF_NAMESIZE]) {
     at += strlen(",iface=");
     size_t length = strcspn(at, ",");
     if (length < IF_NAMESIZE) snprintf(name, IF_NAMESIZE, "%.*s", (int)length, at);
+}
+
+uint16_t eal_device_mtu(const char *device) {
+    struct ifreq request = {0};
+    find_interface(device, request.ifr_name);
+    int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool known = probe >= 0 && ioctl(probe, SIOCGIFMTU, &request) == 0;
+    if (probe >= 0) close(probe);
+    return known && request.ifr_mtu > 0 && request.ifr_mtu <= UINT16_MAX ? (uint16_t)request.ifr_mtu : ETHERNET_MTU;
+}
+
+/* The driver's own ring loses frames when several clients send at once (512 frames), and may hold no jumbo frame. */
+static void add_af_packet(struct arguments *arguments, const struct eal_settings *settings) {
+    unsigned frame = settings->frame_bytes > 0 ? settings->frame_bytes : eal_device_mtu(settings->device) + 18u;
+    unsigned size = 2048;
+    while (size < frame + RING_HEADER_BYTES && size < RING_BLOCK_BYTES) size *= 2;
+    add(arguments, "--vdev=%s,framesz=%u,blocksz=%u,framecnt=%u", settings->device, size, RING_BLOCK_BYTES,
+        RING_BYTES / size);
 }
 
 static int add_device(struct arguments *arguments, const struct eal_settings *settings, struct error *error) {
@@ -241,7 +243,7 @@ static int add_device(struct arguments *arguments, const struct eal_settings *se
             device, interface);
     add(arguments, "--no-pci");
     if (strncmp(device, "net_af_packet", 13) == 0 && !strstr(device, "framesz="))
-        add_af_packet(arguments, settings, interface);
+        add_af_packet(arguments, settings);
     else
         add(arguments, "--vdev=%s", device);
     return 0;

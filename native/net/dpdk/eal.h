@@ -14,9 +14,11 @@ struct eal_settings {
     int lcore; /* the processor to run on, −1: where the thread may run now */
     uint64_t memory_bytes; /* that will be asked of it */
     const char *arguments; /* more, separated by spaces; they win over what would be chosen here */
-    uint32_t frame_bytes; /* the largest Ethernet frame, 0: as the device's interface says */
+    uint32_t frame_bytes; /* the largest Ethernet frame, 0: as the device's interface has it */
 };
 
+/* The MTU that the device will have if nobody sets another: its interface's, where it stands on one of the kernel's. */
+uint16_t eal_device_mtu(const char *device);
 /* On failure the error holds what the EAL said last. `name` receives the device's name among DPDK's ports. */
 int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], struct error *error);
 /* What was logged last at warning or worse, for errors that come after the start; "" if nothing was. */

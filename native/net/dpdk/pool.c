@@ -11,6 +11,19 @@
 #include <rte_mbuf.h>
 #include <rte_mbuf_pool_ops.h>
 
+#define ETHERNET_MORE_BYTES 18u /* header and checksum */
+#define POOL_MORE_BYTES 256u /* before and after every frame, so that they lie well in the memory's channels */
+#define PAGE_BYTES 4096u
+
+uint16_t pool_room_bytes(uint16_t mtu) {
+    uint32_t room = RTE_ALIGN(RTE_PKTMBUF_HEADROOM + mtu + ETHERNET_MORE_BYTES, 128u);
+    return (uint16_t)(room > RTE_MBUF_DEFAULT_BUF_SIZE ? room : RTE_MBUF_DEFAULT_BUF_SIZE);
+}
+
+uint64_t pool_frame_bytes(uint16_t mtu, uint16_t private_bytes) {
+    return RTE_ALIGN(sizeof(struct rte_mbuf) + private_bytes + pool_room_bytes(mtu) + POOL_MORE_BYTES, PAGE_BYTES);
+}
+
 bool pool_may_be_dense(const char *device) {
     return strncmp(device, "net_", 4) == 0;
 }

@@ -17,6 +17,10 @@ struct pool_shape {
     bool dense;
 };
 
+/* What a frame must hold for packets of that MTU, with what a driver may want before it. */
+uint16_t pool_room_bytes(uint16_t mtu);
+/* What it takes in a pool, at most. */
+uint64_t pool_frame_bytes(uint16_t mtu, uint16_t private_bytes);
 /* NULL with rte_errno set. */
 struct rte_mempool *pool_create(const char *name, const struct pool_shape *shape);
 /* Whether a device's frames may lie dense. */

@@ -19,7 +19,7 @@
 
 #define RING_FRAMES 1024u
 #define FRAMES_LEAST 4096u /* that a device with its rings full leaves some of */
-#define CACHE_FRAMES 256u
+#define CACHE_FRAMES 256u /* of the pool, that this thread keeps at hand */
 #define FLUSH_FRAMES 32u
 #define STUCK_US 10000u /* longer than any device takes to send what it holds */
 #define EAL_OVERHEAD_BYTES (64ull << 20)
@@ -28,11 +28,6 @@
 #define MTU_MOST 9600u
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
-
-/* What a frame takes in the pool, about. */
-static uint64_t frame_bytes(uint16_t mtu, uint16_t private_bytes) {
-    return sizeof(struct rte_mbuf) + private_bytes + RTE_PKTMBUF_HEADROOM + mtu + ETHERNET_MORE_BYTES + 256;
-}
 
 static int fail(struct error *error, const struct port *port, const char *step, int code) {
     const char *words = eal_last_words();
@@ -70,7 +65,7 @@ static int set_mtu(struct port *port, uint16_t wanted, struct error *error) {
 
 static int make_pool(struct port *port, const struct port_settings *settings, uint32_t ring_frames,
                      struct error *error) {
-    uint64_t each = frame_bytes(port->mtu, settings->private_bytes);
+    uint64_t each = pool_frame_bytes(port->mtu, settings->private_bytes);
     uint64_t wanted = settings->frames > FRAMES_LEAST ? settings->frames : FRAMES_LEAST;
     uint64_t frames = settings->memory_bytes > 0 ? settings->memory_bytes / each : wanted + ring_frames;
     if (frames < FRAMES_LEAST + ring_frames)
@@ -78,16 +73,13 @@ static int make_pool(struct port *port, const struct port_settings *settings, ui
                          "dpdk-memory of %llu bytes is %llu frames of %llu bytes: at least %llu bytes are needed here",
                          (unsigned long long)settings->memory_bytes, (unsigned long long)frames,
                          (unsigned long long)each, (unsigned long long)(each * (FRAMES_LEAST + ring_frames)));
-    uint32_t room = RTE_PKTMBUF_HEADROOM + port->mtu + ETHERNET_MORE_BYTES;
-    room = (room + 255u) & ~127u;
-    if (room < RTE_MBUF_DEFAULT_BUF_SIZE) room = RTE_MBUF_DEFAULT_BUF_SIZE;
     port->frames = (uint32_t)frames;
     port->frames_usable = port->frames - ring_frames;
     const struct pool_shape shape = {
         .frames = port->frames,
         .cached = CACHE_FRAMES,
         .private_bytes = (uint16_t)RTE_ALIGN(settings->private_bytes, RTE_MBUF_PRIV_ALIGN),
-        .room_bytes = (uint16_t)room,
+        .room_bytes = pool_room_bytes(port->mtu),
         .socket = SOCKET_ID_ANY,
         .dense = pool_may_be_dense(settings->eal.device),
     };
@@ -95,7 +87,7 @@ static int make_pool(struct port *port, const struct port_settings *settings, ui
     if (port->pool) return 0;
     return error_set(error, ERROR_GENERIC,
                      "no memory for %u frames of %u bytes: %s; more of it: dpdk-memory BYTES, or huge pages",
-                     port->frames, room, rte_strerror(rte_errno));
+                     port->frames, (unsigned)shape.room_bytes, rte_strerror(rte_errno));
 }
 
 static int choose_offloads(struct port *port, const struct port_settings *settings,
@@ -127,7 +119,7 @@ static int bring_up(struct port *port, const struct port_settings *settings, str
     if (set_mtu(port, settings->mtu, error) < 0) return -1;
     port->cut_bytes = cut_bytes(port, &device);
     if ((code = rte_eth_dev_adjust_nb_rx_tx_desc(port->number, &in, &out)) < 0) return fail(error, port, "rings", code);
-    if (make_pool(port, settings, (uint32_t)2 * in + out + CACHE_FRAMES, error) < 0) return -1;
+    if (make_pool(port, settings, (uint32_t)2 * in + out + 2 * CACHE_FRAMES, error) < 0) return -1;
     if ((code = rte_eth_rx_queue_setup(port->number, 0, in, SOCKET_ID_ANY, NULL, port->pool)) < 0)
         return fail(error, port, "the queue for receiving", code);
     if ((code = rte_eth_tx_queue_setup(port->number, 0, out, SOCKET_ID_ANY, NULL)) < 0)
@@ -199,12 +191,11 @@ struct port *port_open(const struct port_settings *settings, struct error *error
         return NULL;
     }
     struct eal_settings eal = settings->eal;
-    uint16_t mtu = settings->mtu > 0 ? settings->mtu : MTU_MOST;
+    uint16_t mtu = settings->mtu > 0 ? settings->mtu : eal_device_mtu(settings->eal.device);
     uint64_t frames = (uint64_t)settings->frames + FRAMES_LEAST + 8 * RING_FRAMES;
-    if (settings->mtu > 0) eal.frame_bytes = settings->mtu + ETHERNET_MORE_BYTES;
+    eal.frame_bytes = mtu + ETHERNET_MORE_BYTES;
     if (eal.memory_bytes == 0) eal.memory_bytes = settings->memory_bytes;
-    if (eal.memory_bytes == 0)
-        eal.memory_bytes = frames * frame_bytes(mtu > 2048 ? 2048 : mtu, settings->private_bytes);
+    if (eal.memory_bytes == 0) eal.memory_bytes = frames * pool_frame_bytes(mtu, settings->private_bytes);
     eal.memory_bytes += EAL_OVERHEAD_BYTES;
     if (eal_start(&eal, port->name, error) < 0) {
         if (port->faults) faults_free(port->faults);

@@ -127,7 +127,7 @@ void connections_close(struct connections *connections) {
         if (connection->pcb) tcp_abort(detach(connection));
     }
     memory_free(connections->table);
-    connections->table = NULL;
+    *connections = (struct connections){.transport = connections->transport};
 }
 
 /* ---- lwIP's callbacks ------------------------------------------------------------------------------------------ */
