@@ -17,6 +17,7 @@ from replay_server.learner.impact import PROFILES, Impact, ImpactSettings, circu
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
+from replay_server.rl.returns import v_trace  # noqa: E402
 from replay_server.rl.weights import module_arrays  # noqa: E402
 
 SETTINGS = ImpactSettings(env="CartPole-v1", steps=16, hidden=16, minibatch_size=24, seed=5, passes=3, buffer_batches=2)
@@ -61,6 +62,32 @@ def test_where_the_clamp_is_active_the_gradient_still_flows_to_the_policy():
     ratio.backward()
     assert pi.grad is not None
     assert pi.grad.item() == pytest.approx(ratio.item())
+
+
+def test_targets_are_v_trace_by_the_target_network_s_policy_and_values():
+    learner = make(standardize_advantages=False)
+    fragments = fragments_for(learner)
+    fragments["truncated"][0, 5] = True
+    fragments["final_step"][0, 1] = 5
+    fragments["final_observation"][0, 1] = [1.0, -2.0, 3.0, -4.0]
+    with torch.no_grad():
+        for parameter in learner.target.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        samples = impact.prepare(fragments, learner.target, learner.settings)
+        columns = {name: torch.from_numpy(column) for name, column in fragments.items()}
+        parameters, values = learner.target(columns["observation"])
+        successors = torch.cat([values[:, 1:], learner.target(columns["final_observation"][:, :1])[1]], dim=1)
+        # The slots of the last step are filled first; fragment 0 has a truncation, too.
+        successors[0, 5] = learner.target(torch.tensor([[1.0, -2.0, 3.0, -4.0]]))[1]
+    log_target = parameters.log_softmax(-1).gather(-1, columns["action"].unsqueeze(-1)).squeeze(-1)
+    log_ratios = log_target - columns["behaviour_log_probability"]
+    assert log_ratios.abs().max() > 0.05
+    ends = (columns["reward"], values, successors, columns["terminated"], columns["truncated"])
+    expected = v_trace(*ends, log_ratios, learner.settings.discount)
+    torch.testing.assert_close(samples["value_target"], expected.targets.flatten(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(samples["advantage"], expected.advantages.flatten(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(samples["target_log_probability"], log_target.flatten())
+    torch.testing.assert_close(samples["target_parameters"], parameters.flatten(0, 1))
 
 
 def test_the_loss_counts_samples_whose_clamp_is_active():

@@ -1,6 +1,12 @@
-"""CartPole learned by PPO and by IMPACT, through the tables that carry fragments, within a minute on one core."""
+"""CartPole learned by PPO and by IMPACT, through the tables that carry fragments, within a minute on one core.
+
+A policy that keeps the pole up sees nothing else, and may forget: as in other tests of learning, it is judged by several
+rounds in a row, and then by fresh games.
+"""
 
 from __future__ import annotations
+
+import collections
 
 import numpy as np
 import pytest
@@ -9,20 +15,30 @@ torch = pytest.importorskip("torch")
 
 from replay_server.bench.training import make_settings, train  # noqa: E402
 
+ROUNDS_MAX = 60
+IN_A_ROW = 3
+
 
 @pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("algorithm", ["ppo", "impact"])
 def test_cartpole_is_learned(algorithm):
+    recent: collections.deque[float] = collections.deque(maxlen=IN_A_ROW)
+
+    def good_enough(row: dict[str, float]) -> bool:
+        if "score" in row:
+            recent.append(row["score"])
+        return len(recent) == IN_A_ROW and min(recent) >= 450
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         settings = make_settings(algorithm, "default", env="CartPole-v1", steps=128, seed=1)
-        trained = train(settings, environments=8, rounds=40)
+        trained = train(settings, environments=8, rounds=ROUNDS_MAX, on_round=good_enough)
     finally:
         torch.set_num_threads(threads)
-    print(f"{algorithm}: {np.mean(trained.scores):.0f}, {trained.acting_cpu_s + trained.learning_cpu_s:.0f} CPU-s")
-    assert len(trained.scores) == 20
+    cpu_s = trained.acting_cpu_s + trained.learning_cpu_s
+    print(f"{algorithm}: {np.mean(trained.scores):.0f} after {len(trained.curve)} rounds, {cpu_s:.0f} CPU-s")
+    assert len(trained.curve) < ROUNDS_MAX, [row.get("score") for row in trained.curve]
     assert np.mean(trained.scores) >= 400
-    assert np.isfinite([value for row in trained.curve for name, value in row.items() if "variance" not in name]).all()

@@ -135,6 +135,45 @@ def test_value_errors_beyond_the_clip_teach_nothing_and_are_counted():
     assert all(gradient.abs().max() == 0 for gradient in gradients)
 
 
+def test_the_penalty_is_by_the_coefficient_as_it_has_become():
+    learner = make(kl_coefficient=0.2)
+    samples = ppo.prepare(fragments_for(learner), learner.settings)
+    samples["behaviour_parameters"] = samples["behaviour_parameters"] + torch.tensor([0.5, -0.5])
+
+    def total(coefficient: float | None) -> float:
+        return ppo.loss(learner.network, samples, learner.settings, coefficient).total.item()
+
+    kl = ppo.loss(learner.network, samples, learner.settings).kl.item()
+    assert kl > 0.05
+    assert total(5.0) - total(0.0) == pytest.approx(5.0 * kl, rel=1e-4)
+    assert total(None) == pytest.approx(total(0.2))
+
+
+@pytest.mark.parametrize("how", ["batch", "minibatch", "none"])
+def test_advantages_are_standardised_over_what_the_settings_say(how):
+    learner = make(standardize_advantages=how)
+    samples = ppo.prepare(fragments_for(learner), learner.settings)
+    expected = samples["value_target"] - samples["value"]
+    if how == "batch":
+        expected = (expected - expected.mean()) / expected.std(correction=0)
+    torch.testing.assert_close(samples["advantage"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_value_targets_bootstrap_from_the_true_successors():
+    learner = make(gae_lambda=0.0, steps=8)
+    fragments = fragments_for(learner)
+    fragments["truncated"][0, 3], fragments["terminated"][1, 5] = True, True
+    fragments["final_step"][0, 1], fragments["final_value"][0, 1] = 3, 50.0
+    targets = ppo.prepare(fragments, learner.settings)["value_target"].reshape(3, 8)
+    for row, step, successor in [
+        (0, 2, fragments["value"][0, 3]),
+        (0, 3, 50.0),
+        (1, 5, 0.0),
+        (2, 7, fragments["final_value"][2, 0]),
+    ]:
+        assert targets[row, step].item() == pytest.approx(1.0 + 0.99 * successor, rel=1e-5), (row, step)
+
+
 def test_a_kl_coefficient_of_zero_stays_zero():
     learner = make(kl_coefficient=0.0, kl_target=1e-9)
     assert learner.update(fragments_for(learner)).kl > 0
@@ -150,6 +189,13 @@ def test_a_round_adapts_the_kl_coefficient(kl_target, factor):
     statistics = learner.update(fragments_for(learner))
     assert statistics.kl_coefficient == 0.2
     assert learner.kl_coefficient == pytest.approx(0.2 * factor)
+
+
+def test_a_round_is_penalised_by_the_coefficient_that_earlier_rounds_left():
+    gentle, strict = make(), make()
+    strict.kl_coefficient = 1e4
+    fragments = fragments_for(gentle)
+    assert strict.update(fragments).kl < 0.1 * gentle.update(fragments).kl
 
 
 def test_a_round_takes_as_many_steps_as_its_passes_have_minibatches():
@@ -181,6 +227,8 @@ def test_moments_are_merged_after_the_passes_and_published_with_the_weights():
     published = module_arrays(learner.network)
     np.testing.assert_array_equal(published["moments_mean"], learner.network.moments.mean)
     assert published["moments_mean"].dtype == np.float64
+    learner.update(fragments_for(learner))
+    assert learner.network.moments.count == 192
 
 
 @pytest.mark.parametrize("steps", [1, 2])
