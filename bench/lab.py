@@ -28,10 +28,11 @@ from replay_server.server import TRANSPORTS
 DEVICES = ("af_packet", "af_xdp", "tap", "kernel")
 NETWORK = "10.80.0"
 MASK = 24
-_AF_XDP_MTU_MAX = 3498
-"""What fits a page beside XDP's own part of it, on a veth."""
+_MTU_MAX = {"af_packet": 1500, "af_xdp": 3300, "tap": 1500, "kernel": 9000}
+"""What DPDK's drivers carry: those of af_packet and tap no longer frames, that of AF_XDP what a page holds beside what
+else it has to hold."""
 _RING_BYTES = 16 << 20
-_BLOCK_BYTES = 64 << 10
+_BLOCK_BYTES, _FRAME_BYTES = 64 << 10, 2048
 _TAP = "tap0"
 
 
@@ -114,10 +115,9 @@ class Lab:
             raise LabError("a tap has one client and no cable: take af_packet for more")
         if relayed and clients > 1:
             raise LabError("a relay stands between the server and one client")
-        if not 576 <= self.mtu <= 9000:
-            raise LabError(f"mtu must be between 576 and 9000 bytes, got {self.mtu}")
-        if self.device == "af_xdp" and self.mtu > _AF_XDP_MTU_MAX:
-            raise LabError(f"AF_XDP on a veth carries an mtu of at most {_AF_XDP_MTU_MAX} bytes, got {self.mtu}")
+        if not 576 <= self.mtu <= _MTU_MAX[self.device]:
+            most = _MTU_MAX[self.device]
+            raise LabError(f"mtu on {self.device} must be between 576 and {most} bytes, got {self.mtu}")
 
     def _make(self, offloads: bool, clients: int, relayed: bool, as_user: bool | None) -> None:
         self._server = Namespace("server", None, as_user, self.folder)
@@ -179,9 +179,8 @@ class Lab:
         if self.device == "af_xdp":
             return "net_af_xdp0,iface=eth0,start_queue=0,queue_count=1"
         if self.device == "af_packet":
-            frame_bytes = 2048 if self.mtu <= 1900 else 16384
-            frames = self._ring_bytes() // _BLOCK_BYTES * (_BLOCK_BYTES // frame_bytes)
-            return f"net_af_packet0,iface=eth0,framesz={frame_bytes},blocksz={_BLOCK_BYTES},framecnt={frames}"
+            frames = self._ring_bytes() // _FRAME_BYTES
+            return f"net_af_packet0,iface=eth0,framesz={_FRAME_BYTES},blocksz={_BLOCK_BYTES},framecnt={frames}"
         if self.device == "tap":
             return f"net_tap0,iface={_TAP}"
         raise LabError("device 'kernel' is for the kernel's sockets: DPDK needs af_packet, af_xdp or tap")
@@ -196,7 +195,7 @@ class Lab:
             raise LabError(
                 f"af_packet needs 1 MB of locked memory, and ulimit -l is {limit // 1024} kB: raise it, or take tap"
             )
-        return min(_RING_BYTES, limit // 4)
+        return min(_RING_BYTES, limit // 4 // _BLOCK_BYTES * _BLOCK_BYTES)
 
     def settings(self, transport: str) -> dict[str, Any]:
         """CONFIG settings of a server here, by name; without "dpdk-lcore". Of the kernel's transport there are none."""

@@ -138,8 +138,11 @@ class Namespace:
             self.disable_offloads(interface)
         if address is not None:
             self.ip("address", "add", address, "dev", interface)
-        # No IPv6: the kernel's own neighbour discovery would talk into a device that is not its.
-        self.ip("link", "set", interface, "addrgenmode", "none", "mtu", str(mtu), "up")
+        # No IPv6: the kernel's own neighbour discovery would talk into a device that is not its. A kernel without IPv6
+        # refuses.
+        with contextlib.suppress(NamespaceError):
+            self.ip("link", "set", interface, "addrgenmode", "none")
+        self.ip("link", "set", interface, "mtu", str(mtu), "up")
 
     def disable_offloads(self, interface: str) -> None:
         """Has every frame carry its checksum, and be one frame: what a device in user space sends and expects.

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +101,15 @@ class Site:
     """A lab with one transport. It has one server at a time, since a device has: the shared one, which is started when
     it is asked for and serves tests that leave it alive, or one of a test's own."""
 
-    def __init__(self, transport: str, device: str) -> None:
-        self.transport, self.device = transport, device
+    def __init__(
+        self, transport: str, device: str, config: Mapping[str, Any] | None = None, **lab_options: Any
+    ) -> None:
+        self.transport, self.device, self.config = transport, device, dict(config or {})
         # A server that polls and its clients keep off each other: who shares a processor with it waits milliseconds.
         first, *others = sorted(os.sched_getaffinity(0))
         polls = transport != "kernel" and bool(others)
         self.lcore, self.processors = (first, set(others)) if polls else (-1, {first, *others})
-        self.lab = Lab(device)
+        self.lab = Lab(device, **lab_options)
         self._shared: LabServer | None = None
 
     @property
@@ -122,7 +125,8 @@ class Site:
     def serve(self, tables: Sequence[rs.Table] = (), **options: Any) -> LabServer:
         """Starts a server; the shared one is stopped before."""
         self.stop_shared()
-        return self.lab.serve(self.transport, tables, lcore=self.lcore, **options)
+        config = {**self.config, **options.pop("config", {})}
+        return self.lab.serve(self.transport, tables, config, lcore=self.lcore, **options)
 
     def stop_shared(self) -> None:
         if self._shared is not None:
@@ -134,32 +138,49 @@ class Site:
         with contextlib.closing(self.lab):
             self.stop_shared()
 
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Has this thread stand on the client's side, away from the server's processor."""
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self.processors)
+        try:
+            with self.lab.on_client():
+                yield
+        finally:
+            os.sched_setaffinity(0, before)
 
-@pytest.fixture(scope="session", params=TRANSPORTS)
-def built(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A lab for each transport in turn; skipped with the reason where it cannot be."""
-    transport, device = request.param
+
+@contextlib.contextmanager
+def _open_site(transport: str, device: str, config: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Site]:
     if os.geteuid() != 0:
-        pytest.skip("as an ordinary user these run in a user namespace: test_without_root.py")
+        pytest.skip("an ordinary user cannot stand in a network namespace: test_without_root.py runs these in its own")
     try:
         find_executable(transport)
-        site = Site(transport, device)
+        site = Site(transport, device, config, **options)
     except (rs.ServerError, LabError, NamespaceError) as error:
         pytest.skip(str(error))
-    yield site
-    site.close()
+    with contextlib.closing(site):
+        yield site
+
+
+@pytest.fixture(scope="session")
+def open_site() -> Callable[..., AbstractContextManager[Site]]:
+    """Makes labs (transport, device, a server's settings, `Lab`'s options); skips with the reason where it cannot."""
+    return _open_site
+
+
+@pytest.fixture(scope="session", params=TRANSPORTS)
+def built(request: pytest.FixtureRequest, open_site: Any) -> Iterator[Site]:
+    """A lab for each transport in turn."""
+    with open_site(*request.param) as site:
+        yield site
 
 
 @pytest.fixture
 def site(built: Site) -> Iterator[Site]:
     """The lab, while this thread stands on its client's side."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, built.processors)
-    try:
-        with built.lab.on_client():
-            yield built
-    finally:
-        os.sched_setaffinity(0, before)
+    with built.entered():
+        yield built
 
 
 @pytest.fixture

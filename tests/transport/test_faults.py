@@ -6,8 +6,8 @@ The DPDK port injects the faults itself (`dpdk-faults`); for the others a relay 
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import selectors
 import socket
 import subprocess
@@ -21,10 +21,8 @@ import numpy as np
 import pytest
 
 import replay_server as rs
-from replay_server.bench.lab import Lab, LabError
-from replay_server.bench.namespace import NamespaceError
+from replay_server.bench.lab import Lab
 from replay_server.codec import encode_command
-from replay_server.server import find_executable
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -34,77 +32,56 @@ STALL_SECONDS = 8.0
 three times in a row, one in a million, makes them wait 7 s."""
 
 
+@contextlib.contextmanager
+def relay(lab: Lab, log: Path) -> Iterator[None]:
+    """Runs relay.py between the two sides, which must have done what it was told to."""
+    rates = [word for name, rate in RATES.items() for word in (f"--{name}", str(rate))]
+    command = [sys.executable, str(Path(__file__).with_name("relay.py")), "server", "client", *rates]
+    with open(log, "w") as output:
+        process = subprocess.Popen([*lab.relay_command, *command], stdout=output)
+    end = time.monotonic() + 20
+    while "ready" not in log.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    yield
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    for counts in json.loads(log.read_text().splitlines()[-1]):
+        for done in ("lost", "duplicated", "reordered"):
+            assert 0.005 < counts[done] / counts["carried"] < 0.02, counts
+
+
 @pytest.fixture(
     scope="module",
     params=[
         pytest.param(("kernel", "kernel", "relay"), id="kernel-relay"),
         pytest.param(("dpdk", "af_packet", "port"), id="dpdk-port", marks=pytest.mark.dpdk),
-        pytest.param(("dpdk", "af_packet", "relay"), id="dpdk-relay", marks=pytest.mark.dpdk),
+        pytest.param(("dpdk", "af_packet", "relay"), id="dpdk-relay", marks=[pytest.mark.dpdk, pytest.mark.slow]),
         pytest.param(("fstack", "af_packet", "relay"), id="fstack-relay", marks=pytest.mark.dpdk),
     ],
 )
-def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def built(request: pytest.FixtureRequest, open_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server behind such a line."""
     transport, device, way = request.param
-    if os.geteuid() != 0:
-        pytest.skip("as an ordinary user these run in a user namespace: test_without_root.py")
-    try:
-        find_executable(transport)
-        lab = Lab(device, relayed=way == "relay")
-    except (rs.ServerError, LabError, NamespaceError) as error:
-        pytest.skip(str(error))
+    faults = {"dpdk-faults": ",".join(f"{name}={rate}" for name, rate in RATES.items()) + ",seed=1"}
     log = tmp_path_factory.mktemp("faults") / "relay"
-    with lab:
-        config = {}
-        if way == "port":
-            config["dpdk-faults"] = ",".join(f"{name}={rate}" for name, rate in RATES.items()) + ",seed=1"
-            server = lab.serve(transport, config=config, lcore=-1)
-            yield lab, server, way
-        else:
-            rates = [word for name, rate in RATES.items() for word in (f"--{name}", str(rate))]
-            command = [sys.executable, str(Path(__file__).with_name("relay.py")), "server", "client", *rates]
-            with open(log, "w") as output:
-                relay = subprocess.Popen([*lab.relay_command, *command], stdout=output)
-            end = time.monotonic() + 20
-            while "ready" not in log.read_text():
-                assert time.monotonic() < end
-                time.sleep(0.01)
-            server = lab.serve(transport, lcore=-1)
-            yield lab, server, way
-            relay.terminate()
-            assert relay.wait(timeout=20) == 0
-            for counts in json.loads(log.read_text().splitlines()[-1]):
-                for done in ("lost", "duplicated", "reordered"):
-                    assert 0.005 < counts[done] / counts["carried"] < 0.02, counts
-        assert server.running, server.log()
-        assert server.stop() == 0
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(
+            open_site(transport, device, faults if way == "port" else None, relayed=way == "relay")
+        )
+        if way == "relay":
+            stack.enter_context(relay(site.lab, log))
+        yield site
 
 
-@pytest.fixture
-def lab(faulty: Any) -> Iterator[Lab]:
-    with faulty[0].on_client():
-        yield faulty[0]
-
-
-@pytest.fixture
-def server(lab: Lab, faulty: Any) -> Any:
-    return faulty[1]
-
-
-@pytest.fixture
-def client(server: Any) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as made:
-        yield made
-
-
-def test_large_values_arrive_whole_both_ways(faulty: Any, client: Any) -> None:
+def test_large_values_arrive_whole_both_ways(site: Any, client: Any) -> None:
     for turn in range(3):
         value = np.random.default_rng(turn).bytes(8 << 20)
         begin = time.monotonic()
         client.redis.set("v", value)
         assert client.redis.get("v") == value
         assert time.monotonic() - begin < 2 * STALL_SECONDS
-    if faulty[2] == "port":  # the relay counts what it did itself
+    if site.config:  # the relay counts what it did itself
         assert client.redis.info("transport")["transport_retransmissions"] > 0
 
 
@@ -119,8 +96,8 @@ def test_batches_are_bit_by_bit_what_was_added(client: Any, make_table: Any) -> 
         np.testing.assert_array_equal(batch.data["x"], frames[batch.data["k"]])
 
 
-def test_no_answer_takes_longer_than_retransmissions_take(lab: Lab, server: Any) -> None:
-    with socket.create_connection((lab.address, 6379), 30) as connection:
+def test_no_answer_takes_longer_than_retransmissions_take(site: Any, server: Any) -> None:
+    with socket.create_connection((site.address, 6379), 30) as connection:
         connection.settimeout(30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         took = []
@@ -138,14 +115,14 @@ def test_no_answer_takes_longer_than_retransmissions_take(lab: Lab, server: Any)
     assert sum(taken > 0.15 for taken in took) < 100, "more stalls than frames were lost"
 
 
-def test_connections_are_made_used_and_ended(lab: Lab, server: Any) -> None:
+def test_connections_are_made_used_and_ended(site: Any, server: Any) -> None:
     """Fifty at once, each with a pipeline, half of them left open for the server to end."""
     requests = b"".join(b"".join(bytes(part) for part in encode_command(("ECHO", b"%05d" % n))) for n in range(500))
     expected = b"".join(b"$5\r\n%05d\r\n" % n for n in range(500))
     with selectors.DefaultSelector() as selector:
         received: dict[socket.socket, bytearray] = {}
         for number in range(50):
-            connection = socket.create_connection((lab.address, 6379), 2 * STALL_SECONDS)
+            connection = socket.create_connection((site.address, 6379), 2 * STALL_SECONDS)
             connection.sendall(requests + (b"QUIT\r\n" if number % 2 else b""))
             received[connection] = bytearray()
             selector.register(connection, selectors.EVENT_READ)

@@ -156,7 +156,7 @@ def test_the_cable_can_be_pulled_and_plugged_in() -> None:
     ("arguments", "said"),
     [
         ({"device": "af_xdp", "as_user": True}, "root"),
-        ({"device": "af_xdp", "mtu": 9000}, "3498"),
+        ({"device": "af_xdp", "mtu": 9000}, "3300"),
         ({"device": "af_packet", "offloads": True}, "kernel"),
         ({"device": "tap", "clients": 2}, "one client"),
         ({"device": "token ring"}, "af_packet"),

@@ -12,11 +12,12 @@
 #include <rte_mbuf_pool_ops.h>
 
 #define ETHERNET_MORE_BYTES 18u /* header and checksum */
+#define XDP_HEADROOM_BYTES 256u /* what the kernel leaves before a frame of AF_XDP: it drops those that no longer fit */
 #define POOL_MORE_BYTES 256u /* before and after every frame, so that they lie well in the memory's channels */
 #define PAGE_BYTES 4096u
 
 uint16_t pool_room_bytes(uint16_t mtu) {
-    uint32_t room = RTE_ALIGN(RTE_PKTMBUF_HEADROOM + mtu + ETHERNET_MORE_BYTES, 128u);
+    uint32_t room = RTE_ALIGN(RTE_PKTMBUF_HEADROOM + XDP_HEADROOM_BYTES + mtu + ETHERNET_MORE_BYTES, 128u);
     return (uint16_t)(room > RTE_MBUF_DEFAULT_BUF_SIZE ? room : RTE_MBUF_DEFAULT_BUF_SIZE);
 }
 
