@@ -12,6 +12,7 @@ import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from replay_server.bench import messages, result
@@ -136,7 +137,14 @@ def values(measurement: Measurement, turn: Turn) -> Round:
         found["mb_per_s"] = rate * measurement.size_bytes / 1e6
     if turn.server_cpu_us_per_round is not None:
         found["server_cpu_us"] = turn.server_cpu_us_per_round
+        found["server_cycles"] = turn.server_cpu_us_per_round * processor_mhz()
     return {name: round(value, 3) for name, value in found.items()}
+
+
+def processor_mhz() -> float:
+    """The clock that the processor's time stamps count; 0 where the system does not tell it."""
+    rows = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((float(row.rpartition(":")[2]) for row in rows if row.startswith("cpu MHz")), 0.0)
 
 
 def one_round(hosts: Sequence[Host], measured: Sequence[Measurement], seconds: float, number: int) -> Round:
@@ -178,6 +186,7 @@ def table(content: Mapping[str, Any], measured: Sequence[Measurement], sides: Se
         ("requests_per_s", "requests a second", ""),
         ("mb_per_s", "MB a second", ""),
         ("server_cpu_us", "server's processor time a request", "µs"),
+        ("server_cycles", "the same in cycles of the processor's clock", ""),
     ):
         lines += ["", f"| {title}{', ' + unit if unit else ''} | " + " | ".join(side.name for side in sides) + " |"]
         lines.append("|---" * (len(sides) + 1) + "|")
@@ -257,8 +266,9 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     settings |= {"sides": {side.name: side.about for side in sides}, "not_measured": missing}
     settings["cpu"] = (
         "server_cpu_us is the server process's time where it sleeps and INFO's transport_busy_us where it polls; "
-        "server_core_us is the time that its processor was not idle. Instructions are not counted: the machine's "
-        "performance counters may not be there."
+        "server_core_us is the time that its processor was not idle. server_cycles is server_cpu_us times the "
+        "processor's clock as /proc/cpuinfo tells it. Instructions are not counted: virtual machines often have no "
+        "counters for them."
     )
     command = " ".join(["replay-server bench latency", *argv])
     content = result.document("latency", command, machine, settings, rounds, ratios(list(rounds[0]), sides))

@@ -189,5 +189,8 @@ def plot_bars(content: Mapping[str, Any], panels: Sequence[Panel], path: str) ->
         axes.set_title(panel.title, fontsize=9)
         axes.set_ylabel(panel.unit, fontsize=8)
         axes.grid(axis="y", alpha=0.3)
-        axes.legend(fontsize=7)
+        if panel.stacked:
+            axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+        else:
+            axes.legend(fontsize=7)
     _finish(figure, content, path)

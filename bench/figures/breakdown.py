@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from replay_server.bench.figures.figure import Measured, Options, Panel, Round, Say, name, turned
@@ -31,10 +32,13 @@ class Parts:
     def __init__(self, host: Host) -> None:
         pinned = ["taskset", "--cpu-list", str(processors()[1])]
         command = [*host.lab.client_command, *pinned, sys.executable, "-m", "replay_server.bench.figures.parts"]
+        # ALE greets every process there.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             [*command, f"redis://{host.address}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -46,7 +50,8 @@ class Parts:
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline() or '{"error": "it ended"}')
         if "error" in answer:
-            raise RuntimeError(f"the parts failed: {answer['error']}")
+            self._errors.seek(0)
+            raise RuntimeError(f"the parts failed: {answer['error']}\n{self._errors.read()[-2000:]}")
         return answer["answer"]
 
     def __enter__(self) -> Parts:
@@ -62,6 +67,7 @@ class Parts:
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+        self._errors.close()
 
 
 def shares(part: str, spent: list[Seconds]) -> dict[str, float]:

@@ -77,7 +77,8 @@ def values(host: Host, path: Path, seconds: float, whats: list[str]) -> Round:
         for what in whats:
             request = WHATS[what][1](host.side.is_redis)
             # A connection of its own each time, and its first round warms it up: TCP has to find its window.
-            turn = host.turn([Role("client", {"request": request})], seconds, warm_up_s=seconds / 5)
+            longer_s = seconds + 20 * path.delay_us / 1e6
+            turn = host.turn([Role("client", {"request": request})], longer_s, warm_up_s=longer_s / 5)
             measured = f"{what}.{host.side.name}.{path.name}"
             found[f"{measured}.{STATISTIC}"] = turn.measured.latency_us("client", "request")
             found[f"{measured}.retransmits"] = turn.measured.content["retransmits"]
@@ -144,19 +145,20 @@ def measure(options: Options, say: Say) -> Measured:
     whats = [what for what in WHATS if not options.quick or what in ("echo", "push_own", "pull")]
     paths = [path for path in PATHS if not options.quick or path.name in ("direct", "relay", "50us")]
     tables = [messages.ATARI.table(CAPACITY), messages.frames_table(access.FRAMES_CAPACITY)]
-    rounds: list[Round] = [{} for _ in range(options.rounds)]
+    count = max(1, options.rounds // 3)
+    rounds: list[Round] = [{} for _ in range(count)]
     for relayed in (False, True):
         with contextlib.ExitStack() as stack:
             hosts, failed = start(sides, stack, tables, relayed=relayed)
             missing |= failed
             for host in hosts:
                 prepare(host)
-            for number in range(options.rounds):
+            for number in range(count):
                 for path in paths:
                     if path.relayed == relayed:
                         for host in turned(hosts, number):
                             rounds[number] |= values(host, path, options.seconds, whats)
-                say(f"edge, {'relayed' if relayed else 'direct'}: round {number + 1}/{options.rounds}")
+                say(f"edge, {'relayed' if relayed else 'direct'}: round {number + 1}/{count}")
     names = list(rounds[0])
     ratios = ratios_of(names)
     settings = {"not_measured": missing, "rate_mbit": RATE_MBIT}

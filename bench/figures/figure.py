@@ -118,7 +118,7 @@ def told(change: tuple[float, float] | None) -> str:
     if change is None:
         return "not measured"
     low, high = change
-    return f"{low:+.1f} % to {high:+.1f} %"
+    return f"{low:+.1f} %" if low == high else f"{low:+.1f} % to {high:+.1f} %"
 
 
 def findings_by_side(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -69,14 +71,20 @@ class Learner:
         for _ in range(self._buffer.table.capacity // len(self._block["action"])):
             self._buffer.add(self._block)
 
-    def latency_us(self, actors: int, batch: int) -> float:
-        """Of adding what N actors have pushed, and of drawing a batch; the median of three."""
+    def latencies_us(self, actors: int) -> dict[int, float]:
+        """Of adding what N actors have pushed and then drawing a batch, by batch; medians of three."""
+        adding = self._median_us(lambda: [self._buffer.add(self._block) for _ in range(actors)])
+        return {batch: adding + self._median_us(lambda b=batch: self._draw(b)) for batch in BATCHES}
+
+    def _draw(self, batch: int) -> None:
+        self._outs[batch] = self._buffer.sample(batch, out=self._outs.get(batch))
+
+    @staticmethod
+    def _median_us(call: Callable[[], Any]) -> float:
         taken = []
         for _ in range(3):
             begin = time.perf_counter()
-            for _ in range(actors):
-                self._buffer.add(self._block)
-            self._outs[batch] = self._buffer.sample(batch, out=self._outs.get(batch))
+            call()
             taken.append((time.perf_counter() - begin) * 1e6)
         return sorted(taken)[1]
 
@@ -130,7 +138,7 @@ def measure_size(sizes: str, options: Options, say: Say, rounds: list[Round]) ->
                     fill(host.client.url, kind, capacity)
         for number in range(options.rounds):
             for actors in options.actors:
-                local_us = {batch: learner.latency_us(actors, batch) for batch in BATCHES}
+                local_us = learner.latencies_us(actors)
                 for batch, own_us in local_us.items():
                     rounds[number][name(sizes, f"local_{batch}", "learner", actors)] = round(own_us, 1)
                 for host in turned(hosts, number):
