@@ -1,20 +1,16 @@
 """On a line that loses, doubles and reorders one frame in a hundred, nothing is corrupted and nothing stands still for
 longer than TCP's own timers make it.
 
-The DPDK port injects the faults itself (`dpdk-faults`); for the others a relay between two cables does, relay.py.
+The DPDK port injects the faults itself (`dpdk-faults`); for the others `bench/line.py` does, by the same code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import selectors
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,33 +18,26 @@ import pytest
 
 import replay_server as rs
 from replay_server.bench.lab import Lab
+from replay_server.bench.line import Line
 from replay_server.codec import encode_command
 
 pytestmark = pytest.mark.timeout(180)
 
-RATES = {"loss": 0.01, "duplicate": 0.01, "reorder": 0.01}
+FAULTS = "loss=0.01,duplicate=0.01,reorder=0.01,seed=1"
 STALL_SECONDS = 8.0
 """The kernel's clients first send again after 0.2 s, a SYN after 1 s, and double that each time: a frame that is lost
 three times in a row, one in a million, makes them wait 7 s."""
 
 
 @contextlib.contextmanager
-def relay(lab: Lab, log: Path) -> Iterator[None]:
-    """Runs relay.py between the two sides, which must have done what it was told to."""
-    rates = [word for name, rate in RATES.items() for word in (f"--{name}", str(rate))]
-    command = [sys.executable, str(Path(__file__).with_name("relay.py")), "server", "client", *rates]
-    with open(log, "w") as output:
-        process = subprocess.Popen([*lab.relay_command, *command], stdout=output)
-    end = time.monotonic() + 20
-    while "ready" not in log.read_text():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    yield
-    process.terminate()
-    assert process.wait(timeout=20) == 0
-    for counts in json.loads(log.read_text().splitlines()[-1]):
+def line(lab: Lab) -> Iterator[None]:
+    """Lays a line between the two sides, which must have done what it was told to."""
+    with Line(lab.relay_command, faults=FAULTS) as laid:
+        yield
+        told = laid.end()
+    for counts in (told["from_server"], told["from_client"]):
         for done in ("lost", "duplicated", "reordered"):
-            assert 0.005 < counts[done] / counts["carried"] < 0.02, counts
+            assert 0.005 < counts[done] / counts["frames"] < 0.02, counts
 
 
 @pytest.fixture(
@@ -60,17 +49,14 @@ def relay(lab: Lab, log: Path) -> Iterator[None]:
         pytest.param(("fstack", "af_packet", "relay"), id="fstack-relay", marks=pytest.mark.dpdk),
     ],
 )
-def built(request: pytest.FixtureRequest, open_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def built(request: pytest.FixtureRequest, open_site: Any) -> Iterator[Any]:
     """A server behind such a line."""
     transport, device, way = request.param
-    faults = {"dpdk-faults": ",".join(f"{name}={rate}" for name, rate in RATES.items()) + ",seed=1"}
-    log = tmp_path_factory.mktemp("faults") / "relay"
+    faults = {"dpdk-faults": FAULTS} if way == "port" else None
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(
-            open_site(transport, device, faults if way == "port" else None, relayed=way == "relay")
-        )
+        site = stack.enter_context(open_site(transport, device, faults, relayed=way == "relay"))
         if way == "relay":
-            stack.enter_context(relay(site.lab, log))
+            stack.enter_context(line(site.lab))
         yield site
 
 
