@@ -23,11 +23,11 @@ LWIP := build/lwip
 # Further options of pip, e.g. PIP_OPTIONS="--extra-index-url …" for a CPU-only build of torch.
 PIP_OPTIONS ?=
 
-NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name CMakeLists.txt \))
+NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.cmake' -o -name CMakeLists.txt \))
 # The binding and the server need no rebuild for a change of these.
 C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard tests/native/*.c tests/native/*.h)
 
-SHELL_SCRIPTS := setup_dpdk.sh $(wildcard setup_dpdk/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
+SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
 
 .PHONY: help setup lwip apex test test-slow lint format bench fuzz sdist clean FORCE
 

@@ -19,14 +19,14 @@ hugepages="" page_size=2M name=replay-server config_folder=$ETC/replay-server no
 take_default_route=no take_login=no take_address=no
 problems=0 quiet=no hint=""
 
-# shellcheck source=setup_dpdk/journal.sh
-. "$repository/setup_dpdk/journal.sh"
-# shellcheck source=setup_dpdk/device.sh
-. "$repository/setup_dpdk/device.sh"
-# shellcheck source=setup_dpdk/steps.sh
-. "$repository/setup_dpdk/steps.sh"
-# shellcheck source=setup_dpdk/configuration.sh
-. "$repository/setup_dpdk/configuration.sh"
+# shellcheck source=native/net/dpdk/setup/journal.sh
+. "$repository/native/net/dpdk/setup/journal.sh"
+# shellcheck source=native/net/dpdk/setup/device.sh
+. "$repository/native/net/dpdk/setup/device.sh"
+# shellcheck source=native/net/dpdk/setup/steps.sh
+. "$repository/native/net/dpdk/setup/steps.sh"
+# shellcheck source=native/net/dpdk/setup/configuration.sh
+. "$repository/native/net/dpdk/setup/configuration.sh"
 
 usage() {
     cat <<'END'

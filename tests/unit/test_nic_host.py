@@ -49,7 +49,7 @@ def test_every_target_that_is_named_exists(document: str, repository: Path) -> N
 
 
 def test_files_of_the_system_that_are_named_are_those_that_the_script_writes(document: str, repository: Path) -> None:
-    script = "".join(path.read_text() for path in (repository / "setup_dpdk").glob("*.sh"))
+    script = "".join(path.read_text() for path in (repository / "native/net/dpdk/setup").glob("*.sh"))
     for name in re.findall(r"`/etc/((?:tmpfiles|modprobe|modules-load)\.d/[a-z.-]+|dpdk/interfaces)`", document):
         assert f"$ETC/{name}" in script, name
     assert "/var/lib/replay-server/setup_dpdk.journal" in document
@@ -57,8 +57,8 @@ def test_files_of_the_system_that_are_named_are_those_that_the_script_writes(doc
 
 def test_messages_that_are_explained_are_said(document: str, repository: Path) -> None:
     """Those of ours: DPDK's and the loader's are theirs."""
-    sources = [*repository.glob("native/net/**/*.c"), *repository.glob("setup_dpdk/*.sh"), *repository.glob("Makefile")]
-    sources += [repository / "native/net/lwip/fetch", repository / "replay_server/server.py"]
+    sources = [*repository.glob("native/net/**/*.c"), *repository.glob("native/net/**/*.sh")]
+    sources += [repository / "Makefile", repository / "native/net/lwip/fetch", repository / "replay_server/server.py"]
     said = "\n".join(path.read_text() for path in sources)
     for message in (
         "DPDK started but has no port for ",

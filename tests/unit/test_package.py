@@ -114,7 +114,7 @@ def test_the_sdist_holds_what_builds_and_tests_it(repository: Path, tmp_path: Pa
         names = {name.partition("/")[2] for name in archive.getnames()}
     for path in ("pyproject.toml", "Makefile", "README.md", "LICENSE", "constraints.txt", "tests/conftest.py"):
         assert path in names, f"{path} is missing"
-    for path in ("native/net/lwip/fetch", "setup_dpdk.sh", "setup_dpdk/journal.sh", ".ci/system-packages"):
+    for path in ("native/net/lwip/fetch", "setup_dpdk.sh", "native/net/dpdk/setup/journal.sh", ".ci/system-packages"):
         assert path in names, f"{path} is missing"
     for folder in ("native", "replay_server", "actors", "learner", "bench", "tests"):
         for path in (repository / folder).rglob("*"):
