@@ -14,7 +14,9 @@
 #include <ff_event.h>
 
 #define VECTORS_PER_CALL 128
-#define MOST_PER_CALL (1u << 30) /* lengths are an `int` there */
+#define READ_BYTES_PER_CALL (1u << 30) /* lengths are an `int` there */
+/* All of a write is copied before its first frame goes out, and frames come in between writes alone. */
+#define WRITE_BYTES_PER_CALL (64u << 10)
 
 static size_t least_room = 2048; /* its own low-water mark */
 
@@ -50,36 +52,34 @@ static int call_getpeername(int number, struct sockaddr *address, socklen_t *len
     return ff_getpeername(number, plain(address), length);
 }
 
-/* F-Stack moves the vectors along as it copies: it works on a copy of them. What is left over is left to the next call. */
-static int copy_vectors(struct iovec *to, const struct iovec *from, int count) {
-    size_t total = 0;
+/* F-Stack moves the vectors along as it copies: it works on a copy of them, of the first so many bytes. */
+static int copy_vectors(struct iovec *to, const struct iovec *from, int count, size_t most) {
     int copied = 0;
-    while (copied < count && copied < VECTORS_PER_CALL && total + from[copied].iov_len <= MOST_PER_CALL) {
-        total += from[copied].iov_len;
-        to[copied] = from[copied];
+    while (copied < count && copied < VECTORS_PER_CALL && most > 0) {
+        size_t length = from[copied].iov_len < most ? from[copied].iov_len : most;
+        to[copied] = (struct iovec){.iov_base = from[copied].iov_base, .iov_len = length};
+        most -= length;
         copied++;
     }
-    if (copied > 0) return copied;
-    to[0] = (struct iovec){.iov_base = from[0].iov_base, .iov_len = MOST_PER_CALL};
-    return 1;
+    return copied;
 }
 
 static ssize_t call_readv(int number, const struct iovec *vectors, int count) {
     struct iovec copies[VECTORS_PER_CALL];
-    return ff_readv(number, copies, copy_vectors(copies, vectors, count));
+    return ff_readv(number, copies, copy_vectors(copies, vectors, count, READ_BYTES_PER_CALL));
 }
 
 static ssize_t call_writev(int number, const struct iovec *vectors, int count) {
     struct iovec copies[VECTORS_PER_CALL];
-    return ff_writev(number, copies, copy_vectors(copies, vectors, count));
+    return ff_writev(number, copies, copy_vectors(copies, vectors, count, WRITE_BYTES_PER_CALL));
 }
 
 static ssize_t call_read(int number, void *bytes, size_t length) {
-    return ff_read(number, bytes, length < MOST_PER_CALL ? length : MOST_PER_CALL);
+    return ff_read(number, bytes, length < READ_BYTES_PER_CALL ? length : READ_BYTES_PER_CALL);
 }
 
 static ssize_t call_write(int number, const void *bytes, size_t length) {
-    return ff_write(number, bytes, length < MOST_PER_CALL ? length : MOST_PER_CALL);
+    return ff_write(number, bytes, length < WRITE_BYTES_PER_CALL ? length : WRITE_BYTES_PER_CALL);
 }
 
 /* ---- events ------------------------------------------------------------------------------------------ */

@@ -119,7 +119,8 @@ void fstack_configuration_write(struct text *out, const struct fstack_network *n
                 "net.inet.tcp.sack.enable=1\n"
                 "net.inet.tcp.blackhole=0\n" /* a port that nobody listens at says so */
                 "net.inet.tcp.msl=2000\n"
-                "net.inet.tcp.delayed_ack=0\n"
+                "net.inet.tcp.delayed_ack=1\n" /* with replies, and for every other segment */
+                "net.inet.tcp.delacktime=1\n"
                 "net.inet.tcp.rfc1323=1\n"
                 "net.inet.udp.blackhole=1\n"
                 "net.inet.ip.redirect=0\n"
@@ -209,7 +210,8 @@ static void tell_what_is_slow(FILE *file, const char *path) {
         {"dpdk", "pkt_tx_delay", "0", "100", "replies wait up to so many microseconds before they are sent"},
         {"dpdk", "idle_sleep", "0", "0", "the loop sleeps so many microseconds when nothing came"},
         {"freebsd.boot", "hz", "1000", "100", "timers of TCP are as coarse as 1/hz seconds"},
-        {"freebsd.sysctl", "net.inet.tcp.delayed_ack", "0", "1", "a sender may wait for acknowledgements"},
+        {"freebsd.sysctl", "net.inet.tcp.delacktime", "1", "40",
+         "an acknowledgement may wait so many milliseconds for something to go along with"},
         {"freebsd.sysctl", "net.inet.tcp.blackhole", "0", "0", "connecting to a closed port times out"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
