@@ -25,10 +25,11 @@ elseif(NOT FSTACK_CRYPTO OR NOT FSTACK_NUMA OR NOT FSTACK_BOND)
 else()
   message(STATUS "replay-server-fstack: over ${FSTACK_LIBRARY}, DPDK ${DPDK_VERSION}")
   file(GLOB fstack_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
-  add_executable(replay-server-fstack server/main_fstack.c ${fstack_sources} net/dpdk/eal.c net/dpdk/pool.c)
+  add_executable(replay-server-fstack server/main_fstack.c ${fstack_sources} net/dpdk/eal.c net/dpdk/offloads.c
+                 net/dpdk/pool.c)
   set_target_properties(replay-server-fstack PROPERTIES C_EXTENSIONS ON) # DPDK's headers are in GNU C
   target_include_directories(replay-server-fstack SYSTEM PRIVATE ${FSTACK_INCLUDE} ${DPDK_INCLUDE_DIRS})
-  target_compile_options(replay-server-fstack PRIVATE ${DPDK_CFLAGS_OTHER} -DALLOW_EXPERIMENTAL_API)
+  target_compile_options(replay-server-fstack PRIVATE ${DPDK_CFLAGS_OTHER})
   # libfstack.a is linked whole, as its examples do: it registers its parts by constructors. See wraps.h for the wraps.
   target_link_libraries(replay-server-fstack PRIVATE replay_core
     -Wl,--whole-archive ${FSTACK_LIBRARY} -Wl,--no-whole-archive

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "net/dpdk/eal.h"
+#include "net/dpdk/offloads.h"
 #include "net/fstack/calls.h"
 #include "net/fstack/configuration.h"
 #include "net/fstack/start.h"
@@ -159,37 +160,19 @@ static uint64_t counter(const char *group, size_t index, size_t count) {
 #define TCP_RETRANSMITTED 19
 #define TCP_BAD_CHECKSUM 30
 
-static void describe_offloads(const struct rte_eth_conf *conf, struct text *out) {
-    const struct {
-        const char *name;
-        uint64_t used;
-    } known[] = {
-        {"receive-checksums", conf->rxmode.offloads & RTE_ETH_RX_OFFLOAD_TCP_CKSUM},
-        {"transmit-checksums", conf->txmode.offloads & RTE_ETH_TX_OFFLOAD_TCP_CKSUM},
-        {"segmentation", conf->txmode.offloads & RTE_ETH_TX_OFFLOAD_TCP_TSO},
-    };
-    const char *before = "transport_offloads:";
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (!known[i].used) continue;
-        text_append(out, "%s%s", before, known[i].name);
-        before = ",";
-    }
-    text_append(out, "%s\r\n", before[0] == ',' ? "" : "transport_offloads:none");
-}
-
 static void describe_device(const struct fstack_transport *transport, struct text *out) {
     struct rte_eth_dev_info device = {0};
     struct rte_eth_link link = {0};
-    struct rte_eth_conf conf = {0};
     char name[RTE_ETH_NAME_MAX_LEN] = "?";
     rte_eth_dev_get_name_by_port(transport->port, name);
     rte_eth_dev_info_get(transport->port, &device);
     rte_eth_link_get_nowait(transport->port, &link);
-    rte_eth_dev_conf_get(transport->port, &conf);
     text_append(out, "transport_device:%s\r\ntransport_driver:%s\r\n", name,
                 device.driver_name ? device.driver_name : "?");
     text_append(out, "transport_link:%s\r\ntransport_mtu:%d\r\n", link.link_status ? "up" : "down", transport->mtu);
-    describe_offloads(&conf, out);
+    text_append(out, "transport_offloads:");
+    offloads_describe(wraps_offloads(), out);
+    text_append(out, "\r\n");
 }
 
 static void line(struct text *out, const char *name, uint64_t value) {
@@ -267,7 +250,8 @@ static uint32_t frames_of(uint64_t memory_bytes) {
 }
 
 static struct wraps_plan plan_of(const struct transport_settings *settings) {
-    return (struct wraps_plan){.eal = {
+    return (struct wraps_plan){.offloads = settings->offloads,
+                               .eal = {
                                    .device = settings->device,
                                    .lcore = settings->lcore,
                                    .memory_bytes = settings->memory_bytes,

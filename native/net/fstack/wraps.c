@@ -1,13 +1,14 @@
 /* wraps: what F-Stack asks of DPDK when it starts, put right. */
 #include "net/fstack/wraps.h"
 
-#include <stdio.h>
+#include <errno.h>
 #include <string.h>
 
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
 
 #include "base/text.h"
+#include "net/dpdk/offloads.h"
 #include "net/dpdk/pool.h"
 
 #define QUEUE_FRAMES 2048
@@ -26,6 +27,7 @@ struct rte_mempool *__wrap_rte_pktmbuf_pool_create(const char *name, unsigned co
 static struct wraps_plan plan;
 static struct error failure;
 static struct rte_mempool *pool;
+static int offloads;
 
 void wraps_set(const struct wraps_plan *wanted) {
     plan = *wanted;
@@ -98,11 +100,23 @@ int __wrap_rte_eth_dev_adjust_nb_rx_tx_desc(uint16_t port, uint16_t *received, u
     return __real_rte_eth_dev_adjust_nb_rx_tx_desc(port, received, sent);
 }
 
-/* A tap's driver cuts no segments that are as long as the MTU allows: it compares it with their Ethernet header counted. */
+/* The device is said to have the offloads that are to be used, since F-Stack uses what it finds. A tap's driver cuts no
+ * segments that are as long as the MTU allows: it compares it with their Ethernet header counted. */
 int __wrap_rte_eth_dev_info_get(uint16_t port, struct rte_eth_dev_info *device) {
     int result = __real_rte_eth_dev_info_get(port, device);
-    if (is_tap()) device->tx_offload_capa &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_TCP_TSO;
-    return result;
+    if (result < 0) return result;
+    struct rte_eth_conf ignored = {0};
+    offloads = offloads_choose(plan.offloads, is_tap() ? OFFLOAD_SEGMENTATION : 0, device, &ignored, &failure);
+    if (offloads < 0) return -EINVAL;
+    if (!(offloads & OFFLOAD_RECEIVE_CHECKSUMS)) device->rx_offload_capa &= ~(uint64_t)RTE_ETH_RX_OFFLOAD_CHECKSUM;
+    if (!(offloads & OFFLOAD_TRANSMIT_CHECKSUMS))
+        device->tx_offload_capa &=
+            ~(uint64_t)(RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_CKSUM);
+    if (offloads & OFFLOAD_SEGMENTATION) /* it frees frames one by one, and these are of several pieces */
+        device->tx_offload_capa &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+    else
+        device->tx_offload_capa &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_TCP_TSO;
+    return 0;
 }
 
 /* A tap device has one address for both of its ends, and FreeBSD takes no notice of who asks from its own address. */
@@ -115,4 +129,8 @@ int __wrap_rte_eth_macaddr_get(uint16_t port, struct rte_ether_addr *address) {
 struct wraps_frames wraps_frames(void) {
     if (!pool) return (struct wraps_frames){0};
     return (struct wraps_frames){.count = pool->size, .free = rte_mempool_avail_count(pool)};
+}
+
+int wraps_offloads(void) {
+    return offloads;
 }

@@ -13,6 +13,7 @@
 
 struct wraps_plan {
     struct eal_settings eal;
+    const char *offloads;      /* see net/dpdk/offloads.h */
     uint32_t frames;           /* how many there are to be at least */
     bool keeps_arguments;      /* F-Stack's own for DPDK, from a configuration of the user's */
 };
@@ -26,5 +27,6 @@ void wraps_set(const struct wraps_plan *plan);
 /* Why DPDK did not start; "" if it did. */
 const char *wraps_error(void);
 struct wraps_frames wraps_frames(void);
+int wraps_offloads(void); /* those in use: a set of enum offload */
 
 #endif

@@ -95,7 +95,7 @@ admin-port = $admin_port
 END
 }
 
-# What F-Stack ships, with what made the difference: pkt_tx_delay (shipped: 100 µs a round trip), windows, delayed_ack, hz, and
+# What F-Stack ships, with what made the difference: pkt_tx_delay (shipped: 100 µs a round trip), windows, delacktime, hz, and
 # blackhole (a closed port would not answer). Windows may grow until some 256 connections that stand still hold all frames.
 fstack_configuration() {
     local bits=${address#*/} number mask allow="" window files=66000
@@ -161,7 +161,8 @@ net.inet.tcp.sendbuf_inc=65536
 net.inet.tcp.sack.enable=1
 net.inet.tcp.blackhole=0
 net.inet.tcp.msl=2000
-net.inet.tcp.delayed_ack=0
+net.inet.tcp.delayed_ack=1
+net.inet.tcp.delacktime=1
 net.inet.tcp.rfc1323=1
 net.inet.udp.blackhole=1
 net.inet.ip.redirect=0
