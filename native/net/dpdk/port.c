@@ -351,6 +351,7 @@ static void drop_what_blocks(struct port *port, bool moves) {
 
 void port_flush(struct port *port) {
     if (port->queued == 0) return;
+    port->flushes++;
     uint32_t ready = prepare(port), sent = 0;
     uint64_t frames = 0, bytes = 0, kept_frames = 0, kept_bytes = 0;
     for (uint32_t i = 0; i < ready; i++) count(port->queue[i], &frames, &bytes);

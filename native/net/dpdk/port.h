@@ -50,6 +50,7 @@ struct port {
     struct faults *faults;
     struct port_counters counters;
     uint64_t stuck_us; /* since when the device takes nothing of what is queued; 0: it does */
+    uint64_t flushes; /* of the queue: a frame that was sent since the last may still be written to */
     uint32_t queued;
     struct rte_mbuf *queue[PORT_QUEUE];
     uint32_t received;

@@ -319,18 +319,18 @@ void connection_want_write(struct connection *base, bool on) {
     if (is_writable(connection)) make_ready(connection);
 }
 
-uint32_t connection_wire_bytes(const struct tcp_pcb *pcb) {
-    if (pcb->sent != on_acknowledged) return pcb->mss;
-    return ((const struct lwip_connection *)pcb->callback_arg)->wire_bytes;
+struct lwip_connection *connection_of(const struct tcp_pcb *pcb) {
+    return pcb && pcb->state != LISTEN && pcb->sent == on_acknowledged ? pcb->callback_arg : NULL;
 }
 
-struct lwip_connection *connection_of(const struct tcp_pcb *pcb) {
-    return pcb->sent == on_acknowledged ? pcb->callback_arg : NULL;
+uint32_t connection_wire_bytes(const struct tcp_pcb *pcb) {
+    const struct lwip_connection *connection = connection_of(pcb);
+    return connection ? connection->wire_bytes : pcb->mss;
 }
 
 void connection_output_stalled(const struct tcp_pcb *pcb) {
-    if (pcb->sent != on_acknowledged) return; /* lwIP's timers will see to it */
-    struct lwip_connection *connection = pcb->callback_arg;
+    struct lwip_connection *connection = connection_of(pcb);
+    if (!connection) return; /* lwIP's timers will see to it */
     connection->stalled = true;
     make_ready(connection);
 }

@@ -26,6 +26,8 @@ struct lwip_connection {
     size_t acknowledged_bytes; /* to be told by `released` */
     size_t written_bytes; /* of what writev took, not acknowledged yet */
     uint16_t wire_bytes; /* of data in a frame */
+    struct rte_mbuf *acknowledgement; /* queued in the port, if it has not been flushed since: see output.c */
+    uint64_t acknowledgement_flush;
     bool wants_read, wants_write;
     bool ended; /* the peer sends no more */
     bool hung_up; /* the event was given */
@@ -77,10 +79,10 @@ void connection_want_read(struct connection *connection, bool on);
 void connection_want_write(struct connection *connection, bool on);
 void connection_close(struct connection *connection);
 
-/* For output.c: the data that fits a frame to this peer; a segment that could not go out. */
-uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
 /* NULL: it is not one of the server's, or not any more. It stays where it is while frames are taken in. */
 struct lwip_connection *connection_of(const struct tcp_pcb *pcb);
+/* For output.c: the data that fits a frame to this peer; a segment that could not go out. */
+uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
 void connection_output_stalled(const struct tcp_pcb *pcb);
 
 #endif

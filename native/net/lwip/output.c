@@ -87,6 +87,10 @@ static void leave_checksums(struct rte_mbuf *frame, const struct packet *packet)
     frame->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM | RTE_MBUF_F_TX_TCP_CKSUM;
 }
 
+static const struct rte_tcp_hdr *tcp_of(const uint8_t *headers) {
+    return (const void *)(headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
+}
+
 /* Writes the frame that carries `length` bytes of data from `offset` on, where the cursor stands. */
 static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t offset, uint32_t length,
                         uint16_t index) {
@@ -164,7 +168,7 @@ static uint32_t buffers_of(const struct packet *packet, uint32_t data_bytes, uin
 
 /* The data's first byte that the peer still lacks: of a segment that is sent again it may have a part. */
 static uint32_t acknowledged(const struct packet *packet, const struct tcp_pcb *pcb) {
-    const struct rte_tcp_hdr *tcp = (const void *)(packet->headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
+    const struct rte_tcp_hdr *tcp = tcp_of(packet->headers);
     uint32_t sequence = rte_be_to_cpu_32(tcp->sent_seq);
     if (!TCP_SEQ_LT(sequence, pcb->lastack)) return 0;
     uint32_t done = pcb->lastack - sequence;
@@ -173,7 +177,7 @@ static uint32_t acknowledged(const struct packet *packet, const struct tcp_pcb *
 
 static bool is_retransmission(const struct packet *packet, const struct tcp_pcb *pcb) {
     if (packet->data_bytes == 1) return false; /* a probe of a closed window */
-    const struct rte_tcp_hdr *tcp = (const void *)(packet->headers + PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr));
+    const struct rte_tcp_hdr *tcp = tcp_of(packet->headers);
     return TCP_SEQ_LT(rte_be_to_cpu_32(tcp->sent_seq), pcb->snd_nxt);
 }
 
@@ -218,22 +222,60 @@ static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
     return ERR_OK;
 }
 
+/* ---- acknowledgements ------------------------------------------------------------------------------------------ */
+
+/* Says more than the one before: acknowledges more, or opens the window. A mere copy of it must go out by itself: it is how
+ * the peer learns of a loss. */
+static bool says_more(const struct rte_tcp_hdr *tcp, const struct rte_tcp_hdr *before) {
+    uint32_t now = rte_be_to_cpu_32(tcp->recv_ack), then = rte_be_to_cpu_32(before->recv_ack);
+    if (now != then) return TCP_SEQ_GT(now, then);
+    return rte_be_to_cpu_16(tcp->rx_win) > rte_be_to_cpu_16(before->rx_win);
+}
+
+/* lwIP acknowledges every other frame that it is given, and a burst is given at once: only the last acknowledgement of each
+ * connection goes out, in the place of those that are still in the port's queue. */
+static bool replace_acknowledgement(struct packet *packet, struct lwip_connection *connection) {
+    struct rte_mbuf *frame = connection->acknowledgement;
+    if (!frame || connection->acknowledgement_flush != stack.port->flushes) return false;
+    if (!says_more(tcp_of(packet->headers), tcp_of(rte_pktmbuf_mtod(frame, const uint8_t *)))) return false;
+    rte_pktmbuf_trim(frame, (uint16_t)rte_pktmbuf_pkt_len(frame));
+    write_frame(frame, packet, 0, 0, 0);
+    return true;
+}
+
+/* Of a packet without data: whose acknowledgement it is, if it is nothing else. */
+static struct lwip_connection *acknowledging(const struct packet *packet, const struct tcp_pcb *pcb) {
+    const struct rte_tcp_hdr *tcp = tcp_of(packet->headers);
+    bool plain = tcp->tcp_flags == RTE_TCP_ACK_FLAG && packet->tcp_bytes == sizeof *tcp && !stack.port->faults;
+    return plain ? connection_of(pcb) : NULL;
+}
+
+static err_t transmit_bare(struct packet *packet, const struct tcp_pcb *pcb) {
+    struct lwip_connection *connection = acknowledging(packet, pcb);
+    if (connection && replace_acknowledgement(packet, connection)) return ERR_OK;
+    struct rte_mbuf *frame = port_room(stack.port) > 0 ? port_frame(stack.port) : NULL;
+    if (!frame) return ERR_MEM;
+    write_frame(frame, packet, 0, 0, 0);
+    if (connection) {
+        connection->acknowledgement = frame;
+        connection->acknowledgement_flush = stack.port->flushes;
+    }
+    port_send(stack.port, frame);
+    return ERR_OK;
+}
+
 err_t stack_transmit(struct netif *interface, struct pbuf *buffers) {
     (void)interface;
     const struct tcp_pcb *pcb = stack.output;
     stack.output = NULL;
     struct packet packet;
     bool is_tcp = parse(buffers, &packet);
-    if (is_tcp && packet.data_bytes > 0) return transmit_data(&packet, pcb);
+    if (is_tcp) return packet.data_bytes > 0 ? transmit_data(&packet, pcb) : transmit_bare(&packet, pcb);
     struct rte_mbuf *frame = port_room(stack.port) > 0 ? port_frame(stack.port) : NULL;
     if (!frame) return ERR_MEM;
-    if (is_tcp) {
-        write_frame(frame, &packet, 0, packet.data_bytes, 0);
-    } else {
-        struct cursor cursor = {.buffer = buffers};
-        assert(buffers->tot_len <= rte_pktmbuf_tailroom(frame));
-        gather(&cursor, (uint8_t *)rte_pktmbuf_append(frame, buffers->tot_len), buffers->tot_len, NULL);
-    }
+    struct cursor cursor = {.buffer = buffers};
+    assert(buffers->tot_len <= rte_pktmbuf_tailroom(frame));
+    gather(&cursor, (uint8_t *)rte_pktmbuf_append(frame, buffers->tot_len), buffers->tot_len, NULL);
     port_send(stack.port, frame);
     return ERR_OK;
 }
