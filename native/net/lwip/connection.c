@@ -65,7 +65,7 @@ int connections_open(struct connections *connections, struct transport *transpor
         connections->table[i].next_free = connections->free;
         connections->free = &connections->table[i];
     }
-    return 0;
+    return demultiplex_open(most, error);
 }
 
 static void drop_received(struct lwip_connection *connection) {
@@ -81,6 +81,7 @@ static void drop_received(struct lwip_connection *connection) {
 /* lwIP goes on with it alone: nothing that it still holds is the server's. */
 static struct tcp_pcb *detach(struct lwip_connection *connection) {
     struct tcp_pcb *pcb = connection->pcb;
+    demultiplex_remove(connection);
     connection->pcb = NULL;
     tcp_arg(pcb, NULL);
     tcp_recv(pcb, NULL);
@@ -126,6 +127,7 @@ void connections_close(struct connections *connections) {
         drop_received(connection);
         if (connection->pcb) tcp_abort(detach(connection));
     }
+    demultiplex_close();
     memory_free(connections->table);
     *connections = (struct connections){.transport = connections->transport};
 }
@@ -181,6 +183,7 @@ static err_t on_acknowledged(void *argument, struct tcp_pcb *pcb, uint16_t lengt
 static void on_gone(void *argument, err_t error) {
     struct lwip_connection *connection = argument;
     (void)error;
+    demultiplex_remove(connection);
     connection->pcb = NULL;
     end(connection);
 }
@@ -193,6 +196,7 @@ static void name_end(char *text, size_t size, const ip_addr_t *address, uint16_t
 
 static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     connection->pcb = pcb;
+    demultiplex_add(connection);
     connection->wants_read = true;
     connection->wire_bytes = pcb->mss;
     uint32_t frames = SEGMENT_BYTES / pcb->mss;

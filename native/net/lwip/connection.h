@@ -11,6 +11,7 @@
 #include <lwip/tcp.h>
 
 #include "base/error.h"
+#include "net/lwip/demultiplex.h"
 #include "net/lwip/received.h"
 #include "net/lwip/recovery.h"
 #include "net/transport.h"
@@ -37,6 +38,8 @@ struct lwip_connection {
     bool starved; /* no memory for segments: tried again with the next tick */
     bool ready; /* in the list of those with something to do */
     struct recovery recovery;
+    struct ends ends;
+    struct lwip_connection *next_found; /* of those in one bucket: see demultiplex.c */
     uint64_t deadline_us; /* of a close */
     struct lwip_connection *next_ready, *next_closing, *next_free;
 };

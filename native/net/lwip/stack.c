@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/siphash.h"
+#include "net/lwip/demultiplex.h"
 #include "net/lwip/hooks.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/received.h"
@@ -164,14 +165,20 @@ static void make_place(const struct rte_tcp_hdr *tcp) {
     if (oldest) tcp_abort(oldest);
 }
 
-/* Of a first SYN: what lwIP does not do before it takes it. */
-static void prepare_opening(const struct rte_mbuf *frame) {
+/* Before lwIP takes a frame: for a first SYN, what it does not do by itself; for any other, a shortcut to its connection. */
+static struct shortcut prepare(const struct rte_mbuf *frame) {
+    const uint8_t begins = RTE_TCP_SYN_FLAG;
     const struct rte_ipv4_hdr *ip;
     uint32_t size_bytes;
     const struct rte_tcp_hdr *tcp = find_tcp(frame, &ip, &size_bytes);
-    if (!tcp || (tcp->tcp_flags & (RTE_TCP_SYN_FLAG | RTE_TCP_ACK_FLAG | RTE_TCP_RST_FLAG)) != RTE_TCP_SYN_FLAG) return;
-    forget_reopened(ip, tcp);
-    make_place(tcp);
+    if (!tcp) return (struct shortcut){0};
+    if ((tcp->tcp_flags & (begins | RTE_TCP_ACK_FLAG | RTE_TCP_RST_FLAG)) == begins) {
+        forget_reopened(ip, tcp);
+        make_place(tcp);
+    }
+    const struct ends ends = {
+        .remote_address = ip->src_addr, .remote_port = tcp->src_port, .local_port = tcp->dst_port};
+    return demultiplex_begin(&ends);
 }
 
 void stack_input(void) {
@@ -183,10 +190,11 @@ void stack_input(void) {
             rte_pktmbuf_free(frame);
             continue;
         }
-        prepare_opening(frame);
         stack.output = NULL; /* what this frame sets free may be older than its control block */
+        struct shortcut shortcut = prepare(frame);
         struct pbuf *packet = received_from_frame(frame);
         if (stack.interface.input(packet, &stack.interface) != ERR_OK) pbuf_free(packet);
+        demultiplex_end(&shortcut);
         recovery_go_on();
     }
     port->received = 0;
