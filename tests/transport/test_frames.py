@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -142,3 +142,183 @@ def test_half_open_connections_keep_nobody_out(site: Any, wire: Wire) -> None:
             with redis.Redis(site.address, 6379) as other:
                 assert other.ping()
             assert time.monotonic() - begin < 0.9, "its SYN had to be sent again"
+
+
+# ---- peers that answer, but not as a kernel would --------------------------------------------------------------------
+
+
+class Segment(NamedTuple):
+    """What came from the server."""
+
+    flags: int
+    sequence: int
+    acknowledged: int
+    data: bytes
+
+
+class Peer(Wire):
+    """A client without a kernel: one TCP connection whose every segment the test writes."""
+
+    def __init__(self, address: str, port: int) -> None:
+        super().__init__(address)
+        self.listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.listener.bind(("eth0", 3))
+        self.port, self.next, self.expected = port, random.randrange(1 << 31), 0
+        self.answers_arp = True
+
+    def close(self) -> None:
+        self.socket.close()
+        self.listener.close()
+
+    def _arp(self, operation: int, source: bytes, to: bytes) -> bytes:
+        mine = self.ethernet[6:]
+        return (
+            self.ethernet
+            + b"\x08\x06"
+            + struct.pack("!HHBBH", 1, 0x800, 6, 4, operation)
+            + mine
+            + source
+            + self.ethernet[:6]
+            + to
+        )
+
+    def tell_address(self) -> None:
+        self.send(self._arp(2, self.source, self.target))
+
+    def ask_for_server(self, source: str) -> None:
+        """As a host of that address would, which the server then remembers."""
+        self.send(self._arp(1, socket.inet_aton(source), self.target))
+
+    def frames(self, seconds: float) -> Iterator[bytes]:
+        """IP packets from the server, for so long; requests for this peer's address are answered."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.listener.settimeout(left)
+            try:
+                frame = self.listener.recv(65536)
+            except TimeoutError:
+                return
+            if frame[6:12] != self.ethernet[:6]:
+                continue
+            if frame[12:14] == b"\x08\x06" and frame[38:42] == self.source and self.answers_arp:
+                self.tell_address()
+            if frame[12:14] == b"\x08\0" and frame[30:34] == self.source:
+                yield frame[14 : 14 + int.from_bytes(frame[16:18], "big")]
+
+    def segments(self, seconds: float) -> Iterator[Segment]:
+        for packet in self.frames(seconds):
+            tcp = packet[20:]
+            if packet[9] != 6 or int.from_bytes(tcp[2:4], "big") != self.port:
+                continue
+            sequence, acknowledged = struct.unpack("!II", tcp[4:12])
+            yield Segment(tcp[13], sequence, acknowledged, tcp[(tcp[12] >> 4) * 4 :])
+
+    def say(self, flags: int, data: bytes = b"", window: int = 65535, options: bytes = b"") -> None:
+        """Sends the next segment; it acknowledges what is expected to have come."""
+        header = struct.pack(
+            "!HHIIBBHHH", self.port, 6379, self.next, self.expected, 5 + len(options) // 4 << 4, flags, window, 0, 0
+        )
+        body = header + options + data
+        pseudo = self.source + self.target + struct.pack("!BBH", 0, 6, len(body))
+        self.send(self.packet(6, body[:16] + struct.pack("!H", checksum(pseudo + body)) + body[18:]))
+        self.next = self.next + len(data) + (flags & (SYN | FIN) != 0) & 0xFFFFFFFF
+
+    def open(self, options: bytes = b"", window: int = 65535) -> None:
+        self.say(SYN, options=options, window=window)
+        answer = next(segment for segment in self.segments(5) if segment.flags & SYN)
+        assert answer.acknowledged == self.next
+        self.expected = answer.sequence + 1 & 0xFFFFFFFF
+        self.say(ACK, window=window)
+
+    def take(self, size_bytes: int, seconds: float = 5, window: int = 65535) -> bytes:
+        """Acknowledges everything until so many bytes are there."""
+        taken = b""
+        for segment in self.segments(seconds):
+            ahead = self.expected - segment.sequence & 0xFFFFFFFF
+            if ahead < len(segment.data):
+                taken += segment.data[ahead:]
+                self.expected = self.expected + len(segment.data) - ahead & 0xFFFFFFFF
+            if segment.data:
+                self.say(ACK, window=window)
+            if len(taken) >= size_bytes:
+                break
+        return taken
+
+
+@pytest.fixture
+def peer(site: Any, client: Any) -> Iterator[Peer]:
+    client.redis.ping()
+    made = Peer(site.address, random.randrange(1024, 60000))
+    yield made
+    made.say(RST | ACK)
+    made.close()
+
+
+def test_echoes_come_back_with_right_checksums(peer: Peer) -> None:
+    """Else no kernel takes them, and who looks for the server with ping finds nobody."""
+    body = struct.pack("!BBHHH", 8, 0, 0, 1, 1) + b"is anybody there"
+    peer.send(peer.packet(1, body[:2] + struct.pack("!H", checksum(body)) + body[4:]))
+    echo = next(packet for packet in peer.frames(5) if packet[9] == 1)
+    assert checksum(echo[:20]) == 0
+    assert checksum(echo[20:]) == 0
+    assert echo[20:22] == b"\0\0"
+    assert echo[24:] == body[4:]
+
+
+@pytest.mark.parametrize("most", [88, 182, 536])
+def test_a_client_that_takes_small_segments_gets_large_replies(site: Any, client: Any, most: int) -> None:
+    """A segment of the stack's became more frames than it had places for."""
+    value = random.Random(most).randbytes(300_000)
+    client.redis.set("small", value)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, most)
+        connection.settimeout(20)
+        connection.connect((site.address, 6379))
+        connection.sendall(b"GET small\r\n")
+        expected, got = b"$300000\r\n" + value + b"\r\n", b""
+        while len(got) < len(expected) and (piece := connection.recv(1 << 16)):
+            got += piece
+    client.redis.delete("small")
+    assert got == expected
+
+
+def test_a_peer_that_takes_single_bytes_is_served(client: Any, peer: Peer) -> None:
+    """Without a least size of what fits a frame each reply byte costs a frame."""
+    client.redis.set("single", b"s" * 1000)
+    peer.open(b"\x02\x04\0\x01")
+    peer.say(PUSH | ACK, b"GET single\r\n")
+    assert peer.take(1000 + 9) == b"$1000\r\n" + b"s" * 1000 + b"\r\n"
+    client.redis.delete("single")
+
+
+def test_a_probe_that_is_all_there_was_left_to_send(client: Any, peer: Peer) -> None:
+    """The window takes all of a reply but its last byte, and the peer acknowledges what probes its closed window."""
+    peer.open(window=6)
+    peer.say(PUSH | ACK, b"PING\r\n", window=6)
+    got = peer.take(7, seconds=1, window=0)
+    assert got[:6] == b"+PONG\r"
+    peer.say(ACK)
+    assert got + (peer.take(7 - len(got)) if len(got) < 7 else b"") == b"+PONG\r\n"
+    time.sleep(0.1)  # its timers run once more
+    assert client.redis.ping()
+
+
+def test_a_reply_that_waits_for_an_address_is_not_read_after_its_end(site: Any, client: Any, peer: Peer) -> None:
+    """It lay where the connection had it, and went out with what was there later."""
+    client.redis.set("waits", b"a" * 20_000)
+    peer.open()
+    for number in range(2000):  # more than the server remembers
+        peer.ask_for_server(f"172.16.{number // 250}.{number % 250 + 1}")
+    client.redis.ping()
+    peer.answers_arp = False
+    peer.say(PUSH | ACK, b"GET waits\r\n")
+    list(peer.segments(0.2))
+    peer.say(RST | ACK)
+    client.redis.delete("waits")
+    for number in range(50):
+        client.redis.set(f"later{number}", b"b" * 20_000)
+    peer.tell_address()
+    late = b"".join(segment.data for segment in peer.segments(0.5))
+    assert b"b" not in late
+    client.redis.delete(*(f"later{number}" for number in range(50)))
+    assert client.redis.ping()

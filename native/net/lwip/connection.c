@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "net/lwip/pools.h"
+#include "net/lwip/stack.h"
 
 #define CLOSE_US 3000000u /* in which what was written must be acknowledged, or the peer gets a reset */
 #define COPY_BYTES 512u /* smaller pieces are copied: cheaper than to keep track of them */
@@ -18,6 +19,8 @@
 #define PIECES_MOST 4096u /* of memory, under way for one connection */
 #define PIECES_ALWAYS 64u /* so many also when they are short */
 #define SEGMENT_BYTES 23360u /* lwIP's segments: several frames, see output.c */
+#define WIRE_LEAST_BYTES \
+    48u /* a peer that asks for less in a frame would have the server send next to nothing but headers */
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
 #define TIMEOUT_TICKS (200 / TCP_SLOW_INTERVAL) /* the least time to a retransmission, as Linux has it */
 #define FIRST_TIMEOUT_TICKS (1000 / TCP_SLOW_INTERVAL)
@@ -170,6 +173,8 @@ static void clamp_timeout(struct tcp_pcb *pcb) {
 static err_t on_acknowledged(void *argument, struct tcp_pcb *pcb, uint16_t length) {
     struct lwip_connection *connection = argument;
     clamp_timeout(pcb);
+    /* A probe of a closed window may have been all that there was left to send: lwIP would go on probing with nothing. */
+    if (!pcb->unsent) pcb->persist_backoff = 0;
     assert(length <= connection->written_bytes);
     connection->written_bytes -= length;
     connection->acknowledged_bytes += length;
@@ -198,8 +203,10 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     connection->pcb = pcb;
     demultiplex_add(connection);
     connection->wants_read = true;
+    if (pcb->mss < WIRE_LEAST_BYTES) pcb->mss = WIRE_LEAST_BYTES;
     connection->wire_bytes = pcb->mss;
     uint32_t frames = SEGMENT_BYTES / pcb->mss;
+    if (frames > STACK_FRAMES_PER_PACKET) frames = STACK_FRAMES_PER_PACKET;
     if (frames > 1) pcb->mss = (uint16_t)(pcb->mss * frames);
     name_end(connection->base.peer, sizeof connection->base.peer, &pcb->remote_ip, pcb->remote_port);
     name_end(connection->base.local, sizeof connection->base.local, &pcb->local_ip, pcb->local_port);

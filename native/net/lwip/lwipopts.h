@@ -22,8 +22,11 @@
 #define IP_FORWARD 0
 #define LWIP_SINGLE_NETIF 1
 #define LWIP_NETIF_HWADDRHINT 1 /* connections remember their line of the ARP table */
-#define ARP_TABLE_SIZE 127
+#define ARP_TABLE_SIZE 1024 /* hosts on the same network; connections find theirs without a search */
 #define ETHARP_TRUST_IP_MAC 0
+/* A packet that waits for its host's address is copied: the reply that it refers to goes with its connection, which may end
+ * before the address comes. */
+#define PBUF_NEEDS_COPY(p) 1
 
 /* Memory: every allocation is a piece of the pools of pools.h, which are sized at the start. */
 #define MEM_LIBC_MALLOC 1
@@ -36,7 +39,7 @@
 #define PBUF_LINK_HLEN 14
 #define PBUF_POOL_SIZE 0 /* frames are received into mbufs */
 
-/* Checksums are the port's, but for ICMP's. */
+/* Checksums are the port's and output.c's, but for ICMP's own. */
 #define CHECKSUM_GEN_IP 0
 #define CHECKSUM_GEN_TCP 0
 #define CHECKSUM_CHECK_IP 0

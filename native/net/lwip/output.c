@@ -14,7 +14,6 @@
 #include "net/lwip/connection.h"
 #include "net/lwip/stack.h"
 
-#define FRAMES_PER_PACKET 128u /* 64 KB in frames of the least MTU */
 #define FRAMES_PER_TURN 768u /* then what came in is looked at again */
 
 /* A place in a chain of buffers. */
@@ -163,7 +162,7 @@ static uint32_t buffers_of(const struct packet *packet, uint32_t data_bytes, uin
     if (!(stack.port->offloads & OFFLOAD_SEGMENTATION) || data_bytes <= most) return 0;
     uint32_t room = rte_pktmbuf_data_room_size(stack.port->pool) - RTE_PKTMBUF_HEADROOM;
     uint32_t count = (packet->header_bytes + data_bytes + room - 1) / room;
-    return count <= stack.port->buffers_most && count <= FRAMES_PER_PACKET ? count : 0;
+    return count <= stack.port->buffers_most && count <= STACK_FRAMES_PER_PACKET ? count : 0;
 }
 
 /* The data's first byte that the peer still lacks: of a segment that is sent again it may have a part. */
@@ -193,13 +192,13 @@ static struct part choose_part(const struct packet *packet, const struct tcp_pcb
         part.length = part.most;
     part.frames = (part.length + part.most - 1) / part.most;
     part.buffers = buffers_of(packet, part.length, part.most);
-    assert(part.frames <= FRAMES_PER_PACKET);
+    assert(part.frames <= STACK_FRAMES_PER_PACKET);
     return part;
 }
 
 static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
     struct part part = choose_part(packet, pcb);
-    struct rte_mbuf *frames[FRAMES_PER_PACKET];
+    struct rte_mbuf *frames[STACK_FRAMES_PER_PACKET];
     if (stack.turn_frames > FRAMES_PER_TURN || part.frames > port_room(stack.port) ||
         rte_pktmbuf_alloc_bulk(stack.port->pool, frames, part.buffers > 0 ? part.buffers : part.frames) < 0) {
         if (pcb) connection_output_stalled(pcb);
@@ -264,6 +263,18 @@ static err_t transmit_bare(struct packet *packet, const struct tcp_pcb *pcb) {
     return ERR_OK;
 }
 
+/* Of anything else, which is ARP, or ICMP that lacks the checksum of IP's header. */
+static void copy_frame(struct rte_mbuf *frame, const struct pbuf *buffers) {
+    struct cursor cursor = {.buffer = buffers};
+    assert(buffers->tot_len <= rte_pktmbuf_tailroom(frame));
+    uint8_t *to = (uint8_t *)rte_pktmbuf_append(frame, buffers->tot_len);
+    gather(&cursor, to, buffers->tot_len, NULL);
+    struct rte_ipv4_hdr *ip = (void *)(to + PORT_HEADER_BYTES);
+    if (to[12] != 0x08 || to[13] != 0x00) return;
+    ip->hdr_checksum = 0;
+    ip->hdr_checksum = checksum_finish(checksum_sum(ip, (ip->version_ihl & 15u) * 4u));
+}
+
 err_t stack_transmit(struct netif *interface, struct pbuf *buffers) {
     (void)interface;
     const struct tcp_pcb *pcb = stack.output;
@@ -273,9 +284,7 @@ err_t stack_transmit(struct netif *interface, struct pbuf *buffers) {
     if (is_tcp) return packet.data_bytes > 0 ? transmit_data(&packet, pcb) : transmit_bare(&packet, pcb);
     struct rte_mbuf *frame = port_room(stack.port) > 0 ? port_frame(stack.port) : NULL;
     if (!frame) return ERR_MEM;
-    struct cursor cursor = {.buffer = buffers};
-    assert(buffers->tot_len <= rte_pktmbuf_tailroom(frame));
-    gather(&cursor, (uint8_t *)rte_pktmbuf_append(frame, buffers->tot_len), buffers->tot_len, NULL);
+    copy_frame(frame, buffers);
     port_send(stack.port, frame);
     return ERR_OK;
 }

@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "net/dpdk/port.h"
 
+#define STACK_FRAMES_PER_PACKET 128u /* that stack_transmit may have to cut a packet into */
+
 struct stack_settings {
     const char *address; /* "10.0.0.2/24" */
     const char *gateway; /* "" for none */
