@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -56,9 +57,10 @@ def namespaces_are_allowed() -> bool:
 def run(code: str) -> None:
     if not namespaces_are_allowed():
         pytest.skip("needs network namespaces (unshare -rn)")
-    environment = {**os.environ, "RUNTIME_DIRECTORY": os.environ.get("TMPDIR", "/tmp")}
     command = ["unshare", "-rn", sys.executable, "-c", PREAMBLE + textwrap.dedent(code)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    with tempfile.TemporaryDirectory(prefix="replay-test-") as folder:
+        environment = {**os.environ, "RUNTIME_DIRECTORY": folder}
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == 0, f"exit status {result.returncode}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
 
 
