@@ -143,6 +143,58 @@ def test_a_half_closed_connection_gets_its_replies(client: Any, connect: Any, si
     client.redis.delete("half")
 
 
+def test_a_burst_of_connections_is_let_in(client: Any, site: Any) -> None:
+    """All at once, and each speaks as soon as it may."""
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        burst = [stack.enter_context(socket.socket()) for _ in range(400)]
+        begin = time.monotonic()
+        for connection in burst:
+            connection.setblocking(False)
+            assert connection.connect_ex((site.address, 6379)) == errno.EINPROGRESS
+            selector.register(connection, selectors.EVENT_WRITE)
+        answered = 0
+        while answered < len(burst):
+            assert time.monotonic() - begin < 15, f"{answered} of {len(burst)} were answered"
+            for key, events in selector.select(1):
+                each: Any = key.fileobj
+                if events & selectors.EVENT_WRITE:
+                    assert each.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+                    each.sendall(b"PING\r\n")
+                    selector.modify(each, selectors.EVENT_READ)
+                else:
+                    assert each.recv(100) == b"+PONG\r\n"
+                    selector.unregister(each)
+                    answered += 1
+        assert connected(client) == len(burst)
+
+
+def test_who_sends_behind_a_wait_is_held_back_and_loses_nothing(
+    site: Any, client: Any, connect: Any, table: Any, items: Any, eventually: Any
+) -> None:
+    """The server does not read on while a request waits: what comes behind it stays with its sender."""
+    value = np.random.default_rng(11).bytes(1 << 20)
+    connection = connect()
+    behind = request("REPLAY.SAMPLE", table, 1, "BLOCK", 0) + request("SET", "behind", value) * 40 + request("PING")
+    sent = 0
+    connection.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while sent < len(behind):
+            sent += connection.send(behind[sent : sent + (1 << 18)])
+    assert 0 < sent < len(behind), "the server took in what it has no use for yet"
+    assert client.info(table)["waiting"] == 1
+    client.add(table, items(3))
+    connection.settimeout(20)
+    connection.sendall(behind[sent:])
+    answer = receive(connection, 40 * 5 + 7 + 1)
+    while not answer.endswith(b"+OK\r\n" * 40 + b"+PONG\r\n"):
+        piece = connection.recv(1 << 16)
+        assert piece
+        answer += piece
+    assert answer.startswith(b"*")
+    assert client.redis.get("behind") == value
+    client.redis.delete("behind")
+
+
 # ---- resets ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +316,23 @@ def test_a_slow_reader_holds_nobody_up_and_gets_everything(client: Any, connect:
     for _ in range(4):
         assert receive(slow, len(bulk(value))) == bulk(value)
     client.redis.delete("slow")
+
+
+def test_a_reader_that_pauses_goes_on_at_once(client: Any, connect: Any) -> None:
+    """Its window was shut for seconds: what opens it again must be noticed."""
+    value = np.random.default_rng(6).bytes(16 << 20)
+    client.redis.set("paused", value)
+    pausing = connect(65536)
+    pausing.sendall(request("GET", "paused"))
+    expected, got = bulk(value), b""
+    for pause in (0.1, 0.7, 2.5):
+        got += receive(pausing, 1 << 20)
+        time.sleep(pause)
+    begin = time.monotonic()
+    got += receive(pausing, len(expected) - len(got))
+    assert time.monotonic() - begin < 5, "it stood still after the window had opened"
+    assert got == expected
+    client.redis.delete("paused")
 
 
 def test_who_never_reads_is_closed_after_the_documented_time(client: Any, connect: Any, eventually: Any) -> None:

@@ -25,6 +25,7 @@
 
 #define TICK_US (TCP_TMR_INTERVAL * 1000u)
 #define SECOND_US 1000000u
+#define ANSWER_MS 500u /* in which a client that opens a connection has answered */
 
 struct stack stack;
 
@@ -153,7 +154,8 @@ static void forget_reopened(const struct rte_ipv4_hdr *ip, const struct rte_tcp_
 }
 
 /* Where a listener has as many half-open connections as it may, lwIP drops every further SYN until they time out, 20 s
- * later. The one that has waited longest makes place: who means it answers within a round trip. */
+ * later. The one that has waited longest makes place, unless its answer may still be on the way: after a burst of clients
+ * that mean it, the next ones come again in a second. */
 static void make_place(const struct rte_tcp_hdr *tcp) {
     const struct tcp_pcb_listen *listener = tcp_listen_pcbs.listen_pcbs;
     while (listener && listener->local_port != rte_be_to_cpu_16(tcp->dst_port)) listener = listener->next;
@@ -162,7 +164,7 @@ static void make_place(const struct rte_tcp_hdr *tcp) {
     for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next) {
         if (pcb->state == SYN_RCVD && pcb->listener == listener) oldest = pcb;
     }
-    if (oldest) tcp_abort(oldest);
+    if (oldest && (tcp_ticks - oldest->tmr) * TCP_SLOW_INTERVAL >= ANSWER_MS) tcp_abort(oldest);
 }
 
 /* Before lwIP takes a frame: for a first SYN, what it does not do by itself; for any other, a shortcut to its connection. */
