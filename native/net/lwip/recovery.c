@@ -76,13 +76,13 @@ static struct {
 static err_t weigh_duplicate(struct tcp_pcb *pcb, struct tcp_hdr *header, const struct lwip_connection *connection,
                              const struct recovery_report *report) {
     uint16_t window = (uint16_t)(pcb->snd_wnd >> pcb->snd_scale);
-    if (report->sign == RECOVERY_NOTHING) return ERR_OK;
+    if (report->sign == RECOVERY_NOTHING || pcb->rtime < 0) return ERR_OK; /* nothing is under way */
     /* lwIP would count it, and send once more what arrived twice. */
     if (report->sign == RECOVERY_DUPLICATE) return header->wnd == window ? ERR_ABRT : ERR_OK;
     if (window > 0) header->wnd = window;
     /* It lets a segment's worth of data out for each, but each stands for a frame. */
     uint32_t more = connection ? pcb->mss - connection->wire_bytes : 0;
-    if (pcb->dupacks >= 3 && pcb->rtime >= 0 && pcb->cwnd > more + pcb->mss) pcb->cwnd -= more;
+    if (pcb->dupacks >= 3 && pcb->cwnd > more + pcb->mss) pcb->cwnd -= more;
     return ERR_OK;
 }
 
