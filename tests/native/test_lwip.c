@@ -1,0 +1,216 @@
+/* test_lwip: the parts of the transport over lwIP that need no device: its pools, how it finds connections, what it reads
+ * out of options. */
+#include <arpa/inet.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <lwip/opt.h>
+
+#include <lwip/priv/tcp_priv.h>
+
+#include "check.h"
+#include "net/lwip/connection.h"
+#include "net/lwip/demultiplex.h"
+#include "net/lwip/pools.h"
+#include "net/lwip/recovery.h"
+
+#define CONNECTIONS 100u
+#define MTU 1500u
+
+/* ---- pools ----------------------------------------------------------------------------------------------------- */
+
+static void open_pools(void) {
+    struct error error;
+    CHECK(pools_open(CONNECTIONS, MTU, &error) == 0);
+}
+
+static void test_a_piece_given_back_is_taken_again(void) {
+    open_pools();
+    void *first = pools_take(40), *second = pools_take(40);
+    CHECK(first && second && first != second);
+    memset(first, 0xff, 40);
+    pools_give(first);
+    CHECK(pools_take(40) == first);
+    uint8_t *zeroed = pools_take_zeroed(3, 16);
+    for (int i = 0; i < 48; i++) CHECK(zeroed[i] == 0);
+    pools_close();
+}
+
+static void test_every_size_that_lwip_may_ask_for_has_a_pool(void) {
+    open_pools();
+    static const size_t sizes[] = {1, 24, 64, 65, 128, 129, 1100, 1152, MTU + 200, 65535 + 128};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint8_t *piece = pools_take(sizes[i]);
+        CHECK(piece);
+        CHECK((uintptr_t)piece % MEM_ALIGNMENT == 0);
+        memset(piece, (int)i, sizes[i]);
+        pools_give(piece);
+    }
+    CHECK(!pools_take(70000));
+    CHECK(pools_refusals() == 1);
+    pools_close();
+}
+
+static void test_control_blocks_are_bounded_by_the_number_of_connections(void) {
+    open_pools();
+    static void *taken[10 * CONNECTIONS + 2000];
+    size_t count = 0;
+    while (count < sizeof taken / sizeof *taken && (taken[count] = pools_take(sizeof(struct tcp_pcb)))) count++;
+    CHECK(count >= CONNECTIONS && count < sizeof taken / sizeof *taken);
+    CHECK(pools_take(64)); /* others are not touched by it */
+    pools_give(taken[0]);
+    CHECK(pools_take(sizeof(struct tcp_pcb)) == taken[0]);
+    pools_close();
+}
+
+static void test_pools_are_low_before_they_are_empty(void) {
+    open_pools();
+    CHECK(!pools_are_low());
+    uint32_t until_low = 0, after = 0;
+    while (!pools_are_low()) {
+        CHECK(pools_take(128));
+        until_low++;
+    }
+    while (pools_take(128)) after++;
+    CHECK(after > 0 && after < until_low / 4);
+    pools_close();
+}
+
+static void test_copies_of_frames_have_memory_of_their_own(void) {
+    open_pools();
+    size_t room = pools_copy_room();
+    CHECK(room > 1 << 20);
+    void *piece = pools_take_copy(MTU);
+    CHECK(piece && pools_copy_room() < room);
+    while (pools_take_copy(MTU)) continue;
+    CHECK(pools_copy_room() == 0);
+    CHECK(pools_refusals() == 0 && pools_take(64) && !pools_are_low());
+    pools_give_copy(piece);
+    CHECK(pools_take_copy(MTU) == piece);
+    pools_close();
+}
+
+/* ---- finding connections --------------------------------------------------------------------------------------- */
+
+#define OURS 6379
+#define MANY 64
+
+static struct tcp_pcb blocks[MANY];
+static struct lwip_connection connections[MANY];
+
+static void open_connection(int i) {
+    struct tcp_pcb *pcb = &blocks[i];
+    *pcb = (struct tcp_pcb){.state = ESTABLISHED, .local_port = OURS, .remote_port = (uint16_t)(40000 + i)};
+    ip4_addr_set_u32(ip_2_ip4(&pcb->remote_ip), htonl(0x0a000001u));
+    connections[i].pcb = pcb;
+    TCP_REG(&tcp_active_pcbs, pcb);
+    demultiplex_add(&connections[i]);
+}
+
+static struct ends ends_of(int i) {
+    return (struct ends){
+        .remote_address = htonl(0x0a000001u), .remote_port = htons((uint16_t)(40000 + i)), .local_port = htons(OURS)};
+}
+
+static void open_many(void) {
+    struct error error;
+    tcp_active_pcbs = NULL;
+    CHECK(demultiplex_open(8, &error) == 0); /* so few that they share buckets */
+    for (int i = 0; i < MANY; i++) open_connection(i);
+}
+
+/* The list has exactly those from `from` on, newest first. */
+static void check_list(int from) {
+    const struct tcp_pcb *pcb = tcp_active_pcbs;
+    for (int i = MANY - 1; i >= from; i--, pcb = pcb->next) CHECK(pcb == &blocks[i]);
+    CHECK(!pcb);
+}
+
+static void test_a_frame_finds_its_connection_at_the_front_and_the_list_keeps_its_order(void) {
+    open_many();
+    for (int i = 0; i < MANY; i++) {
+        const struct ends ends = ends_of(i);
+        struct shortcut shortcut = demultiplex_begin(&ends);
+        CHECK(tcp_active_pcbs == &blocks[i]);
+        demultiplex_end(&shortcut);
+        check_list(0);
+    }
+    demultiplex_close();
+}
+
+static void test_a_stranger_has_no_shortcut(void) {
+    open_many();
+    struct ends ends = ends_of(3);
+    ends.remote_address = htonl(0x0a000002u);
+    struct shortcut shortcut = demultiplex_begin(&ends);
+    CHECK(!shortcut.pcb);
+    check_list(0);
+    demultiplex_end(&shortcut);
+    check_list(0);
+    demultiplex_close();
+}
+
+static void test_a_connection_that_ends_under_its_frame_leaves_the_list_whole(void) {
+    open_many();
+    for (int i = 0; i < MANY; i++) { /* the oldest, which is last in the list, first */
+        const struct ends ends = ends_of(i);
+        struct shortcut shortcut = demultiplex_begin(&ends);
+        struct tcp_pcb *pcb = &blocks[i];
+        TCP_RMV(&tcp_active_pcbs, pcb);
+        demultiplex_remove(&connections[i]);
+        demultiplex_end(&shortcut);
+        check_list(i + 1);
+        CHECK(!demultiplex_begin(&ends).pcb);
+    }
+    demultiplex_close();
+}
+
+/* ---- options --------------------------------------------------------------------------------------------------- */
+
+#define ACKNOWLEDGED 1000u
+
+static struct recovery_report read_options(const uint8_t *options, uint32_t length) {
+    return recovery_read(options, length, ACKNOWLEDGED);
+}
+
+static void test_selective_acknowledgements_tell_what_is_missing(void) {
+    const uint8_t options[] = {1, 1, 5, 18, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 12, 0, 0, 0, 13, 0};
+    struct recovery_report report = read_options(options, sizeof options);
+    CHECK(report.sign == RECOVERY_MISSING && report.highest == 0xd00);
+}
+
+static void test_a_block_below_what_is_acknowledged_tells_of_a_duplicate(void) {
+    const uint8_t options[] = {1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0};
+    struct recovery_report report = read_options(options, sizeof options);
+    CHECK(report.sign == RECOVERY_DUPLICATE && report.highest == ACKNOWLEDGED);
+}
+
+static void test_broken_options_tell_nothing(void) {
+    static const uint8_t broken[][6] = {
+        {5, 10, 0, 0, 1, 0}, /* longer than there is */
+        {5, 1, 0, 0, 1, 0}, /* shorter than itself */
+        {8, 0, 5, 10, 0, 0}, /* of no length */
+        {0, 5, 10, 0, 0, 8}, /* after the end */
+        {1, 1, 1, 1, 1, 5}, /* without a length */
+        {5, 2, 1, 1, 1, 1}, /* without a block */
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        CHECK(read_options(broken[i], sizeof broken[i]).sign == RECOVERY_NOTHING);
+    CHECK(read_options(NULL, 0).sign == RECOVERY_NOTHING);
+}
+
+int main(void) {
+    RUN(test_a_piece_given_back_is_taken_again);
+    RUN(test_every_size_that_lwip_may_ask_for_has_a_pool);
+    RUN(test_control_blocks_are_bounded_by_the_number_of_connections);
+    RUN(test_pools_are_low_before_they_are_empty);
+    RUN(test_copies_of_frames_have_memory_of_their_own);
+    RUN(test_a_frame_finds_its_connection_at_the_front_and_the_list_keeps_its_order);
+    RUN(test_a_stranger_has_no_shortcut);
+    RUN(test_a_connection_that_ends_under_its_frame_leaves_the_list_whole);
+    RUN(test_selective_acknowledgements_tell_what_is_missing);
+    RUN(test_a_block_below_what_is_acknowledged_tells_of_a_duplicate);
+    RUN(test_broken_options_tell_nothing);
+    return 0;
+}
