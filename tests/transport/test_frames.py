@@ -322,3 +322,66 @@ def test_a_reply_that_waits_for_an_address_is_not_read_after_its_end(site: Any, 
     assert b"b" not in late
     client.redis.delete(*(f"later{number}" for number in range(50)))
     assert client.redis.ping()
+
+
+def test_a_reply_before_a_close_arrives_however_slowly(client: Any, peer: Peer) -> None:
+    """It was cut off three seconds after the close, though it was on its way: a megabyte over a slow line."""
+    value = random.Random(5).randbytes(20_000)
+    client.redis.set("slowly", value)
+    peer.open(window=2000)
+    peer.say(PUSH | ACK | FIN, b"GET slowly\r\n", window=2000)
+    expected, got = b"$20000\r\n" + value + b"\r\n", b""
+    while len(got) < len(expected) and (piece := peer.take(2000, seconds=0.5, window=2000)):
+        got += piece
+        time.sleep(0.45)
+        peer.say(ACK, window=2000)
+    client.redis.delete("slowly")
+    assert got == expected
+
+
+def venture(peer: Peer, source: random.Random) -> None:
+    """A connection that begins as it should and goes on as nobody's does."""
+    peer.port, peer.next = source.randrange(1024, 65536), source.randrange(1 << 32)
+    most = struct.pack("!H", source.choice([0, 1, 47, 48, 100, 536, 1460, 9000, 65535]))
+    options = source.choice([b"", b"\x02\x04" + most, b"\x02\x04" + most + b"\x01\x03\x03\x0e\x04\x02\x01\x01"])
+    window = source.choice([0, 1, 6, 100, 5000, 65535])
+    peer.say(SYN, options=options, window=window)
+    answer = next((segment for segment in peer.segments(0.3) if segment.flags & SYN), None)
+    if answer is None:
+        return
+    peer.expected = answer.sequence + 1 & 0xFFFFFFFF
+    peer.say(ACK, window=window)
+    for _ in range(source.randrange(1, 12)):
+        peer.say(
+            source.choice([ACK, ACK, PUSH | ACK, PUSH | ACK, ACK | FIN, ACK | SYN, ACK | RST, 0]),
+            source.choice([b"", b"PING\r\n", b"GET venture\r\n" * 20, b"*1\r\n$", source.randbytes(900), b"QUIT\r\n"]),
+            source.choice([0, 0, 1, 2, 100, 1000, 65535]),
+            source.choice([b"", b"", b"\x01\x01\x05\x0a" + source.randbytes(8)]),
+        )
+        for segment in peer.segments(source.choice([0.0, 0.001, 0.03])):
+            if segment.flags & RST:
+                return
+            ahead = peer.expected - segment.sequence & 0xFFFFFFFF
+            if ahead < len(segment.data):
+                peer.expected += source.choice([0, 1, len(segment.data) - ahead, source.randrange(len(segment.data))])
+                peer.expected &= 0xFFFFFFFF
+        if source.random() < 0.2:  # again, before, or ahead of what was said
+            peer.next = peer.next + source.choice([-1, 1, -6, 500, source.randrange(1 << 32)]) & 0xFFFFFFFF
+        if source.random() < 0.1:
+            peer.expected = peer.expected + source.choice([-1, 1, 1 << 20]) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_peers_that_make_no_sense_harm_nobody(site: Any, client: Any, peer: Peer, seed: int) -> None:
+    source = random.Random(seed)
+    client.redis.set("venture", source.randbytes(30_000))
+    end = time.monotonic() + (2 if seed == 1 else 30)
+    while time.monotonic() < end:
+        venture(peer, source)
+        if source.random() < 0.1:
+            peer.say(RST | ACK)
+        if source.random() < 0.02:
+            assert client.redis.ping()
+    client.redis.delete("venture")
+    with redis.Redis(site.address, 6379) as other:
+        assert other.ping()

@@ -13,7 +13,8 @@
 #include "net/lwip/pools.h"
 #include "net/lwip/stack.h"
 
-#define CLOSE_US 3000000u /* in which what was written must be acknowledged, or the peer gets a reset */
+#define CLOSE_US 3000000u /* without progress in delivering what was written before a close: the peer gets a reset */
+#define CLOSE_MOST_US 60000000u /* whatever the progress: a peer that takes byte by byte would hold it for days */
 #define COPY_BYTES 512u /* smaller pieces are copied: cheaper than to keep track of them */
 #define WRITABLE_BYTES 131072u /* room for less is not worth an event, while more is under way */
 #define PIECES_MOST 4096u /* of memory, under way for one connection */
@@ -170,6 +171,11 @@ static void clamp_timeout(struct tcp_pcb *pcb) {
     if (pcb->rto < TIMEOUT_TICKS) pcb->rto = TIMEOUT_TICKS;
 }
 
+static void extend_close(struct lwip_connection *connection) {
+    uint64_t deadline_us = clock_monotonic_us() + CLOSE_US;
+    connection->deadline_us = deadline_us < connection->last_us ? deadline_us : connection->last_us;
+}
+
 static err_t on_acknowledged(void *argument, struct tcp_pcb *pcb, uint16_t length) {
     struct lwip_connection *connection = argument;
     clamp_timeout(pcb);
@@ -179,6 +185,7 @@ static err_t on_acknowledged(void *argument, struct tcp_pcb *pcb, uint16_t lengt
     connection->written_bytes -= length;
     connection->acknowledged_bytes += length;
     make_ready(connection);
+    if (connection->closing) extend_close(connection);
     /* At once: lwIP may drop a control block that waits for nothing more without a word. */
     if (connection->closing && connection->written_bytes == 0) finish_close(connection);
     return ERR_OK;
@@ -205,6 +212,8 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     connection->wants_read = true;
     if (pcb->mss < WIRE_LEAST_BYTES) pcb->mss = WIRE_LEAST_BYTES;
     connection->wire_bytes = pcb->mss;
+    /* lwIP makes no segment longer than half the widest window seen, and stops at one without data. */
+    if (pcb->snd_wnd_max < 2u * pcb->mss) pcb->snd_wnd_max = 2u * pcb->mss;
     uint32_t frames = SEGMENT_BYTES / pcb->mss;
     if (frames > STACK_FRAMES_PER_PACKET) frames = STACK_FRAMES_PER_PACKET;
     if (frames > 1) pcb->mss = (uint16_t)(pcb->mss * frames);
@@ -354,7 +363,8 @@ void connection_close(struct connection *base) {
     connection->closing = true;
     connection->next_closing = connection->all->closing;
     connection->all->closing = connection;
-    connection->deadline_us = clock_monotonic_us() + CLOSE_US;
+    connection->last_us = clock_monotonic_us() + CLOSE_MOST_US;
+    extend_close(connection);
     size_t unread = connection->unread_bytes;
     drop_received(connection);
     make_ready(connection);

@@ -40,7 +40,7 @@ struct lwip_connection {
     struct recovery recovery;
     struct ends ends;
     struct lwip_connection *next_found; /* of those in one bucket: see demultiplex.c */
-    uint64_t deadline_us; /* of a close */
+    uint64_t deadline_us, last_us; /* of a close: without progress, and whatever it makes */
     struct lwip_connection *next_ready, *next_closing, *next_free;
 };
 
