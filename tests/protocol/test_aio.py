@@ -179,7 +179,7 @@ def test_no_server_is_a_clear_error(run, free_port):
 
 
 def test_a_name_with_several_addresses_is_tried_to_the_last(server, free_port):
-    port = int(server.url.rpartition(":")[2])
+    place, port = server.url.removeprefix("redis://").rsplit(":", 1)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ def test_a_name_with_several_addresses_is_tried_to_the_last(server, free_port):
 
         async def several(host, port, **rest):
             assert host == "replay.test"
-            return await lookup("127.0.0.1", free_port, **rest) + await lookup("127.0.0.1", port, **rest)
+            return await lookup(place, free_port, **rest) + await lookup(place, port, **rest)
 
         loop.getaddrinfo = several  # type: ignore[method-assign]
         async with rs.aio.Client(f"redis://replay.test:{port}", reconnect_timeout=0) as client:
