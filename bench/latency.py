@@ -18,7 +18,7 @@ from typing import Any
 from replay_server.bench import messages, result
 from replay_server.bench.client import Role
 from replay_server.bench.server import fill
-from replay_server.bench.sides import BASELINE, SIDES, Host, Side, Turn, choose, start
+from replay_server.bench.sides import BASELINE, SIDES, Host, Side, Turn, start
 
 Round = dict[str, float]
 
@@ -100,6 +100,7 @@ AIMS = (
     Aim("download", "requests_per_s", "dpdk_af_xdp", 0.9, at_most=False),
     Aim("download", "requests_per_s", "fstack_af_xdp", 0.9, at_most=False),
 )
+USUAL = [name for name in SIDES if name != "fstack_af_packet"]
 BASELINES = (BASELINE, "kernel_busy_poll", "kernel_offloads", "redis")
 COMPARED = ("latency_us_p50", "latency_us_p99", "requests_per_s")
 
@@ -155,7 +156,7 @@ def one_round(hosts: Sequence[Host], measured: Sequence[Measurement], seconds: f
         for host in turned:
             request = measurement.request(host.side.is_redis)
             roles = [Role("client", {"request": request}, measurement.connections)]
-            turn = host.turn(roles, seconds)
+            turn = host.turn(roles, seconds, warm_up_s=min(0.1, seconds))
             for what, value in values(measurement, turn).items():
                 found[f"{measurement.name}.{host.side.name}.{what}"] = value
     return found
@@ -247,13 +248,12 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
         if unknown := [name for name in options.measurement if name not in known]:
             raise RuntimeError(f"no measurement is called {unknown[0]!r}: expected some of {', '.join(known)}")
         measured = [measurement for measurement in measured if measurement.name in options.measurement]
-    sides, missing = choose(options.side)
     machine = result.machine()
     with contextlib.ExitStack() as stack:
         tables = [messages.ATARI.table(options.capacity), messages.frames_table(options.capacity)]
-        hosts, failed = start(sides, stack, tables)
-        sides, missing = [host.side for host in hosts], missing | failed
-        for name, reason in missing.items():
+        hosts, about = start(options.side or USUAL, stack, tables)
+        sides = [host.side for host in hosts]
+        for name, reason in about["not_measured"].items():
             say(f"not measured: {name}: {reason}")
         for host in hosts:
             prepare(host, options.capacity)
@@ -263,7 +263,7 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
             echoes = (f"{side.name} {rounds[-1].get(f'echo.{side.name}.latency_us_p50', 0):.1f}" for side in sides)
             say(f"round {number + 1}/{options.rounds}  echo p50, µs: " + "  ".join(echoes))
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "plot")}
-    settings |= {"sides": {side.name: side.about for side in sides}, "not_measured": missing}
+    settings |= {"sides": {side.name: side.about for side in sides}, **about}
     settings["cpu"] = (
         "server_cpu_us is the server process's time where it sleeps and INFO's transport_busy_us where it polls; "
         "server_core_us is the time that its processor was not idle. server_cycles is server_cpu_us times the "

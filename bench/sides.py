@@ -88,23 +88,29 @@ SIDES = {
         Side("dpdk_af_xdp", "lwIP over DPDK, AF_XDP", "af_xdp", "dpdk", polls=True),
         Side("dpdk_af_packet", "lwIP over DPDK, af_packet", "af_packet", "dpdk", polls=True),
         Side("fstack_af_xdp", "F-Stack over DPDK, AF_XDP", "af_xdp", "fstack", polls=True),
+        Side("fstack_af_packet", "F-Stack over DPDK, af_packet", "af_packet", "fstack", polls=True),
         Side("redis", "Redis over kernel sockets", transport="redis"),
     )
 }  # fmt: skip
 BASELINE = "kernel"
 
 
-def choose(names: Sequence[str] | None) -> tuple[list[Side], dict[str, str]]:
-    """The sides of those names (None: all) that can be measured here, and why the others cannot.
+def usual() -> list[str]:
+    """The sides of a figure: the kernel's, both stacks in user space, Redis; over AF_XDP where one may."""
+    device = "af_xdp" if os.geteuid() == 0 else "af_packet"
+    return [BASELINE, f"dpdk_{device}", f"fstack_{device}", "redis"]
+
+
+def choose(names: Sequence[str]) -> tuple[list[Side], dict[str, str]]:
+    """The sides of those names that can be measured here, and why the others cannot.
 
     Raises:
         RuntimeError: no such side, or none of them can.
     """
-    wanted = list(SIDES) if names is None else list(names)
-    if unknown := [name for name in wanted if name not in SIDES]:
+    if unknown := [name for name in names if name not in SIDES]:
         raise RuntimeError(f"no side is called {unknown[0]!r}: expected some of {', '.join(SIDES)}")
-    reasons = {name: reason for name in wanted if (reason := SIDES[name].missing()) is not None}
-    chosen = [SIDES[name] for name in wanted if name not in reasons]
+    reasons = {name: reason for name in names if (reason := SIDES[name].missing()) is not None}
+    chosen = [SIDES[name] for name in names if name not in reasons]
     if not chosen:
         raise RuntimeError("none of the sides can be measured here: " + "; ".join(reasons.values()))
     return chosen, reasons
@@ -320,18 +326,28 @@ def _core_busy_us(processor: int) -> float:
 
 
 def start(
-    sides: Sequence[Side], stack: contextlib.ExitStack, tables: Iterable[rs.Table] = (), **options: Any
-) -> tuple[list[Host], dict[str, str]]:
-    """Starts the sides, each resting; those that cannot be are left out and the reason told."""
-    hosts, reasons = [], {}
+    names: Sequence[str], stack: contextlib.ExitStack, tables: Iterable[rs.Table] = (), **options: Any
+) -> tuple[list[Host], dict[str, Any]]:
+    """Starts the sides of those names, each resting; `options` are those of `Host`.
+
+    Returns:
+        The hosts; and for settings of a result "versions" of the servers, and "not_measured": why others are not there.
+
+    Raises:
+        RuntimeError: no such side, or none could be started.
+    """
+    sides, missing = choose(names)
+    hosts, versions = [], {}
     for side in sides:
         try:
             host = stack.enter_context(Host(side, tables, **options))
         except (LabError, NamespaceError, rs.ServerError) as error:
-            reasons[side.name] = str(error)
+            missing[side.name] = str(error)
             continue
+        told: Any = host.redis.info("server")
+        versions[side.name] = str(told["redis_version" if side.is_redis else "replay_server_version"])
         host.rest()
         hosts.append(host)
     if not hosts:
-        raise RuntimeError("none of the sides could be started: " + "; ".join(reasons.values()))
-    return hosts, reasons
+        raise RuntimeError("none of the sides could be started: " + "; ".join(missing.values()))
+    return hosts, {"versions": versions, "not_measured": missing}

@@ -22,12 +22,11 @@ from replay_server.bench.figures.figure import (
     ratios_between_sides,
     turned,
 )
-from replay_server.bench.sides import Host, choose, start
+from replay_server.bench.sides import Host, start, usual
 
 TITLE = "Optimisation 1: access latency of the shared memory"
 PAPER = "access latency −32.7 % to −58.9 % (Redis with F-Stack over Redis without, 40 Gb/s)"
 WHATS = {"actor_push": "actor push", "actor_pull": "actor pull", "learner_set": "learner set"}
-DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp", "redis")
 OWN_PUSH = 50
 FRAMES_CAPACITY = 20_000
 
@@ -66,11 +65,10 @@ def prepare(host: Host) -> None:
 
 
 def measure(options: Options, say: Say) -> Measured:
-    sides, missing = choose(options.sides or DEFAULT_SIDES)
     push_bytes = 4_000_000 if options.quick else messages.FAITHFUL_PUSH_BYTES
     rounds: list[Round] = []
     with contextlib.ExitStack() as stack:
-        hosts, failed = start(sides, stack, [messages.frames_table(FRAMES_CAPACITY)])
+        hosts, about = start(options.sides or usual(), stack, [messages.frames_table(FRAMES_CAPACITY)])
         for host in hosts:
             prepare(host)
         for number in range(options.rounds):
@@ -83,7 +81,7 @@ def measure(options: Options, say: Say) -> Measured:
             rounds.append(found)
             say(f"access: round {number + 1}/{options.rounds}")
     ratios = ratios_between_sides(rounds[0])
-    settings = {"not_measured": missing | failed, "push_bytes": push_bytes, "own_push_transitions": OWN_PUSH}
+    settings = {**about, "push_bytes": push_bytes, "own_push_transitions": OWN_PUSH}
     return Measured(
         rounds, ratios, panels_of(rounds[0], WHATS), settings, findings_by_side(rounds, ratios, WHATS, PAPER)
     )

@@ -17,11 +17,10 @@ from typing import Any
 
 from replay_server.bench.figures.figure import Measured, Options, Panel, Round, Say, name, turned
 from replay_server.bench.figures.parts import ACTOR_PHASES, LEARNER_PHASES, Seconds
-from replay_server.bench.sides import Host, choose, processors, start
+from replay_server.bench.sides import Host, processors, start, usual
 
 TITLE = "Execution time of actor and learner"
 PAPER = "communication takes 14.5 % of the time with 1 actor, 19.0 % with 8 (Redis over kernel sockets)"
-DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp")
 COMMUNICATION = {"actor": ("push_s", "pull_s"), "learner": ("sampling_s", "update_s", "publish_s")}
 PHASES = {"actor": ACTOR_PHASES, "learner": LEARNER_PHASES}
 
@@ -126,13 +125,12 @@ def statistic_of(rounds: list[Round], measured: str) -> float:
 
 
 def measure(options: Options, say: Say) -> Measured:
-    wanted = [side for side in options.sides or DEFAULT_SIDES if side != "redis"]
-    sides, missing = choose(wanted)
+    wanted = [side for side in options.sides or usual() if side != "redis"]
     seconds = 1.2 if options.quick else 4.0
     count = max(1, options.rounds // 3)
     rounds: list[Round] = [{} for _ in range(count)]
     with contextlib.ExitStack() as stack:
-        hosts, failed = start(sides, stack)
+        hosts, about = start(wanted, stack)
         parts = {host.side.name: stack.enter_context(Parts(host)) for host in hosts}
         for number, found in enumerate(rounds):
             for actors in options.actors:
@@ -146,6 +144,6 @@ def measure(options: Options, say: Say) -> Measured:
         below = f"{sizes}.{what}.kernel.{actors}.{statistic}"
         if side != "kernel" and below in names and what in ("actor_communication", "learner_communication"):
             ratios[f"{what} actors={actors} {side} / kernel"] = (measured, below)
-    settings = {"not_measured": missing | failed, "seconds_of_a_run": seconds}
+    settings = {**about, "seconds_of_a_run": seconds}
     told = findings(rounds, list(options.actors), [host.side.name for host in hosts])
     return Measured(rounds, ratios, panels_of(names), settings, told)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from replay_server.bench import messages
 from replay_server.bench.client import Role
 from replay_server.bench.figures import access
-from replay_server.bench.figures.figure import STATISTIC, Measured, Options, Panel, Round, Say, changes, told, turned
+from replay_server.bench.figures.figure import STATISTIC, Measured, Options, Panel, Round, Say, changes, percent, turned
 from replay_server.bench.line import Line
 from replay_server.bench.server import fill
-from replay_server.bench.sides import BASELINE, SIDES, Host, choose, start
+from replay_server.bench.sides import BASELINE, SIDES, Host, start, usual
 
 TITLE = "Edge and cloud: accesses over a line with delay"
 PAPER = "future work there: actors at the edge, learner in a data centre, 10 km of fibre"
-DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp", "redis")
 RATE_MBIT = 1000
 CAPACITY = 2000
 
@@ -123,7 +123,7 @@ def findings(rounds: list[Round], ratios: dict[str, tuple[str, str]]) -> list[st
             if parts:
                 lines.append(f"{path.name}, {side} over {BASELINE}: " + "; ".join(parts))
     own = changes(rounds, ratios, lambda of: of.startswith("echo ") and of.endswith("relay / direct"))
-    lines.append(f"the relay's own share of a round trip of 64 B: {told(own)} of that without it")
+    lines.append(f"the relay's own share of a round trip of 64 B: {percent(own)} of that without it")
     return lines
 
 
@@ -141,16 +141,16 @@ def panels_of(names: list[str]) -> list[Panel]:
 
 
 def measure(options: Options, say: Say) -> Measured:
-    sides, missing = choose(options.sides or DEFAULT_SIDES)
     whats = [what for what in WHATS if not options.quick or what in ("echo", "push_own", "pull")]
     paths = [path for path in PATHS if not options.quick or path.name in ("direct", "relay", "50us")]
     tables = [messages.ATARI.table(CAPACITY), messages.frames_table(access.FRAMES_CAPACITY)]
     count = max(1, options.rounds // 3)
     rounds: list[Round] = [{} for _ in range(count)]
+    settings: dict[str, Any] = {"rate_mbit": RATE_MBIT}
     for relayed in (False, True):
         with contextlib.ExitStack() as stack:
-            hosts, failed = start(sides, stack, tables, relayed=relayed)
-            missing |= failed
+            hosts, about = start(options.sides or usual(), stack, tables, relayed=relayed)
+            settings |= about
             for host in hosts:
                 prepare(host)
             for number in range(count):
@@ -161,5 +161,4 @@ def measure(options: Options, say: Say) -> Measured:
                 say(f"edge, {'relayed' if relayed else 'direct'}: round {number + 1}/{count}")
     names = list(rounds[0])
     ratios = ratios_of(names)
-    settings = {"not_measured": missing, "rate_mbit": RATE_MBIT}
     return Measured(rounds, ratios, panels_of(names), settings, findings(rounds, ratios))

@@ -113,7 +113,7 @@ def changes(
     return (min(medians), max(medians)) if medians else None
 
 
-def told(change: tuple[float, float] | None) -> str:
+def percent(change: tuple[float, float] | None) -> str:
     """A range of changes for people."""
     if change is None:
         return "not measured"
@@ -138,7 +138,7 @@ def findings_by_side(
                     begin, end = f"{sizes} {what} actors=", f" {side} / {other}"
                     change = changes(rounds, ratios, lambda of, b=begin, e=end: of.startswith(b) and of.endswith(e))
                     if change is not None:
-                        parts.append(f"{about} {told(change)}")
+                        parts.append(f"{about} {percent(change)}")
                 if parts:
                     lines.append(f"{sizes} sizes, {side} over {other}: " + "; ".join(parts))
     return lines

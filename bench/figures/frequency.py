@@ -23,13 +23,12 @@ from replay_server.bench.figures.figure import (
     ratios_between_sides,
     turned,
 )
-from replay_server.bench.sides import Host, choose, start
+from replay_server.bench.sides import Host, start, usual
 
 TITLE = "Push frequency against ideal"
 PAPER = "the gap to the ideal frequency grows with the number of actors (read from a diagram: no numbers are given)"
 WHATS = {"actor_push": "pushes"}
 STATISTIC = "pushes_per_s"
-DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp", "redis")
 WORK_S = {"faithful": 0.5, "own": 0.02}
 
 
@@ -41,11 +40,10 @@ def values(host: Host, sizes: str, actors: int, seconds: float, push_bytes: int)
 
 
 def measure(options: Options, say: Say) -> Measured:
-    sides, missing = choose(options.sides or DEFAULT_SIDES)
     push_bytes = 4_000_000 if options.quick else messages.FAITHFUL_PUSH_BYTES
     rounds: list[Round] = []
     with contextlib.ExitStack() as stack:
-        hosts, failed = start(sides, stack, [messages.frames_table(access.FRAMES_CAPACITY)])
+        hosts, about = start(options.sides or usual(), stack, [messages.frames_table(access.FRAMES_CAPACITY)])
         for host in hosts:
             access.prepare(host)
         for number in range(options.rounds):
@@ -65,5 +63,5 @@ def measure(options: Options, say: Say) -> Measured:
             ideal = name(sizes, what, "ideal", int(actors), STATISTIC)
             ratios[f"{sizes} {what} actors={actors} {side} / ideal"] = (measured, ideal)
     panels: list[Panel] = panels_of(rounds[0], WHATS, STATISTIC, "pushes a second", 1.0)
-    settings = {"not_measured": missing | failed, "push_bytes": push_bytes, "work_s": WORK_S}
+    settings = {**about, "push_bytes": push_bytes, "work_s": WORK_S}
     return Measured(rounds, ratios, panels, settings, findings_by_side(rounds, ratios, WHATS, PAPER))

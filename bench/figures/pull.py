@@ -17,13 +17,12 @@ from replay_server.bench.figures.figure import (
     ratios_between_sides,
     turned,
 )
-from replay_server.bench.sides import Host, choose, start
+from replay_server.bench.sides import Host, start, usual
 
 TITLE = "Optimisation 1: throughput of replay pulls"
 PAPER = "pull throughput +21.9 % to +31.9 %"
 WHATS = {"learner_pull": "learner pull"}
 STATISTIC = "experiences_per_s"
-DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp", "redis")
 
 
 def prepare(host: Host, actors: int, push_bytes: int) -> None:
@@ -46,12 +45,11 @@ def values(host: Host, actors: int, seconds: float, items: int) -> Round:
 
 
 def measure(options: Options, say: Say) -> Measured:
-    sides, missing = choose(options.sides or DEFAULT_SIDES)
     items = 20 if options.quick else messages.FAITHFUL.push_size
     push_bytes = items * messages.FAITHFUL.item_bytes
     rounds: list[Round] = []
     with contextlib.ExitStack() as stack:
-        hosts, failed = start(sides, stack)
+        hosts, about = start(options.sides or usual(), stack)
         for number in range(options.rounds):
             found: Round = {}
             for actors in options.actors:
@@ -62,5 +60,5 @@ def measure(options: Options, say: Say) -> Measured:
             say(f"pull: round {number + 1}/{options.rounds}")
     ratios = ratios_between_sides(rounds[0], STATISTIC)
     panels = panels_of(rounds[0], WHATS, STATISTIC, "experiences a second", 1.0)
-    settings = {"not_measured": missing | failed, "push_bytes": push_bytes}
+    settings = {**about, "push_bytes": push_bytes}
     return Measured(rounds, ratios, panels, settings, findings_by_side(rounds, ratios, WHATS, PAPER))

@@ -27,19 +27,18 @@ from replay_server.bench.figures.figure import (
     findings_by_side,
     name,
     panels_of,
+    percent,
     ratios_between_sides,
-    told,
     turned,
 )
 from replay_server.bench.items import ItemKind
 from replay_server.bench.server import fill
-from replay_server.bench.sides import Host, choose, start
+from replay_server.bench.sides import Host, start, usual
 
 TITLE = "Optimisation 2: sampling in the server against sampling by the learner"
 PAPER = "in-server sampling: access latency −11.7 % to −28.1 %, sampling latency −21.9 % to −29.8 % with F-Stack"
-DEFAULT_SIDES = ("kernel", "dpdk_af_xdp", "fstack_af_xdp", "redis")
 BATCHES = (32, 512)
-PUSHES_PER_S = {"faithful": 0.5, "own": 10.0}
+PUSHES_PER_S = {"faithful": 1.0, "own": 10.0}
 """Of one actor."""
 TABLE_ITEMS = {"faithful": 1600, "own": 4000}
 WHATS = {
@@ -89,23 +88,16 @@ class Learner:
         return sorted(taken)[1]
 
 
-def in_server(host: Host, sizes: str, actors: int, batch: int, options: Options) -> Round:
-    """Optimisation 2: one turn."""
+def in_server(host: Host, sizes: str, actors: int, options: Options) -> Round:
+    """Optimisation 2: one turn, of batches of both sizes one after the other."""
+    items = pushed(sizes, options.quick)
     roles = [
-        Role("learner", {"sample": messages.sample(batch)}),
-        Role(
-            "actor",
-            {"push": messages.push(kind_of(sizes), pushed(sizes, options.quick))},
-            actors,
-            rate_per_s=actors * PUSHES_PER_S[sizes],
-        ),
+        Role("learner", {f"sample_{batch}": messages.sample(batch) for batch in BATCHES}),
+        Role("actor", {"push": messages.push(kind_of(sizes), items)}, actors, rate_per_s=actors * PUSHES_PER_S[sizes]),
     ]
     turn = host.turn(roles, options.seconds, warm_up_s=0.05)
-    side = host.side.name
-    found = {name(sizes, f"sample_{batch}", side, actors): turn.measured.latency_us("learner", "sample")}
-    if batch == BATCHES[-1]:
-        found[name(sizes, "push", side, actors)] = turn.measured.latency_us("actor", "push")
-    return found
+    asked = [("learner", f"sample_{batch}") for batch in BATCHES] + [("actor", "push")]
+    return {name(sizes, what, host.side.name, actors): turn.measured.latency_us(role, what) for role, what in asked}
 
 
 def by_learner(host: Host, sizes: str, actors: int, local_us: dict[int, float], options: Options) -> Round:
@@ -125,13 +117,12 @@ def by_learner(host: Host, sizes: str, actors: int, local_us: dict[int, float], 
     return {name(sizes, f"pull_{batch}", side, actors): round(pulled_us + own, 1) for batch, own in local_us.items()}
 
 
-def measure_size(sizes: str, options: Options, say: Say, rounds: list[Round]) -> dict[str, str]:
-    """All rounds of one kind of size, into `rounds`; why sides were left out."""
-    sides, missing = choose(options.sides or DEFAULT_SIDES)
+def measure_size(sizes: str, options: Options, say: Say, rounds: list[Round]) -> dict[str, Any]:
+    """All rounds of one kind of size, into `rounds`; what is to be said of the sides."""
     kind, capacity = kind_of(sizes), TABLE_ITEMS[sizes] // (10 if options.quick else 1)
     learner = Learner(sizes, options.quick)
     with contextlib.ExitStack() as stack:
-        hosts, failed = start(sides, stack, [kind.table(capacity)])
+        hosts, about = start(options.sides or usual(), stack, [kind.table(capacity)])
         for host in hosts:
             if host.client is not None:
                 with host.awake():
@@ -143,10 +134,10 @@ def measure_size(sizes: str, options: Options, say: Say, rounds: list[Round]) ->
                     rounds[number][name(sizes, f"local_{batch}", "learner", actors)] = round(own_us, 1)
                 for host in turned(hosts, number):
                     rounds[number] |= by_learner(host, sizes, actors, local_us, options)
-                    for batch in () if host.side.is_redis else BATCHES:
-                        rounds[number] |= in_server(host, sizes, actors, batch, options)
+                    if not host.side.is_redis:
+                        rounds[number] |= in_server(host, sizes, actors, options)
             say(f"sampling, {sizes} sizes: round {number + 1}/{options.rounds}")
-    return missing | failed
+    return about
 
 
 def ratios_of(names: list[str]) -> dict[str, tuple[str, str]]:
@@ -172,18 +163,17 @@ def findings(rounds: list[Round], ratios: dict[str, tuple[str, str]]) -> list[st
             change = changes(rounds, ratios, lambda of, b=begin, e=end: of.startswith(b) and of.endswith(e))
             if change is not None:
                 lines.append(
-                    f"{sizes} sizes, kernel: {batch} drawn in the server instead of pulling all: {told(change)}"
+                    f"{sizes} sizes, kernel: {batch} drawn in the server instead of pulling all: {percent(change)}"
                 )
     return lines
 
 
 def measure(options: Options, say: Say) -> Measured:
     rounds: list[Round] = [{} for _ in range(options.rounds)]
-    missing: dict[str, str] = {}
+    settings: dict[str, Any] = {"pushes_per_s_of_an_actor": PUSHES_PER_S, "table_items": TABLE_ITEMS}
     for sizes in options.sizes:
-        missing |= measure_size(sizes, options, say, rounds)
+        settings |= measure_size(sizes, options, say, rounds)
     names = list(rounds[0])
     ratios = ratios_of(names)
     panels: list[Panel] = panels_of((one for one in names if ".local_" not in one), WHATS)
-    settings = {"not_measured": missing, "pushes_per_s_of_an_actor": PUSHES_PER_S, "table_items": TABLE_ITEMS}
     return Measured(rounds, ratios, panels, settings, findings(rounds, ratios))

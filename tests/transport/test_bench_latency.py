@@ -36,7 +36,7 @@ def test_every_side_that_is_here_is_measured(tmp_path: Path, capsys: pytest.Capt
     assert main(["latency", "--quick", "--json", str(file), "--plot", str(picture)]) == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
     content = json.loads(file.read_text())
-    here = [name for name, side in SIDES.items() if side.missing() is None]
+    here = [name for name in latency.USUAL if SIDES[name].missing() is None]
     for measurement in latency.measurements(600):
         for name in here:
             prefix = f"{measurement.name}.{name}"
@@ -45,7 +45,7 @@ def test_every_side_that_is_here_is_measured(tmp_path: Path, capsys: pytest.Capt
             if name != "kernel":
                 assert content["ratio"][f"{measurement.name} latency_us_p50 {name} / kernel"] > 0
     assert content["median"]["echo.kernel.server_cpu_us"] > 0
-    for name in SIDES:
+    for name in latency.USUAL:
         assert (name in content["settings"]["not_measured"]) == (name not in here)
         assert f"not measured: {name}" in printed or name in here
     assert "| 64 bytes there and back |" in printed
