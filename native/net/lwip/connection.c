@@ -324,6 +324,8 @@ ssize_t connection_writev(struct connection *base, const struct iovec *vectors, 
     if (written == 0) return -1;
     connection->written_bytes += written;
     tcp_output(connection->pcb);
+    /* Nobody else's frames are waited for: what the server does at the end of its step need not delay a lone reply. */
+    if (connection->all->active == 1) port_flush(stack.port);
     return (ssize_t)written;
 }
 
@@ -441,7 +443,9 @@ int connections_deliver(struct connections *connections) {
     struct lwip_connection *connection = connections->ready_head;
     connections->ready_head = connections->ready_tail = NULL; /* who has more to do waits for the next round */
     int given = 0;
+    connections->active = 0;
     while (connection) {
+        connections->active++;
         struct lwip_connection *next = connection->next_ready;
         connection->ready = false;
         given += deliver(connection);

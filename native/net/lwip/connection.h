@@ -51,6 +51,7 @@ struct connections {
     struct lwip_connection *ready_head, *ready_tail;
     struct lwip_connection *closing;
     uint32_t most, used;
+    uint32_t active; /* had something to do in this turn */
     bool any_starved;
     uint64_t refused; /* there was no place left */
     uint64_t aborted; /* what was written could not be delivered in time */
