@@ -60,6 +60,7 @@ void demultiplex_remove(struct lwip_connection *connection) {
 }
 
 struct shortcut demultiplex_begin(const struct ends *ends) {
+    if (!table.buckets) return (struct shortcut){0}; /* at the end, when only lwIP's own connections are left */
     struct lwip_connection *connection = *bucket_of(ends);
     while (connection && !is_of(&connection->ends, ends)) connection = connection->next_found;
     if (!connection || connection->pcb == tcp_active_pcbs || connection->pcb->state == TIME_WAIT)
