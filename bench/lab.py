@@ -365,6 +365,8 @@ def main(argv: list[str], folder: str) -> int:
         place = argv.index("--")
         own, command = argv[:place], argv[place + 1 :]
     arguments = _parser().parse_args(own)
+    if shapeless := [setting for setting in arguments.config if "=" not in setting]:
+        raise LabError(f"--config: expected NAME=VALUE, got {shapeless[0]!r}")
     config = dict(setting.partition("=")[::2] for setting in arguments.config)
     signal.signal(signal.SIGTERM, _on_termination)
     with Lab(arguments.device, arguments.mtu, arguments.offloads, arguments.clients, as_user=arguments.as_user) as lab:

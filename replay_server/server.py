@@ -172,6 +172,8 @@ class Server:
         start_timeout: float = 30.0,
     ) -> None:
         command = [str(find_executable(transport))]
+        if transport != "kernel" and host != "127.0.0.1":
+            raise ServerError(f"host {host!r} is of the kernel's transport: with {transport} it is 'dpdk-address'")
         command += server_arguments(
             host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory, restore=restore
         )
@@ -242,7 +244,10 @@ class Server:
             text += chunk
         line = text.split(b"\n")[0].decode("utf-8", "replace")
         if (match := _READY.match(line)) is None:
-            raise ServerError(f"expected a line 'ready url=… unix=… pid=…' from the server, got {line!r}")
+            printed = self.log().strip() or "nothing"
+            raise ServerError(
+                f"expected a line 'ready url=… unix=… pid=…' from the server, got {line!r}; it printed: {printed}"
+            )
         return match.groupdict()
 
     def log(self) -> str:

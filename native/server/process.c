@@ -286,16 +286,29 @@ static int serve(struct server *server, const struct options *options, const str
     return EXIT_CLEAN;
 }
 
+/* What is wrong with an address for one host in its network; NULL: nothing. */
+static const char *misuse_of(uint32_t address, long bits) {
+    uint32_t within = bits < 32 ? UINT32_MAX >> bits : 0, host = address & within, first = address >> 24;
+    if (first == 0 || first == 127 || first >= 224) return "expected the address of a host, which this one never is";
+    if (bits < 31 && host == 0) return "expected the address of a host, but this is the network's own";
+    if (bits < 31 && host == within) return "expected the address of a host, but this is the network's broadcast";
+    return NULL;
+}
+
 /* In user space the data port has the address of the device, and no other. */
 static int check_user_space(struct server_config *config) {
+    const char *given = config->dpdk_address, *wrong = "expected an IPv4 address and its mask, such as 10.0.0.2/24";
     struct in_addr address;
     char host[sizeof config->dpdk_address];
-    snprintf(host, sizeof host, "%s", config->dpdk_address);
+    snprintf(host, sizeof host, "%s", given);
     char *mask = strchr(host, '/');
-    if (mask) *mask = '\0';
-    if (!mask || inet_pton(AF_INET, host, &address) != 1) {
-        fprintf(stderr, "%s: --dpdk-address '%s': expected an IPv4 address and its mask, such as 10.0.0.2/24\n",
-                program, config->dpdk_address);
+    if (mask) *mask++ = '\0';
+    char *end = mask;
+    long bits = mask ? strtol(mask, &end, 10) : 0;
+    if (end != mask && *end == '\0' && bits >= 1 && bits <= 32 && inet_pton(AF_INET, host, &address) == 1)
+        wrong = misuse_of(ntohl(address.s_addr), bits);
+    if (wrong) {
+        fprintf(stderr, "%s: --dpdk-address '%s': %s\n", program, given, wrong);
         return EXIT_USAGE;
     }
     snprintf(config->host, sizeof config->host, "%s", host);

@@ -13,9 +13,10 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from .. import dpdk
 from ..config import ConfigError, ServeConfig, load_config, parse_size
@@ -94,18 +95,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _number(file: str | None, config: Mapping[str, Any], name: str, missing: int) -> int:
+    given = config.get(name, missing)
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{file}: {name} must be a whole number, got {given!r}") from None
+
+
 def _subject(options: argparse.Namespace) -> Subject:
     settings = load_config(options.config) if options.config else ServeConfig()
     config = settings.config
     transport = options.transport or (settings.transport if settings.transport != "kernel" else None)
     memory = options.memory or config.get("dpdk-memory")
+    for name in ("dpdk-device", "dpdk-address", "dpdk-gateway"):
+        if not isinstance(config.get(name, ""), str):
+            raise ConfigError(f"{options.config}: {name} must be str, got {config[name]!r}")
     subject = Subject(
         device=options.device or config.get("dpdk-device"),
         address=options.address or config.get("dpdk-address"),
         gateway=options.gateway or config.get("dpdk-gateway"),
         transport=transport,
-        mtu=int(options.mtu or config.get("dpdk-mtu", 0)),
-        lcore=int(options.lcore if options.lcore is not None else config.get("dpdk-lcore", -1)),
+        mtu=options.mtu or _number(options.config, config, "dpdk-mtu", 0),
+        lcore=options.lcore if options.lcore is not None else _number(options.config, config, "dpdk-lcore", -1),
         sysfs=Path(os.environ.get("SYSFS", "/sys")),  # for tests
     )
     return replace(subject, memory_bytes=parse_size(memory)) if memory else subject

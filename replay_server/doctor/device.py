@@ -160,7 +160,8 @@ def _examine_vfio_file(subject: Subject, device: dpdk.Device) -> Iterator[Findin
 
 # ---- an interface ---------------------------------------------------------------------------------------------------
 
-_AF_XDP_MTU_MAX = 3498
+_MTU_MAX = {"net_af_xdp": 3300, "net_af_packet": 1500}
+"""What DPDK's drivers carry: a page that holds what stands before a frame, too; ordinary frames."""
 _FEATURES = {
     "tx": "tx-checksumming",
     "rx": "rx-checksumming",
@@ -214,13 +215,15 @@ def _examine_mtu(subject: Subject, target: Target, mtu: int) -> Iterator[Finding
     if wanted > mtu:
         message = f"{name} has an mtu of {mtu} bytes, the server is told {wanted}: larger packets would be lost"
         yield problem("mtu", message, f"sudo ip link set dev {name} mtu {wanted}")
-    if target.driver == "net_af_xdp" and max(wanted, mtu) > _AF_XDP_MTU_MAX:
-        message = f"{name} has an mtu of {max(wanted, mtu)} bytes, and AF_XDP carries at most {_AF_XDP_MTU_MAX}"
+    most = _MTU_MAX.get(target.driver, wanted)
+    if max(wanted, mtu) > most:
+        told = "" if wanted <= most else f"; and say dpdk-mtu = {most}, or less, where it says {wanted}"
+        message = f"{name} has an mtu of {max(wanted, mtu)} bytes, and {target.driver} carries at most {most}{told}"
         yield problem("mtu", message, f"sudo ip link set dev {name} mtu 1500")
     frame_bytes = int(target.argument("framesz", "0"))
-    if target.driver == "net_af_packet" and 0 < frame_bytes < wanted + 98:
+    if target.driver == "net_af_packet" and 0 < frame_bytes < min(wanted, most) + 98:
         message = (
-            f"an mtu of {wanted} bytes does not fit into framesz={frame_bytes} of {subject.device}: framesz=16384 does"
+            f"an mtu of {wanted} bytes does not fit into framesz={frame_bytes} of {subject.device}: framesz=2048 does"
         )
         yield problem("mtu", message)
 

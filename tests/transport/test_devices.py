@@ -99,6 +99,58 @@ def test_independent_servers_run_side_by_side_on_one_host(open_lab: Any) -> None
         assert servers[1][1].stop() == 0
 
 
+ADDRESS = {"dpdk-device": "net_null0", "dpdk-address": "10.80.0.1/24"}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, r"exit status 2.*dpdk-address '': expected an IPv4 address and its mask"),
+        ({"dpdk-address": "10.80.0.1"}, "exit status 2.*expected an IPv4 address and its mask"),
+        ({"dpdk-address": "10.80.0.1/33"}, "exit status 2.*expected an IPv4 address and its mask"),
+        ({"dpdk-address": "10.80.0.1/"}, "exit status 2.*expected an IPv4 address and its mask"),
+        ({"dpdk-address": "10.80.0.0/24"}, "exit status 2.*the network's own"),
+        ({"dpdk-address": "10.80.0.255/24"}, "exit status 2.*the network's broadcast"),
+        ({"dpdk-address": "224.0.0.1/24"}, "exit status 2.*never is"),
+        ({"dpdk-address": "127.0.0.1/8"}, "exit status 2.*never is"),
+        ({"dpdk-address": "10.80.0.1/24"}, "no device: dpdk-device names one"),
+        (ADDRESS | {"dpdk-gateway": "10.81.0.1"}, "not in the network"),
+        (ADDRESS | {"dpdk-memory": 1000}, "at least"),
+        (ADDRESS | {"dpdk-lcore": 1000}, "exit status 1.*core 1000"),
+        (ADDRESS | {"dpdk-eal": "--no-such-option"}, "exit status 1.*unrecognized option '--no-such-option'"),
+        (ADDRESS | {"dpdk-device": "eth0"}, "neither a PCI address"),
+        (ADDRESS | {"dpdk-device": "net_af_packet0,iface=absent"}, "there is no interface absent"),
+    ],
+)
+def test_wrong_settings_are_refused_with_the_reason(config: dict[str, Any], said: str) -> None:
+    try:
+        find_executable("dpdk")
+    except rs.ServerError as error:
+        pytest.skip(str(error))
+    with pytest.raises(rs.ServerError, match=f"(?s){said}") as raised:
+        rs.Server(transport="dpdk", password="secret", config=config)
+    assert "Usage:" not in str(raised.value)
+
+
+def test_a_host_beside_the_address_of_the_device_is_refused() -> None:
+    try:
+        find_executable("dpdk")
+    except rs.ServerError as error:
+        pytest.skip(str(error))
+    with pytest.raises(rs.ServerError, match="with dpdk it is 'dpdk-address'"):
+        rs.Server(transport="dpdk", host="10.80.0.1", password="secret", config=ADDRESS)
+
+
+@pytest.mark.parametrize("address", ["10.80.0.1/32", "10.80.0.0/31"])
+def test_short_networks_have_neither_broadcast_nor_own_address(address: str) -> None:
+    try:
+        find_executable("dpdk")
+    except rs.ServerError as error:
+        pytest.skip(str(error))
+    with rs.Server(transport="dpdk", password="secret", config=ADDRESS | {"dpdk-address": address}) as server:
+        assert address.partition("/")[0] in server.url
+
+
 BPF_CALLS = {"x86_64": 321, "aarch64": 280}
 BPF_PROG_GET_FD_BY_ID = 13
 

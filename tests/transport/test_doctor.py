@@ -195,23 +195,26 @@ def test_both_ends_of_a_veth_are_looked_at_where_both_are_here(pair: Pair) -> No
 
 
 def test_an_mtu_that_the_interface_does_not_carry_and_what_to_type(pair: Pair) -> None:
-    message, typed = pair.doctor(*PACKET, *ADDRESS, "--mtu", 9000).problem("mtu")
-    assert "an mtu of 1500 bytes, the server is told 9000" in message
+    message, typed = pair.doctor(*XDP, *ADDRESS, "--mtu", 3000).problem("mtu")
+    assert "an mtu of 1500 bytes, the server is told 3000" in message
     pair.type(*typed)
-    assert not pair.doctor(*PACKET, *ADDRESS, "--mtu", 9000, "--no-trial").messages("mtu")
+    assert not pair.doctor(*XDP, *ADDRESS, "--mtu", 3000, "--no-trial").messages("mtu")
 
 
-def test_an_mtu_that_af_xdp_does_not_carry(pair: Pair) -> None:
+@pytest.mark.parametrize(("device", "most"), [(XDP, 3300), (PACKET, 1500)], ids=["af_xdp", "af_packet"])
+def test_an_mtu_that_the_driver_does_not_carry(pair: Pair, device: tuple[str, ...], most: int) -> None:
     pair.here.ip("link", "set", "nic", "mtu", "9000")
-    message, _ = pair.doctor(*XDP, *ADDRESS, "--no-trial").problem("mtu")
-    assert "at most 3498" in message
+    message, typed = pair.doctor(*device, *ADDRESS, "--mtu", 9000, "--no-trial").problem("mtu")
+    assert f"at most {most}" in message
+    assert f"dpdk-mtu = {most}, or less" in message
+    pair.type(*typed)
+    assert not pair.doctor(*device, *ADDRESS, "--no-trial").messages("mtu")
 
 
 def test_an_mtu_that_frames_of_the_ring_do_not_hold(pair: Pair) -> None:
-    pair.here.ip("link", "set", "nic", "mtu", "9000")
-    device = "net_af_packet0,iface=nic,framesz=2048"
+    device = "net_af_packet0,iface=nic,framesz=1024"
     message, _ = pair.doctor("--device", device, *ADDRESS, "--no-trial").problem("mtu")
-    assert "framesz=2048" in message
+    assert "framesz=1024" in message
 
 
 def test_more_queues_than_af_xdp_reads_and_what_to_type(pair: Pair) -> None:
@@ -608,6 +611,18 @@ def test_wrong_arguments_are_usage_errors(arguments: tuple[str, ...]) -> None:
     result = command(*arguments)
     assert result.returncode == 2
     assert result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("dpdk-device = 5", "dpdk-device must be str"), ('dpdk-mtu = "big"', "must be a whole number")]
+)
+def test_a_wrong_value_in_the_file_is_a_usage_error(tmp_path: Path, line: str, said: str) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text(f"[config]\n{line}\n")
+    result = command("--config", file)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert str(file) in result.stderr
 
 
 def test_the_set_up_and_the_doctor_agree_on_the_tested_lwip(repository: Path) -> None:

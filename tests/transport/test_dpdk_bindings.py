@@ -54,7 +54,8 @@ def namespaces_are_allowed() -> bool:
     return subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=20).returncode == 0
 
 
-def run(code: str) -> None:
+def run(code: str) -> str:
+    """What it prints."""
     if not namespaces_are_allowed():
         pytest.skip("needs network namespaces (unshare -rn)")
     command = ["unshare", "-rn", sys.executable, "-c", PREAMBLE + textwrap.dedent(code)]
@@ -62,6 +63,7 @@ def run(code: str) -> None:
         environment = {**os.environ, "RUNTIME_DIRECTORY": folder}
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == 0, f"exit status {result.returncode}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
+    return result.stdout
 
 
 def test_a_null_port_is_described_and_counts() -> None:
@@ -225,6 +227,8 @@ def test_what_dpdk_refuses_comes_with_its_reason() -> None:
     run("""
     refused(errno.EINVAL, "lcore 4000", lambda: dpdk.Eal(*BASE, "-l", "4000"))
     """)
+    # DPDK's page of options is not for the standard output of who calls.
+    assert run("""refused(errno.EINVAL, "command line", lambda: dpdk.Eal(*BASE, "--no-such-option"))""") == ""
     run("""
     with dpdk.Eal(*BASE) as eal:
         try:

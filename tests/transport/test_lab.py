@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import replay_server as rs
-from replay_server.bench.lab import Lab, LabError
+from replay_server.bench.lab import Lab, LabError, main
 from replay_server.bench.namespace import Namespace, NamespaceError, program
 
 COMMAND = [sys.executable, "-m", "replay_server", "bench", "lab"]
@@ -174,6 +174,11 @@ def test_a_transport_that_does_not_fit_the_device_is_refused() -> None:
             lab.serve("dpdk")
         with pytest.raises(LabError, match="DPDK needs"):
             lab.settings("dpdk")
+
+
+def test_a_setting_without_a_value_is_refused() -> None:
+    with pytest.raises(LabError, match="expected NAME=VALUE, got 'dpdk-mtu'"):
+        main(["--config", "dpdk-mtu", "--", "true"], "")
 
 
 def test_a_server_that_does_not_start_says_why() -> None:

@@ -304,13 +304,21 @@ def test_told_to_it_takes_the_interface_and_gives_its_address_back(host: Host) -
     assert host.state() == before
 
 
-def test_an_mtu_that_af_xdp_cannot_carry_is_refused(host: Host) -> None:
+@pytest.mark.parametrize(("via", "most"), [("af_xdp", 3300), ("af_packet", 1500)])
+def test_an_mtu_that_the_driver_does_not_carry_is_refused(host: Host, via: str, most: int) -> None:
+    """Servers on such a device did not start."""
     host.ip("link", "set", "nic", "mtu", "9000")
-    assert "at most 3498 bytes" in refused(host)
-    host.apply("--via", "af_packet")
+    assert f"{via} carries an mtu of at most {most} bytes" in refused(host, "--via", via)
+    host.apply("--via", via, "--mtu", most)
     config = load_config(host.folder / "etc/replay-server/replay-server.toml").config
-    assert config["dpdk-mtu"] == 9000
-    assert config["dpdk-device"] == "net_af_packet0,iface=nic"
+    assert config["dpdk-mtu"] == most
+    assert config["dpdk-device"].startswith(f"net_{via}0,iface=nic")
+
+
+def test_the_loopback_is_refused(host: Host) -> None:
+    result = host.set_up("--dry-run", *ADDRESS, "--via", "af_packet", device="lo")
+    assert result.returncode == 1
+    assert "lo is the loopback, which nobody reaches" in result.stderr
 
 
 @pytest.mark.parametrize(

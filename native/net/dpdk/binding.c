@@ -23,6 +23,7 @@
 #include <rte_version.h>
 
 #include "base/memory.h"
+#include "net/dpdk/start.h"
 
 #define BURST_FRAMES 32
 #define LOG_BYTES 16384u
@@ -95,7 +96,7 @@ int dpdk_start(int count, char **arguments) {
     }
     cpu_set_t processors;
     int known = pthread_getaffinity_np(pthread_self(), sizeof processors, &processors);
-    int status = rte_eal_init(count, arguments);
+    int status = start_eal(count, arguments);
     if (status < 0) {
         status = from_rte_errno();
     }

@@ -19,6 +19,8 @@
 #include <rte_errno.h>
 #include <rte_log.h>
 
+#include "net/dpdk/start.h"
+
 #define ARGUMENTS_MAX 64
 #define ARGUMENTS_BYTES 4096
 #define KEPT_BYTES 1024
@@ -288,7 +290,7 @@ int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], st
     open_log();
     forget_log();
     snprintf(name, EAL_NAME_BYTES, "%.*s", (int)strcspn(settings->device, ","), settings->device);
-    if (rte_eal_init(arguments.count, arguments.list) < 0) {
+    if (start_eal(arguments.count, arguments.list) < 0) {
         int code = rte_errno;
         return error_set(error, ERROR_GENERIC, "DPDK did not start: %s (%s); %s",
                          kept.length > 0 ? kept.text : "it gave no reason", rte_strerror(code), advice(settings));

@@ -3,6 +3,8 @@
 
 # ---- what the device is ---------------------------------------------------------------------------------------------
 
+readonly LOOPBACK=772 # ARPHRD_LOOPBACK of <linux/if_arp.h>
+
 is_pci_address() { [[ $1 =~ ^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$ ]]; }
 
 driver_of() {
@@ -64,6 +66,7 @@ look_at_device() {
         esac
     else
         interface_is_there "$device" || die "there is no interface $device: ip -br link lists them"
+        [ "$(cat "$SYSFS/class/net/$device/type" 2>/dev/null)" != "$LOOPBACK" ] || die "$device is the loopback, which nobody reaches: take a NIC, or a veth"
         pci=$(pci_of "$device")
     fi
     interfaces=()

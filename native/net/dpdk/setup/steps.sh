@@ -126,8 +126,10 @@ step_bind() {
 step_interface() {
     local one now
     now=$(cat "$SYSFS/class/net/$interface/mtu")
-    if [ "$via" = af_xdp ] && [ "$mtu" -gt 3498 ]; then
-        refuse "af_xdp carries an mtu of at most 3498 bytes, $interface has $mtu: --mtu, or --via af_packet"
+    local most=1500
+    [ "$via" = af_packet ] || most=3300
+    if [ "$mtu" -gt $most ]; then
+        refuse "$via carries an mtu of at most $most bytes, and $interface has $mtu: say --mtu $most or less"
     elif [ "$mtu" != "$now" ]; then
         need "$interface has an mtu of $now"
         remember mtu "$interface" "$now"
