@@ -63,6 +63,7 @@ set_up() {
         say "device: $device${pci:+, PCI $pci}${interface:+, interface ${interfaces[*]}}, driver ${driver:-none}, via $via"
         refuse_what_is_in_use
         refuse_address_of_kernel
+        refuse_mtu
     fi
     step_packages
     step_build

@@ -22,7 +22,7 @@ from .. import dpdk
 from ..config import ConfigError, ServeConfig, load_config, parse_size
 from .address import examine_address
 from .build import examine_build
-from .device import examine_interface, examine_pci, find_target
+from .device import examine_interface, examine_mtu_of_stack, examine_pci, find_target
 from .finding import Finding, Subject, fact, problem
 from .host import examine_hugepages, examine_privileges, examine_processors
 from .trial import examine_address_by_kernel, examine_by_trial, users_of
@@ -47,6 +47,7 @@ def examine(subject: Subject, trial: bool = True) -> list[Finding]:
         *examine_hugepages(subject, target, users_of(target)),
     ]
     found += examine_address(subject)
+    found += examine_mtu_of_stack(subject)
     if target.kind == "none":
         return [*found, _no_device(subject)]
     found += examine_privileges(subject, target)

@@ -160,6 +160,7 @@ def _examine_vfio_file(subject: Subject, device: dpdk.Device) -> Iterator[Findin
 
 # ---- an interface ---------------------------------------------------------------------------------------------------
 
+_FSTACK_MTU_MAX = 1500
 _MTU_MAX = {"net_af_xdp": 3300, "net_af_packet": 1500}
 """What DPDK's drivers carry: a page that holds what stands before a frame, too; ordinary frames."""
 _FEATURES = {
@@ -208,6 +209,13 @@ def _examine_addresses(name: str, state: dict[str, Any]) -> Iterator[Finding]:
                 f"{name} has the address {address}: the kernel would answer (and refuse) what comes for the server"
             )
             yield problem("address", message, f"sudo ip address del {address} dev {name}")
+
+
+def examine_mtu_of_stack(subject: Subject) -> Iterator[Finding]:
+    """Whether F-Stack carries what the server is told; lwIP carries whatever the device does."""
+    if subject.transport == "fstack" and subject.mtu > _FSTACK_MTU_MAX:
+        message = f"F-Stack carries at most {_FSTACK_MTU_MAX} bytes, and the server is told {subject.mtu}: "
+        yield problem("mtu", message + f"say dpdk-mtu = {_FSTACK_MTU_MAX} in its file")
 
 
 def _examine_mtu(subject: Subject, target: Target, mtu: int) -> Iterator[Finding]:

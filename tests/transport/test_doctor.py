@@ -201,6 +201,11 @@ def test_an_mtu_that_the_interface_does_not_carry_and_what_to_type(pair: Pair) -
     assert not pair.doctor(*XDP, *ADDRESS, "--mtu", 3000, "--no-trial").messages("mtu")
 
 
+def test_an_mtu_that_f_stack_does_not_carry(pair: Pair) -> None:
+    arguments = (*XDP, *ADDRESS, "--mtu", 1501, "--transport", "fstack", "--no-trial")
+    assert any("F-Stack carries at most 1500" in message for message in pair.doctor(*arguments).messages("mtu"))
+
+
 @pytest.mark.parametrize(("device", "most"), [(XDP, 3300), (PACKET, 1500)], ids=["af_xdp", "af_packet"])
 def test_an_mtu_that_the_driver_does_not_carry(pair: Pair, device: tuple[str, ...], most: int) -> None:
     pair.here.ip("link", "set", "nic", "mtu", "9000")

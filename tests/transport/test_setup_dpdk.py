@@ -304,6 +304,12 @@ def test_told_to_it_takes_the_interface_and_gives_its_address_back(host: Host) -
     assert host.state() == before
 
 
+def test_an_mtu_that_f_stack_does_not_carry_is_refused(host: Host) -> None:
+    host.ip("link", "set", "nic", "mtu", "3000")
+    assert "F-Stack carries an mtu of at most 1500 bytes" in refused(host, "--transport", "fstack")
+    assert "at least 576" in refused(host, "--mtu", 100)
+
+
 @pytest.mark.parametrize(("via", "most"), [("af_xdp", 3300), ("af_packet", 1500)])
 def test_an_mtu_that_the_driver_does_not_carry_is_refused(host: Host, via: str, most: int) -> None:
     """Servers on such a device did not start."""

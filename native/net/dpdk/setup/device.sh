@@ -153,3 +153,15 @@ refuse_address_of_kernel() {
         refuse "this host's kernel has ${address%/*} already, on $one: both would answer. Take another --address"
     done
 }
+
+# What the driver and the stack carry; the server says the same, later.
+refuse_mtu() {
+    local carrier=$via most=9600
+    case $via in
+    af_xdp) most=3300 ;;
+    af_packet) most=1500 ;;
+    esac
+    if [ "$transport" = fstack ] && [ $most -gt 1500 ]; then carrier=F-Stack most=1500; fi
+    [ "$mtu" -le $most ] || refuse "$carrier carries an mtu of at most $most bytes, got $mtu: say --mtu $most, or less"
+    [ "$mtu" -ge 576 ] || refuse "an mtu of at least 576 bytes is needed, got $mtu: say --mtu 1500"
+}

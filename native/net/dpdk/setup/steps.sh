@@ -126,11 +126,7 @@ step_bind() {
 step_interface() {
     local one now
     now=$(cat "$SYSFS/class/net/$interface/mtu")
-    local most=1500
-    [ "$via" = af_packet ] || most=3300
-    if [ "$mtu" -gt $most ]; then
-        refuse "$via carries an mtu of at most $most bytes, and $interface has $mtu: say --mtu $most or less"
-    elif [ "$mtu" != "$now" ]; then
+    if [ "$mtu" != "$now" ]; then
         need "$interface has an mtu of $now"
         remember mtu "$interface" "$now"
         run ip link set dev "$interface" mtu "$mtu"
