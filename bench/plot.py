@@ -14,6 +14,7 @@ from replay_server.bench.peers.table import Row
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, NullLocator
 
 PANELS = (
     ("push_items_per_s", "pushed items per second"),
@@ -47,12 +48,7 @@ def plot_loads(content: Mapping[str, Any], path: str) -> None:
             axes.grid(alpha=0.3)
             if len(systems) > 1:
                 axes.legend(fontsize=8)
-    host = content["machine"]
-    figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
-    figure.tight_layout()
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    _finish(figure, content, path, dpi=120)
 
 
 def _line(
@@ -100,12 +96,7 @@ def plot_peers(rows: Sequence[Row], content: Mapping[str, Any], path: str) -> No
         axes.set_title(f"{section} {kind} {what}", fontsize=8)
         axes.tick_params(axis="x", labelsize=7)
         axes.grid(axis="x", alpha=0.3)
-    host = content["machine"]
-    figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
-    figure.tight_layout()
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    _finish(figure, content, path)
 
 
 def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str) -> None:
@@ -124,7 +115,10 @@ def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], p
 
 
 def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: Sequence[str], path: str) -> None:
-    """Writes a PNG for `bench latency`: a panel for each measurement, a bar for each side; p99 as a mark."""
+    """Writes a PNG for `bench latency`: a panel for each measurement; of each side the median and p99.
+
+    Points, for on a logarithmic axis the length of a bar says nothing.
+    """
     width = 4
     height = -(-len(measurements) // width)
     figure, grid = plt.subplots(height, width, figsize=(16, 2.6 * height), squeeze=False)
@@ -136,23 +130,28 @@ def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: S
             if median is None:
                 continue
             low, high = content["spread"][f"{name}.{side}.latency_us_p50"]
-            axes.barh(index, median, color=f"C{index}", xerr=[[median - low], [high - median]], capsize=2)
-            axes.plot(content["median"][f"{name}.{side}.latency_us_p99"], index, "k|", markersize=9)
+            slow = content["median"][f"{name}.{side}.latency_us_p99"]
+            axes.plot([median, slow], [index, index], color=f"C{index}", alpha=0.4)
+            axes.errorbar(median, index, xerr=[[median - low], [high - median]], fmt="o", color=f"C{index}", capsize=2)
+            axes.plot(slow, index, "|", color=f"C{index}", markersize=9)
         axes.set_yticks(range(len(sides)), list(sides), fontsize=7)
         axes.invert_yaxis()
         axes.set_xscale("log")
-        axes.set_title(f"{name}: latency, µs (bar p50, | p99)", fontsize=8)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_title(f"{name}: latency, µs (● p50, | p99)", fontsize=8)
         axes.tick_params(axis="x", labelsize=7)
         axes.grid(axis="x", alpha=0.3)
     _finish(figure, content, path)
 
 
-def _finish(figure: Any, content: Mapping[str, Any], path: str) -> None:
+def _finish(figure: Any, content: Mapping[str, Any], path: str, dpi: int = 90) -> None:
     host = content["machine"]
     figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
     figure.tight_layout()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=dpi)
     plt.close(figure)
 
 
