@@ -257,8 +257,12 @@ def peer(site: Any, client: Any) -> Iterator[Peer]:
 def test_echoes_come_back_with_right_checksums(peer: Peer) -> None:
     """Else no kernel takes them, and who looks for the server with ping finds nobody."""
     body = struct.pack("!BBHHH", 8, 0, 0, 1, 1) + b"is anybody there"
-    peer.send(peer.packet(1, body[:2] + struct.pack("!H", checksum(body)) + body[4:]))
-    echo = next(packet for packet in peer.frames(5) if packet[9] == 1)
+    echo = None
+    for _ in range(10):  # a kernel that has just learnt that this peer does not answer forgets it in a while
+        peer.send(peer.packet(1, body[:2] + struct.pack("!H", checksum(body)) + body[4:]))
+        if echo := next((packet for packet in peer.frames(1) if packet[9] == 1), None):
+            break
+    assert echo is not None
     assert checksum(echo[:20]) == 0
     assert checksum(echo[20:]) == 0
     assert echo[20:22] == b"\0\0"
@@ -295,7 +299,7 @@ def test_a_probe_that_is_all_there_was_left_to_send(client: Any, peer: Peer) -> 
     """The window takes all of a reply but its last byte, and the peer acknowledges what probes its closed window."""
     peer.open(window=6)
     peer.say(PUSH | ACK, b"PING\r\n", window=6)
-    got = peer.take(7, seconds=1, window=0)
+    got = peer.take(7, seconds=5, window=0)  # where SYNs were many, the kernel waits 3 s before it probes
     assert got[:6] == b"+PONG\r"
     peer.say(ACK)
     assert got + (peer.take(7 - len(got)) if len(got) < 7 else b"") == b"+PONG\r\n"
@@ -331,7 +335,7 @@ def test_a_reply_before_a_close_arrives_however_slowly(client: Any, peer: Peer) 
     peer.open(window=2000)
     peer.say(PUSH | ACK | FIN, b"GET slowly\r\n", window=2000)
     expected, got = b"$20000\r\n" + value + b"\r\n", b""
-    while len(got) < len(expected) and (piece := peer.take(2000, seconds=0.5, window=2000)):
+    while (left := len(expected) - len(got)) and (piece := peer.take(min(left, 2000), window=2000)):
         got += piece
         time.sleep(0.45)
         peer.say(ACK, window=2000)
