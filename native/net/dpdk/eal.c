@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -217,6 +219,23 @@ static void add_af_packet(struct arguments *arguments, const struct eal_settings
         RING_BYTES / size);
 }
 
+static bool is_veth(const char *interface) {
+    struct ethtool_drvinfo driver = {.cmd = ETHTOOL_GDRVINFO};
+    struct ifreq request = {.ifr_data = (char *)&driver};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool known = probe >= 0 && ioctl(probe, SIOCETHTOOL, &request) == 0;
+    if (probe >= 0) close(probe);
+    return known && strcmp(driver.driver, "veth") == 0;
+}
+
+/* The driver has the kernel poll the interface with a call whenever nothing has come. On a veth the sender's processor brings
+ * the frames in anyway, and is only kept from it. (Elsewhere it is left as it is: without, the driver may wait in a call.) */
+static void add_af_xdp(struct arguments *arguments, const char *device, const char *interface) {
+    bool as_it_is = strstr(device, "busy_budget=") || !is_veth(interface);
+    add(arguments, "--vdev=%s%s", device, as_it_is ? "" : ",busy_budget=0");
+}
+
 static int add_device(struct arguments *arguments, const struct eal_settings *settings, struct error *error) {
     const char *device = settings->device;
     if (device[0] == '\0') return 0; /* the given arguments name it */
@@ -246,6 +265,8 @@ static int add_device(struct arguments *arguments, const struct eal_settings *se
     add(arguments, "--no-pci");
     if (strncmp(device, "net_af_packet", 13) == 0 && !strstr(device, "framesz="))
         add_af_packet(arguments, settings);
+    else if (strncmp(device, "net_af_xdp", 10) == 0)
+        add_af_xdp(arguments, device, interface);
     else
         add(arguments, "--vdev=%s", device);
     return 0;
