@@ -39,9 +39,20 @@ static struct {
     FILE *stream;
 } kept;
 
+/* What the EAL tells of every start. */
+static bool is_usual(const char *line, size_t length) {
+    static const char *const usual[] = {"EAL: Detected ", "EAL: Selected ", "EAL: Multi-process socket ",
+                                        "EAL: Physical addresses are unavailable"};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        size_t begin = strlen(usual[i]);
+        if (length >= begin && memcmp(line, usual[i], begin) == 0) return true;
+    }
+    return false;
+}
+
 static void keep_line(const char *line, size_t length) {
     while (length > 0 && isspace((unsigned char)line[length - 1])) length--;
-    if (length == 0) return;
+    if (length == 0 || is_usual(line, length)) return;
     if (length > sizeof kept.text / 4) length = sizeof kept.text / 4;
     size_t more = length + (kept.length > 0 ? 2 : 0);
     while (kept.length + more >= sizeof kept.text) { /* the oldest go */
@@ -296,12 +307,13 @@ static int build(struct arguments *arguments, const struct eal_settings *setting
 
 /* ---- start and end --------------------------------------------------------------------------------------------- */
 
-static const char *advice(const struct eal_settings *settings) {
+const char *eal_advice(const char *device) {
     if (geteuid() != 0) return "try as root, or give the program CAP_NET_RAW, CAP_NET_ADMIN and CAP_IPC_LOCK";
-    if (is_pci_address(settings->device))
-        return "is the device bound to vfio-pci (dpdk-devbind.py --status)? `replay-server doctor` looks for what is "
-               "amiss";
-    return "`replay-server doctor` looks for what is amiss";
+    if (is_pci_address(device))
+        return "is the device bound to vfio-pci (dpdk-devbind.py --status shows it, setup_dpdk.sh binds it)? "
+               "`replay-server "
+               "doctor` looks for what is amiss";
+    return "is its driver's library there (package librte-net-…)? `replay-server doctor` looks for what is amiss";
 }
 
 int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], struct error *error) {
@@ -314,11 +326,11 @@ int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], st
     if (start_eal(arguments.count, arguments.list) < 0) {
         int code = rte_errno;
         return error_set(error, ERROR_GENERIC, "DPDK did not start: %s (%s); %s",
-                         kept.length > 0 ? kept.text : "it gave no reason", rte_strerror(code), advice(settings));
+                         kept.length > 0 ? kept.text : "it gave no reason", rte_strerror(code),
+                         eal_advice(settings->device));
     }
     rte_log_set_global_level(RTE_LOG_WARNING);
-    forget_log();
-    return 0;
+    return 0; /* what it said is kept: a device that it could not make is no failure to the EAL */
 }
 
 void eal_end(void) {

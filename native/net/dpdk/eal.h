@@ -21,8 +21,10 @@ struct eal_settings {
 uint16_t eal_device_mtu(const char *device);
 /* On failure the error holds what the EAL said last. `name` receives the device's name among DPDK's ports. */
 int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], struct error *error);
-/* What was logged last at warning or worse, for errors that come after the start; "" if nothing was. */
+/* What it logged last, but for what it tells of every start, for errors that come later; "" if nothing. */
 const char *eal_last_words(void);
+/* What to look at when that device cannot be used. */
+const char *eal_advice(const char *device);
 void eal_end(void);
 
 #endif

@@ -43,12 +43,8 @@ static int find(struct port *port, struct error *error) {
         rte_eth_dev_get_name_by_port(port->number, port->name);
         return 0;
     }
-    return error_set(
-        error, ERROR_GENERIC,
-        "DPDK started but has no port for %s%s%s: a PCI device must be bound to vfio-pci "
-        "(`dpdk-devbind.py --status` shows it, `setup_dpdk.sh` binds it), a virtual one needs its driver's library "
-        "(package librte-net-…)",
-        port->name, eal_last_words()[0] ? "; it said: " : "", eal_last_words());
+    return error_set(error, ERROR_GENERIC, "DPDK started but has no port for %s%s%s; %s", port->name,
+                     eal_last_words()[0] ? ": " : "", eal_last_words(), eal_advice(port->name));
 }
 
 static int set_mtu(struct port *port, uint16_t wanted, struct error *error) {
