@@ -61,7 +61,7 @@ def built(request: pytest.FixtureRequest, open_site: Any) -> Iterator[Any]:
 
 
 def test_large_values_arrive_whole_both_ways(site: Any, client: Any) -> None:
-    for turn in range(3):
+    for turn in range(2):
         value = np.random.default_rng(turn).bytes(8 << 20)
         begin = time.monotonic()
         client.redis.set("v", value)
@@ -87,7 +87,7 @@ def test_no_answer_takes_longer_than_retransmissions_take(site: Any, server: Any
         connection.settimeout(30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         took = []
-        for number in range(1000):
+        for number in range(500):
             word = b"%04d" % number
             begin = time.monotonic()
             connection.sendall(b"ECHO " + word + b"\r\n")
@@ -97,8 +97,8 @@ def test_no_answer_takes_longer_than_retransmissions_take(site: Any, server: Any
             took.append(time.monotonic() - begin)
             assert answer == b"$4\r\n" + word + b"\r\n"
     assert max(took) < STALL_SECONDS
-    assert sorted(took)[500] < 0.05
-    assert sum(taken > 0.15 for taken in took) < 100, "more stalls than frames were lost"
+    assert sorted(took)[250] < 0.05
+    assert sum(taken > 0.15 for taken in took) < 50, "more stalls than frames were lost"
 
 
 def test_connections_are_made_used_and_ended(site: Any, server: Any) -> None:
