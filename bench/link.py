@@ -1,9 +1,9 @@
 """``replay-server bench link``: a learner on another host, over a line of 1 Gb/s, with real Breakout frames.
 
-Server and learner are in two network namespaces (so this needs root, and the commands ip and tc) joined by a line that
-token bucket filters hold to its rate in both directions. The table's frames are compressed. In turns the learner
-samples with CODED (each distinct step of a batch once, compressed as it is stored) and without it; beside the batches a
-second stands what the line could carry of plain windows if nothing but their bytes were on it.
+Server and learner are in two network namespaces joined by a line that token bucket filters hold to its rate in both
+directions. The table's frames are compressed. In turns the learner samples with CODED (each distinct step of a batch
+once, compressed as it is stored) and without it; beside the batches a second stands what the line could carry of plain
+windows if nothing but their bytes were on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ import numpy as np
 
 import replay_server as rs
 from replay_server.bench import result
+from replay_server.bench.namespace import Namespace, connect, program
 
 TABLE = "link"
 PORT = 6399
@@ -38,34 +38,18 @@ BURST_BYTES = 256 * 1024
 # ---- the line --------------------------------------------------------------------------------------------------------
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()} (this benchmark needs root)")
-
-
 @contextlib.contextmanager
 def line(rate_mbit: int) -> Iterator[dict[str, list[str]]]:
     """Two hosts on a line of that rate; for each, what to put before a command that is to run there."""
-    ip, tc = shutil.which("ip"), shutil.which("tc")
-    if ip is None or tc is None:
-        raise RuntimeError("needs the commands ip and tc: install iproute2")
-    names = {host: f"rs{os.getpid()}-{host}" for host in ADDRESSES}
-    server, learner = names.values()
-    try:
-        for name in names.values():
-            _run(ip, "netns", "add", name)
-        _run(ip, "-n", server, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", learner)
-        for host, name in names.items():
-            _run(ip, "-n", name, "address", "add", f"{ADDRESSES[host]}/24", "dev", "eth0")
-            _run(ip, "-n", name, "link", "set", "eth0", "up")
-            _run(ip, "-n", name, "link", "set", "lo", "up")
-            limits = ("rate", f"{rate_mbit}mbit", "burst", str(BURST_BYTES), "latency", "20ms")
-            _run(tc, "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", *limits)
-        yield {host: [ip, "netns", "exec", name] for host, name in names.items()}
-    finally:
-        for name in names.values():
-            subprocess.run([ip, "netns", "delete", name], capture_output=True)
+    tc = program("tc", "iproute2")
+    limits = ("rate", f"{rate_mbit}mbit", "burst", str(BURST_BYTES), "latency", "20ms")
+    with Namespace("server") as server, Namespace("learner", server) as learner:
+        hosts = {"server": server, "learner": learner}
+        connect(server, "eth0", learner, "eth0")
+        for name, host in hosts.items():
+            host.set_up("eth0", f"{ADDRESSES[name]}/24")
+            host.run(tc, "qdisc", "add", "dev", "eth0", "root", "tbf", *limits)
+        yield {name: host.command for name, host in hosts.items()}
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
