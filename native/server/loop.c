@@ -252,18 +252,15 @@ static int poll_transports(struct server *server, uint64_t wait_us) {
         last = transport;
     }
     if (last) handled += last->operations->poll(last, wait_us);
-    if (handled > 0) {
-        server_tick(server);
-        server->event_us = server->now_us;
-    }
     return handled;
 }
 
 static void turn(struct server *server) {
     uint64_t wait_us = server_step(server);
     if (heed_stop(server)) return;
+    if (server->had_events) server->event_us = server->now_us; /* they came right before this step: no clock is asked */
     if (server->now_us < server->event_us + (uint64_t)server->config.busy_poll_us) wait_us = 0;
-    poll_transports(server, wait_us);
+    server->had_events = poll_transports(server, wait_us) > 0;
 }
 
 /* For a transport that owns the loop: it calls this, and learns when to call again. The others are looked at after every

@@ -106,6 +106,7 @@ struct server {
     uint32_t writers; /* clients whose output waits for room */
     uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
     uint64_t event_us;               /* when a polled transport last had an event */
+    bool had_events; /* the last poll handled some */
     uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
