@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -132,6 +134,50 @@ def test_a_start_that_fails_ends_with_status_1_and_says_why(
     with pytest.raises(rs.ServerError, match=rf"(?s)exit status 1\).*{message}"):
         lab.serve("fstack", config=settings)
     assert time.monotonic() - begin < 10
+
+
+def test_connections_that_stand_still_leave_room_for_the_others(lab: Lab) -> None:
+    """What they sent and nobody reads yet took every frame: nobody was heard any more, not even the ends of those
+    connections. It is kept elsewhere, and read in order when its turn comes."""
+    server = lab.serve("fstack", config={"dpdk-memory": 110 << 20, "client-output-backlog": 1 << 20})
+    value = os.urandom(1200 << 10)
+    echoed = [os.urandom(1 << 18) for _ in range(200)]
+    with lab.on_client(), rs.Client(server.url) as client, contextlib.ExitStack() as stack:
+        client.redis.set("value", value)
+        before = client.redis.info("transport")
+        connections = [stack.enter_context(socket.socket()) for _ in echoed]
+        left: dict[socket.socket, memoryview] = {}
+        for connection, mine in zip(connections, echoed):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            connection.connect((lab.address, 6379))
+            connection.setblocking(False)
+            # The server reads no further once a reply of this size waits to be taken.
+            left[connection] = memoryview(b"GET value\r\n*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n" % (len(mine), mine))
+        end = time.monotonic() + 20
+        while client.redis.info("transport")["transport_moved_bytes"] == 0:
+            assert time.monotonic() < end, "frames did not get few"
+            for connection in connections:
+                with contextlib.suppress(BlockingIOError):
+                    left[connection] = left[connection][connection.send(left[connection]) :]
+        begin = time.monotonic()
+        assert client.redis.ping()
+        assert time.monotonic() - begin < 1
+        assert client.redis.info("transport")["transport_frames_free"] > before["transport_frames"] // 8
+        for connection, mine in zip(connections, echoed):
+            expected = b"$%d\r\n%s\r\n" % (len(value), value) + b"$%d\r\n%s\r\n" % (len(mine), mine)
+            received = bytearray()
+            while len(received) < len(expected):
+                readable, writable, _ = select.select([connection], [connection] if left[connection] else [], [], 20)
+                assert readable or writable, "a connection stood still for good"
+                if writable:
+                    left[connection] = left[connection][connection.send(left[connection]) :]
+                if readable:
+                    received += connection.recv(1 << 18)
+            assert bytes(received) == expected
+        after = client.redis.info("transport")
+        assert after["transport_moved_bytes"] == 0
+        assert after["transport_connections_refused"] == 0
+    assert server.stop() == 0
 
 
 def test_what_was_written_before_a_stop_arrives(lab: Lab) -> None:

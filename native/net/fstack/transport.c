@@ -20,6 +20,7 @@
 #include "net/dpdk/offloads.h"
 #include "net/fstack/calls.h"
 #include "net/fstack/configuration.h"
+#include "net/fstack/relief.h"
 #include "net/fstack/start.h"
 #include "net/fstack/wraps.h"
 #include "net/sockets.h"
@@ -33,6 +34,7 @@
 #define FRAMES_MOST (1u << 20)
 #define MTU_MOST 1500 /* F-Stack's interface is Ethernet's, without jumbo frames */
 #define LINGER_US 1000000u /* for what was written before a stop */
+#define LOOK_US 1000u
 #define STATES 11 /* of TCP, as FreeBSD numbers them */
 
 struct fstack_transport {
@@ -40,6 +42,8 @@ struct fstack_transport {
     transport_step step;
     void *step_context;
     uint64_t due_us;            /* when step wants to be called */
+    struct relief relief;
+    uint64_t look_us;           /* when it looks again */
     bool stopping;
     uint16_t port;
     int mtu;
@@ -57,11 +61,11 @@ static uint16_t received(uint16_t port, uint16_t queue, struct rte_mbuf **frames
                          void *context) {
     (void)port;
     (void)queue;
-    (void)frames;
     (void)room;
     struct fstack_transport *transport = context;
-    if (count > 0 && transport->count.work_began == 0) transport->count.work_began = rte_rdtsc();
-    return count;
+    if (count == 0) return 0;
+    if (transport->count.work_began == 0) transport->count.work_began = rte_rdtsc();
+    return relief_admit(&transport->relief, frames, count);
 }
 
 static uint16_t transmitted(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count, void *context) {
@@ -78,7 +82,12 @@ static int turn(void *context) {
     struct fstack_transport *transport = context;
     uint64_t began = rte_rdtsc();
     int handled = sockets_poll(&transport->sockets.base, 0);
+    if (transport->relief.moved) handled += relief_deliver(&transport->relief);
     uint64_t now_us = clock_monotonic_us();
+    if (now_us >= transport->look_us) {
+        relief_look(&transport->relief);
+        transport->look_us = now_us + LOOK_US;
+    }
     transport->count.polls++;
     if (handled > 0 || now_us >= transport->due_us) {
         uint64_t wait_us = transport->step(transport->step_context);
@@ -93,6 +102,16 @@ static int turn(void *context) {
     }
     if (transport->stopping) ff_stop_run();
     return 0;
+}
+
+static ssize_t fstack_readv(struct connection *connection, const struct iovec *vectors, int count) {
+    struct fstack_transport *transport = (struct fstack_transport *)connection->transport;
+    return relief_readv(&transport->relief, (struct fstack_connection *)connection, vectors, count);
+}
+
+static void forget(struct socket_connection *connection) {
+    struct fstack_transport *transport = (struct fstack_transport *)connection->base.transport;
+    relief_forget(&transport->relief, (struct fstack_connection *)connection);
 }
 
 static int fstack_run(struct transport *base, transport_step step, void *context) {
@@ -200,6 +219,9 @@ static void fstack_describe(struct transport *base, struct text *out) {
     line(out, "send_errors", statistics.oerrors);
     line(out, "frames", frames.count);
     line(out, "frames_free", frames.free);
+    line(out, "frames_refused", transport->relief.refused_frames);
+    line(out, "moved_bytes", transport->relief.moved_bytes);
+    line(out, "connections_refused", transport->relief.closed_connections);
     line(out, "busy_us", (uint64_t)((double)transport->count.busy_ticks * 1e6 / (double)rte_get_tsc_hz()));
     line(out, "retransmissions", counter("net.inet.tcp.stats", TCP_RETRANSMITTED, TCP_COUNTERS));
 }
@@ -220,7 +242,7 @@ static const struct transport_operations fstack_operations = {
     .stop = fstack_stop,
     .stop_listening = sockets_stop_listening,
     .free = fstack_free,
-    .readv = sockets_readv,
+    .readv = fstack_readv,
     .writev = sockets_writev,
     .want_read = sockets_want_read,
     .want_write = sockets_want_write,
@@ -313,12 +335,19 @@ static int settle_mtu(struct fstack_transport *transport, uint16_t mtu, struct e
     return result;
 }
 
-/* A quarter of the room that a connection begins with: not woken for every frame that a slow reader takes. */
-static void set_least_room(void) {
-    int room = 0;
-    size_t length = sizeof room;
-    if (fstack_variable("net.inet.tcp.sendspace", &room, &length) == 0 && length == sizeof room && room >= 8192)
-        fstack_calls_set_least_room((size_t)room / 4);
+static int number(const char *variable, int otherwise) {
+    int value = 0;
+    size_t length = sizeof value;
+    return fstack_variable(variable, &value, &length) == 0 && length == sizeof value ? value : otherwise;
+}
+
+static void begin(struct fstack_transport *transport) {
+    /* A quarter of the room that a connection begins with: not woken for every frame that a slow reader takes. */
+    int room = number("net.inet.tcp.sendspace", 0);
+    if (room >= 8192) fstack_calls_set_least_room((size_t)room / 4);
+    relief_start(&transport->relief, &transport->sockets, (uint32_t)number("net.inet.tcp.recvbuf_max", 65536));
+    rte_eth_add_rx_callback(transport->port, 0, received, transport);
+    rte_eth_add_tx_callback(transport->port, 0, transmitted, transport);
 }
 
 struct transport *transport_fstack_new(const struct transport_settings *settings, const struct transport_events *events,
@@ -333,7 +362,8 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
     transport->sockets = (struct sockets){
         .base = {.operations = &fstack_operations, .events = *events},
         .calls = &fstack_calls,
-        .connection_bytes = sizeof(struct socket_connection),
+        .connection_bytes = sizeof(struct fstack_connection),
+        .forget = forget,
     };
     int started = settings->fstack_config[0] != '\0' ? start_on_file(transport, settings, &network, error)
                                                      : start_on_settings(transport, settings, &network, error);
@@ -342,8 +372,6 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
         memory_free(transport);
         return NULL;
     }
-    set_least_room();
-    rte_eth_add_rx_callback(transport->port, 0, received, transport);
-    rte_eth_add_tx_callback(transport->port, 0, transmitted, transport);
+    begin(transport);
     return &transport->sockets.base;
 }
