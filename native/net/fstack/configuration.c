@@ -101,32 +101,35 @@ void fstack_configuration_write(struct text *out, const struct fstack_network *n
                 "kern.ncallout=262144\n"
                 "kern.features.inet6=1\n",
                 files, files, 2 * files);
-    text_append(out,
-                "[freebsd.sysctl]\n"
-                "kern.ipc.somaxconn=32768\n"
-                "kern.ipc.maxsockbuf=%u\n"
-                "net.add_addr_allfibs=1\n"
-                "net.link.ether.inet.maxhold=5\n"
-                "net.inet.tcp.fast_finwait2_recycle=1\n"
-                "net.inet.tcp.sendspace=%u\n"
-                "net.inet.tcp.recvspace=%u\n"
-                "net.inet.tcp.cc.algorithm=cubic\n"
-                "net.inet.tcp.sendbuf_max=%u\n"
-                "net.inet.tcp.recvbuf_max=%u\n"
-                "net.inet.tcp.sendbuf_auto=1\n"
-                "net.inet.tcp.recvbuf_auto=1\n"
-                "net.inet.tcp.sendbuf_inc=65536\n"
-                "net.inet.tcp.sack.enable=1\n"
-                "net.inet.tcp.blackhole=0\n" /* a port that nobody listens at says so */
-                "net.inet.tcp.msl=2000\n"
-                "net.inet.tcp.delayed_ack=1\n" /* with replies, and for every other segment */
-                "net.inet.tcp.delacktime=1\n"
-                "net.inet.tcp.rfc1323=1\n"
-                "net.inet.udp.blackhole=1\n"
-                "net.inet.ip.redirect=0\n"
-                "net.inet.ip.forwarding=0\n"
-                "net.inet.tcp.functions_default=freebsd\n",
-                2 * buffer_bytes, initial, initial, buffer_bytes, buffer_bytes);
+    text_append(
+        out,
+        "[freebsd.sysctl]\n"
+        "kern.ipc.somaxconn=32768\n"
+        "kern.ipc.maxsockbuf=%u\n"
+        "net.add_addr_allfibs=1\n"
+        "net.link.ether.inet.maxhold=64\n"
+        "net.link.ether.inet.wait=1\n" /* it asks for an address again when this is over, not before */
+        "net.inet.tcp.fast_finwait2_recycle=1\n"
+        "net.inet.tcp.syncache.rexmtlimit=1\n" /* who is there asks again; who is not is forgotten in three seconds */
+        "net.inet.tcp.sendspace=%u\n"
+        "net.inet.tcp.recvspace=%u\n"
+        "net.inet.tcp.cc.algorithm=cubic\n"
+        "net.inet.tcp.sendbuf_max=%u\n"
+        "net.inet.tcp.recvbuf_max=%u\n"
+        "net.inet.tcp.sendbuf_auto=1\n"
+        "net.inet.tcp.recvbuf_auto=1\n"
+        "net.inet.tcp.sendbuf_inc=65536\n"
+        "net.inet.tcp.sack.enable=1\n"
+        "net.inet.tcp.blackhole=0\n" /* a port that nobody listens at says so */
+        "net.inet.tcp.msl=2000\n"
+        "net.inet.tcp.delayed_ack=1\n" /* with replies, and for every other segment */
+        "net.inet.tcp.delacktime=1\n"
+        "net.inet.tcp.rfc1323=1\n"
+        "net.inet.udp.blackhole=1\n"
+        "net.inet.ip.redirect=0\n"
+        "net.inet.ip.forwarding=0\n"
+        "net.inet.tcp.functions_default=freebsd\n",
+        2 * buffer_bytes, initial, initial, buffer_bytes, buffer_bytes);
 }
 
 /* ---- read -------------------------------------------------------------------------------------------- */
