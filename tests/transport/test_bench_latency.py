@@ -122,4 +122,4 @@ def test_unknown_names_are_refused_with_those_there_are(capsys: pytest.CaptureFi
     with pytest.raises(RuntimeError, match="no side is called 'dpkd'"):
         choose(["dpkd"])
     assert main(["latency", "--measurement", "eco"]) == 1
-    assert "expected some of echo, echo_50" in capsys.readouterr().err
+    assert "expected some of echo, echo_1k, echo_50" in capsys.readouterr().err

@@ -335,7 +335,7 @@ def test_a_reply_before_a_close_arrives_however_slowly(client: Any, peer: Peer) 
     peer.open(window=2000)
     peer.say(PUSH | ACK | FIN, b"GET slowly\r\n", window=2000)
     expected, got = b"$20000\r\n" + value + b"\r\n", b""
-    while (left := len(expected) - len(got)) and (piece := peer.take(min(left, 2000), window=2000)):
+    while (left := len(expected) - len(got)) and (piece := peer.take(min(left, 2000), 20, window=2000)):
         got += piece
         time.sleep(0.45)
         peer.say(ACK, window=2000)
