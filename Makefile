@@ -71,7 +71,7 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@$(BIN)/python .ci/requirements pyproject.toml rl dev > $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dev > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 

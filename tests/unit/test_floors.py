@@ -264,7 +264,7 @@ def test_the_command_line_loads_a_subcommand_only_when_it_is_called(tmp_path: Pa
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("folder", ["actors", "learner", "bench"])
+@pytest.mark.parametrize("folder", ["actors", "learner", "serverless", "bench"])
 def test_a_part_refuses_to_be_imported_as_a_top_level_package(folder: str) -> None:
     """From the root of a checkout, `import learner` would load a second copy beside replay_server.learner."""
     result = run_python(f"import {folder}", cwd=REPOSITORY)

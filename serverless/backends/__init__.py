@@ -1,0 +1,1 @@
+"""Where functions run: one interface (`backend`), one adapter a platform."""

@@ -1,0 +1,1 @@
+"""How many actors the next round gets: one interface (`scaler`), one scaler a file."""
