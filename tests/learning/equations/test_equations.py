@@ -153,6 +153,14 @@ def test_gae(reference, batch, discount, gae_lambda):
     assert_equal(ours[1], theirs[1])
 
 
+@pytest.mark.parametrize("discount", [0.99, 1.0])
+def test_value_targets_without_lambda_are_discounted_returns(reference, batch, discount):
+    arguments = (batch.rewards, batch.next_values, batch.terminated, batch.truncated, discount)
+    returns = from_reference(reference, "discounted_returns", *arguments)
+    targets = gae(batch.rewards, batch.values, *arguments[1:4], discount, 1.0)[1]
+    assert_equal(targets, returns)
+
+
 @pytest.mark.parametrize(("ratio_clip", "trace_clip"), [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5)])
 def test_v_trace(reference, batch, ratio_clip, trace_clip):
     behaviour, target = log_probability(batch, batch.behaviour), log_probability(batch, batch.target)
