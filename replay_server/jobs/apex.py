@@ -27,10 +27,10 @@ from replay_server.jobs.arguments import (
     resolve_settings,
 )
 from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
-from replay_server.jobs.run_directory import RunDirectory, new_run_path, write_json
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, Part, PartFailed, stop_parts
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.run_directory import RunDirectory, new_run_path, write_json
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
@@ -74,7 +74,7 @@ def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
         return resolve_settings(given, one_machine=True)
     if given.get("logdir") is None:
         raise ValueError("--resume needs --logdir: the run directory to go on with")
-    settings = RunDirectory(Path(given["logdir"])).settings(given)
+    settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
     return settings, f"profile {settings.profile} (resumed)"
 
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import dataclasses
-import inspect
-import itertools
 import os
-import textwrap
-import types
-import typing
 from typing import Any
 
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.options import add_options, given_options
 from replay_server.rl.settings import ApexSettings, apply_profile
 from replay_server.rl.tables import apex_table
 
@@ -23,30 +17,13 @@ ATARI_CORES = 16
 
 def add_settings(parser: argparse.ArgumentParser, leave_out: frozenset[str] = frozenset()) -> None:
     """Adds one option per field of `ApexSettings` (``--field-name``); fields not given leave no trace in the result."""
-    types_of = typing.get_type_hints(ApexSettings)
-    docs = _field_docs(ApexSettings)
-    group = parser.add_argument_group("settings of the run (defaults are the paper's; a profile changes some)")
-    for field in dataclasses.fields(ApexSettings):
-        if field.name in leave_out:
-            continue
-        text = docs.get(field.name, "").replace("%", "%%")
-        words = f"{text} (default: {field.default})".strip()
-        flag = "--" + field.name.replace("_", "-")
-        kind = types_of[field.name]
-        if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)
-        elif typing.get_origin(kind) is typing.Literal:
-            group.add_argument(flag, choices=typing.get_args(kind), default=argparse.SUPPRESS, help=words)
-        else:
-            group.add_argument(
-                flag, type=_converter(kind), metavar=_metavar(kind), default=argparse.SUPPRESS, help=words
-            )
+    title = "settings of the run (defaults are the paper's; a profile changes some)"
+    add_options(parser.add_argument_group(title), ApexSettings, leave_out)
 
 
 def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     """Returns the fields that the user gave on the command line, by name."""
-    names = {field.name for field in dataclasses.fields(ApexSettings)}
-    return {name: value for name, value in vars(namespace).items() if name in names}
+    return given_options(namespace, ApexSettings)
 
 
 def resolve_settings(given: dict[str, Any], one_machine: bool, cores: int | None = None) -> tuple[ApexSettings, str]:
@@ -103,45 +80,3 @@ def check_environment(settings: ApexSettings) -> None:
         apex_table(settings, environment_spec(settings))
     except gymnasium.error.Error as error:
         raise ValueError(f"--env {settings.env}: {error}") from error
-
-
-def _field_docs(settings: type) -> dict[str, str]:
-    """Returns the string that follows each field in the class's source, on one line."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
-    body = typing.cast(ast.ClassDef, tree.body[0]).body
-    docs: dict[str, str] = {}
-    for before, after in itertools.pairwise(body):
-        if (
-            isinstance(before, ast.AnnAssign)
-            and isinstance(before.target, ast.Name)
-            and isinstance(after, ast.Expr)
-            and isinstance(after.value, ast.Constant)
-            and isinstance(after.value.value, str)
-        ):
-            docs[before.target.id] = " ".join(after.value.value.split())
-    return docs
-
-
-def _members(kind: Any) -> list[Any]:
-    """The types of a union without None; a plain type is a union of one."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        return [member for member in typing.get_args(kind) if member is not type(None)]
-    return [kind]
-
-
-def _converter(kind: Any) -> Any:
-    members = _members(kind)
-    optional = members != [kind]
-    base = members[0]
-
-    def convert(text: str) -> Any:
-        if optional and text.lower() == "none":
-            return None
-        return base(text.replace("_", "")) if base is int else base(text)
-
-    convert.__name__ = base.__name__  # argparse names it in "invalid … value"
-    return convert
-
-
-def _metavar(kind: Any) -> str:
-    return {int: "N", float: "X", str: "TEXT"}.get(_members(kind)[0], "VALUE")

@@ -19,7 +19,7 @@ from replay_server.jobs.arguments import (
     given_settings,
     resolve_settings,
 )
-from replay_server.jobs.run_directory import RunDirectory, new_run_path
+from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
@@ -63,7 +63,7 @@ def main_learner(argv: list[str] | None = None) -> int:
         if given.get("resume"):
             if given.get("logdir") is None:
                 raise ValueError("--resume needs --logdir: the run directory to go on with")
-            settings = RunDirectory(Path(given["logdir"])).settings(given)
+            settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
             check_settings(settings)
             check_environment(settings)
         else:

@@ -18,8 +18,8 @@ pytest.importorskip("torch")
 import gymnasium
 
 from replay_server.jobs.apex import ApexJob
-from replay_server.jobs.run_directory import RunDirectory
 from replay_server.learner.metrics import Metrics
+from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 
 SMALL = [

@@ -9,9 +9,19 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from replay_server.rl.settings import ApexSettings
+
+class RunSettings(Protocol):
+    """What any job's settings have: a dataclass, whose other fields are the job's own."""
+
+    env: str
+    seed: int
+    logdir: str | None
+    resume: bool
+
+
+Settings = TypeVar("Settings", bound=RunSettings)
 
 SCORE_COLUMNS: tuple[str, ...] = (
     "minutes", "transitions", "frames", "updates", "version", "episodes", "mean", "std", "min", "max",
@@ -30,28 +40,32 @@ class RunDirectory:
         self.scores = self.path / "scores.csv"
         self.plot = self.path / "scores.png"
 
-    def create(self, settings: ApexSettings) -> None:
-        """Makes the folder and writes config.json. FileExistsError if it holds a run and this is not `resume`."""
+    def create(self, settings: RunSettings) -> None:
+        """Makes the folder and writes config.json, without a server's password if there is a URL with one in it.
+
+        FileExistsError if it holds a run and this is not `resume`.
+        """
         if self.config.exists() and not settings.resume:
             raise FileExistsError(
                 f"{self.path} already holds a run: add --resume to go on with it, or give another --logdir"
             )
         self.logs.mkdir(parents=True, exist_ok=True)
-        write_json(self.config, dataclasses.asdict(settings))
+        values = dataclasses.asdict(settings)  # pyright: ignore[reportArgumentType]
+        write_json(self.config, {name: _without_password(value) for name, value in values.items()})
 
-    def settings(self, given: dict[str, Any]) -> ApexSettings:
-        """Returns the settings of the run that is here, with the fields in `given` changed.
+    def settings(self, kind: type[Settings], given: dict[str, Any]) -> Settings:
+        """Returns the settings (dataclass `kind`) of the run that is here, with the fields in `given` changed.
 
         FileNotFoundError if there is no run, ValueError if its config.json is not one of ours.
         """
         if not self.config.exists():
             raise FileNotFoundError(f"--resume: {self.path} holds no run (no config.json): check --logdir")
         values = json.loads(self.config.read_text())
-        names = {field.name for field in dataclasses.fields(ApexSettings)}
+        names = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
         unknown = sorted(set(values) - names)
         if unknown:
             raise ValueError(f"{self.config} has settings that this version does not know: {', '.join(unknown)}")
-        return ApexSettings(**{**values, **given})
+        return kind(**{**values, **given})
 
     def saved_steps(self) -> list[int]:
         """The learner steps of the checkpoints that are here, oldest first."""
@@ -93,12 +107,17 @@ class RunDirectory:
         return True
 
 
-def new_run_path(settings: ApexSettings) -> Path:
+def new_run_path(settings: RunSettings) -> Path:
     """Returns the folder a run is written to: --logdir, or runs/<env>-<seed>-<time>."""
     if settings.logdir is not None:
         return Path(settings.logdir)
     env = re.sub(r"[^A-Za-z0-9.-]+", "-", settings.env)
     return Path("runs") / f"{env}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _without_password(value: Any) -> Any:
+    """A URL keeps its place, and loses what must not be read from a file."""
+    return re.sub(r"(?<=://):?[^@/]*@", "", value) if isinstance(value, str) and "://" in value else value
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

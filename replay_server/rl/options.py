@@ -1,0 +1,140 @@
+"""Command-line options made from the fields of a dataclass: one source for names, types, defaults and help."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+def add_options(group: argparse._ArgumentGroup, settings: type, leave_out: Collection[str] = ()) -> None:
+    """Adds one option per field of the dataclass `settings` (``--field-name``), explained by the string after it.
+
+    Fields that are not given leave no trace in the result. A field that is a map of strings takes ``NAME=VALUE``, as
+    often as one likes.
+    """
+    types_of = typing.get_type_hints(settings)
+    docs = _field_docs(settings)
+    for field in dataclasses.fields(settings):
+        if field.name in leave_out:
+            continue
+        text = docs.get(field.name, "").replace("%", "%%")
+        default = None if field.default is dataclasses.MISSING else field.default
+        words = f"{text} (default: {default})".strip()
+        flag = "--" + field.name.replace("_", "-")
+        kind = types_of[field.name]
+        if kind is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)
+        elif typing.get_origin(kind) is typing.Literal:
+            group.add_argument(flag, choices=typing.get_args(kind), default=argparse.SUPPRESS, help=words)
+        elif typing.get_origin(kind) is dict:
+            group.add_argument(
+                flag, action=_Pairs, type=_pair, metavar="NAME=VALUE", default=argparse.SUPPRESS, help=text
+            )
+        else:
+            group.add_argument(
+                flag, type=_converter(kind), metavar=_metavar(kind), default=argparse.SUPPRESS, help=words
+            )
+
+
+def given_options(namespace: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """Returns the fields of the dataclass `settings` that the user gave on the command line, by name."""
+    names = {field.name for field in dataclasses.fields(settings)}
+    return {name: value for name, value in vars(namespace).items() if name in names}
+
+
+def typed_values(settings: type, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the dataclass `settings` from words, as a command line or a configuration file has them.
+
+    ValueError for a field that there is not, or a word that is none of its type; what is no string stays as it is.
+    """
+    types_of = typing.get_type_hints(settings)
+    names = {field.name for field in dataclasses.fields(settings)}
+    if unknown := sorted(set(words) - names):
+        raise ValueError(f"no setting {unknown[0]!r}: expected one of {', '.join(sorted(names))}")
+    return {name: _typed(name, types_of[name], word) for name, word in words.items()}
+
+
+def _typed(name: str, kind: Any, word: Any) -> Any:
+    if not isinstance(word, str):
+        return word
+    if kind is bool:
+        values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if word.lower() not in values:
+            raise ValueError(f"{name}: expected true or false, came {word!r}")
+        return values[word.lower()]
+    if typing.get_origin(kind) is typing.Literal:
+        if word not in typing.get_args(kind):
+            raise ValueError(f"{name}: expected one of {', '.join(typing.get_args(kind))}, came {word!r}")
+        return word
+    convert = _converter(kind)
+    try:
+        return convert(word)
+    except ValueError:
+        raise ValueError(f"{name}: expected {convert.__name__}, came {word!r}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, came {text!r}")
+    return name.replace("-", "_"), value
+
+
+class _Pairs(argparse.Action):
+    """Gathers pairs in one map."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        name, value = values
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest, None) or {}), name: value})
+
+
+def _field_docs(settings: type) -> dict[str, str]:
+    """Returns the string that follows each field in the class's source, on one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
+    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    docs: dict[str, str] = {}
+    for before, after in itertools.pairwise(body):
+        if (
+            isinstance(before, ast.AnnAssign)
+            and isinstance(before.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            docs[before.target.id] = " ".join(after.value.value.split())
+    return docs
+
+
+def _members(kind: Any) -> list[Any]:
+    """The types of a union without None; a plain type is a union of one."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return [member for member in typing.get_args(kind) if member is not type(None)]
+    return [kind]
+
+
+def _converter(kind: Any) -> Any:
+    members = _members(kind)
+    optional = members != [kind]
+    base = members[0]
+
+    def convert(text: str) -> Any:
+        if optional and text.lower() == "none":
+            return None
+        return base(text.replace("_", "")) if base is int else base(text)
+
+    convert.__name__ = base.__name__  # argparse names it in "invalid … value"
+    return convert
+
+
+def _metavar(kind: Any) -> str:
+    return {int: "N", float: "X", str: "TEXT"}.get(_members(kind)[0], "VALUE")
