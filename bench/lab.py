@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -197,6 +198,19 @@ class Lab:
             )
         return min(_RING_BYTES, limit // 4 // _BLOCK_BYTES * _BLOCK_BYTES)
 
+    def examine_device(self) -> dict[str, Any]:
+        """What DPDK says of the device, as ``python -m replay_server.dpdk`` tells it; no server may be on it meanwhile.
+
+        Raises:
+            LabError: DPDK is not there, or refused the device.
+        """
+        arguments = ["--no-huge", "-m", "64", "--no-pci", f"--vdev={self.dpdk_device}"]
+        command = [*self.server_command, sys.executable, "-m", "replay_server.dpdk", *arguments]
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if asked.returncode:
+            raise LabError(f"DPDK does not take {self.dpdk_device}: {asked.stderr.strip()}")
+        return json.loads(asked.stdout)
+
     def settings(self, transport: str) -> dict[str, Any]:
         """CONFIG settings of a server here, by name; without "dpdk-lcore". Of the kernel's transport there are none."""
         if transport == "kernel":
@@ -326,6 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--unixsocket", metavar="PATH", help="of the server, for clients of this host's own network")
     parser.add_argument("--as-user", action="store_true", default=None, help="in a user namespace, even as root")
     parser.add_argument("--log", action="store_true", help="at the end, print what the server printed")
+    parser.add_argument("--examine", action="store_true", help="print what DPDK says of the device, as JSON; no server")
     return parser
 
 
@@ -370,6 +385,9 @@ def main(argv: list[str], folder: str) -> int:
     config = dict(setting.partition("=")[::2] for setting in arguments.config)
     signal.signal(signal.SIGTERM, _on_termination)
     with Lab(arguments.device, arguments.mtu, arguments.offloads, arguments.clients, as_user=arguments.as_user) as lab:
+        if arguments.examine:
+            print(json.dumps(lab.examine_device(), indent=2))
+            return 0
         server = lab.serve(arguments.transport, (), config, arguments.port, arguments.lcore, unix=arguments.unixsocket)
         try:
             if not command:

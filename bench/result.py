@@ -12,15 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server import dpdk
+
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, cores this process may use, memory, kernel and library versions."""
+    """What the figures depend on: processor, cores this process may use, memory, kernel, DPDK and library versions."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
+        "dpdk": dpdk.version() if dpdk.available() else None,
+        "hugepage_bytes": sum(size.size_bytes * size.total for size in dpdk.hugepages()),
         "packages": {name: _version(name) for name in ("replay-server", "numpy", "redis", "hiredis")},
         "load_average_before": round(os.getloadavg()[0], 2),
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import replay_server as rs
+from replay_server import dpdk
 from replay_server.bench.lab import Lab, LabError, main
 from replay_server.bench.namespace import Namespace, NamespaceError, program
 
@@ -174,6 +175,19 @@ def test_a_transport_that_does_not_fit_the_device_is_refused() -> None:
             lab.serve("dpdk")
         with pytest.raises(LabError, match="DPDK needs"):
             lab.settings("dpdk")
+
+
+@pytest.mark.skipif(not dpdk.available(), reason="DPDK was not there when this was built")
+def test_dpdk_tells_what_it_finds_on_the_device() -> None:
+    with Lab("af_packet") as lab:
+        found = lab.examine_device()
+    (port,) = found["ports"]
+    assert (port["driver"], port["interface"], port["mtu"]) == ("net_af_packet", "eth0", 1500)
+    assert port["statistics"]["frames_out"] == port["extended_statistics"]["tx_good_packets"] == 0
+    assert found["heaps"][0]["total_bytes"] > 32 << 20
+    assert found["version"] == dpdk.version()
+    with Lab("kernel") as lab, pytest.raises(LabError, match="kernel's sockets"):
+        lab.examine_device()
 
 
 def test_a_setting_without_a_value_is_refused() -> None:
