@@ -47,12 +47,14 @@ def test_the_wheel_holds_all_parts_at_their_place(wheel: zipfile.ZipFile, reposi
         ("replay_server", "replay_server"),
         ("actors", "replay_server/actors"),
         ("learner", "replay_server/learner"),
+        ("serverless", "replay_server/serverless"),
         ("bench", "replay_server/bench"),
     ):
         for path in (repository / folder).rglob("*.py"):
             expected = f"{prefix}/{path.relative_to(repository / folder)}"
             assert expected in names, f"{expected} is missing"
     assert "replay_server/py.typed" in names
+    assert "replay_server/serverless/prices.toml" in names
 
 
 def test_the_wheel_holds_the_server_and_the_binding(wheel: zipfile.ZipFile) -> None:
@@ -106,17 +108,34 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
     base = {line.split(";")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
     names = {name.split(">")[0].strip() for name in base}
     assert names - {"tomli"} == {"numpy", "cffi", "msgpack", "redis", "uvloop"}  # tomli: before Python 3.11
-    assert set(metadata.get_all("Provides-Extra", [])) == {"rl", "serverless", "dashboard", "dev", "all"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "rl",
+        "ray",
+        "lambda",
+        "http",
+        "serverless",
+        "dashboard",
+        "dev",
+        "all",
+    }
 
 
 def test_the_sdist_holds_what_builds_and_tests_it(repository: Path, tmp_path: Path) -> None:
     with tarfile.open(build(repository, tmp_path, "sdist")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for path in ("pyproject.toml", "Makefile", "README.md", "LICENSE", "constraints.txt", "tests/conftest.py"):
+    for path in (
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "LICENSE",
+        "constraints.txt",
+        "tests/conftest.py",
+        "serverless/prices.toml",
+    ):
         assert path in names, f"{path} is missing"
     for path in ("native/net/lwip/fetch", "setup_dpdk.sh", "native/net/dpdk/setup/journal.sh", ".ci/system-packages"):
         assert path in names, f"{path} is missing"
-    for folder in ("native", "replay_server", "actors", "learner", "bench", "tests"):
+    for folder in ("native", "replay_server", "actors", "learner", "serverless", "bench", "tests"):
         for path in (repository / folder).rglob("*"):
             relative = str(path.relative_to(repository))
             if path.suffix in (".c", ".h", ".py") and "__pycache__" not in relative:
