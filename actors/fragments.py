@@ -7,7 +7,7 @@ nothing else (one torch thread; another number of environments may round a forwa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,6 +176,39 @@ def evaluate_policy(
     Actions are drawn from the policy; with `greedy`, those it thinks likeliest. Each environment plays a number of
     games fixed beforehand: taking the first games to finish would favour short ones.
     """
+
+    def act(observations: np.ndarray, generator: torch.Generator) -> torch.Tensor:
+        parameters, _ = network(torch.from_numpy(network.normalize(observations)))
+        return _likeliest(spec, parameters) if greedy else network.distribution.sample(parameters, generator)
+
+    return _play(act, settings, spec, episodes, seed)
+
+
+def random_scores(settings: PolicySettings, spec: PolicySpec, episodes: int, seed: int) -> list[float]:
+    """What `evaluate_policy` returns of actions drawn uniformly, continuous ones within their bounds.
+
+    The same seed makes the same environments as there. Raises ValueError where bounds are infinite.
+    """
+    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+    if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
+        raise ValueError(f"{settings.env}: expected actions with finite bounds to draw between, got {low} to {high}")
+
+    def act(observations: np.ndarray, generator: torch.Generator) -> torch.Tensor:
+        if spec.is_discrete:
+            return torch.randint(spec.num_actions, (len(observations),), generator=generator)
+        return low + (high - low) * torch.rand(len(observations), spec.action_size, generator=generator)
+
+    return _play(act, settings, spec, episodes, seed)
+
+
+def _play(
+    act: Callable[[np.ndarray, torch.Generator], torch.Tensor],
+    settings: PolicySettings,
+    spec: PolicySpec,
+    episodes: int,
+    seed: int,
+) -> list[float]:
+    """Scores of `episodes` fresh games of the actions that `act` answers to observations (E, …)."""
     width = min(episodes, EVALUATION_WIDTH)
     quota = np.full(width, episodes // width)
     quota[: episodes % width] += 1
@@ -188,8 +221,7 @@ def evaluate_policy(
             totals = EpisodeScores(width)
             observations = environments.reset()
             while quota.any():
-                parameters, _ = network(torch.from_numpy(network.normalize(observations)))
-                actions = _likeliest(spec, parameters) if greedy else network.distribution.sample(parameters, generator)
+                actions = act(observations, generator)
                 step = environments.step(spec.bounded(environments.forced(actions.numpy())))
                 for environment, score in totals.add(step):
                     if quota[environment]:

@@ -5,26 +5,38 @@ played by the stochastic policy. With ``--against stable_baselines3`` PPO gets t
 (`EQUAL`); what still differs is that Stable-Baselines3 updates its observation statistics at every step, from the first
 one on, and this project once a round; and random numbers. Both sides run at the same time, one core each: only
 processor times are told.
+
+With ``--against random`` as many games are played by actions drawn uniformly, on environments with the same seeds; the
+result then says how the 95 % bootstrap intervals of the two means lie to each other, seed by seed.
+
+``--combine`` trains nothing: it makes one result of files that runs with equal settings left, of other seeds or
+environments.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
+import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from replay_server.actors.fragments import random_scores
 from replay_server.bench import result
 from replay_server.bench.environments import set_up
 from replay_server.bench.load import ONE_THREAD
 from replay_server.bench.process import Program
 from replay_server.bench.training import ALGORITHMS, Trained, make_settings, train
+from replay_server.rl.policy_spec import policy_spec
 
 PEER = "stable_baselines3"
+RANDOM = "random"
 EQUAL: dict[str, Any] = {
     "discount": 0.99,
     "gae_lambda": 0.95,
@@ -54,21 +66,22 @@ def paired_difference(
 
     `low_over_theirs` is the lower bound as a share of their mean.
     """
-    differences = np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)
-    rows = np.random.default_rng(seed).integers(0, len(differences), (resamples, len(differences)))
-    low, high = np.quantile(differences[rows].mean(axis=1), [0.025, 0.975])
+    differences = mean_interval(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64), resamples, seed)
     mean = float(np.mean(theirs))
-    return {
-        "mean": float(differences.mean()),
-        "low": float(low),
-        "high": float(high),
-        "theirs": mean,
-        "low_over_theirs": float(low / abs(mean)) if mean else float("nan"),
-    }
+    share = differences["low"] / abs(mean) if mean else float("nan")
+    return {**differences, "theirs": mean, "low_over_theirs": share}
+
+
+def mean_interval(values: Sequence[float] | np.ndarray, resamples: int = 10_000, seed: int = 1) -> dict[str, float]:
+    """Mean of values with its 95 % percentile bootstrap interval."""
+    array = np.asarray(values, np.float64)
+    rows = np.random.default_rng(seed).integers(0, len(array), (resamples, len(array)))
+    low, high = np.quantile(array[rows].mean(axis=1), [0.025, 0.975])
+    return {"mean": float(array.mean()), "low": float(low), "high": float(high)}
 
 
 def one_seed(options: argparse.Namespace, env: str, seed: int, given: dict[str, Any], say: Callable[[str], None]):
-    """→ (measured, ours' curve, theirs' curve or None)."""
+    """→ measured; curves and scores by side, the other side's where there is one."""
     settings = make_settings(options.algorithm, options.profile, env=env, steps=options.steps, seed=seed, **given)
 
     def tell(row: dict[str, float]) -> None:
@@ -79,8 +92,9 @@ def one_seed(options: argparse.Namespace, env: str, seed: int, given: dict[str, 
         return train(settings, options.environments, options.rounds, options.episodes, tell)
 
     measured: dict[str, float] = {}
-    their_curve = None
-    if options.against:
+    curves: dict[str, Any] = {}
+    scores: dict[str, list[float]] = {}
+    if options.against == PEER:
         with Program("stable_baselines3_ppo", PEER, ONE_THREAD) as program:
             program.send(
                 "train",
@@ -94,21 +108,21 @@ def one_seed(options: argparse.Namespace, env: str, seed: int, given: dict[str, 
             )
             trained = ours()
             theirs = program.receive()
-        their_curve = theirs["curve"]
-        measured |= {
-            f"{env}.{PEER}.score": float(np.mean(theirs["scores"])),
-            f"{env}.{PEER}.score_std": float(np.std(theirs["scores"])),
-            f"{env}.{PEER}.cpu_s": theirs["cpu_s"],
-        }
+        curves[PEER], scores[PEER] = theirs["curve"], theirs["scores"]
+        measured[f"{env}.{PEER}.cpu_s"] = theirs["cpu_s"]
     else:
         trained = ours()
+    if options.against == RANDOM:
+        scores[RANDOM] = random_scores(settings, policy_spec(settings), options.episodes, seed)
+    curves["replay"], scores["replay"] = trained.curve, trained.scores
+    for side, games in scores.items():
+        measured[f"{env}.{side}.score"] = float(np.mean(games))
+        measured[f"{env}.{side}.score_std"] = float(np.std(games))
     measured |= {
-        f"{env}.replay.score": float(np.mean(trained.scores)),
-        f"{env}.replay.score_std": float(np.std(trained.scores)),
         f"{env}.replay.acting_cpu_s": trained.acting_cpu_s,
         f"{env}.replay.learning_cpu_s": trained.learning_cpu_s,
     }
-    return measured, trained.curve, their_curve
+    return measured, curves, scores
 
 
 def _given(words: Sequence[str]) -> dict[str, Any]:
@@ -136,10 +150,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=50, help="of acting and learning (50)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one run each (1 2 3 4 5)")
     parser.add_argument("--episodes", type=int, default=20, help="fresh games at the end (20)")
-    parser.add_argument("--against", choices=[PEER], help="train this one, too, with the same settings on both sides")
+    parser.add_argument("--against", choices=[PEER, RANDOM], help="the other side (none)")
     parser.add_argument("--setup", action="store_true", help="make the environment of --against if it is missing")
     parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
     parser.add_argument("--verbose", action="store_true", help="a line a round")
+    parser.add_argument("--combine", nargs="+", metavar="FILE", help="result files to make one of")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--plot", metavar="FILE.png", help="score in training against steps")
     return parser
@@ -147,8 +162,29 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     options = _parser().parse_args(argv)
+    if options.combine:
+        content = combined([json.loads(Path(file).read_text()) for file in options.combine])
+    else:
+        content = _trained(options, argv, say)
+    result.tell(content, say, width=44)
+    for env, found in content.get("difference", {}).items():
+        interval = f"{found['low']:.0f} to {found['high']:.0f}"
+        say(f"{env}: ours − theirs = {found['mean']:.0f} ({interval}); theirs {found['theirs']:.0f}")
+    for name, found in content.get("above_random", {}).items():
+        ours, random = (f"{found[side]['low']:.0f} to {found[side]['high']:.0f}" for side in ("replay", RANDOM))
+        say(f"{name}: {ours}, random {random}: {'above' if found['above'] else 'not above'}")
+    if options.json:
+        result.write(options.json, content)
+    if options.plot:
+        from replay_server.bench.plot import plot_curves
+
+        plot_curves({name: _points(curve) for name, curve in content["curves"].items()}, options.plot)
+    return 0
+
+
+def _trained(options: argparse.Namespace, argv: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
     given = _given(options.set)
-    if options.against:
+    if options.against == PEER:
         if options.algorithm != "ppo":
             raise RuntimeError(f"{PEER} has no {options.algorithm}: leave out --against, or use --algorithm ppo")
         given = {**EQUAL, **given}
@@ -156,41 +192,107 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
             set_up(PEER, options.pip_options.split(), say)
     torch.set_num_threads(1)
     host = result.machine()
-    host["packages"] |= {name: version(name) for name in ("torch", "gymnasium", "mujoco")}
+    host["packages"] |= {name: version(name) for name in ("torch", "gymnasium", "mujoco", "ale-py")}
     rounds: list[dict[str, float]] = [{} for _ in options.seeds]
     curves: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for measured, seed in zip(rounds, options.seeds, strict=True):
         for env in options.env:
-            found, ours, theirs = one_seed(options, env, seed, given, say)
+            found, of_curves, of_scores = one_seed(options, env, seed, given, say)
             measured |= found
-            curves[f"{env}.replay.seed={seed}"] = ours
-            if theirs is not None:
-                curves[f"{env}.{PEER}.seed={seed}"] = theirs
+            curves |= {f"{env}.{side}.seed={seed}": curve for side, curve in of_curves.items()}
+            scores |= {f"{env}.{side}.seed={seed}": games for side, games in of_scores.items()}
             say(f"seed {seed} {env}: " + ", ".join(f"{k}={v:.1f}" for k, v in found.items() if k.startswith(env)))
-    settings = {**vars(options), "given": given}
-    ratios = {f"{env}: ours / theirs": (f"{env}.replay.score", f"{env}.{PEER}.score") for env in options.env}
     command = " ".join(["replay-server bench learning", *argv])
+    return _content(command, host, {**vars(options), "given": given}, rounds, curves, scores)
+
+
+def _content(
+    command: str,
+    host: dict[str, Any],
+    settings: dict[str, Any],
+    rounds: Sequence[dict[str, float]],
+    curves: dict[str, Any],
+    scores: dict[str, Any],
+) -> dict[str, Any]:
+    """A result file's: one round a seed; curves and scores by ``ENV.SIDE.seed=SEED``."""
+    envs, against = settings["env"], settings["against"]
+    ratios = {f"{env}: ours / theirs": (f"{env}.replay.score", f"{env}.{PEER}.score") for env in envs}
     content = result.document("learning", command, host, settings, rounds, ratios)
-    content["curves"] = curves
-    if options.against:
+    content |= {"curves": curves, "scores": scores}
+    if against == PEER:
         content["difference"] = {
             env: paired_difference(
                 [measured[f"{env}.replay.score"] for measured in rounds],
                 [measured[f"{env}.{PEER}.score"] for measured in rounds],
             )
-            for env in options.env
+            for env in envs
         }
-    result.tell(content, say, width=44)
-    for env, found in content.get("difference", {}).items():
-        interval = f"{found['low']:.0f} to {found['high']:.0f}"
-        say(f"{env}: ours − theirs = {found['mean']:.0f} ({interval}); theirs {found['theirs']:.0f}")
-    if options.json:
-        result.write(options.json, content)
-    if options.plot:
-        from replay_server.bench.plot import plot_curves
+    if against == RANDOM:
+        content["above_random"] = {
+            f"{env}.seed={seed}": _above_random(*(scores[f"{env}.{side}.seed={seed}"] for side in ("replay", RANDOM)))
+            for seed in settings["seeds"]
+            for env in envs
+        }
+    return content
 
-        plot_curves({name: _points(curve) for name, curve in curves.items()}, options.plot)
-    return 0
+
+def _above_random(ours: Sequence[float], random: Sequence[float]) -> dict[str, Any]:
+    intervals = {"replay": mean_interval(ours), RANDOM: mean_interval(random)}
+    return {**intervals, "above": intervals["replay"]["low"] > intervals[RANDOM]["high"]}
+
+
+# What may differ between runs that one result is made of: none of it changes what a seed learns.
+_OF_ONE_RUN = ("env", "seeds", "setup", "pip_options", "verbose", "combine", "json", "plot")
+
+
+def combined(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One result of several: their environments and seeds, each with what its own run measured.
+
+    `parts` keeps each run's command, time and load. Raises ValueError where settings differ, where a run of a seed and
+    environment comes twice, or where one of a seed is missing that another seed has.
+    """
+    first = documents[0]
+    kept = {name: value for name, value in first["settings"].items() if name not in _OF_ONE_RUN}
+    rounds: dict[int, dict[str, float]] = {}
+    curves: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
+    envs: list[str] = []
+    parts = []
+    for document in documents:
+        for name, value in kept.items():
+            if (found := document["settings"].get(name)) != value:
+                raise ValueError(
+                    f"{document['command']}: expected {name} {value!r} as in the first file, got {found!r}"
+                )
+        envs += [env for env in document["settings"]["env"] if env not in envs]
+        for seed, measured in zip(document["settings"]["seeds"], document["rounds"], strict=True):
+            if twice := sorted(set(measured) & set(rounds.setdefault(seed, {}))):
+                raise ValueError(f"{document['command']}: seed {seed} came before, with {twice[0]}: give each run once")
+            rounds[seed] |= measured
+        curves |= document["curves"]
+        scores |= document.get("scores", {})
+        load = document["machine"]["load_average_before"]
+        parts.append({"command": document["command"], "time": document["time"], "load_average_before": load})
+    seeds = sorted(rounds)
+    for seed in seeds:
+        if missing := [env for env in envs if f"{env}.replay.score" not in rounds[seed]]:
+            raise ValueError(f"seed {seed} has no run of {missing[0]}, which others have: leave it out or run it")
+    settings = {**kept, "env": envs, "seeds": seeds}
+    command = _command(settings)
+    content = _content(command, first["machine"], settings, [rounds[seed] for seed in seeds], curves, scores)
+    return {**content, "parts": parts}
+
+
+def _command(settings: dict[str, Any]) -> str:
+    """What would run all of a combined result."""
+    words = ["replay-server bench learning"]
+    for name, value in settings.items():
+        if name == "given" or value is None or value == []:
+            continue
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name}", *(shlex.quote(str(each)) for each in values)]
+    return " ".join(words)
 
 
 def _points(curve: list[dict[str, float]]) -> tuple[list[float], list[float]]:

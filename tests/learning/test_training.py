@@ -9,10 +9,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from replay_server.actors.fragments import random_scores
 from replay_server.bench.environments import is_ready
-from replay_server.bench.learning import EQUAL, PEER, paired_difference
+from replay_server.bench.learning import EQUAL, PEER, combined, mean_interval, paired_difference
 from replay_server.bench.main import main as bench
 from replay_server.bench.training import ALGORITHMS, make_settings, train
+from replay_server.rl.policy_spec import policy_spec
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -47,6 +49,30 @@ def test_the_difference_is_that_of_pairs():
     assert (same["low"], same["high"]) == (-1.0, -1.0), "what all pairs have in common must not widen the interval"
 
 
+def test_the_interval_of_a_mean_is_as_wide_as_its_standard_error_says():
+    values = np.random.default_rng(2).normal(50.0, 10.0, 400)
+    found = mean_interval(values)
+    assert found["mean"] == pytest.approx(values.mean())
+    assert found["low"] < found["mean"] < found["high"]
+    assert found["high"] - found["low"] == pytest.approx(2 * 1.96 * 10.0 / 20.0, rel=0.15)
+
+
+def test_random_games_score_what_cartpole_gives_for_nothing():
+    settings = make_settings("ppo", "default", env="CartPole-v1")
+    scores = random_scores(settings, policy_spec(settings), 200, seed=1)
+    assert len(scores) == 200
+    assert 19.0 < np.mean(scores) < 26.0, "a uniform policy's games last 22 steps on average"
+    assert scores == random_scores(settings, policy_spec(settings), 200, seed=1)
+    assert scores != random_scores(settings, policy_spec(settings), 200, seed=2)
+
+
+def test_random_games_draw_continuous_actions_from_all_of_their_range():
+    pytest.importorskip("mujoco")
+    settings = make_settings("ppo", "default", env="Hopper-v5")
+    scores = random_scores(settings, policy_spec(settings), 20, seed=1)
+    assert 5.0 < np.mean(scores) < 40.0, "a uniform policy scores about 18"
+
+
 SMALL = "--env CartPole-v1 --environments 2 --steps 16 --rounds 2 --episodes 2 --set hidden=8"
 
 
@@ -60,6 +86,46 @@ def test_a_run_leaves_scores_and_curves(tmp_path, capsys):
     assert content["settings"]["given"] == {"hidden": 8, "minibatch_size": None}
     assert plot.stat().st_size > 0
     assert "seed 2 CartPole-v1" in capsys.readouterr().out
+
+
+def test_against_random_games_says_whether_the_intervals_are_apart(tmp_path, capsys):
+    file = tmp_path / "learning.json"
+    assert bench(f"learning {SMALL} --seeds 1 --against random --json {file}".split()) == 0
+    content = json.loads(file.read_text())
+    assert len(content["scores"]["CartPole-v1.random.seed=1"]) == 2
+    found = content["above_random"]["CartPole-v1.seed=1"]
+    assert found["above"] == (found["replay"]["low"] > found["random"]["high"])
+    assert "above" in capsys.readouterr().out
+
+
+def test_runs_of_single_seeds_make_the_result_of_one_run(tmp_path, capsys):
+    files = [tmp_path / f"{seed}.json" for seed in (2, 1)]
+    for seed, file in zip((2, 1), files, strict=True):
+        assert bench(f"learning {SMALL} --seeds {seed} --against random --json {file}".split()) == 0
+    both, joined = tmp_path / "both.json", tmp_path / "joined.json"
+    assert bench(f"learning {SMALL} --seeds 1 2 --against random --json {both}".split()) == 0
+    assert bench(["learning", "--combine", *map(str, files), "--json", str(joined)]) == 0
+    expected, content = (json.loads(file.read_text()) for file in (both, joined))
+    for name in ("scores", "curves", "above_random"):
+        assert content[name] == expected[name]
+    assert [round["CartPole-v1.replay.score"] for round in content["rounds"]] == [
+        round["CartPole-v1.replay.score"] for round in expected["rounds"]
+    ]
+    assert [part["command"].split("--seeds ")[1][0] for part in content["parts"]] == ["2", "1"]
+    assert "--seeds 1 2" in content["command"]
+
+
+def test_runs_that_differ_are_not_combined(tmp_path):
+    documents = []
+    for seed, hidden in ((1, 8), (2, 9), (1, 8)):
+        file = tmp_path / "learning.json"
+        words = f"learning --env CartPole-v1 --environments 1 --steps 8 --rounds 1 --episodes 1 --seeds {seed}"
+        assert bench([*words.split(), "--set", f"hidden={hidden}", "--json", str(file)]) == 0
+        documents.append(json.loads(file.read_text()))
+    with pytest.raises(ValueError, match="expected set \\['hidden=8'\\] as in the first file"):
+        combined(documents[:2])
+    with pytest.raises(ValueError, match="seed 1 came before"):
+        combined([documents[0], documents[2]])
 
 
 def test_impact_has_no_peer(capsys):
