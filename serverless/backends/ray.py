@@ -1,0 +1,162 @@
+"""Functions on Ray: one process of a cluster is one warm instance; requests and responses are bytes.
+
+On one host (no address) the cluster is ours and on loopback only; `replay_server.rl.ray_cluster` tells more. On others
+(an address) every node needs this package and what its functions use: by the same environment on each, a container
+image, or Ray's `runtime_env`; `serverless/deploy/README.md` tells how.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from replay_server.rl.ray_cluster import RayCluster
+from replay_server.serverless.backends.backend import FunctionError, FunctionLost, FunctionTimeout
+
+START_S = 120.0
+"""Patience with instances that are made warm ahead."""
+CLOSE_S = 5.0
+"""Patience with invocations whose instances were ended."""
+
+
+class Instance:
+    """What runs in a process of the cluster."""
+
+    def ready(self) -> bytes:
+        """Answers when the handler is imported."""
+        from replay_server.serverless import function
+
+        assert function
+        return b""
+
+    def invoke(self, payload: bytes) -> bytes:
+        """Runs the handler."""
+        from replay_server.serverless.function import handle
+
+        return handle(payload)
+
+
+class RayPlatform:
+    """Functions as processes that Ray places.
+
+    Args:
+        address: of a Ray cluster, ``host:port`` or ``ray://host:port``; None = one of our own on this host.
+        memory_mb: of an instance. Ray sets it aside on a cluster that was joined; it does not bound what is used.
+        num_cpus: that Ray sets aside for an instance. None = 1 on a cluster that was joined, 0 on our own, where
+            instances may be more than cores.
+        runtime_env: Ray's environment of an instance's process.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        memory_mb: int = 1024,
+        num_cpus: float | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.memory_mb = memory_mb
+        self._cluster = RayCluster(address, runtime_env)
+        self._num_cpus = num_cpus if num_cpus is not None else (0.0 if self._cluster.own else 1.0)
+        self._changed = threading.Condition()
+        self._idle: list[Any] = []
+        self._busy: set[Any] = set()
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Of the cluster, for other processes to join."""
+        return self._cluster.address
+
+    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
+        """Runs the function in an idle instance, or in a new one where none is.
+
+        Raises:
+            FunctionTimeout: no answer in time; the instance is ended. A new one's start is part of that time, and the
+                wait for the cluster to have room for it.
+            FunctionLost: the instance or its node died.
+        """
+        instance = self._take()
+        kept = False
+        try:
+            answer = ray.get(instance.invoke.remote(payload), timeout=timeout_s)
+            kept = True
+            return answer
+        except GetTimeoutError:
+            raise FunctionTimeout(
+                f"no answer within {timeout_s:g} s: the instance is ended; give it more time, or see whether the "
+                f"cluster has room for {self._num_cpus:g} processors more (`ray status`)"
+            ) from None
+        except RayError as error:
+            raise FunctionLost(f"Ray lost the instance: {type(error).__name__}: {error}") from error
+        except FunctionError:
+            raise
+        except Exception as error:
+            # Ray answers in many ways where it was ended under a waiting call.
+            raise FunctionLost(f"Ray gave no answer: {type(error).__name__}: {error}") from error
+        finally:
+            self._give_back(instance, kept)
+
+    def prewarm(self, count: int) -> None:
+        """Starts instances until there are `count`, and waits until all have imported the handler.
+
+        FunctionTimeout where the cluster has no room for them.
+        """
+        with self._changed:
+            missing = max(0, count - len(self._idle) - len(self._busy))
+        started = [self._place() for _ in range(missing)]
+        try:
+            ray.get([each.ready.remote() for each in started], timeout=START_S)
+        except RayError as error:
+            for each in started:
+                ray.kill(each)
+            kind = FunctionTimeout if isinstance(error, GetTimeoutError) else FunctionLost
+            raise kind(
+                f"expected {missing} more instances within {START_S:g} s: {type(error).__name__}: {error}; "
+                "`ray status` tells what the cluster has room for"
+            ) from error
+        with self._changed:
+            self._idle += started
+
+    def close(self) -> None:
+        """Ends every instance, running ones too, then a cluster of our own; one that was joined goes on."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            for each in [*self._idle, *self._busy]:
+                ray.kill(each)
+            self._idle.clear()
+            deadline = time.monotonic() + CLOSE_S
+            while self._busy and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+        self._cluster.close()
+
+    def _place(self) -> Any:
+        memory = 0 if self._cluster.own else self.memory_mb << 20
+        return self._cluster.place(Instance, num_cpus=self._num_cpus, memory_bytes=memory)
+
+    def _take(self) -> Any:
+        with self._changed:
+            if self._closed:
+                raise FunctionLost("the platform is closed: make a new one")
+            # The one that was used last: what is not needed stays idle.
+            instance = self._idle.pop() if self._idle else self._place()
+            self._busy.add(instance)
+            return instance
+
+    def _give_back(self, instance: Any, kept: bool) -> None:
+        with self._changed:
+            self._busy.discard(instance)
+            if kept and not self._closed:
+                self._idle.append(instance)
+            elif not self._closed:
+                ray.kill(instance)
+            self._changed.notify_all()

@@ -1,0 +1,47 @@
+"""What tests of platforms share: servers at which functions wait."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """A server that takes connections and never answers: a function waits there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def meeting() -> Iterator[Callable[[int], str]]:
+    """``meeting(count)``: URL of a server that answers, with an error, only once `count` connections wait there."""
+    with contextlib.ExitStack() as stack:
+
+        def make(count: int) -> str:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            barrier = threading.Barrier(count)
+            stack.callback(barrier.abort)
+            threading.Thread(target=_accept, args=(listener, barrier), daemon=True).start()
+            return f"redis://127.0.0.1:{listener.getsockname()[1]}"
+
+        yield make
+
+
+def _accept(listener: socket.socket, barrier: threading.Barrier) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            threading.Thread(target=_answer, args=(listener.accept()[0], barrier), daemon=True).start()
+
+
+def _answer(connection: socket.socket, barrier: threading.Barrier) -> None:
+    with connection, contextlib.suppress(OSError, threading.BrokenBarrierError):
+        if connection.recv(65536):
+            barrier.wait(timeout=60)
+            connection.sendall(b"-ERR all are here\r\n" * 20)
+        while connection.recv(65536):
+            pass
