@@ -23,6 +23,7 @@ from replay_server.rl.function_contract import (
     Measured,
     Request,
     Response,
+    WarmRequest,
     decode_request,
     decode_response,
     encode_response,
@@ -30,6 +31,8 @@ from replay_server.rl.function_contract import (
 
 DONE_S = 3600
 """How long a response is kept for a request that comes again."""
+INSTANCE = "REPLAY_FUNCTION_INSTANCE"
+"""Environment variable in which a platform names the instance; without it the instance names itself."""
 CONNECT_S = 5.0
 """Patience with a server that does not answer."""
 
@@ -40,7 +43,7 @@ class _Instance:
     """What a warm function keeps from one invocation to the next."""
 
     def __init__(self) -> None:
-        self.name = uuid.uuid4().hex
+        self.name = os.environ.get(INSTANCE) or uuid.uuid4().hex
         self.invocations = 0
         self.clients: dict[str, rs.Client] = {}
 
@@ -84,7 +87,18 @@ def handle(payload: bytes) -> bytes:
     return encode_response(response)
 
 
+def _warm(request: WarmRequest, invocation: _Invocation) -> Response:
+    began = time.perf_counter()
+    for kind in request.work:
+        _work(kind)
+    invocation.import_s = time.perf_counter() - began
+    time.sleep(request.hold_s)
+    return Response(request.request, invocation.measured(), result={})
+
+
 def _respond(request: Request, invocation: _Invocation) -> Response:
+    if isinstance(request, WarmRequest):
+        return _warm(request, invocation)
     client = _instance.client(request.server_url)
     key = request.names.done(request.request)
     if (before := client.redis.get(key)) is not None:

@@ -9,7 +9,7 @@ in here needs torch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -116,7 +116,30 @@ class EvaluationRequest(Request):
     greedy: bool = False
 
 
-REQUESTS: dict[str, type[Request]] = {each.kind: each for each in (ActorRequest, LearnerRequest, EvaluationRequest)}
+@dataclass(frozen=True)
+class WarmRequest(Request):
+    """Import what requests of some kinds need, and answer an empty result: the instance is warm then.
+
+    It meets no replay server, is kept under no name, and on a warm instance does nothing: a platform's bare latency.
+    """
+
+    kind: ClassVar[str] = "warm"
+    request: str = "warm"
+    server_url: str = ""
+    job: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: str = ""
+    round: int = 0
+    version: int = 0
+    work: Sequence[str] = ("actor",)
+    """The kinds of request."""
+    hold_s: float = 0.0
+    """Stay busy for so long, so that several sent at once reach as many instances."""
+
+
+REQUESTS: dict[str, type[Request]] = {
+    each.kind: each for each in (ActorRequest, LearnerRequest, EvaluationRequest, WarmRequest)
+}
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,46 @@ what a platform lost, and records every attempt. A platform (`Platform`) only in
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from replay_server.rl.function_contract import Measured
+from replay_server.rl.function_contract import (
+    ContractError,
+    Measured,
+    Request,
+    Response,
+    decode_request,
+    decode_response,
+)
+
+RETRY_S = 0.05
+"""Rest before the second attempt; twice as long before each further one, at most `RETRY_S_MAX`."""
+RETRY_S_MAX = 2.0
+CLOSE_S = 10.0
+"""Patience with a platform that does not end what runs on it."""
+
+_log = logging.getLogger(__name__)
 
 
 class FunctionError(Exception):
-    """An invocation brought no response."""
+    """An invocation brought no response. What the platform knows of it goes into its record.
+
+    Args:
+        instance: names where it ran, as its measurements would; "" = not known.
+        cold: whether the instance had been started for it.
+    """
+
+    def __init__(self, message: str, *, instance: str = "", cold: bool = False) -> None:
+        super().__init__(message)
+        self.instance = instance
+        self.cold = cold
 
 
 class FunctionTimeout(FunctionError):
@@ -85,14 +115,47 @@ class Invocation:
     error: str = ""
 
 
+class _Call(Future[bytes]):
+    """A submitted request: its future, which also tells those who `wait` for it at once when it is cancelled."""
+
+    def __init__(self, payload: bytes, request: Request, timeout_s: float, retries: int) -> None:
+        super().__init__()
+        self.payload = payload
+        self.request = request
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.queued = time.time()
+        self._begin = threading.RLock()
+
+    def cancel(self) -> bool:
+        with self._begin:
+            if self.cancelled():
+                return True
+            if not super().cancel():
+                return False
+            # A future of the standard library counts as done in `wait` only from here on, which its executors do when
+            # its turn comes: never, once they are shut down.
+            self.set_running_or_notify_cancel()
+            return True
+
+    def begin(self) -> bool:
+        """Whether it was not cancelled before; from now on it cannot be."""
+        with self._begin:
+            return not self.cancelled() and self.set_running_or_notify_cancel()
+
+
 class Backend:
-    """Runs functions on a platform.
+    """Runs functions on a platform; a context manager.
+
+    Requests start in the order in which they came; one that is tried again keeps its place. Threads are started as they
+    are needed, one an invocation, and end with the backend.
 
     Args:
         concurrency: invocations at a time; more wait in order.
         timeout_s: time limit of one attempt.
         retries: attempts after the first, for what was lost, timed out or says that another attempt may do better.
-        on_invocation: is given each attempt's record when it has ended, from a thread of this backend.
+        on_invocation: is given each attempt's record when it has ended, before the future knows, one record at a time,
+            from a thread of this backend. What it raises is logged, and changes nothing.
     """
 
     def __init__(
@@ -104,23 +167,220 @@ class Backend:
         retries: int = 2,
         on_invocation: Callable[[Invocation], None] = lambda invocation: None,
     ) -> None:
-        raise NotImplementedError
+        if concurrency < 1:
+            raise ValueError(f"concurrency: expected at least 1 invocation at a time, came {concurrency}")
+        self.platform = platform
+        self.concurrency = concurrency
+        self._timeout_s = _checked_timeout(timeout_s)
+        self._retries = _checked_retries(retries)
+        self._on_invocation = on_invocation
+        self._telling = threading.Lock()
+        self._change = threading.Condition()
+        self._waiting: deque[_Call] = deque()
+        self._running: set[_Call] = set()
+        self._threads: list[threading.Thread] = []
+        self._free_threads = 0
+        self._closed = threading.Event()
 
     def submit(self, payload: bytes, *, timeout_s: float | None = None, retries: int | None = None) -> Future[bytes]:
         """Runs the function with an encoded request; the future's result is the encoded response, of a success.
 
         Its exception is FunctionFailed, FunctionTimeout or FunctionLost, of the last attempt. A request's deadline
-        bounds all attempts together. Cancelling works while it waits.
+        bounds all attempts together; one whose deadline is over when its turn comes is not invoked. Cancelling works
+        while it waits.
+
+        Raises:
+            ContractError: the payload is no request.
+            RuntimeError: the backend is closed.
         """
-        raise NotImplementedError
+        call = _Call(
+            bytes(payload),
+            decode_request(payload),
+            self._timeout_s if timeout_s is None else _checked_timeout(timeout_s),
+            self._retries if retries is None else _checked_retries(retries),
+        )
+        with self._change:
+            if self._closed.is_set():
+                raise RuntimeError(f"the backend on {self.platform.name} is closed: make another one")
+            self._waiting.append(call)
+            if self._free_threads >= len(self._waiting):
+                self._change.notify()
+            elif len(self._threads) < self.concurrency:
+                name = f"{self.platform.name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return call
 
     def prewarm(self, count: int) -> None:
-        """Makes `count` instances warm, at most `concurrency`; waits until they are."""
-        raise NotImplementedError
+        """Makes `count` instances warm, at most `concurrency`; waits until they are. FunctionError where they fail."""
+        if count < 0:
+            raise ValueError(f"expected a count of instances, came {count}")
+        if self._closed.is_set():
+            raise RuntimeError(f"the backend on {self.platform.name} is closed: make another one")
+        if count:
+            self.platform.prewarm(min(count, self.concurrency))
 
     def close(self) -> None:
-        """Cancels what waits, ends what runs, and closes the platform."""
-        raise NotImplementedError
+        """Cancels what waits, ends what runs (its futures get FunctionLost), and closes the platform."""
+        with self._change:
+            self._closed.set()
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            self._change.notify_all()
+        for call in waiting:
+            call.cancel()
+        self.platform.close()
+        give_up = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, give_up - time.monotonic()))
+        with self._change:
+            left = list(self._running)
+        for call in left:  # a platform that could not end them
+            with contextlib.suppress(InvalidStateError):
+                call.set_exception(FunctionLost(f"{call.request.request}: the backend was closed while it ran"))
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        """A thread: runs one call after another."""
+        while (call := self._next()) is not None:
+            try:
+                answer, error = self._run(call)
+            except BaseException as wrong:  # a defect here must not leave somebody waiting
+                answer, error = b"", wrong
+            with contextlib.suppress(InvalidStateError):
+                if error is None:
+                    call.set_result(answer)
+                else:
+                    call.set_exception(error)
+            with self._change:
+                self._running.discard(call)
+            # Else the last of them lives on, payload and all, while this thread waits.
+            del call, answer, error
+
+    def _next(self) -> _Call | None:
+        """Waits for the oldest call that was not cancelled; None = the backend closes."""
+        while True:
+            with self._change:
+                self._free_threads += 1
+                while not self._waiting and not self._closed.is_set():
+                    self._change.wait()
+                self._free_threads -= 1
+                if self._closed.is_set():
+                    return None
+                call = self._waiting.popleft()
+                self._running.add(call)
+            if call.begin():
+                return call
+            with self._change:
+                self._running.discard(call)
+
+    def _run(self, call: _Call) -> tuple[bytes, FunctionError | None]:
+        """All attempts at a call: the answer of the one that succeeded, or the last one's error."""
+        queued = call.queued
+        error: FunctionError | None = None
+        for attempt in range(1, call.retries + 2):
+            if error is not None and self._closed.wait(min(RETRY_S * 2 ** (attempt - 2), RETRY_S_MAX)):
+                break
+            limit_s = call.timeout_s
+            if call.request.deadline:
+                limit_s = min(limit_s, call.request.deadline - time.time())
+            if self._closed.is_set():
+                return b"", error or FunctionLost(f"{call.request.request}: the backend was closed before it began")
+            if limit_s <= 0:
+                late = f"{call.request.request}: its deadline was over before attempt {attempt}: give it more time"
+                return b"", error or FunctionTimeout(late)
+            answer, error, ended = self._attempt(call, attempt, queued, limit_s)
+            if error is None:
+                return answer, None
+            if isinstance(error, FunctionFailed) and not error.failure.retry:
+                break
+            queued = ended
+        return b"", error
+
+    def _attempt(
+        self, call: _Call, attempt: int, queued: float, limit_s: float
+    ) -> tuple[bytes, FunctionError | None, float]:
+        """One invocation, recorded: its answer or its error, and when it ended."""
+        began = time.perf_counter()
+        started = time.time()
+        answer, response, error = b"", None, None
+        try:
+            answer = self.platform.invoke(call.payload, limit_s)
+            response = self._checked(call, answer)
+        except FunctionError as wrong:
+            error = wrong
+        except Exception as wrong:
+            error = FunctionLost(f"{call.request.request} on {self.platform.name}: {type(wrong).__name__}: {wrong}")
+            error.__cause__ = wrong
+        ended = started + time.perf_counter() - began
+        if response is not None and (failure := response.failure) is not None:
+            error = FunctionFailed(f"{call.request.request}: {failure.type}: {failure.message}", failure)
+        measured = response.measured if response is not None else None
+        invocation = Invocation(
+            request=call.request.request,
+            kind=call.request.kind,
+            round=call.request.round,
+            attempt=attempt,
+            platform=self.platform.name,
+            queued=queued,
+            started=started,
+            ended=ended,
+            outcome=_outcome(error),
+            cold=measured.cold if measured else error is not None and error.cold,
+            instance=measured.instance if measured else error.instance if error else "",
+            memory_mb=self.platform.memory_mb,
+            bytes_in=measured.bytes_in if measured else len(call.payload),
+            bytes_out=len(answer) + (measured.bytes_out if measured else 0),
+            measured=measured,
+            error=str(error) if error else "",
+        )
+        with self._telling:
+            try:
+                self._on_invocation(invocation)
+            except Exception:
+                _log.exception("what is told of invocations failed on %s; its result stays", call.request.request)
+        return answer, error, ended
+
+    def _checked(self, call: _Call, answer: bytes) -> Response:
+        """The response in an answer. FunctionLost where there is none, or another request's."""
+        try:
+            response = decode_response(answer)
+        except ContractError as wrong:
+            raise FunctionLost(f"{call.request.request} on {self.platform.name}: {wrong}") from None
+        # A function that could not read its request does not know what it is called.
+        if response.request != call.request.request and not (response.failure and not response.request):
+            raise FunctionLost(
+                f"expected an answer to {call.request.request} from {self.platform.name}, came one to "
+                f"{response.request!r}"
+            )
+        return response
+
+
+def _outcome(error: FunctionError | None) -> str:
+    if error is None:
+        return "ok"
+    if isinstance(error, FunctionFailed):
+        return "failed"
+    return "timeout" if isinstance(error, FunctionTimeout) else "lost"
+
+
+def _checked_timeout(timeout_s: float) -> float:
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s: expected seconds above 0, came {timeout_s}")
+    return timeout_s
+
+
+def _checked_retries(retries: int) -> int:
+    if retries < 0:
+        raise ValueError(f"retries: expected 0 or more, came {retries}")
+    return retries
 
 
 PLATFORMS = ("process", "ray", "lambda", "http")
