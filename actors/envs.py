@@ -14,6 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from replay_server.actors.environment_states import StateUnsupported, environment_state, restore_environment
+from replay_server.actors.state_codec import StateError, pack_state, unpack_state
 from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, EnvironmentSettings, is_atari
 
 
@@ -61,6 +63,17 @@ class Environments(Protocol):
 
     def forced(self, actions: np.ndarray) -> np.ndarray:
         """The actions that will really be taken: FIRE where a life was just lost, so that the game goes on."""
+        ...
+
+    def state(self) -> bytes:
+        """All that these environments need to go on elsewhere. StateUnsupported where one of them cannot give it."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Goes on from the state of environments made with the same settings and number; no reset is needed.
+
+        Raises StateError for another state.
+        """
         ...
 
     def close(self) -> None: ...
@@ -142,6 +155,12 @@ class AtariEnvironments:
         self._resetting = terminated | truncated
         return EnvStep(observations, rewards.astype(np.float64), terminated, truncated, lost_life, ignored)
 
+    def state(self) -> bytes:
+        raise StateUnsupported("AtariVectorEnv cannot give its state: make environments that can (stateful=True)")
+
+    def restore(self, state: bytes) -> None:
+        raise StateUnsupported("AtariVectorEnv cannot take a state: make environments that can (stateful=True)")
+
     def close(self) -> None:
         self._env.close()
 
@@ -150,48 +169,66 @@ class VectorEnvironments:
     """Environments with vector observations (CartPole, LunarLander, MuJoCo's, …), stepped one after the other."""
 
     def __init__(self, settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
-        self._env: Any = gymnasium.make_vec(
-            settings.env,
-            num_envs=num_envs,
-            vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP},
-        )
+        # Gymnasium's checker only warns, and cannot go on from a state.
+        self._envs: list[gymnasium.Env[Any, Any]] = [
+            gymnasium.make(settings.env, disable_env_checker=True) for _ in range(num_envs)
+        ]
         self.num_envs = num_envs
-        actions = self._env.single_action_space
+        actions, observations = self._envs[0].action_space, self._envs[0].observation_space
         self.num_actions = int(actions.n) if isinstance(actions, gymnasium.spaces.Discrete) else 0
+        self._shape = observations.shape or ()
         self._seeds = [int(value) for value in seed.generate_state(num_envs)]
         self._resetting = np.zeros(num_envs, bool)
         self._no_lives = np.zeros(num_envs, bool)
 
     def reset(self) -> np.ndarray:
-        observations, _ = self._env.reset(seed=self._seeds)
+        observations = self._empty()
+        for row, (env, seed) in enumerate(zip(self._envs, self._seeds, strict=True)):
+            observations[row], _ = env.reset(seed=seed)
         self._resetting[:] = False
-        return observations.astype(np.float32, copy=False)
+        return observations
 
     def restart(self, ended: np.ndarray) -> np.ndarray:
-        observations, _ = self._env.reset(options={"reset_mask": np.asarray(ended, bool)})
+        observations = self._empty()
+        for row in np.flatnonzero(ended):
+            observations[row], _ = self._envs[row].reset()
         self._resetting &= ~ended
-        return observations.astype(np.float32, copy=False)
+        return observations
 
     def forced(self, actions: np.ndarray) -> np.ndarray:
         return actions
 
     def step(self, actions: np.ndarray) -> EnvStep:
-        observations, rewards, terminated, truncated, _ = self._env.step(actions)
-        ignored = self._resetting
-        truncated = truncated & ~terminated
+        observations, ignored = self._empty(), self._resetting
+        rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), bool)
+        for row, env in enumerate(self._envs):
+            if ignored[row]:
+                observations[row], _ = env.reset()
+            else:
+                observations[row], rewards[row], terminated[row], truncated[row], _ = env.step(actions[row])
+        truncated &= ~terminated
         self._resetting = terminated | truncated
-        return EnvStep(
-            observations.astype(np.float32, copy=False),
-            rewards.astype(np.float64),
-            terminated.copy(),
-            truncated,
-            self._no_lives,
-            ignored,
-        )
+        return EnvStep(observations, rewards, terminated, truncated, self._no_lives, ignored)
+
+    def state(self) -> bytes:
+        states = [environment_state(env) for env in self._envs]
+        return pack_state({"environments": states, "resetting": self._resetting})
+
+    def restore(self, state: bytes) -> None:
+        values = unpack_state(state)
+        states = values["environments"]
+        if len(states) != self.num_envs:
+            raise StateError(f"expected the states of {self.num_envs} environments, came those of {len(states)}")
+        for env, one in zip(self._envs, states, strict=True):
+            restore_environment(env, one)
+        self._resetting = values["resetting"]
 
     def close(self) -> None:
-        self._env.close()
+        for env in self._envs:
+            env.close()
+
+    def _empty(self) -> np.ndarray:
+        return np.zeros((self.num_envs, *self._shape), np.float32)
 
 
 def make_environments(settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> Environments:
@@ -205,6 +242,17 @@ class EpisodeScores:
 
     def __init__(self, num_envs: int) -> None:
         self._running = np.zeros(num_envs)
+
+    @property
+    def running(self) -> np.ndarray:
+        """Of the games that go on, float64 (E,); may be set."""
+        return self._running.copy()
+
+    @running.setter
+    def running(self, scores: np.ndarray) -> None:
+        if np.shape(scores) != self._running.shape:
+            raise ValueError(f"expected scores of shape {self._running.shape}, came {np.shape(scores)}")
+        self._running = np.array(scores, np.float64)
 
     def add(self, step: EnvStep) -> list[tuple[int, float]]:
         """Returns (environment, score) of each game that ended in this step."""

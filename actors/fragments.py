@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.actors.state_codec import StateError, pack_state, unpack_state
 from replay_server.rl.environment_spec import is_atari
 from replay_server.rl.fragments import fragment_signature
 from replay_server.rl.moments import Moments
@@ -44,6 +45,9 @@ class FragmentCollector:
     Args:
         seed: of environments and actions; any numbers, such as the run's seed and the actor's.
         first_environment: number, within the run, of the first of these environments.
+        sequence: how many fragments each of them has yielded before.
+        state: that another collector of the same settings and number of environments gave; its episodes and random
+            numbers go on, and `seed` counts for nothing.
     """
 
     def __init__(
@@ -53,31 +57,74 @@ class FragmentCollector:
         environments: int,
         seed: Sequence[int],
         first_environment: int = 0,
+        sequence: int = 0,
+        state: bytes | None = None,
     ) -> None:
         environments_seed, action_seed = np.random.SeedSequence(seed).spawn(2)
         self.settings = settings
         self.spec = spec
         self._environments = make_environments(settings, environments, environments_seed)
         self._generator = _generator(action_seed)
-        self._first_environment = first_environment
         self._scores = EpisodeScores(environments)
-        self._sequence = 0
-        self._observations = self._environments.reset()
+        self.first_environment = first_environment
+        self.sequence = sequence
+        if state is None:
+            self._observations = self._environments.reset()
+        else:
+            self.restore(state)
 
-    def collect(self, network: ActorCritic, policy_version: int) -> Rollout:
+    def collect(
+        self, network: ActorCritic, policy_version: int, before_step: Callable[[], object] | None = None
+    ) -> Rollout:
         """Plays T steps of every environment with `network` (on the CPU).
+
+        Args:
+            before_step: called before each step; what it raises ends the call, and the collector is of no more use
+                until it is restored.
 
         Raises RuntimeError where an environment truncates episodes more often than its time limit says.
         """
         with _one_thread(), torch.inference_mode():
-            return self._collect(network, policy_version)
+            return self._collect(network, policy_version, before_step)
 
-    def _collect(self, network: ActorCritic, policy_version: int) -> Rollout:
+    def state(self) -> bytes:
+        """All that is needed to go on elsewhere, bit by bit, as if this collector had gone on itself.
+
+        Environments with their random numbers, those of the actions, running scores, observations and the number of
+        fragments; not the policy. StateUnsupported where an environment cannot give its state.
+        """
+        return pack_state(
+            {
+                "environments": self._environments.state(),
+                "generator": self._generator.get_state().numpy(),
+                "scores": self._scores.running,
+                "observations": self._observations,
+                "sequence": self.sequence,
+            }
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Goes on from the state of a collector of the same settings and number of environments.
+
+        Raises StateError for another state.
+        """
+        values = unpack_state(state)
+        if not isinstance(values, dict) or "observations" not in values:
+            raise StateError("expected the state of a collector of fragments, came another one")
+        self._environments.restore(values["environments"])
+        self._generator.set_state(torch.from_numpy(values["generator"]))
+        self._scores.running = values["scores"]
+        self._observations = values["observations"]
+        self.sequence = values["sequence"]
+
+    def _collect(self, network: ActorCritic, policy_version: int, before_step: Callable[[], object] | None) -> Rollout:
         columns = self._empty(policy_version)
         finals = _Finals(columns)
         raw = np.empty((self.settings.steps, *self._observations.shape), self._observations.dtype)
         scores: list[float] = []
         for step_number in range(self.settings.steps):
+            if before_step is not None:
+                before_step()
             raw[step_number] = self._observations
             seen = network.normalize(self._observations)
             parameters, values = network(torch.from_numpy(seen))
@@ -106,7 +153,7 @@ class FragmentCollector:
                 self._observations = np.where(rows, self._environments.restart(ended), self._observations)
         finals.evaluate(network)
         self._add_moments(columns, raw)
-        self._sequence += 1
+        self.sequence += 1
         return Rollout(columns, scores, self.settings.steps * self._environments.num_envs)
 
     def close(self) -> None:
@@ -123,8 +170,8 @@ class FragmentCollector:
         }
         columns["final_step"][:] = -1
         columns["policy_version"][:] = policy_version
-        columns["environment"][:] = self._first_environment + np.arange(environments)
-        columns["sequence"][:] = self._sequence
+        columns["environment"][:] = self.first_environment + np.arange(environments)
+        columns["sequence"][:] = self.sequence
         return columns
 
     def _add_moments(self, columns: dict[str, np.ndarray], raw: np.ndarray) -> None:
@@ -169,15 +216,24 @@ class _Finals:
 
 
 def evaluate_policy(
-    network: ActorCritic, settings: PolicySettings, spec: PolicySpec, episodes: int, seed: int, greedy: bool = False
+    network: ActorCritic,
+    settings: PolicySettings,
+    spec: PolicySpec,
+    episodes: int,
+    seed: int,
+    greedy: bool = False,
+    before_step: Callable[[], object] | None = None,
 ) -> list[float]:
     """Plays `episodes` whole fresh games with `network` (on the CPU) and returns their unclipped scores.
 
     Actions are drawn from the policy; with `greedy`, those it thinks likeliest. Each environment plays a number of
-    games fixed beforehand: taking the first games to finish would favour short ones.
+    games fixed beforehand: taking the first games to finish would favour short ones. What `before_step` raises, called
+    before each step, ends the call.
     """
 
     def act(observations: np.ndarray, generator: torch.Generator) -> torch.Tensor:
+        if before_step is not None:
+            before_step()
         parameters, _ = network(torch.from_numpy(network.normalize(observations)))
         return _likeliest(spec, parameters) if greedy else network.distribution.sample(parameters, generator)
 
