@@ -32,7 +32,8 @@ from replay_server.bench import result
 from replay_server.bench.environments import set_up
 from replay_server.bench.load import ONE_THREAD
 from replay_server.bench.process import Program
-from replay_server.bench.training import ALGORITHMS, Trained, make_settings, train
+from replay_server.bench.training import Trained, train
+from replay_server.learner.algorithms import ALGORITHMS, make_settings
 from replay_server.rl.policy_spec import policy_spec
 
 PEER = "stable_baselines3"

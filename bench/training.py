@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -16,13 +15,8 @@ from replay_server.learner import impact, ppo
 from replay_server.learner.impact import Impact, ImpactSettings, circular_buffer
 from replay_server.learner.ppo import Ppo, PpoSettings
 from replay_server.rl.fragments import fragment_table
-from replay_server.rl.policy_settings import PolicySettings, apply_policy_profile
+from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import PolicySpec, policy_spec
-
-ALGORITHMS: dict[str, tuple[type[PpoSettings] | type[ImpactSettings], dict[str, dict[str, Any]]]] = {
-    "ppo": (PpoSettings, ppo.PROFILES),
-    "impact": (ImpactSettings, impact.PROFILES),
-}
 
 
 @dataclass
@@ -35,15 +29,6 @@ class Trained:
     """One entry a round: steps so far, games that ended in it and their mean score, and the learner's statistics."""
     acting_cpu_s: float = 0.0
     learning_cpu_s: float = 0.0
-
-
-def make_settings(algorithm: str, profile: str, **given: Any) -> PpoSettings | ImpactSettings:
-    """The algorithm's settings by a profile, with those given over it. Raises ValueError for an unknown name."""
-    kind, profiles = ALGORITHMS[algorithm]
-    names = {each.name for each in dataclasses.fields(kind)}
-    if unknown := sorted(set(given) - names):
-        raise ValueError(f"{algorithm} has no setting {unknown[0]!r}: expected one of {', '.join(sorted(names))}")
-    return apply_policy_profile(kind(profile=profile, **given), set(given), profiles)
 
 
 def train(

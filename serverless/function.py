@@ -109,7 +109,8 @@ def _respond(request: Request, invocation: _Invocation) -> Response:
     work = _work(request.kind)
     invocation.import_s = time.perf_counter() - began
     result = work(request, context)
-    context.check_deadline()
+    if not context.committed:
+        context.check_deadline()
     response = Response(request.request, invocation.measured(), result=result)
     if not client.redis.set(key, encode_response(response), nx=True, ex=DONE_S):
         context.discard()

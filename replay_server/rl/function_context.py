@@ -36,6 +36,8 @@ class FunctionContext:
         self.phases: dict[str, float] = {}
         self.bytes_in = 0
         self.bytes_out = 0
+        self.committed = False
+        """Whether the work is done and can no longer be taken back; see `commit`."""
         self._undo: list[Callable[[], object]] = []
 
     @contextlib.contextmanager
@@ -56,6 +58,12 @@ class FunctionContext:
         """DeadlineOver where the deadline has passed. Called between the parts of the work, and before it is kept."""
         if self.left_s() == 0.0:
             raise DeadlineOver(f"{self.request.request}: its deadline has passed: give it more time, or less work")
+
+    def commit(self) -> None:
+        """Says that the work counts from now on, whatever becomes of this attempt: nothing is taken back any more, and
+        its deadline no longer holds. For work that another attempt would find done."""
+        self.committed = True
+        self._undo.clear()
 
     def undo(self, step: Callable[[], object]) -> None:
         """What takes back something that this attempt wrote, run if the attempt is not the one that counts."""

@@ -40,6 +40,11 @@ class Names:
         return f"{self.job}:learner"
 
     @property
+    def learner_token(self) -> str:
+        """Version and token of the newest learner's state (a string), by which a warm learner knows its own again."""
+        return f"{self.job}:learner:token"
+
+    @property
     def fragments(self) -> str:
         """The table of fragments."""
         return f"{self.job}:fragments"
@@ -96,7 +101,7 @@ class ActorRequest(Request):
 
 @dataclass(frozen=True)
 class LearnerRequest(Request):
-    """Learn from fragments: from the learner's state of `version` make that of the next."""
+    """Learn from fragments: from the learner's state of `version` make that of version + updates."""
 
     kind: ClassVar[str] = "learner"
     fragments: bytes = b""
@@ -104,6 +109,8 @@ class LearnerRequest(Request):
     sample: int = 0
     updates: int = 1
     """Rounds of PPO, passes of IMPACT; each draws its own sample where `sample` is set."""
+    threads: int = 0
+    """Of torch; 0 = OMP_NUM_THREADS of the function's environment, else 1. Results are the same for the same number."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,8 @@ class Response:
     measured: Measured
     result: Mapping[str, Any] | None = None
     """Actor: fragments (ids, uint64 little-endian), version (acted with), scores, steps, state (key).
-    Learner: version (made), statistics (of each update). Evaluation: scores."""
+    Learner: version (made), statistics (of each update, a map of numbers), samples (agent steps of all updates).
+    Evaluation: scores."""
     failure: Failure | None = None
     replayed: bool = False
     """The work had been done before: this is what was answered then, with this invocation's own measurements."""

@@ -13,7 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from replay_server.bench.training import make_settings, train  # noqa: E402
+from replay_server.bench.training import train  # noqa: E402
+from replay_server.learner.algorithms import make_settings  # noqa: E402
 
 ROUNDS_MAX = 60
 IN_A_ROW = 6

@@ -13,7 +13,8 @@ from replay_server.actors.fragments import random_scores
 from replay_server.bench.environments import is_ready
 from replay_server.bench.learning import EQUAL, PEER, combined, mean_interval, paired_difference
 from replay_server.bench.main import main as bench
-from replay_server.bench.training import ALGORITHMS, make_settings, train
+from replay_server.bench.training import train
+from replay_server.learner.algorithms import ALGORITHMS, make_settings
 from replay_server.rl.policy_spec import policy_spec
 
 
