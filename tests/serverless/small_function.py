@@ -34,8 +34,8 @@ def handle(payload: bytes) -> bytes:
     if "fork" in settings and os.fork() == 0:
         time.sleep(settings["fork"])
         os._exit(0)
-    if "write" in settings:
-        with open(settings["write"], "w") as file:
+    for path in settings.get("write", ()):
+        with open(path, "w") as file:
             file.write("x")
     if "allocate_mb" in settings:
         bytearray(settings["allocate_mb"] * 2**20)
@@ -65,6 +65,8 @@ def handle(payload: bytes) -> bytes:
         "environment": dict(os.environ),
         "open": {name: _target(name) for name in os.listdir("/proc/self/fd")},
         "loaded": sorted(sys.modules),
+        "exist": {path: os.path.exists(path) for path in settings.get("look_for", ())},
+        "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
         "blob": bytes(settings.get("blob", 0)),
         "received": len(payload),
     }

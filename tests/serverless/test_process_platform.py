@@ -99,7 +99,7 @@ def test_a_worker_inherits_no_file_no_variable_and_no_module(platform: ProcessPl
 
 
 def test_a_worker_has_an_empty_directory_that_leaves_with_it(platform: ProcessPlatform) -> None:
-    first = ask(platform, write="file")
+    first = ask(platform, write=["file"])
     assert first["directory"] != os.getcwd()
     assert first["files"] == ["file"]
     assert os.path.exists(first["directory"])
