@@ -92,7 +92,8 @@ def _warm(request: WarmRequest, invocation: _Invocation) -> Response:
     for kind in request.work:
         _work(kind)
     invocation.import_s = time.perf_counter() - began
-    time.sleep(request.hold_s)
+    left_s = request.deadline - time.time() if request.deadline else request.hold_s
+    time.sleep(max(0.0, min(request.hold_s, left_s)))
     return Response(request.request, invocation.measured(), result={})
 
 

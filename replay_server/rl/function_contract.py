@@ -219,6 +219,18 @@ def decode_request(payload: bytes) -> Request:
     return _made(REQUESTS[kind], values, "request")
 
 
+def bounded_request(payload: bytes, deadline: float) -> bytes:
+    """The encoded request with its deadline no later than `deadline`: where a platform ends its functions by itself.
+
+    What is no request is given back as it came, for the handler to answer.
+    """
+    try:
+        request = decode_request(payload)
+    except ContractError:
+        return payload
+    return encode_request(dataclasses.replace(request, deadline=min(request.deadline or deadline, deadline)))
+
+
 def encode_response(response: Response) -> bytes:
     """A response as bytes."""
     return _pack({"contract": CONTRACT, **dataclasses.asdict(response)})

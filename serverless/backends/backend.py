@@ -72,7 +72,10 @@ class Platform(Protocol):
     """What an instance is given, or is reckoned to have where the platform does not bound it."""
 
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
-        """Runs the function once and returns its answer. FunctionTimeout, FunctionLost."""
+        """Runs the function once and returns its answer.
+
+        FunctionTimeout, FunctionLost; a plain FunctionError where another attempt would do no better.
+        """
         ...
 
     def prewarm(self, count: int) -> None:
@@ -299,7 +302,7 @@ class Backend:
             answer, error, ended = self._attempt(call, attempt, queued, limit_s)
             if error is None:
                 return answer, None
-            if isinstance(error, FunctionFailed) and not error.failure.retry:
+            if type(error) is FunctionError or (isinstance(error, FunctionFailed) and not error.failure.retry):
                 break
             queued = ended
         return b"", error
@@ -335,7 +338,7 @@ class Backend:
             outcome=_outcome(error),
             cold=measured.cold if measured else error is not None and error.cold,
             instance=measured.instance if measured else error.instance if error else "",
-            memory_mb=self.platform.memory_mb,
+            memory_mb=self._memory_mb(call.request.kind),
             bytes_in=measured.bytes_in if measured else len(call.payload),
             bytes_out=len(answer) + (measured.bytes_out if measured else 0),
             measured=measured,
@@ -347,6 +350,11 @@ class Backend:
             except Exception:
                 _log.exception("what is told of invocations failed on %s; its result stays", call.request.request)
         return answer, error, ended
+
+    def _memory_mb(self, kind: str) -> int:
+        """Of an instance for a kind of request: a platform may have `memory_mb_of` where that differs."""
+        memory_mb_of = getattr(self.platform, "memory_mb_of", None)
+        return self.platform.memory_mb if memory_mb_of is None else memory_mb_of(kind)
 
     def _checked(self, call: _Call, answer: bytes) -> Response:
         """The response in an answer. FunctionLost where there is none, or another request's."""

@@ -1,0 +1,272 @@
+"""Functions on AWS Lambda, called through boto3 and waited for.
+
+Credentials are boto3's own matter: environment, shared files, role of the machine. Nothing here reads or keeps them.
+What is deployed is `serverless/deploy/lambda`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
+
+from replay_server.rl.function_contract import (
+    ContractError,
+    WarmRequest,
+    decode_request,
+    decode_response,
+    encode_request,
+)
+from replay_server.serverless.backends.backend import FunctionError, FunctionFailed, FunctionLost, FunctionTimeout
+from replay_server.serverless.entry_lambda import PAYLOAD_LIMIT_BYTES, decode_event, encode_event
+
+CONNECT_TIMEOUT_S = 5.0
+READ_MARGIN_S = 30.0
+"""How much longer than the function's own timeout its answer is waited for: cold starts come on top of it."""
+BACKOFF_S = (0.05, 2.0)
+"""First and longest pause before an invocation that was throttled is tried again."""
+WARM_HOLD_S = 0.2
+"""How long instances stay at being made warm at first, so that as many start as are asked for."""
+WARM_TIMEOUT_S = 60.0
+
+_LATER = {
+    "TooManyRequestsException", "ThrottlingException", "EC2ThrottledException", "ResourceConflictException",
+    "ResourceNotReadyException", "SnapStartNotReadyException",
+}  # fmt: skip
+"""Codes of errors that say that the function was not started, and may be if it is asked for later."""
+_LASTING = {
+    "Runtime.ImportModuleError", "Runtime.HandlerNotFound", "Runtime.UserCodeSyntaxError", "Runtime.InvalidEntrypoint",
+    "Runtime.MalformedHandlerName", "Function.ResponseSizeTooLarge",
+}  # fmt: skip
+"""Types of errors of the function that come again at every attempt."""
+
+
+class LambdaPlatform:
+    """AWS Lambda functions that were deployed before.
+
+    Args:
+        function: name or ARN of the function, with ":alias" behind it where an alias is to be called (provisioned
+            concurrency belongs to one). A mapping gives kinds of requests ("actor", "learner", "evaluation") functions
+            of their own; kinds that it does not name go to that of "actor".
+        region: where the functions are; None = as boto3 finds it.
+        endpoint_url: another address of the API (a VPC endpoint, a local emulator).
+        memory_mb: memory size of the functions, a mapping where it differs by kind; None = read from their
+            configuration, which takes the right to `lambda:GetFunctionConfiguration`.
+        function_timeout_s: the functions' own timeout (the longest); None = read likewise.
+        concurrency: connections that are kept: invocations at a time.
+
+    Raises:
+        FunctionError: the configuration is to be read and cannot be; the message tells what to give instead.
+    """
+
+    name = "lambda"
+
+    def __init__(
+        self,
+        function: str | Mapping[str, str],
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        memory_mb: int | Mapping[str, int] | None = None,
+        function_timeout_s: float | None = None,
+        concurrency: int = 64,
+    ) -> None:
+        self._functions = {"actor": function} if isinstance(function, str) else dict(function)
+        if "actor" not in self._functions:
+            raise ValueError(f'expected a function for the kind "actor", came functions for {sorted(self._functions)}')
+        session, place = boto3.session.Session(), {"region_name": region, "endpoint_url": endpoint_url}
+        if memory_mb is None or function_timeout_s is None:
+            client = session.client("lambda", config=Config(connect_timeout=CONNECT_TIMEOUT_S), **place)
+            sizes, timeout_s = _configuration(client, self._functions)
+            memory_mb = sizes if memory_mb is None else memory_mb
+            function_timeout_s = timeout_s if function_timeout_s is None else function_timeout_s
+        self._memory_mb = {"actor": memory_mb} if isinstance(memory_mb, int) else dict(memory_mb)
+        # Retries are the caller's (each attempt is billed and recorded), and a call lasts as long as its function does.
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=function_timeout_s + READ_MARGIN_S,
+            max_pool_connections=concurrency,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            tcp_keepalive=True,
+        )
+        self._client: Any = session.client("lambda", config=config, **place)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._calls: set[Future[Any]] = set()
+
+    @property
+    def memory_mb(self) -> int:
+        """Memory size of the actor function."""
+        return self.memory_mb_of("actor")
+
+    def memory_mb_of(self, kind: str) -> int:
+        """Memory size of the function that requests of a kind go to."""
+        return self._memory_mb.get(kind, self._memory_mb["actor"])
+
+    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
+        """Calls the function and waits for its answer.
+
+        An invocation that Lambda throttles is asked for again, with longer and longer pauses, until `timeout_s` is
+        over. Lambda knows no way to end a running function: one that is given up runs on to its own timeout, and is
+        billed.
+
+        Raises:
+            FunctionTimeout: Lambda ended the function at its timeout, or `timeout_s` is over.
+            FunctionLost: its process died, it could not be started for now, or the connection broke.
+            FunctionError: another attempt would do no better: no such function, no right to call it, too large a
+                payload, a function that cannot be imported.
+        """
+        event = encode_event(payload)
+        if len(event) > PAYLOAD_LIMIT_BYTES:
+            raise FunctionError(
+                f"the request takes {len(event)} bytes as JSON, more than the {PAYLOAD_LIMIT_BYTES} that Lambda takes: "
+                "let what it holds travel through the replay server"
+            )
+        function = self._function(payload)
+        ends = time.monotonic() + timeout_s
+        pause_s, longest_s = BACKOFF_S
+        while True:
+            try:
+                return self._call(function, event, ends - time.monotonic())
+            except ClientError as error:
+                message = f"{function}: {error}"
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
+                    raise FunctionLost(message) from None
+                if error.response["Error"]["Code"] not in _LATER:
+                    raise FunctionError(message) from None
+                # Half of the pause is chance, so that what was throttled together does not come back together.
+                wait_s = pause_s * random.uniform(0.5, 1.0)
+                if time.monotonic() + wait_s >= ends:
+                    advice = "raise the function's concurrency, or call fewer at a time"
+                    raise FunctionLost(f"{message}, for {timeout_s:.1f} s: {advice}") from None
+                if self._closed.wait(wait_s):
+                    raise FunctionLost(f"{message}, and the platform was closed") from None
+                pause_s = min(2 * pause_s, longest_s)
+            except (NoCredentialsError, PartialCredentialsError, ParamValidationError) as error:
+                raise FunctionError(f"{function}: {error}") from None
+            except BotoCoreError as error:
+                raise FunctionLost(f"{function}: {error}") from None
+
+    def prewarm(self, count: int, work: Sequence[str] = ("actor",)) -> None:
+        """Has `count` instances of a function start and import what requests of the kinds in `work` need.
+
+        Lambda starts an instance where no idle one is there, so that requests which overlap do it; they are invocations
+        like others, and billed. What a concurrency limit leaves below `count` stays cold: it is not tried again after a
+        time that brought no new instance. Raises as `invoke` does, and FunctionFailed where the import fails.
+        """
+        warm: set[str] = set()
+        hold_s, before = WARM_HOLD_S, -1
+        with ThreadPoolExecutor(max(1, count), "prewarm") as pool:
+            while before < len(warm) < count:
+                before = len(warm)
+                warm.update(pool.map(self._warm, [WarmRequest(work=work, hold_s=hold_s)] * count))
+                hold_s *= 2
+
+    def close(self) -> None:
+        """Gives up what is being waited for. Instances are Lambda's own to end, after minutes without a call."""
+        self._closed.set()
+        with self._lock:
+            for call in self._calls:
+                call.cancel()
+        self._client.close()
+
+    def _warm(self, request: WarmRequest) -> str:
+        response = decode_response(self.invoke(encode_request(request), WARM_TIMEOUT_S))
+        if response.failure is not None:
+            message = f"functions for {', '.join(request.work)} cannot be made warm: {response.failure.message}"
+            raise FunctionFailed(message, response.failure)
+        return response.measured.instance
+
+    def _function(self, payload: bytes) -> str:
+        """What is called with a request; what is none fails there."""
+        kind = "actor"
+        if len(self._functions) > 1:
+            with contextlib.suppress(ContractError):
+                request = decode_request(payload)
+                kind = request.work[0] if isinstance(request, WarmRequest) and request.work else request.kind
+        return self._functions.get(kind, self._functions["actor"])
+
+    def _call(self, function: str, event: bytes, timeout_s: float) -> bytes:
+        """One call, in a thread of its own: boto3 has one read timeout for all calls, these each have theirs."""
+        done: Future[tuple[bytes, bool]] = Future()
+
+        def call() -> None:
+            try:
+                answer = self._client.invoke(FunctionName=function, Payload=event)
+                outcome: Any = (answer["Payload"].read(), "FunctionError" in answer)
+            except Exception as error:
+                outcome = error
+            with self._lock:
+                self._calls.discard(done)
+                if done.cancelled():
+                    return
+                if isinstance(outcome, Exception):
+                    done.set_exception(outcome)
+                else:
+                    done.set_result(outcome)
+
+        with self._lock:
+            if self._closed.is_set():
+                raise FunctionLost(f"{function}: the platform is closed")
+            self._calls.add(done)
+        threading.Thread(target=call, name=f"invoke {function}", daemon=True).start()
+        try:
+            text, failed = done.result(max(0.0, timeout_s))
+        except TimeoutError:
+            raise FunctionTimeout(f"{function} brought no answer in time; it may be running on") from None
+        except CancelledError:
+            raise FunctionLost(f"{function}: the platform was closed") from None
+        answer = _parsed(text, function)
+        if failed:
+            raise _function_error(answer, function)
+        try:
+            return decode_event(answer)
+        except ValueError as error:
+            raise FunctionError(f"{function}: {error}: is it replay_server.serverless.entry_lambda?") from None
+
+
+def _configuration(client: Any, functions: Mapping[str, str]) -> tuple[dict[str, int], float]:
+    """Memory size in MB by kind, and the longest timeout in seconds."""
+    found: dict[str, Any] = {}
+    try:
+        for name in set(functions.values()):
+            found[name] = client.get_function_configuration(FunctionName=name)
+    except (ClientError, BotoCoreError) as error:
+        advice = "give memory_mb and function_timeout_s, or the right to read it"
+        raise FunctionError(f"cannot read the configuration of {functions}: {advice} ({error})") from None
+    finally:
+        client.close()
+    sizes = {kind: int(found[name]["MemorySize"]) for kind, name in functions.items()}
+    return sizes, max(float(each["Timeout"]) for each in found.values())
+
+
+def _parsed(text: bytes, function: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise FunctionLost(f"{function}: expected JSON, came {text[:200]!r}") from None
+
+
+def _function_error(answer: Any, function: str) -> FunctionError:
+    """What Lambda answers in place of a function that brought nothing, by what its type and message say."""
+    values = answer if isinstance(answer, dict) else {}
+    kind, text = str(values.get("errorType", "")), str(values.get("errorMessage", answer))
+    message = f"{function}: {kind + ': ' if kind else ''}{text}"
+    if "Task timed out after" in text or kind == "Sandbox.Timedout":
+        return FunctionTimeout(message)
+    return FunctionError(message) if kind in _LASTING else FunctionLost(message)
