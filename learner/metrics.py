@@ -30,7 +30,7 @@ class Metrics:
         line = json.dumps({name: _json_number(value) for name, value in row.items()}) + "\n"
         os.write(self._file, line.encode())
         if self._events is not None:
-            self._events.add(step, {f"{kind}/{name}": value for name, value in values.items()})
+            self._events.add(step, _flat(kind, values))
 
     def close(self) -> None:
         """Flushes and closes; safe to call twice."""
@@ -59,8 +59,18 @@ def read_metrics(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _json_number(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
+    """JSON has no NaN and no infinity: they become null, in maps too."""
+    if isinstance(value, Mapping):
+        return {name: _json_number(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _flat(above: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps in maps as one, with paths for names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(f"{above}/{name}", value) if isinstance(value, Mapping) else {f"{above}/{name}": value}
+    return flat
 
 
 class _EventFile:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, TextIO
+
+from replay_server import terminal
+from replay_server.terminal import LiveView, PlainView
 
 PLAIN_EVERY_S = 10.0
 RATE_WINDOW_S = 10.0
@@ -71,66 +72,12 @@ class Rate:
         return (last - first) / (end - start) if end > start else 0.0
 
 
-class PlainView:
-    """One line every `PLAIN_EVERY_S` seconds, for logs and pipes."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._next = 0.0
-
-    def __enter__(self) -> PlainView:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def message(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-    def show(self, snapshot: Snapshot) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + PLAIN_EVERY_S
-            self.message(plain_line(snapshot))
-
-
-class LiveView:
-    """A table that is drawn again in place, with messages scrolling above it (rich)."""
-
-    def __init__(self, stream: TextIO, title: str) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._title = title
-        self._console = Console(file=stream)
-        self._live = Live(console=self._console, refresh_per_second=4, transient=False)
-
-    def __enter__(self) -> LiveView:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
-
-    def message(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
-
-    def show(self, snapshot: Snapshot) -> None:
-        self._live.update(_table(snapshot, self._title))
-
-
 View = PlainView | LiveView
 
 
 def make_view(title: str, stream: TextIO | None = None) -> View:
     """A live view where `stream` (standard output) is a terminal and rich is installed, plain lines elsewhere."""
-    output = sys.stdout if stream is None else stream
-    if not output.isatty():
-        return PlainView(output)
-    try:
-        return LiveView(output, title)
-    except ImportError:
-        return PlainView(output)
+    return terminal.make_view(plain_line, lambda snapshot: _table(snapshot, title), PLAIN_EVERY_S, stream)
 
 
 def plain_line(snapshot: Snapshot) -> str:
