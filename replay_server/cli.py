@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "apex": "the whole Ape-X job on one machine",
     "actor": "one Ape-X actor for a server elsewhere",
     "learner": "the Ape-X learner for a server elsewhere",
+    "train": "serverless training: actor and learner functions, in rounds",
     "bench": "measure this server and others",
     "doctor": "what is wrong with this host for DPDK, and what to type",
 }
@@ -30,10 +31,11 @@ _ELSEWHERE = {
     "apex": ("replay_server.jobs.apex", "main_apex"),
     "actor": ("replay_server.jobs.parts", "main_actor"),
     "learner": ("replay_server.jobs.parts", "main_learner"),
+    "train": ("replay_server.serverless.train", "main_train"),
     "bench": ("replay_server.bench.main", "main"),
     "doctor": ("replay_server.doctor", "main"),
 }
-_LATER = ("train", "top", "dashboard")
+_LATER = ("top", "dashboard")
 
 
 def _usage() -> str:

@@ -26,8 +26,7 @@ def add_options(group: argparse._ArgumentGroup, settings: type, leave_out: Colle
         if field.name in leave_out:
             continue
         text = docs.get(field.name, "").replace("%", "%%")
-        default = None if field.default is dataclasses.MISSING else field.default
-        words = f"{text} (default: {default})".strip()
+        words = f"{text} (default: {field.default})".strip()
         flag = "--" + field.name.replace("_", "-")
         kind = types_of[field.name]
         if kind is bool:

@@ -1,0 +1,176 @@
+"""What synchronous and asynchronous rounds have in common: the job that they are of, its actors, and its learner.
+
+A round is one learner request and the acting that it learned from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import redis.exceptions
+
+import replay_server as rs
+from replay_server.rl.function_contract import Response, decode_response
+from replay_server.serverless.backends.backend import Backend, FunctionError, FunctionFailed
+from replay_server.serverless.requests import ActorPlace, Requests
+from replay_server.serverless.settings import TrainSettings
+
+LOOK_EVERY_S = 0.5
+"""How often a wait looks whether the server still lives."""
+LEARNER_RETRIES = 8
+"""Attempts at a round's learning after the first, at least: without it the job cannot go on."""
+
+
+class TrainingFailed(Exception):
+    """The job cannot go on: a function failed for good, or too few answered."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one round brought. Times are seconds."""
+
+    version: int
+    arrived: int
+    steps: int
+    scores: tuple[float, ...]
+    statistics: Mapping[str, float]
+    round_s: float
+    learner_s: float
+    actor_s: tuple[float, ...]
+    """Of each actor function that was learned from, submitted to answered."""
+    phases: Mapping[str, float]
+
+
+class Rounds(Protocol):
+    """One way of playing rounds."""
+
+    def play(self, number: int, actors: int, version: int) -> Played:
+        """Plays round `number` with so many actors, from the policy of `version`.
+
+        Raises TrainingFailed, and rs.ConnectionLost where the server is gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """Takes back what came too late to be learned from. Nothing runs any more."""
+        ...
+
+
+@dataclass
+class Job:
+    """A running job, as its rounds need it."""
+
+    settings: TrainSettings
+    algorithm: Any
+    """The algorithm's settings."""
+    requests: Requests
+    client: rs.Client
+    backend: Backend
+    check_server: Callable[[], None]
+    """Raises rs.ConnectionLost where the server is gone."""
+    places: dict[int, ActorPlace] = field(default_factory=dict)
+    """Actor number → where it stands."""
+
+    def place(self, actor: int) -> ActorPlace:
+        """Where an actor stands; new environments for one that has not played yet."""
+        return self.places.setdefault(actor, ActorPlace())
+
+    def accept(self, actor: int, result: Mapping[str, Any]) -> None:
+        """An actor's fragments count: it goes on from the state after them, and the one before is of no more use."""
+        place = self.place(actor)
+        if place.state is not None:
+            self.client.redis.delete(place.state)
+        self.places[actor] = ActorPlace(place.sequence + 1, result["state"])
+
+    def refuse(self, result: Mapping[str, Any]) -> None:
+        """Takes back what an actor wrote that does not count."""
+        self.delete_fragments(np.frombuffer(result["fragments"], "<u8"))
+        self.client.redis.delete(result["state"])
+
+    def delete_fragments(self, ids: np.ndarray) -> None:
+        """Removes fragments from the table; those that are there no more are no error."""
+        if len(ids):
+            self.client.delete(self.requests.names.fragments, ids)
+
+    def begin_anew_if_lost(self, actor: int, error: BaseException | None) -> None:
+        """An actor whose state has expired gets new environments; its fragments go on to be numbered."""
+        if isinstance(error, FunctionFailed) and error.failure.type == "StateLost":
+            self.places[actor] = ActorPlace(self.place(actor).sequence, None)
+
+    def await_some(self, futures: Collection[Future[bytes]], until: float | None = None) -> set[Future[bytes]]:
+        """Those that are done, at least one of them, or none where `until` (time.time) is over before."""
+        while True:
+            left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, max(0.0, until - time.time()))
+            done, _ = wait(futures, timeout=left, return_when=FIRST_COMPLETED)
+            if done or (until is not None and time.time() >= until):
+                return done
+            self.check_server()
+
+    def submit_learner(self, number: int, version: int, **what: Any) -> Future[bytes]:
+        """Asks for a round's learning; fragments or a sample, as `Requests.learner` has them."""
+        settings = self.settings
+        payload = self.requests.learner(
+            f"r{number}-learner", number, version, threads=settings.learner_threads, **what
+        )  # fmt: skip
+        retries = max(settings.retries, LEARNER_RETRIES)
+        return self.backend.submit(payload, timeout_s=settings.learner_timeout_s, retries=retries)
+
+    def learned(self, future: Future[bytes]) -> Response:
+        """The response of a learner that is done. TrainingFailed where it is an error."""
+        try:
+            return decode_response(future.result())
+        except (FunctionError, CancelledError) as error:
+            self.check_reachable(error)
+            raise TrainingFailed(f"no learner function succeeded: {told(error)}") from error
+
+    def check_reachable(self, error: BaseException) -> None:
+        """Raises rs.ConnectionLost where the server does not answer here either."""
+        self.check_server()
+        try:
+            self.client.redis.ping()
+        except (redis.exceptions.RedisError, rs.ReplayError, OSError):
+            raise rs.ConnectionLost(f"the server does not answer, and a function says: {error}") from error
+
+
+def told(error: BaseException) -> str:
+    """An error with what the function says of it."""
+    if isinstance(error, FunctionFailed):
+        return f"{error}\n{error.failure.traceback}".rstrip()
+    return f"{type(error).__name__}: {error}"
+
+
+def answer(future: Future[bytes]) -> tuple[Response | None, BaseException | None]:
+    """What became of a future that is done."""
+    try:
+        return decode_response(future.result()), None
+    except (FunctionError, CancelledError) as error:
+        return None, error
+
+
+def function_phases(responses: Iterable[Response], prefix: str) -> dict[str, float]:
+    """Mean seconds of each phase that functions tell of, as ``prefix.phase``."""
+    sums: dict[str, list[float]] = {}
+    for response in responses:
+        for name, seconds in response.measured.phases.items():
+            sums.setdefault(f"{prefix}.{name}", []).append(seconds)
+    return {name: float(np.mean(each)) for name, each in sorted(sums.items())}
+
+
+def refuse_late(job: Job, late: Iterable[Future[bytes]]) -> list[Future[bytes]]:
+    """Takes back what answers brought that came too late; returns those that are still to come."""
+    coming = []
+    for future in late:
+        if not future.done():
+            coming.append(future)
+            continue
+        response, _ = answer(future)
+        if response is not None and response.result is not None:
+            with contextlib.suppress(rs.TableNotFound):
+                job.refuse(response.result)
+    return coming

@@ -1,0 +1,180 @@
+"""Every setting of a serverless training job: what it means, its unit, and where its default comes from.
+
+The command line offers each field as ``--field-name``; a run directory's ``config.json`` holds all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from replay_server.rl.options import typed_values
+from replay_server.serverless.scalers.fixed import Fixed
+from replay_server.serverless.scalers.scaler import Scaler
+
+if TYPE_CHECKING:
+    from replay_server.learner.algorithms import Settings
+
+SCALERS_HERE = ("fixed", "max")
+"""Those of `TrainSettings.scaler` that there are."""
+OWN_FIELDS = ("env", "profile", "seed", "steps")
+"""Settings of the algorithm that have options of their own."""
+
+
+@dataclass
+class TrainSettings:
+    """Serverless deep reinforcement learning: actor and learner functions, in rounds."""
+
+    env: str = "Hopper-v5"
+    """Gymnasium id."""
+    algo: Literal["ppo", "impact"] = "ppo"
+    """ppo: rounds of acting, then learning from exactly that. impact: actors go on while learners learn."""
+    profile: str = "default"
+    """Named set of the algorithm's settings."""
+    setting: dict[str, Any] = field(default_factory=dict)
+    """One setting of the algorithm over its profile, e.g. learning_rate=1e-4; as often as needed."""
+    seed: int = 1
+    """Seeds networks, environments, actions and minibatches."""
+    rounds: int = 50
+    """Stop after so many, those before --resume included. One round is one learner request."""
+    steps: int = 256
+    """Agent steps that one environment plays in one round (Nitro, Stellaris: 256 on MuJoCo)."""
+    environments: int = 1
+    """Of each actor function, played side by side."""
+
+    # scaling
+    scaler: Literal["fixed", "max", "adapt", "minions", "nitro", "kungfu", "hydrozoa"] = "fixed"
+    """What decides how many actors a round gets."""
+    actors: int = 16
+    """How many the scaler fixed asks for."""
+    actors_max: int = 32
+    """The most that any scaler may ask for; what the scaler max asks for."""
+    learners: Literal["sync", "async"] = "sync"
+    """One learner function at a time, or several."""
+
+    # functions
+    backend: Literal["process", "ray", "lambda", "http"] = "process"
+    """Where functions run."""
+    backend_option: dict[str, Any] = field(default_factory=dict)
+    """One option of the backend, e.g. memory_mb=2048 (JSON, or else a string); as often as needed."""
+    concurrency: int | None = None
+    """Functions at a time, those beyond wait; None = as many as actors can be asked for."""
+    prewarm: int = 0
+    """Function instances that are made warm before the first round."""
+    timeout_s: float = 60.0
+    """Time limit of one attempt of an actor function, in seconds (the papers: 60)."""
+    learner_timeout_s: float = 600.0
+    """Time limit of one attempt of a learner function or an evaluation, in seconds."""
+    retries: int = 2
+    """Attempts after the first, for what was lost or took too long."""
+    deadline_s: float | None = None
+    """Seconds from a round's start after which it learns from what has arrived; None = it waits for all attempts."""
+    quorum: float = 0.5
+    """Share of a round's actors that must have arrived to learn from them; with fewer the missing are asked again."""
+    learner_threads: int = 0
+    """Threads of a learner function; 0 = as its environment says, else 1."""
+
+    # end
+    target_score: float | None = None
+    """Stop when this is reached: by an evaluation, or without --eval-every by the games of the last 5 rounds."""
+    budget: float | None = None
+    """Stop when this many dollars are spent, by the price profile."""
+    prices: str | None = None
+    """Price file; None = the one of this package."""
+    price_profile: str = "lambda"
+    """Its profile: what functions and machines cost."""
+    price_column: Literal["paper", "code", "full"] = "full"
+    """What is counted: as the papers print it; use alone, on demand; all that a platform would bill."""
+    eval_every: int = 0
+    """Rounds between two evaluations; they are off the clock and off the bill. 0 = none but the last."""
+    eval_episodes: int = 20
+    """Fresh games of each of them, played by the stochastic policy."""
+    final_episodes: int = 20
+    """Those of the last one, whose mean is the reported score; 0 = none."""
+
+    # where
+    server: str | None = None
+    """URL of a replay server that is there; None = the job has one of its own."""
+    function_server: str | None = None
+    """URL under which functions reach the server, if it is another one."""
+    job: str | None = None
+    """Name of the job on its server, by which its tables and weights are named; None = one is made up."""
+    keep: bool = False
+    """Leave the job's table and weights on a shared server when it ends."""
+    checkpoint_every: int = 10
+    """Rounds between two checkpoints; there is one at the end, too."""
+    logdir: str | None = None
+    """Run directory; None = runs/<env>-<seed>-<time>."""
+    resume: bool = False
+    """Go on with the run in --logdir, from its newest checkpoint. Actors begin new episodes."""
+
+    @property
+    def most_actors(self) -> int:
+        """The most that a round can have."""
+        return self.actors if self.scaler == "fixed" else self.actors_max
+
+    def quorum_of(self, actors: int) -> int:
+        """How many of so many must have arrived, at least 1."""
+        return max(1, math.ceil(self.quorum * actors))
+
+
+def check_settings(settings: TrainSettings) -> None:
+    """Raises ValueError, naming the option, for a value that no job can have or that this version has not."""
+    if settings.scaler not in SCALERS_HERE:
+        raise ValueError(f"--scaler {settings.scaler}: not in this version; expected {' or '.join(SCALERS_HERE)}")
+    if settings.learners != "sync":
+        raise ValueError(f"--learners {settings.learners}: not in this version; expected sync")
+    at_least = {
+        "rounds": 1, "steps": 1, "environments": 1, "actors": 1, "actors_max": 1, "prewarm": 0, "retries": 0,
+        "learner_threads": 0, "eval_every": 0, "eval_episodes": 1, "final_episodes": 0, "checkpoint_every": 1,
+    }  # fmt: skip
+    for name, least in at_least.items():
+        if getattr(settings, name) < least:
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, came {getattr(settings, name)}")
+    for name in ("concurrency", "timeout_s", "learner_timeout_s", "deadline_s", "budget"):
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, came {value}")
+    if not 0.0 < settings.quorum <= 1.0:
+        raise ValueError(f"--quorum: expected more than 0 and at most 1, came {settings.quorum}")
+    if settings.job is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", settings.job):
+        raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, came {settings.job!r}")
+    if settings.function_server is not None and settings.server is None:
+        raise ValueError("--function-server needs --server: a server of the job's own is reached as it is")
+
+
+def algorithm_settings(settings: TrainSettings) -> Settings:
+    """The algorithm's own settings: its profile's, with those given over it. ValueError for what it does not have."""
+    from replay_server.learner.algorithms import make_settings, settings_kind
+
+    if twice := sorted(set(settings.setting) & set(OWN_FIELDS)):
+        raise ValueError(f"--setting {twice[0]}: has an option of its own, --{twice[0]}")
+    given = typed_values(settings_kind(settings.algo), settings.setting)
+    own = {name: getattr(settings, name) for name in OWN_FIELDS if name != "profile"}
+    return make_settings(settings.algo, settings.profile, **own, **given)
+
+
+def make_scaler(settings: TrainSettings) -> Scaler:
+    """The scaler that the settings name."""
+    return Fixed(settings.actors if settings.scaler == "fixed" else settings.actors_max)
+
+
+def platform_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a platform from words: JSON where a word is some, else the word."""
+    options = {}
+    for name, word in given.items():
+        try:
+            options[name] = json.loads(word) if isinstance(word, str) else word
+        except json.JSONDecodeError:
+            options[name] = word
+    return options
+
+
+def as_plain(settings: Any) -> dict[str, Any]:
+    """The fields of a settings dataclass, as a request carries them."""
+    return dataclasses.asdict(settings)

@@ -1,0 +1,125 @@
+"""`replay-server train`: serverless reinforcement learning, from the command line to the final score."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+import replay_server as rs
+from replay_server.connection import url_with_password
+from replay_server.rl.options import add_options, given_options
+from replay_server.rl.policy_spec import policy_spec
+from replay_server.rl.run_directory import RunDirectory, new_run_path
+from replay_server.serverless.backends.backend import FunctionError
+from replay_server.serverless.lease import JobInUse
+from replay_server.serverless.orchestrator import Orchestrator, make_bill
+from replay_server.serverless.prices import PriceError
+from replay_server.serverless.rounds import TrainingFailed
+from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings
+from replay_server.serverless.train_view import make_view
+
+PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
+EXIT_FAILED = 1
+EXIT_SERVER_LOST = 5
+EXIT_INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main_train(argv: list[str] | None = None) -> int:
+    """Runs the job described by the command line; returns its exit code.
+
+    0 the job came to its end, 1 it failed, 2 wrong usage, 5 the server was lost, 130 interrupted.
+    """
+    parser = argparse.ArgumentParser(
+        prog="replay-server train",
+        description="Serverless deep reinforcement learning: actor and learner functions on a platform, in rounds, "
+        "with experience and weights on a replay server. Ends at --rounds, --target-score or --budget, whichever is "
+        "first.",
+        epilog=f"The password of --server comes from the variable {PASSWORD_VARIABLE}. Exit status: 0 done, 1 failure, "
+        "2 usage, 5 server lost, 130 interrupted.",
+    )
+    add_options(parser.add_argument_group("settings of the job"), TrainSettings)
+    given = given_options(parser.parse_args(argv), TrainSettings)
+    try:
+        settings = _settings(given)
+        check_settings(settings)
+        algorithm = algorithm_settings(settings)
+        policy_spec(algorithm)
+        make_bill(settings)
+        run_directory = RunDirectory(new_run_path(settings))
+        run_directory.create(settings)
+    except (ValueError, OSError, PriceError, gymnasium.error.Error) as error:
+        parser.error(str(error))
+    for url in ("server", "function_server"):
+        setattr(settings, url, _with_password(getattr(settings, url)))
+    print(f"{settings.env} · {settings.algo} · profile {settings.profile} · {settings.most_actors} actors × "
+          f"{settings.environments} environments × {settings.steps} steps · {settings.backend} · seed {settings.seed}",
+          flush=True)  # fmt: skip
+    print(f"run directory {run_directory.path}", flush=True)
+    return _run(settings, run_directory)
+
+
+def _settings(given: dict[str, Any]) -> TrainSettings:
+    if not given.get("resume"):
+        return TrainSettings(**given)
+    if given.get("logdir") is None:
+        raise ValueError("--resume needs --logdir: the run directory to go on with")
+    return RunDirectory(Path(given["logdir"])).settings(TrainSettings, given)
+
+
+def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
+    code = 0
+    for name in SIGNALS:
+        signal.signal(name, _interrupt)
+    with make_view(f"{settings.env} {settings.algo} seed {settings.seed}") as view:
+        orchestrator = Orchestrator(settings, run_directory, on_progress=view.show, on_message=view.message)
+        try:
+            orchestrator.run()
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+            view.message("interrupted")
+        except rs.ConnectionLost as error:
+            code = EXIT_SERVER_LOST
+            view.message(f"replay server lost: {error}")
+        except (TrainingFailed, FunctionError, JobInUse, rs.ReplayError, ModuleNotFoundError) as error:
+            code = EXIT_FAILED
+            view.message(f"the job failed: {error}")
+    _say_goodbye(run_directory, code)
+    return code
+
+
+def _say_goodbye(run_directory: RunDirectory, code: int) -> None:
+    summary = json.loads(run_directory.summary.read_text())
+    print(f"ended ({summary['ended_by']}) after {summary['rounds']} rounds, {summary['steps']} steps, "
+          f"{summary['elapsed_s']:.1f} s, ${summary['cost']:.6f}")  # fmt: skip
+    if summary["eval_mean"] is not None:
+        print(f"score {summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} over {summary['eval_episodes']} games")
+    saved = run_directory.saved_steps()
+    newest = f"newest checkpoint {run_directory.checkpoints / f'step_{saved[-1]}'}" if saved else "no checkpoint yet"
+    print(f"{run_directory.summary}; {newest}", flush=True)
+    if code and saved:
+        print(f"go on with: replay-server train --resume --logdir {run_directory.path}", flush=True)
+
+
+def _with_password(url: str | None) -> str | None:
+    """The URL with the environment's password, unless it has one of its own."""
+    if url is None or "@" in url:
+        return url
+    return url_with_password(url, os.environ.get(PASSWORD_VARIABLE) or None)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    for name in SIGNALS:  # Nothing may cut the way out short; it is bounded anyway.
+        signal.signal(name, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main_train())

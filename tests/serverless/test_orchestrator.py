@@ -1,0 +1,245 @@
+"""A job from its first policy to its end, with real functions in worker processes and a real server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import replay_server as rs
+from replay_server.rl.function_contract import ActorRequest, LearnerRequest, decode_request
+from replay_server.rl.run_directory import RunDirectory
+from replay_server.serverless.backends.backend import FunctionLost
+from replay_server.serverless.backends.process import ProcessPlatform
+from replay_server.serverless.cost import Bill
+from replay_server.serverless.invocation_log import read_invocations
+from replay_server.serverless.lease import JobInUse
+from replay_server.serverless.orchestrator import Orchestrator
+from replay_server.serverless.prices import load_prices
+from replay_server.serverless.rounds import TrainingFailed
+from replay_server.serverless.run_log import read_rounds
+from replay_server.serverless.settings import TrainSettings
+
+STEPS, ENVIRONMENTS = 8, 2
+
+
+class Lent:
+    """A platform that outlives the job that it is lent to; `before` is called with each request that passes."""
+
+    def __init__(self, platform: ProcessPlatform) -> None:
+        self.name, self.memory_mb = platform.name, platform.memory_mb
+        self._platform = platform
+        self.before = lambda request: None
+
+    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
+        self.before(decode_request(payload))
+        return self._platform.invoke(payload, timeout_s)
+
+    def prewarm(self, count: int) -> None:
+        self._platform.prewarm(count)
+
+    def close(self) -> None:
+        pass
+
+
+class Steps:
+    """A scaler with a list of counts; its state is how many of them were given."""
+
+    def __init__(self, *counts: int) -> None:
+        self.counts, self.given = counts, 0
+
+    def actors(self, before: Any) -> int:
+        self.given += 1
+        return self.counts[self.given - 1]
+
+    def state(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def restore(self, state: Any) -> None:
+        self.given = int(state["given"])
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[ProcessPlatform]:
+    with ProcessPlatform() as platform:
+        yield platform
+
+
+@pytest.fixture
+def platform(workers: ProcessPlatform) -> Lent:
+    return Lent(workers)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[rs.Server]:
+    with rs.Server() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: rs.Server) -> Iterator[rs.Client]:
+    with rs.Client(server.url) as client:
+        yield client
+
+
+def settings_of(path: Path, **given: Any) -> TrainSettings:
+    small: dict[str, Any] = {
+        "env": "CartPole-v1", "steps": STEPS, "environments": ENVIRONMENTS, "actors": 2, "actors_max": 3, "rounds": 3,
+        "concurrency": 2, "setting": {"hidden": 8, "iterations": 1}, "final_episodes": 0, "logdir": str(path),
+    }  # fmt: skip
+    return TrainSettings(**{**small, **given})
+
+
+def orchestrator(path: Path, platform: Any, scaler: Any = None, **given: Any) -> Orchestrator:
+    settings = settings_of(path, **given)
+    directory = RunDirectory(path)
+    directory.create(settings)
+    return Orchestrator(settings, directory, platform=platform, scaler=scaler)
+
+
+def test_rounds_learn_from_what_was_accepted_and_leave_an_empty_table(tmp_path, platform, server, client):
+    learned: list[tuple[int, int]] = []
+
+    def note_fragments(request):
+        if isinstance(request, LearnerRequest):
+            batch = client.get(request.names.fragments, memoryview(request.fragments).cast("Q").tolist())
+            learned.extend(zip(batch.data["environment"].tolist(), batch.data["sequence"].tolist()))
+
+    platform.before = note_fragments
+    job = orchestrator(tmp_path, platform, Steps(1, 3, 2), server=server.url, job="accepted", keep=True)
+    assert job.run() == "rounds"
+    records = read_rounds(tmp_path)
+    assert [record.round for record in records] == [1, 2, 3]
+    assert [record.version for record in records] == [1, 2, 3]
+    assert [(record.actors, record.arrived) for record in records] == [(1, 1), (3, 3), (2, 2)]
+    assert [record.total_steps for record in records] == [16, 64, 96]
+    # Actors carry their own number of fragments on, whichever rounds they are in.
+    environments = {actor: [2 * actor, 2 * actor + 1] for actor in range(3)}
+    played = {0: 3, 1: 2, 2: 1}
+    expected = [(each, n) for actor in range(3) for each in environments[actor] for n in range(played[actor])]
+    assert sorted(learned) == sorted(expected)
+    assert client.info("accepted:fragments")["size"] == 0
+    found = client.fetch_weights("accepted:policy")
+    assert found is not None
+    assert found[0] == 3
+    client.drop_table("accepted:fragments")
+
+
+def test_the_bill_is_that_of_the_written_invocations(tmp_path, platform, server):
+    job = orchestrator(tmp_path, platform, rounds=2, server=server.url, final_episodes=2)
+    job.run()
+    invocations = read_invocations(tmp_path)
+    assert sorted(each.request for each in invocations if each.kind != "evaluation") == [
+        "r1-a0", "r1-a1", "r1-learner", "r2-a0", "r2-a1", "r2-learner",
+    ]  # fmt: skip
+    assert [each.kind for each in invocations].count("evaluation") == 1
+    bill = Bill(load_prices(), "lambda")
+    bill.add(*invocations)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["cost"] > 0
+    assert summary["cost"] == pytest.approx(bill.dollars, abs=1e-12)
+    assert read_rounds(tmp_path)[-1].cost == pytest.approx(summary["cost"], abs=1e-12)
+    assert summary["eval_episodes"] == 2
+
+
+def test_a_late_actor_is_left_out_and_goes_on_from_where_it_stood(tmp_path, platform, server, client):
+    late = threading.Event()
+
+    def hold_one(request):
+        if isinstance(request, ActorRequest) and request.request == "r2-a1":
+            time.sleep(max(0.0, request.deadline - time.time()) + 0.2)
+            late.set()
+
+    platform.before = hold_one
+    job = orchestrator(
+        tmp_path, platform, rounds=3, server=server.url, job="late", keep=True, deadline_s=2.0, timeout_s=30.0
+    )
+    job.run()
+    assert late.is_set()
+    assert [record.arrived for record in read_rounds(tmp_path)] == [2, 1, 2]
+    assert read_rounds(tmp_path)[-1].total_steps == 5 * STEPS * ENVIRONMENTS
+    counters = json.loads((tmp_path / "checkpoints" / "step_3" / "counters.json").read_text())
+    assert counters["sequences"] == [[0, 3], [1, 2]]
+    assert client.info("late:fragments")["size"] == 0
+    client.drop_table("late:fragments")
+
+
+def test_a_round_without_a_quorum_asks_again_and_then_gives_up(tmp_path, platform, server, client):
+    asked = []
+
+    def lose_all(request):
+        asked.append(request.request)
+        raise FunctionLost("lost on purpose")
+
+    platform.before = lose_all
+    job = orchestrator(tmp_path, platform, server=server.url, job="lost", retries=0)
+    with pytest.raises(TrainingFailed, match="at least 1 of 2 actors, 0 arrived after asking 3 times"):
+        job.run()
+    assert sorted(asked) == ["r1-a0", "r1-a0-2", "r1-a0-3", "r1-a1", "r1-a1-2", "r1-a1-3"]
+    assert json.loads((tmp_path / "summary.json").read_text())["ended_by"] == "failure"
+    assert not [name for name in client.tables() if name.startswith("lost:")]
+
+
+def test_a_name_in_use_is_refused_and_its_job_goes_on(tmp_path, platform, server, client):
+    client.redis.set("taken:lease", "somebody")
+    client.redis.set("taken:anything", "theirs")
+    job = orchestrator(tmp_path, platform, server=server.url, job="taken")
+    with pytest.raises(JobInUse, match="job name 'taken' to be free"):
+        job.run()
+    assert client.redis.get("taken:anything") == b"theirs"
+    client.redis.delete("taken:lease", "taken:anything")
+
+
+def test_a_job_takes_away_what_is_its_own_and_nothing_else(tmp_path, platform, server, client):
+    client.publish_weights("other:policy", {"x": [1.0]})
+    client.redis.set("otherwise", "stays")
+    tables, weights = client.tables(), client.redis.execute_command("WEIGHTS.LIST")
+    orchestrator(tmp_path, platform, rounds=1, server=server.url, job="clean").run()
+    assert client.tables() == tables
+    assert not list(client.redis.scan_iter(match="clean:*"))
+    assert sorted(client.redis.execute_command("WEIGHTS.LIST")) == sorted(weights)
+    assert client.redis.get("otherwise") == b"stays"
+
+
+def test_a_resumed_job_goes_on_from_its_checkpoint(tmp_path, platform, server):
+    orchestrator(tmp_path, platform, Steps(1, 2, 1), rounds=2, server=server.url).run()
+    scaler = Steps(1, 2, 1)
+    job = orchestrator(tmp_path, platform, scaler, rounds=3, resume=True, server=server.url)
+    assert job.run() == "rounds"
+    assert scaler.given == 3
+    records = read_rounds(tmp_path)
+    assert [(record.round, record.version, record.actors) for record in records] == [(1, 1, 1), (2, 2, 2), (3, 3, 1)]
+    assert records[-1].total_steps == 4 * STEPS * ENVIRONMENTS
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["rounds"], summary["updates"], summary["frames"]) == (3, 3, 64)
+    counters = json.loads((tmp_path / "checkpoints" / "step_3" / "counters.json").read_text())
+    assert counters["sequences"] == [[0, 3], [1, 1]]
+
+
+def test_impact_keeps_its_actors_in_flight_and_learns_from_the_buffer(tmp_path, platform, server):
+    setting = {"hidden": 8, "passes": 2, "buffer_batches": 2}
+    job = orchestrator(tmp_path, platform, rounds=4, server=server.url, algo="impact", setting=setting)
+    assert job.run() == "rounds"
+    records = read_rounds(tmp_path)
+    assert [record.version for record in records] == [2, 4, 6, 8]
+    assert [record.steps for record in records] == [2 * STEPS * ENVIRONMENTS] * 4
+    assert all(record.statistics["staleness"] >= 0 for record in records)
+    names = [each.request for each in read_invocations(tmp_path) if each.kind == "actor" and each.outcome == "ok"]
+    assert len(names) == len(set(names)) >= 8
+
+
+@pytest.mark.parametrize(
+    ("given", "ended_by"), [({"target_score": 1.0, "eval_every": 1, "eval_episodes": 1}, "target_score"),
+                            ({"budget": 1e-9}, "budget")],
+)  # fmt: skip
+def test_a_job_ends_when_its_target_or_its_budget_is_reached(tmp_path, platform, server, given, ended_by):
+    job = orchestrator(tmp_path, platform, rounds=9, server=server.url, **given)
+    assert job.run() == ended_by
+    assert len(read_rounds(tmp_path)) == 1
