@@ -56,6 +56,11 @@ class _Instance:
 _instance = _Instance()
 
 
+def instance_name() -> str:
+    """Of this process, as in its responses' measurements."""
+    return _instance.name
+
+
 def _work(kind: str) -> Work:
     """What does requests of a kind; imported when it is first asked for, so that an actor loads no learner."""
     if kind == "actor":

@@ -7,38 +7,46 @@ image, or Ray's `runtime_env`; `serverless/deploy/README.md` tells how.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from replay_server.rl.function_contract import WarmRequest, decode_response, encode_request
 from replay_server.rl.ray_cluster import RayCluster
-from replay_server.serverless.backends.backend import FunctionError, FunctionLost, FunctionTimeout
+from replay_server.serverless.backends.backend import FunctionFailed, FunctionLost, FunctionTimeout
+from replay_server.serverless.function import INSTANCE
 
-START_S = 120.0
+WARM_S = 120.0
 """Patience with instances that are made warm ahead."""
 CLOSE_S = 5.0
 """Patience with invocations whose instances were ended."""
 
 
 class Instance:
-    """What runs in a process of the cluster."""
+    """What runs in a process of the cluster; the name is that of its responses' measurements."""
 
-    def ready(self) -> bytes:
-        """Answers when the handler is imported."""
-        from replay_server.serverless import function
-
-        assert function
-        return b""
+    def __init__(self, name: str) -> None:
+        os.environ[INSTANCE] = name
 
     def invoke(self, payload: bytes) -> bytes:
         """Runs the handler."""
         from replay_server.serverless.function import handle
 
         return handle(payload)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    name: str
+    process: Any
+    """Ray's handle."""
 
 
 class RayPlatform:
@@ -66,8 +74,8 @@ class RayPlatform:
         self._cluster = RayCluster(address, runtime_env)
         self._num_cpus = num_cpus if num_cpus is not None else (0.0 if self._cluster.own else 1.0)
         self._changed = threading.Condition()
-        self._idle: list[Any] = []
-        self._busy: set[Any] = set()
+        self._idle: list[_Placed] = []
+        self._busy: set[_Placed] = set()
         self._closed = False
 
     @property
@@ -83,47 +91,52 @@ class RayPlatform:
                 wait for the cluster to have room for it.
             FunctionLost: the instance or its node died.
         """
-        instance = self._take()
+        instance, cold = self._take()
+        known = {"instance": instance.name, "cold": cold}
         kept = False
         try:
-            answer = ray.get(instance.invoke.remote(payload), timeout=timeout_s)
+            answer = ray.get(instance.process.invoke.remote(payload), timeout=timeout_s)
             kept = True
             return answer
         except GetTimeoutError:
             raise FunctionTimeout(
                 f"no answer within {timeout_s:g} s: the instance is ended; give it more time, or see whether the "
-                f"cluster has room for {self._num_cpus:g} processors more (`ray status`)"
+                f"cluster has room for {self._num_cpus:g} processors more (`ray status`)",
+                **known,
             ) from None
         except RayError as error:
-            raise FunctionLost(f"Ray lost the instance: {type(error).__name__}: {error}") from error
-        except FunctionError:
-            raise
+            raise FunctionLost(f"Ray lost the instance: {type(error).__name__}: {error}", **known) from error
         except Exception as error:
             # Ray answers in many ways where it was ended under a waiting call.
-            raise FunctionLost(f"Ray gave no answer: {type(error).__name__}: {error}") from error
+            raise FunctionLost(f"Ray gave no answer: {type(error).__name__}: {error}", **known) from error
         finally:
             self._give_back(instance, kept)
 
     def prewarm(self, count: int) -> None:
-        """Starts instances until there are `count`, and waits until all have imported the handler.
+        """Starts instances until there are `count`, busy ones included; waits until they have imported an actor's work.
 
         FunctionTimeout where the cluster has no room for them.
         """
+        payload = encode_request(WarmRequest())
         with self._changed:
-            missing = max(0, count - len(self._idle) - len(self._busy))
-        started = [self._place() for _ in range(missing)]
+            self._check_open()
+            started = [self._place() for _ in range(count - len(self._idle) - len(self._busy))]
+            self._busy.update(started)
+        warm: list[bytes] = []
         try:
-            ray.get([each.ready.remote() for each in started], timeout=START_S)
+            warm = ray.get([each.process.invoke.remote(payload) for each in started], timeout=WARM_S)
         except RayError as error:
-            for each in started:
-                ray.kill(each)
             kind = FunctionTimeout if isinstance(error, GetTimeoutError) else FunctionLost
             raise kind(
-                f"expected {missing} more instances within {START_S:g} s: {type(error).__name__}: {error}; "
+                f"expected {len(started)} more instances within {WARM_S:g} s: {type(error).__name__}: {error}; "
                 "`ray status` tells what the cluster has room for"
             ) from error
-        with self._changed:
-            self._idle += started
+        finally:
+            for each in started:
+                self._give_back(each, bool(warm))
+        for answer in warm:
+            if (failure := decode_response(answer).failure) is not None:
+                raise FunctionFailed(f"an instance cannot be made warm: {failure.type}: {failure.message}", failure)
 
     def close(self) -> None:
         """Ends every instance, running ones too, then a cluster of our own; one that was joined goes on."""
@@ -132,31 +145,37 @@ class RayPlatform:
                 return
             self._closed = True
             for each in [*self._idle, *self._busy]:
-                ray.kill(each)
+                ray.kill(each.process)
             self._idle.clear()
             deadline = time.monotonic() + CLOSE_S
             while self._busy and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
         self._cluster.close()
 
-    def _place(self) -> Any:
+    def _place(self) -> _Placed:
         memory = 0 if self._cluster.own else self.memory_mb << 20
-        return self._cluster.place(Instance, num_cpus=self._num_cpus, memory_bytes=memory)
+        name = uuid.uuid4().hex
+        return _Placed(name, self._cluster.place(Instance, name, num_cpus=self._num_cpus, memory_bytes=memory))
 
-    def _take(self) -> Any:
+    def _take(self) -> tuple[_Placed, bool]:
+        """An instance, and whether it is a new one."""
         with self._changed:
-            if self._closed:
-                raise FunctionLost("the platform is closed: make a new one")
+            self._check_open()
+            cold = not self._idle
             # The one that was used last: what is not needed stays idle.
-            instance = self._idle.pop() if self._idle else self._place()
+            instance = self._place() if cold else self._idle.pop()
             self._busy.add(instance)
-            return instance
+            return instance, cold
 
-    def _give_back(self, instance: Any, kept: bool) -> None:
+    def _give_back(self, instance: _Placed, keep: bool) -> None:
         with self._changed:
             self._busy.discard(instance)
-            if kept and not self._closed:
+            if keep and not self._closed:
                 self._idle.append(instance)
             elif not self._closed:
-                ray.kill(instance)
+                ray.kill(instance.process)
             self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FunctionLost("the platform is closed: make another one")

@@ -28,7 +28,7 @@ DIRECTORY = "REPLAY_FUNCTION_DIRECTORY"
 HANDLER = "replay_server.serverless.function:handle"
 
 
-def _take_pipe() -> socket.socket:
+def take_pipe() -> socket.socket:
     """Moves the pipe away from standard input, where a function or its children might read it.
 
     What a function prints goes where its errors go.
@@ -42,7 +42,7 @@ def _take_pipe() -> socket.socket:
     return pipe
 
 
-def _end_with_parent(pipe: socket.socket) -> None:
+def end_with_parent(pipe: socket.socket) -> None:
     """Waits until the other side of the pipe is gone; then ends this process and those that it started."""
     hangup = select.poll()
     hangup.register(pipe.fileno(), select.POLLRDHUP)
@@ -100,8 +100,8 @@ def main() -> int:
     parser.add_argument("--handler", default=HANDLER)
     parser.add_argument("--memory-limit-mb", type=int, default=0)
     options = parser.parse_args()
-    pipe = _take_pipe()
-    threading.Thread(target=_end_with_parent, args=(pipe,), name="lifeline", daemon=True).start()
+    pipe = take_pipe()
+    threading.Thread(target=end_with_parent, args=(pipe,), name="lifeline", daemon=True).start()
     if options.memory_limit_mb:
         limit = options.memory_limit_mb * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
