@@ -242,6 +242,9 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn (%(default)s)")
     parser.add_argument("--capacity", type=int, default=4000, help="items in the table (%(default)s)")
+    parser.add_argument(
+        "--mtu", type=int, default=1500, help="of every side, in bytes (1500; AF_XDP carries up to 3300)"
+    )
     parser.add_argument("--quick", action="store_true", help="one short round: that it works, not how fast")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the results there")
@@ -257,7 +260,7 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     machine = result.machine()
     with contextlib.ExitStack() as stack:
         tables = [messages.ATARI.table(options.capacity), messages.frames_table(options.capacity)]
-        hosts, about = start(options.side or USUAL, stack, tables)
+        hosts, about = start(options.side or USUAL, stack, tables, mtu=options.mtu)
         sides = [host.side for host in hosts]
         for name, reason in about["not_measured"].items():
             say(f"not measured: {name}: {reason}")

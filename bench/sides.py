@@ -166,7 +166,8 @@ class Host:
     Args:
         tables: created on this project's server.
         relayed: with room for a line in between; `line` lays it.
-        memory_bytes: of packets, for a server in user space; None: the lab's.
+        mtu: of the veth, in bytes.
+        config: further settings of this project's server.
 
     Attributes:
         address: of the server, for `load`.
@@ -180,6 +181,7 @@ class Host:
         tables: Iterable[rs.Table] = (),
         *,
         relayed: bool = False,
+        mtu: int = 1500,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.side = side
@@ -187,7 +189,8 @@ class Host:
         self._stack = contextlib.ExitStack()
         self.client: rs.Client | None = None
         try:
-            self.lab = self._stack.enter_context(Lab(side.device, offloads=side.offloads, relayed=relayed))
+            lab = Lab(side.device, mtu=mtu, offloads=side.offloads, relayed=relayed)
+            self.lab = self._stack.enter_context(lab)
             self.address = f"{self.lab.address}:{PORT}"
             socket = self.lab.folder / "control.sock"
             if side.is_redis:
