@@ -105,11 +105,13 @@ def _warm(request: WarmRequest, invocation: _Invocation) -> Response:
 def _respond(request: Request, invocation: _Invocation) -> Response:
     if isinstance(request, WarmRequest):
         return _warm(request, invocation)
+    began = time.perf_counter()
     client = _instance.client(request.server_url)
     key = request.names.done(request.request)
     if (before := client.redis.get(key)) is not None:
         return _as_before(before, invocation)
     context = invocation.context = FunctionContext(request, client, invocation.number == 1)
+    context.phases["connect"] = time.perf_counter() - began
     context.check_deadline()
     began = time.perf_counter()
     work = _work(request.kind)
@@ -118,11 +120,13 @@ def _respond(request: Request, invocation: _Invocation) -> Response:
     if not context.committed:
         context.check_deadline()
     response = Response(request.request, invocation.measured(), result=result)
-    if not client.redis.set(key, encode_response(response), nx=True, ex=DONE_S):
+    with context.phase("confirm"):
+        first = client.redis.set(key, encode_response(response), nx=True, ex=DONE_S)
+    if not first:
         context.discard()
         if (before := client.redis.get(key)) is not None:
             return _as_before(before, invocation)
-    return response
+    return dataclasses.replace(response, measured=invocation.measured())
 
 
 def _as_before(before: Any, invocation: _Invocation) -> Response:
