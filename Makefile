@@ -118,7 +118,7 @@ lint: $(STAMP)/environment
 	@if command -v shellcheck >/dev/null; then shellcheck -x $(SHELL_SCRIPTS); fi
 	@rm -rf build/typecheck && mkdir -p build/typecheck/replay_server
 	@cp -R replay_server/. build/typecheck/replay_server/
-	@for part in actors learner bench; do cp -R $$part build/typecheck/replay_server/; done
+	@for part in actors learner serverless bench; do cp -R $$part build/typecheck/replay_server/; done
 	@$(BIN)/pyright --project .ci/pyright.json --pythonpath $(BIN)/python
 
 format: $(STAMP)/environment
