@@ -59,6 +59,12 @@ ENVIRONMENTS = {
             "import reverb",
             about="replay server over gRPC",
         ),
+        Environment(
+            "rllib",
+            ("ray[rllib]==2.60.0", TORCH, "gymnasium[mujoco]==1.2.2", "mujoco==4.0.0"),
+            "import ray.rllib.algorithms.appo, gymnasium.envs.mujoco, torch",
+            about="APPO, which is IMPACT",
+        ),
         Environment("ray", ("ray==2.60.0", "cpprb==11.0.0"), "import ray, cpprb", about="cpprb in a Ray actor"),
         Environment("redis", ("redis==8.1.0", "hiredis==3.5.0", "cpprb==11.0.0"), "import redis, hiredis, cpprb"),
     )

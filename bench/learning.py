@@ -6,6 +6,10 @@ played by the stochastic policy. With ``--against stable_baselines3`` PPO gets t
 one on, and this project once a round; and random numbers. Both sides run at the same time, one core each: only
 processor times are told.
 
+``--against rllib`` trains RLlib's APPO, which is IMPACT, beside this project's with the settings in `IMPACT_EQUAL`. It
+differs by more: it normalises observations anew at every step, does not standardise advantages, takes V-trace's values
+from the network that learns, makes its minibatches of whole fragments, and has another initialisation.
+
 With ``--against random`` as many games are played by actions drawn uniformly, on environments with the same seeds; the
 result then says how the 95 % bootstrap intervals of the two means lie to each other, seed by seed.
 
@@ -20,6 +24,7 @@ import ast
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +42,7 @@ from replay_server.learner.algorithms import ALGORITHMS, make_settings
 from replay_server.rl.policy_spec import policy_spec
 
 PEER = "stable_baselines3"
+IMPACT_PEER = "rllib"
 RANDOM = "random"
 EQUAL: dict[str, Any] = {
     "discount": 0.99,
@@ -58,6 +64,41 @@ EQUAL: dict[str, Any] = {
     "initial_log_std": 0.0,
 }
 """Both sides of a comparison: Stable-Baselines3's defaults but for its minibatch of 64 and its 2×64 units."""
+IMPACT_EQUAL = (
+    "discount",
+    "clip",
+    "kl_coefficient",
+    "kl_target",
+    "entropy_coefficient",
+    "value_coefficient",
+    "learning_rate",
+    "gradient_norm",
+    "minibatch_size",
+    "target_update_every",
+    "buffer_batches",
+    "passes",
+    "normalize_observations",
+    "hidden",
+)
+"""What RLlib is told of this project's settings."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another library's learner."""
+
+    algorithm: str
+    program: str
+    told: tuple[str, ...]
+    """Settings that its program is given."""
+    given: dict[str, Any]
+    """Settings of both sides, unless --set says otherwise."""
+
+
+PEERS = {
+    PEER: Peer("ppo", "stable_baselines3_ppo", tuple(EQUAL), EQUAL),
+    IMPACT_PEER: Peer("impact", "rllib_impact", IMPACT_EQUAL, {}),
+}
 
 
 def paired_difference(
@@ -95,8 +136,9 @@ def one_seed(options: argparse.Namespace, env: str, seed: int, given: dict[str, 
     measured: dict[str, float] = {}
     curves: dict[str, Any] = {}
     scores: dict[str, list[float]] = {}
-    if options.against == PEER:
-        with Program("stable_baselines3_ppo", PEER, ONE_THREAD) as program:
+    if options.against in PEERS:
+        peer = PEERS[options.against]
+        with Program(peer.program, options.against, ONE_THREAD) as program:
             program.send(
                 "train",
                 env=env,
@@ -105,12 +147,12 @@ def one_seed(options: argparse.Namespace, env: str, seed: int, given: dict[str, 
                 steps=options.steps,
                 rounds=options.rounds,
                 episodes=options.episodes,
-                settings={name: getattr(settings, name) for name in EQUAL},
+                settings={name: getattr(settings, name) for name in peer.told},
             )
             trained = ours()
             theirs = program.receive()
-        curves[PEER], scores[PEER] = theirs["curve"], theirs["scores"]
-        measured[f"{env}.{PEER}.cpu_s"] = theirs["cpu_s"]
+        curves[options.against], scores[options.against] = theirs["curve"], theirs["scores"]
+        measured[f"{env}.{options.against}.cpu_s"] = theirs["cpu_s"]
     else:
         trained = ours()
     if options.against == RANDOM:
@@ -151,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=50, help="of acting and learning (50)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one run each (1 2 3 4 5)")
     parser.add_argument("--episodes", type=int, default=20, help="fresh games at the end (20)")
-    parser.add_argument("--against", choices=[PEER, RANDOM], help="the other side (none)")
+    parser.add_argument("--against", choices=[*PEERS, RANDOM], help="the other side (none)")
     parser.add_argument("--setup", action="store_true", help="make the environment of --against if it is missing")
     parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
     parser.add_argument("--verbose", action="store_true", help="a line a round")
@@ -185,12 +227,14 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
 
 def _trained(options: argparse.Namespace, argv: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
     given = _given(options.set)
-    if options.against == PEER:
-        if options.algorithm != "ppo":
-            raise RuntimeError(f"{PEER} has no {options.algorithm}: leave out --against, or use --algorithm ppo")
-        given = {**EQUAL, **given}
+    if options.against in PEERS:
+        peer = PEERS[options.against]
+        if options.algorithm != peer.algorithm:
+            instead = f"leave out --against, or use --algorithm {peer.algorithm}"
+            raise RuntimeError(f"{options.against} has no {options.algorithm} here: {instead}")
+        given = {**peer.given, **given}
         if options.setup:
-            set_up(PEER, options.pip_options.split(), say)
+            set_up(options.against, options.pip_options.split(), say)
     torch.set_num_threads(1)
     host = result.machine()
     host["packages"] |= {name: version(name) for name in ("torch", "gymnasium", "mujoco", "ale-py")}
@@ -218,14 +262,14 @@ def _content(
 ) -> dict[str, Any]:
     """A result file's: one round a seed; curves and scores by ``ENV.SIDE.seed=SEED``."""
     envs, against = settings["env"], settings["against"]
-    ratios = {f"{env}: ours / theirs": (f"{env}.replay.score", f"{env}.{PEER}.score") for env in envs}
+    ratios = {f"{env}: ours / theirs": (f"{env}.replay.score", f"{env}.{against}.score") for env in envs}
     content = result.document("learning", command, host, settings, rounds, ratios)
     content |= {"curves": curves, "scores": scores}
-    if against == PEER:
+    if against in PEERS:
         content["difference"] = {
             env: paired_difference(
                 [measured[f"{env}.replay.score"] for measured in rounds],
-                [measured[f"{env}.{PEER}.score"] for measured in rounds],
+                [measured[f"{env}.{against}.score"] for measured in rounds],
             )
             for env in envs
         }

@@ -11,7 +11,15 @@ pytest.importorskip("torch")
 
 from replay_server.actors.fragments import random_scores
 from replay_server.bench.environments import is_ready
-from replay_server.bench.learning import EQUAL, PEER, combined, mean_interval, paired_difference
+from replay_server.bench.learning import (
+    EQUAL,
+    IMPACT_EQUAL,
+    IMPACT_PEER,
+    PEER,
+    combined,
+    mean_interval,
+    paired_difference,
+)
 from replay_server.bench.main import main as bench
 from replay_server.bench.training import train
 from replay_server.learner.algorithms import ALGORITHMS, make_settings
@@ -39,6 +47,7 @@ def test_an_unknown_setting_is_refused_by_name():
 
 def test_equal_settings_are_settings():
     assert make_settings("ppo", "default", **EQUAL).clip == EQUAL["clip"]
+    assert all(hasattr(make_settings("impact", "default"), name) for name in IMPACT_EQUAL)
 
 
 def test_the_difference_is_that_of_pairs():
@@ -129,8 +138,9 @@ def test_runs_that_differ_are_not_combined(tmp_path):
         combined([documents[0], documents[2]])
 
 
-def test_impact_has_no_peer(capsys):
-    assert bench(f"learning --algorithm impact --against {PEER} {SMALL}".split()) == 1
+@pytest.mark.parametrize(("algorithm", "peer"), [("impact", PEER), ("ppo", IMPACT_PEER)])
+def test_a_peer_has_one_algorithm(algorithm, peer, capsys):
+    assert bench(f"learning --algorithm {algorithm} --against {peer} {SMALL}".split()) == 1
     assert "leave out --against" in capsys.readouterr().err
 
 
@@ -142,3 +152,17 @@ def test_both_sides_are_given_the_same_work(tmp_path):
     sides = [content["curves"][f"CartPole-v1.{side}.seed=1"] for side in ("replay", PEER)]
     assert [[row["steps"] for row in side] for side in sides] == [[32, 64]] * 2
     assert content["difference"]["CartPole-v1"]["theirs"] == content["rounds"][0][f"CartPole-v1.{PEER}.score"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_ready(IMPACT_PEER), reason=f"needs {IMPACT_PEER}: the same with --against {IMPACT_PEER}")
+def test_rllib_is_given_the_same_work(tmp_path):
+    pytest.importorskip("mujoco")
+    file = tmp_path / "learning.json"
+    words = "learning --algorithm impact --env Hopper-v5 --environments 2 --steps 16 --rounds 2 --episodes 2 --seeds 1"
+    words += f" --set hidden=8 minibatch_size=16 --against {IMPACT_PEER} --json {file}"
+    assert bench(words.split()) == 0
+    content = json.loads(file.read_text())
+    sides = [content["curves"][f"Hopper-v5.{side}.seed=1"] for side in ("replay", IMPACT_PEER)]
+    assert [[row["steps"] for row in side] for side in sides] == [[32, 64]] * 2
+    assert len(content["scores"][f"Hopper-v5.{IMPACT_PEER}.seed=1"]) == 2
