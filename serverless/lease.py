@@ -43,6 +43,10 @@ class Lease:
         self._keep = keep
         self._token = uuid.uuid4().hex.encode()
         self._ended = threading.Event()
+        if names.job in client.tables():
+            raise JobInUse(
+                f"expected job name {names.job!r} to be free on this server, and a table has it: give another"
+            )
         if not client.redis.set(self._key, self._token, nx=True, ex=LEASE_S):
             raise JobInUse(
                 f"expected job name {names.job!r} to be free on this server, and a job of that name runs: give another "

@@ -1,0 +1,172 @@
+"""`replay-server train` as it is typed: what it refuses, what it leaves behind, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import replay_server as rs
+from replay_server.serverless.invocation_log import read_invocations
+from replay_server.serverless.orchestrator import Progress
+from replay_server.serverless.record import RoundRecord
+from replay_server.serverless.run_log import read_rounds
+from replay_server.serverless.train import main_train
+from replay_server.serverless.train_view import plain_line
+
+SMALL = [
+    "--env", "CartPole-v1", "--actors", "2", "--steps", "16", "--environments", "2", "--setting", "hidden=8",
+    "--final-episodes", "2", "--concurrency", "1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def signals():
+    """Handlers that a job sets are taken back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--rounds", "0"], "--rounds: expected at least 1, came 0"),
+        (["--scaler", "nitro"], "--scaler nitro: not in this version; expected fixed or max"),
+        (["--learners", "async"], "--learners async: not in this version"),
+        (["--setting", "hiden=8"], "no setting 'hiden'"),
+        (["--setting", "hidden=wide"], "hidden: expected int, came 'wide'"),
+        (["--setting", "steps=8"], "has an option of its own, --steps"),
+        (["--setting", "hidden"], "expected NAME=VALUE, came 'hidden'"),
+        (["--profile", "papre"], "unknown profile 'papre'"),
+        (["--price-profile", "free"], "no price profile 'free'"),
+        (["--quorum", "1.5"], "--quorum: expected more than 0 and at most 1"),
+        (["--job", "a*"], "--job: expected up to 100 letters"),
+        (["--env", "Nothing-v0"], "Nothing"),
+        (["--backend", "abacus"], "invalid choice: 'abacus'"),
+        (["--resume"], "--resume needs --logdir"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_leaves_nothing(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ending:
+        main_train(["--env", "CartPole-v1", *words])
+    assert ending.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, capsys, signals):
+    run = tmp_path / "run"
+    assert main_train([*SMALL, "--rounds", "2", "--logdir", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"round 2/2 · steps 128 · actors 2/2 · score .* · loss .* KL .* · \$0\.0", told)
+    assert "ended (rounds) after 2 rounds, 128 steps" in told
+    config = json.loads((run / "config.json").read_text())
+    assert (config["env"], config["setting"], config["algo"]) == ("CartPole-v1", {"hidden": "8"}, "ppo")
+    summary = json.loads((run / "summary.json").read_text())
+    names = "env seed frames updates frames_per_s updates_per_s eval_episodes eval_mean eval_std restarts cost"
+    assert set(names.split()) <= summary.keys()
+    assert (summary["frames"], summary["updates"], summary["eval_episodes"], summary["restarts"]) == (128, 2, 2, 0)
+    assert summary["frames_per_s"] > 0
+    assert summary["cost"] > 0
+    assert (run / "checkpoints" / "step_2" / "network.safetensors").exists()
+    assert list((run / "tensorboard").iterdir())
+    kinds = sorted(each.kind for each in read_invocations(run))
+    assert kinds == ["actor"] * 4 + ["evaluation"] + ["learner"] * 2
+
+    with pytest.raises(SystemExit):
+        main_train([*SMALL, "--logdir", str(run)])
+    assert "already holds a run: add --resume" in capsys.readouterr().err
+
+    assert main_train(["--resume", "--rounds", "3", "--logdir", str(run)]) == 0
+    assert "going on after round 2, version 2; actors begin new episodes" in capsys.readouterr().out
+    assert [record.total_steps for record in read_rounds(run)] == [64, 128, 192]
+    resumed = json.loads((run / "summary.json").read_text())
+    assert (resumed["updates"], resumed["frames"]) == (3, 192)
+    assert resumed["cost"] > summary["cost"]
+    assert len(read_invocations(run)) == 11
+
+
+def test_a_server_that_is_not_there_ends_with_5(tmp_path, capsys, signals):
+    assert main_train([*SMALL, "--server", "redis://127.0.0.1:1", "--logdir", str(tmp_path / "run")]) == 5
+    assert "replay server lost" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["ended_by"] == "server lost"
+
+
+def test_a_password_is_not_written_down(tmp_path, capsys, signals):
+    url = "redis://:secret@127.0.0.1:1"
+    assert main_train([*SMALL, "--server", url, "--logdir", str(tmp_path / "run")]) == 5
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["server"] == "redis://127.0.0.1:1"
+
+
+def test_interrupt_ends_functions_saves_a_checkpoint_and_clears_a_shared_server(tmp_path):
+    run, output = tmp_path / "run", tmp_path / "output"
+    with rs.Server() as server, rs.Client(server.url) as client:
+        with open(output, "wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "replay_server", "train", *SMALL, "--rounds", "1000000", "--server", server.url,
+                 "--logdir", str(run), "--job", "interrupted"],
+                stdout=file, stderr=file, cwd=tmp_path, start_new_session=True,
+            )  # fmt: skip
+        try:
+            give_up = time.monotonic() + 120
+            while "round 3/" not in output.read_text():
+                assert process.poll() is None, output.read_text()
+                assert time.monotonic() < give_up, output.read_text()
+                time.sleep(0.05)
+            assert "interrupted:fragments" in client.tables()
+            children = children_of(process.pid)
+            assert children
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            assert process.wait(20) == 130, output.read_text()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+        assert client.tables() == []
+        assert client.redis.execute_command("WEIGHTS.LIST") == []
+        assert not list(client.redis.scan_iter(match="interrupted:*"))
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["ended_by"] == "interrupted"
+    assert summary["rounds"] >= 3
+    assert list((run / "checkpoints").glob("step_*"))
+    assert "go on with: replay-server train --resume" in output.read_text()
+
+
+def children_of(parent: int) -> list[int]:
+    """Process ids of a process's children that are alive."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_line_tells_what_matters():
+    assert plain_line(Progress(rounds=5)) == "round 0/5 · steps 0 · $0.000000"
+    record = RoundRecord(
+        round=1, version=1, actors=4, arrived=3, environments=1, steps=24, total_steps=24, scores=(1.0, 2.0),
+        statistics={"loss": 0.5, "kl": 0.01}, round_s=2.0, learner_s=1.5, actor_s_mean=0.4, actor_s_max=0.5,
+    )  # fmt: skip
+    progress = Progress(1, 5, 1, 24, 2.0, 0.25, 2, record, {"score_mean": 3.0})
+    assert plain_line(progress) == (
+        "round 1/5 · steps 24 · actors 3/4 · score 1.5 (2 games) · loss 0.5 KL 0.01 · 2.00 s (learner 1.50) · "
+        "$0.250000 · evaluation 3.0 · lost 2"
+    )
