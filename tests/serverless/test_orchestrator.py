@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 import replay_server as rs
+from replay_server.actors.rollout import run_actor
+from replay_server.learner.loop import run_learner
 from replay_server.rl.function_contract import ActorRequest, LearnerRequest, decode_request
 from replay_server.rl.run_directory import RunDirectory
+from replay_server.rl.settings import ApexSettings
 from replay_server.serverless.backends.backend import FunctionLost
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.cost import Bill
@@ -243,3 +247,71 @@ def test_a_job_ends_when_its_target_or_its_budget_is_reached(tmp_path, platform,
     job = orchestrator(tmp_path, platform, rounds=9, server=server.url, **given)
     assert job.run() == ended_by
     assert len(read_rounds(tmp_path)) == 1
+
+
+def test_a_server_that_dies_ends_the_job_and_is_told_as_lost(tmp_path, platform):
+    server = rs.Server()
+
+    def stop_in_round_2(request):
+        if request.request.startswith("r2-"):
+            server.stop(timeout=1.0)
+
+    platform.before = stop_in_round_2
+    job = orchestrator(tmp_path, platform, server=server.url, retries=0, timeout_s=20.0)
+    with pytest.raises(rs.ConnectionLost):
+        job.run()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["ended_by"], summary["rounds"]) == ("server lost", 1)
+
+
+def test_an_apex_job_and_a_serverless_job_on_one_server_leave_each_other_alone(tmp_path, platform, server, client):
+    def policy_after(job: str) -> dict[str, Any]:
+        given = {"rounds": 6, "server": server.url, "job": job, "keep": True}
+        assert orchestrator(tmp_path / job, platform, **given).run() == "rounds"
+        version, arrays = client.fetch_weights(f"{job}:policy") or (0, {})
+        assert version == 6
+        return arrays
+
+    alone = policy_after("alone")
+    settings = ApexSettings(
+        env="CartPole-v1", actors=1, envs_per_actor=2, hidden=8, batch_size=16, min_size_to_sample=100,
+        capacity=100_000, optimizer="adam", publish_every=5, push_every=10, samples_per_insert=None, learner_threads=1,
+    )  # fmt: skip
+    stop = threading.Event()
+    parts = [
+        threading.Thread(target=run_learner, args=(settings, server.url, tmp_path / "apex", stop, False)),
+        threading.Thread(target=run_actor, args=(settings, server.url, 0, stop)),
+    ]
+    try:
+        for part in parts:
+            part.start()
+        give_up = time.monotonic() + 60
+        while client.fetch_weights("apex", newer_than=0) is None:
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+        before, keys = client.info("apex"), set(client.redis.scan_iter(match="apex*"))
+        (first, _) = client.fetch_weights("apex") or (0, {})
+        beside = policy_after("beside")
+        after = client.info("apex")
+        (last, _) = client.fetch_weights("apex") or (0, {})
+    finally:
+        stop.set()
+        for part in parts:
+            part.join(30)
+    # The serverless job: to the last bit what it is without the other one.
+    assert beside.keys() == alone.keys()
+    for name, array in beside.items():
+        np.testing.assert_array_equal(array, alone[name])
+    # The Ape-X job: it went on all the while, and nothing but it put anything in or took anything out.
+    assert after["added"] > before["added"]
+    assert last > first
+    info = client.info("apex")
+    assert info["removed"] == 0
+    assert info["size"] == info["added"] == int(client.redis.hget("apex:actor:0", "transitions"))
+    version, _ = client.fetch_weights("apex") or (0, {})
+    assert version == int(client.redis.hget("apex:learner", "updates"))
+    assert keys <= set(client.redis.scan_iter(match="apex*"))
+    with pytest.raises(JobInUse, match="'apex' to be free on this server, and a table has it"):
+        orchestrator(tmp_path / "taken", platform, server=server.url, job="apex").run()
+    for name in ("apex", "alone:fragments", "beside:fragments"):
+        client.drop_table(name)
