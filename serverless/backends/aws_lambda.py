@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
 from typing import Any
 
-import boto3
+from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -89,13 +89,14 @@ class LambdaPlatform:
         self._functions = {"actor": function} if isinstance(function, str) else dict(function)
         if "actor" not in self._functions:
             raise ValueError(f'expected a function for the kind "actor", came functions for {sorted(self._functions)}')
-        session, place = boto3.session.Session(), {"region_name": region, "endpoint_url": endpoint_url}
+        session, place = Session(), {"region_name": region, "endpoint_url": endpoint_url}
         if memory_mb is None or function_timeout_s is None:
             client = session.client("lambda", config=Config(connect_timeout=CONNECT_TIMEOUT_S), **place)
             sizes, timeout_s = _configuration(client, self._functions)
             memory_mb = sizes if memory_mb is None else memory_mb
             function_timeout_s = timeout_s if function_timeout_s is None else function_timeout_s
         self._memory_mb = {"actor": memory_mb} if isinstance(memory_mb, int) else dict(memory_mb)
+        self.memory_mb = self.memory_mb_of("actor")
         # Retries are the caller's (each attempt is billed and recorded), and a call lasts as long as its function does.
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S,
@@ -108,11 +109,6 @@ class LambdaPlatform:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._calls: set[Future[Any]] = set()
-
-    @property
-    def memory_mb(self) -> int:
-        """Memory size of the actor function."""
-        return self.memory_mb_of("actor")
 
     def memory_mb_of(self, kind: str) -> int:
         """Memory size of the function that requests of a kind go to."""
