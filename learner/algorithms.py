@@ -9,6 +9,7 @@ from typing import Any
 from replay_server.learner import impact, ppo
 from replay_server.learner.impact import Impact, ImpactSettings
 from replay_server.learner.ppo import Ppo, PpoSettings
+from replay_server.rl.field_types import check_names, check_types
 from replay_server.rl.policy_settings import apply_policy_profile
 from replay_server.rl.policy_spec import PolicySpec
 
@@ -39,10 +40,15 @@ def make_settings(algorithm: str, profile: str, **given: Any) -> Settings:
 def settings_from(algorithm: str, values: Mapping[str, Any]) -> Settings:
     """The settings that `dataclasses.asdict` gave, taken as they are: what a profile had to say is in them already.
 
-    Raises ValueError for an unknown name.
+    Every setting must be there, so that a misspelt one, or a caller of another release, is found out and not replaced
+    by a default. Raises ValueError for one that is missing, unknown, or of a wrong type.
     """
     kind = settings_kind(algorithm)
-    _check_names(algorithm, kind, values)
+    what = f"settings of {algorithm}"
+    check_names(kind, values, what)
+    if missing := [each.name for each in dataclasses.fields(kind) if each.name not in values]:
+        raise ValueError(f"{what} lack {', '.join(missing)}: expected dataclasses.asdict of the whole settings")
+    check_types(kind, values, what)
     return kind(**values)
 
 

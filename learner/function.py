@@ -75,10 +75,6 @@ def learn(request: LearnerRequest, context: FunctionContext) -> dict[str, Any]:
     added up). Raises StateError where the newest state is not of ``request.version``,
     FragmentsMissing, Diverged, DeadlineOver: then nothing was changed, but that the table has handed out a sample.
     """
-    if request.updates < 1:
-        raise ContractError(f"expected at least 1 update, came {request.updates}")
-    if bool(request.fragments) == bool(request.sample):
-        raise ContractError("expected either ids of fragments or how many to sample, came both or neither")
     with context.phase("fetch_state"):
         warm = _take(request, context)
         if not isinstance(warm, _Warm):
@@ -124,7 +120,11 @@ def _take(request: LearnerRequest, context: FunctionContext) -> _Warm | dict[str
     if version != request.version:
         return _done_before(request, context, version, arrays)
     note = read_note(arrays)
-    learner = restored_learner(settings_from(request.algorithm, request.settings), arrays, note)
+    try:
+        settings = settings_from(request.algorithm, request.settings)
+    except ValueError as error:
+        raise ContractError(str(error)) from None
+    learner = restored_learner(settings, arrays, note)
     return _Warm(learner, version, note.token, note.spec, note.algorithm, dict(request.settings))
 
 

@@ -1,8 +1,10 @@
 """The handler of every function on every platform: ``handle(bytes) -> bytes``.
 
-It never raises: what goes wrong comes back as a response with a failure in it. A request that was done before is not
-done again: its response is kept on the server under the request's name for `DONE_S` seconds, and of several attempts at
-the same time the first to say that it is done counts, while the others take back what they wrote.
+What goes wrong comes back as a response with a failure in it, with the traceback; nothing is raised but an operator's
+interrupt. A request that was done before is not done again: its response is kept on the server under the request's name
+for `DONE_S` seconds, and of several attempts at the same time the first to say that it is done counts, while the others
+take back what they wrote. An instance does one invocation at a time, as AWS Lambda's do: calls from further threads
+wait, so that processor time and memory are of one invocation alone. See docs/functions.md.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+import threading
 import time
 import traceback
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +39,12 @@ INSTANCE = "REPLAY_FUNCTION_INSTANCE"
 """Environment variable in which a platform names the instance; without it the instance names itself."""
 CONNECT_S = 5.0
 """Patience with a server that does not answer."""
+WARM_CLIENTS = 4
+"""Servers that a warm function stays connected to."""
+MESSAGE_CHARACTERS = 4_000
+"""Most of a failure's message; the middle of a longer one is left out."""
+TRACEBACK_CHARACTERS = 20_000
+"""Most of a failure's traceback, likewise."""
 
 Work = Callable[[Any, FunctionContext], Mapping[str, Any]]
 
@@ -44,13 +54,19 @@ class _Instance:
 
     def __init__(self) -> None:
         self.name = os.environ.get(INSTANCE) or uuid.uuid4().hex
+        self.process = os.getpid()
+        self.busy = threading.Lock()
         self.invocations = 0
-        self.clients: dict[str, rs.Client] = {}
+        self._clients: OrderedDict[str, rs.Client] = OrderedDict()
 
     def client(self, url: str) -> rs.Client:
-        if url not in self.clients:
-            self.clients[url] = rs.Client(url, connect_timeout=CONNECT_S, reconnect_timeout=CONNECT_S)
-        return self.clients[url]
+        """The client of a server: it connects anew by itself where the server was away in between."""
+        if url not in self._clients:
+            self._clients[url] = rs.Client(url, connect_timeout=CONNECT_S, reconnect_timeout=CONNECT_S)
+        self._clients.move_to_end(url)
+        while len(self._clients) > WARM_CLIENTS:
+            self._clients.popitem(last=False)[1].close()
+        return self._clients[url]
 
 
 _instance = _Instance()
@@ -59,6 +75,17 @@ _instance = _Instance()
 def instance_name() -> str:
     """Of this process, as in its responses' measurements."""
     return _instance.name
+
+
+def _renew_in_forked_child() -> None:
+    # Another process is another instance; and the lock may have been held by a thread that is not here.
+    global _instance
+    _instance = _Instance()
+    if INSTANCE in os.environ:
+        _instance.name = f"{_instance.name}-{_instance.process}"
+
+
+os.register_at_fork(after_in_child=_renew_in_forked_child)
 
 
 def _work(kind: str) -> Work:
@@ -77,19 +104,29 @@ def _work(kind: str) -> Work:
 
 
 def handle(payload: bytes) -> bytes:
-    """Does what the request in `payload` says, and answers with a response (`replay_server.rl.function_contract`)."""
-    invocation = _Invocation(len(payload))
+    """Does what the request in `payload` says, and answers with a response (`replay_server.rl.function_contract`).
+
+    Whatever the payload is, and whatever goes wrong, the answer is a response. KeyboardInterrupt alone, an operator's
+    or a platform's wish to end, is raised again, after what was written has been taken back.
+    """
+    called = time.perf_counter()
+    with _instance.busy:
+        return _handle(payload, time.perf_counter() - called)
+
+
+def _handle(payload: bytes, waited_s: float) -> bytes:
+    invocation = _Invocation(payload, waited_s)
+    name = ""
     try:
         request = decode_request(payload)
-    except Exception as error:
-        return encode_response(Response("", invocation.measured(), failure=_failure(error)))
-    try:
-        response = _respond(request, invocation)
-    except Exception as error:
+        name = request.request
+        return _answer(request, invocation)
+    except BaseException as error:  # a library that calls sys.exit, too
         if invocation.context is not None:
             invocation.context.discard()
-        response = Response(request.request, invocation.measured(), failure=_failure(error))
-    return encode_response(response)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return encode_response(Response(name, invocation.measured(), failure=_failure(error)))
 
 
 def _warm(request: WarmRequest, invocation: _Invocation) -> Response:
@@ -102,9 +139,9 @@ def _warm(request: WarmRequest, invocation: _Invocation) -> Response:
     return Response(request.request, invocation.measured(), result={})
 
 
-def _respond(request: Request, invocation: _Invocation) -> Response:
+def _answer(request: Request, invocation: _Invocation) -> bytes:
     if isinstance(request, WarmRequest):
-        return _warm(request, invocation)
+        return encode_response(_warm(request, invocation))
     began = time.perf_counter()
     client = _instance.client(request.server_url)
     key = request.names.done(request.request)
@@ -120,29 +157,49 @@ def _respond(request: Request, invocation: _Invocation) -> Response:
     if not context.committed:
         context.check_deadline()
     response = Response(request.request, invocation.measured(), result=result)
+    encoded = encode_response(response)
     with context.phase("confirm"):
-        first = client.redis.set(key, encode_response(response), nx=True, ex=DONE_S)
-    if not first:
-        context.discard()
-        if (before := client.redis.get(key)) is not None:
-            return _as_before(before, invocation)
-    return dataclasses.replace(response, measured=invocation.measured())
+        kept = _kept(client, key, encoded, context)
+    if kept == encoded:
+        context.commit()
+        return encode_response(dataclasses.replace(response, measured=invocation.measured()))
+    context.discard()
+    return _as_before(kept, invocation)
 
 
-def _as_before(before: Any, invocation: _Invocation) -> Response:
+def _kept(client: rs.Client, key: str, encoded: bytes, context: FunctionContext) -> bytes:
+    """The response that counts for the request: this one, unless another attempt's was there before.
+
+    Where the connection breaks, nobody knows whether the response was kept until the server answers again: it is asked.
+    If it does not answer, what this attempt wrote is left to its expiry and its table's bounds, since it may count.
+    """
+    try:
+        while True:
+            if client.redis.set(key, encoded, nx=True, ex=DONE_S):
+                return encoded
+            # It may be ours in spite of that: redis-py repeats a command whose answer was lost.
+            if (kept := client.redis.get(key)) is not None:
+                return bytes(kept)  # type: ignore[arg-type]
+    except _lost():
+        context.commit()
+        raise
+
+
+def _as_before(before: Any, invocation: _Invocation) -> bytes:
     kept = decode_response(bytes(before))
-    return dataclasses.replace(kept, measured=invocation.measured(), replayed=True)
+    return encode_response(dataclasses.replace(kept, measured=invocation.measured(), replayed=True))
 
 
 class _Invocation:
     """Measures one call of the handler."""
 
-    def __init__(self, bytes_in: int) -> None:
+    def __init__(self, payload: bytes, waited_s: float) -> None:
         _instance.invocations += 1
         self.number = _instance.invocations
         self.context: FunctionContext | None = None
         self.import_s = 0.0
-        self._bytes_in = bytes_in
+        self._bytes_in = len(payload) if isinstance(payload, bytes | bytearray | memoryview) else 0
+        self._waited_s = waited_s
         self._started = time.time()
         self._began = time.perf_counter()
         self._cpu_began_s = time.process_time()
@@ -162,6 +219,7 @@ class _Invocation:
             bytes_in=self._bytes_in + (context.bytes_in if context else 0),
             bytes_out=context.bytes_out if context else 0,
             phases=context.phases if context else {},
+            waited_s=self._waited_s,
         )
 
 
@@ -174,8 +232,30 @@ def _age_s() -> float:
     return max(0.0, uptime_s - started_ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def _failure(error: Exception) -> Failure:
-    again = isinstance(error, (rs.ConnectionLost, rs.Timeout, ConnectionError))
-    if isinstance(error, (DeadlineOver, StalePolicy)):
-        again = False
-    return Failure(type(error).__name__, str(error), "".join(traceback.format_exception(error)), again)
+def _lost() -> tuple[type[BaseException], ...]:
+    """What says that a server is away, just now."""
+    import redis.exceptions
+
+    return ConnectionError, TimeoutError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError
+
+
+def _failure(error: BaseException) -> Failure:
+    """The error as data."""
+    crowded = isinstance(error, rs.LimitExceeded) and "number of clients" in str(error)
+    again = (isinstance(error, _lost()) or crowded) and not isinstance(error, (DeadlineOver, StalePolicy))
+    told = _text("".join(traceback.format_exception(error)), TRACEBACK_CHARACTERS)
+    return Failure(type(error).__name__, _text(_message(error), MESSAGE_CHARACTERS), told, again)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as wrong:
+        return f"({type(wrong).__name__} where the error was to be told)"
+
+
+def _text(text: str, characters: int) -> str:
+    """The text as it can be packed, in bounds: names of files may hold bytes that are no characters."""
+    if len(text) > characters:
+        text = f"{text[: characters // 2]} … {text[-characters // 2 :]}"
+    return text.encode("utf-8", "backslashreplace").decode()

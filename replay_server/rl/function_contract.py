@@ -9,14 +9,21 @@ in here needs torch.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgpack
 
+from replay_server.rl.field_types import check_names, check_types, plain
+
 CONTRACT = 1
 """Version of these messages; another one is refused."""
+MESSAGE_BYTES = 6 * 2**20
+"""Most that a message may have; what is larger travels by reference. (AWS Lambda takes no more, and less in base64.)"""
+NAME_BYTES = 120
+"""Most of a job's or a request's name: together they are part of a key."""
 
 
 class ContractError(ValueError):
@@ -81,6 +88,15 @@ class Request:
     def names(self) -> Names:
         return Names(self.job)
 
+    def __post_init__(self) -> None:
+        """ContractError for a value of a wrong type, or one that no request may have."""
+        _checked(self)
+        if not (self.deadline >= 0 and math.isfinite(self.deadline)):
+            raise ContractError(f"request.deadline: expected seconds since 1970, or 0 = none, came {self.deadline}")
+        _at_least(self, 0, "round", "version")
+        _check_name(self, "request", 1)
+        _check_name(self, "job", 1 if self.server_url else 0)
+
 
 @dataclass(frozen=True)
 class ActorRequest(Request):
@@ -98,6 +114,11 @@ class ActorRequest(Request):
     exact: bool = True
     """The policy must be of `version` (on-policy); else the newest is taken, if it is not older."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(self, 0, "actor", "sequence")
+        _at_least(self, 1, "environments")
+
 
 @dataclass(frozen=True)
 class LearnerRequest(Request):
@@ -112,6 +133,15 @@ class LearnerRequest(Request):
     threads: int = 0
     """Of torch; 0 = OMP_NUM_THREADS of the function's environment, else 1. Results are the same for the same number."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(self, 0, "sample", "threads")
+        _at_least(self, 1, "updates")
+        if len(self.fragments) % 8:
+            raise ContractError(f"request.fragments: expected ids of 8 bytes each, came {len(self.fragments)} bytes")
+        if bool(self.fragments) == bool(self.sample):
+            raise ContractError("request: expected either fragments (ids) or sample (how many), came both or neither")
+
 
 @dataclass(frozen=True)
 class EvaluationRequest(Request):
@@ -121,6 +151,11 @@ class EvaluationRequest(Request):
     episodes: int = 20
     seed: int = 1
     greedy: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(self, 0, "seed")
+        _at_least(self, 1, "episodes")
 
 
 @dataclass(frozen=True)
@@ -143,7 +178,18 @@ class WarmRequest(Request):
     hold_s: float = 0.0
     """Stay busy for so long, so that several sent at once reach as many instances."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.hold_s <= HOLD_S:
+            raise ContractError(f"request.hold_s: expected 0 to {HOLD_S:g} seconds, came {self.hold_s}")
+        if unknown := [kind for kind in self.work if kind not in WORK]:
+            raise ContractError(f"request.work: expected kinds of request ({', '.join(WORK)}), came {unknown[0]!r}")
 
+
+WORK = (ActorRequest.kind, LearnerRequest.kind, EvaluationRequest.kind)
+"""Kinds of request that work is done for."""
+HOLD_S = 60.0
+"""Longest time that a request may keep an instance busy for nothing."""
 REQUESTS: dict[str, type[Request]] = {
     each.kind: each for each in (ActorRequest, LearnerRequest, EvaluationRequest, WarmRequest)
 }
@@ -173,6 +219,11 @@ class Measured:
     """To the replay server; the response is not counted."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each part: fetch_weights, make_environments, restore, act, push, …"""
+    waited_s: float = 0.0
+    """Before it started: for another invocation of the same instance, which does one at a time."""
+
+    def __post_init__(self) -> None:
+        _checked(self)
 
     @property
     def cold(self) -> bool:
@@ -189,6 +240,9 @@ class Failure:
     retry: bool = False
     """Whether another attempt may do better."""
 
+    def __post_init__(self) -> None:
+        _checked(self)
+
 
 @dataclass(frozen=True)
 class Response:
@@ -204,18 +258,23 @@ class Response:
     replayed: bool = False
     """The work had been done before: this is what was answered then, with this invocation's own measurements."""
 
+    def __post_init__(self) -> None:
+        _checked(self)
+        if (self.result is None) == (self.failure is None):
+            raise ContractError("response: expected either a result or a failure, came both or neither")
+
 
 def encode_request(request: Request) -> bytes:
-    """A request as bytes."""
-    return _pack({"contract": CONTRACT, "kind": request.kind, **_fields(request)})
+    """A request as bytes. ContractError where it is too large: what it carries belongs on the server."""
+    return _pack({"contract": CONTRACT, "kind": request.kind, **_fields(request)}, "request")
 
 
 def decode_request(payload: bytes) -> Request:
     """The request that `encode_request` made. ContractError for anything else."""
     values = _unpack(payload, "request")
     kind = values.pop("kind", None)
-    if kind not in REQUESTS:
-        raise ContractError(f"expected a request of kind {', '.join(REQUESTS)}, came {kind!r}")
+    if not isinstance(kind, str) or kind not in REQUESTS:
+        raise ContractError(f"expected a request of kind {', '.join(REQUESTS)}, came {kind!r:.80}")
     return _made(REQUESTS[kind], values, "request")
 
 
@@ -232,46 +291,94 @@ def bounded_request(payload: bytes, deadline: float) -> bytes:
 
 
 def encode_response(response: Response) -> bytes:
-    """A response as bytes."""
-    return _pack({"contract": CONTRACT, **dataclasses.asdict(response)})
+    """A response as bytes. ContractError where it is too large."""
+    values = _fields(response)
+    for name in ("measured", "failure"):
+        values[name] = None if values[name] is None else _fields(values[name])
+    return _pack({"contract": CONTRACT, **values}, "response")
 
 
 def decode_response(payload: bytes) -> Response:
     """The response that `encode_response` made. ContractError for anything else."""
     values = _unpack(payload, "response")
-    values["measured"] = _made(Measured, values.get("measured") or {}, "measurements")
-    if values.get("failure") is not None:
-        values["failure"] = _made(Failure, values["failure"], "failure")
-    response = _made(Response, values, "response")
-    if (response.result is None) == (response.failure is None):
-        raise ContractError("expected a response with either a result or a failure")
-    return response
+    for name, kind in (("measured", Measured), ("failure", Failure)):
+        if isinstance(part := values.get(name), dict):
+            values[name] = _made(kind, part, f"response.{name}")
+    return _made(Response, values, "response")
+
+
+# ---- packing and checking --------------------------------------------------------------------------------------------
 
 
 def _fields(message: Any) -> dict[str, Any]:
     return {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
 
 
-def _pack(values: Mapping[str, Any]) -> bytes:
-    packed = msgpack.packb(values, use_bin_type=True)
+def _pack(values: Mapping[str, Any], what: str) -> bytes:
+    try:
+        packed = msgpack.packb(values, use_bin_type=True)
+    except (ValueError, OverflowError) as error:  # a string that is no Unicode, a whole number beyond 64 bits
+        raise ContractError(f"{what}: cannot be packed: {error}") from None
     assert packed is not None
+    _check_size(packed, what)
     return packed
 
 
 def _unpack(payload: bytes, what: str) -> dict[str, Any]:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise ContractError(f"expected a {what} as bytes, came {type(payload).__name__}")
+    _check_size(payload, what)
     try:
         values = msgpack.unpackb(payload, raw=False, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise ContractError(f"expected a {what} in msgpack, came {len(payload)} bytes that are none: {error}") from None
+    except (ValueError, msgpack.UnpackException, OverflowError, RecursionError) as error:
+        reason = f"{error or type(error).__name__}"
+        raise ContractError(
+            f"expected a {what} in msgpack, came {len(payload)} bytes that are none: {reason}"
+        ) from None
     if not isinstance(values, dict):
         raise ContractError(f"expected a {what} as a msgpack map, came {type(values).__name__}")
-    if (contract := values.pop("contract", None)) != CONTRACT:
-        raise ContractError(f"expected a {what} of contract {CONTRACT}, came {contract!r}: update the older side")
+    if type(contract := values.pop("contract", None)) is not int or contract != CONTRACT:
+        raise ContractError(f"expected a {what} of contract {CONTRACT}, came {contract!r:.80}: update the older side")
     return values
+
+
+def _check_size(message: bytes | bytearray | memoryview, what: str) -> None:
+    if len(message) > MESSAGE_BYTES:
+        raise ContractError(
+            f"expected a {what} of at most {MESSAGE_BYTES} bytes, came {len(message)}: put what is large on the replay "
+            "server and send its name"
+        )
 
 
 def _made(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     try:
-        return kind(**values)
-    except TypeError as error:
-        raise ContractError(f"not a {what}: {error}") from None
+        check_names(kind, values, what)
+    except ValueError as error:
+        raise ContractError(str(error)) from None
+    return kind(**values)
+
+
+def _checked(message: Any) -> None:
+    """Makes the values of a message plain, in place, and checks their types."""
+    what = "request" if isinstance(message, Request) else type(message).__name__.lower()
+    try:
+        for name, value in _fields(message).items():
+            if not isinstance(value, Measured | Failure):
+                object.__setattr__(message, name, plain(value, f"{what}.{name}"))
+        check_types(type(message), _fields(message), what)
+    except ValueError as error:
+        raise ContractError(str(error)) from None
+
+
+def _at_least(request: Request, least: int, *names: str) -> None:
+    for name in names:
+        if not least <= getattr(request, name) < 2**63:
+            raise ContractError(f"request.{name}: expected at least {least}, came {getattr(request, name)}")
+
+
+def _check_name(request: Request, name: str, least: int) -> None:
+    """Names become keys and names of tables on the server, where blanks and control characters are refused."""
+    text = getattr(request, name)
+    size = len(text.encode(errors="replace"))
+    if not least <= size <= NAME_BYTES or not (text.isprintable() and " " not in text):
+        raise ContractError(f"request.{name}: expected {least} to {NAME_BYTES} bytes without blanks, came {text!r:.80}")
