@@ -17,12 +17,12 @@ from replay_server.connection import url_with_password
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
-from replay_server.serverless.backends.backend import FunctionError
+from replay_server.serverless.backends.backend import FunctionError, check_platform
 from replay_server.serverless.lease import JobInUse
 from replay_server.serverless.orchestrator import Orchestrator, make_bill
 from replay_server.serverless.prices import PriceError
 from replay_server.serverless.rounds import TrainingFailed
-from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings
+from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings, platform_options
 from replay_server.serverless.train_view import make_view
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
@@ -53,6 +53,7 @@ def main_train(argv: list[str] | None = None) -> int:
         algorithm = algorithm_settings(settings)
         policy_spec(algorithm)
         make_bill(settings)
+        check_platform(settings.backend, platform_options(settings.backend_option))
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
     except (ValueError, OSError, PriceError, gymnasium.error.Error) as error:

@@ -7,11 +7,13 @@ what a platform lost, and records every attempt. A platform (`Platform`) only in
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -394,25 +396,29 @@ def _checked_retries(retries: int) -> int:
 PLATFORMS = ("process", "ray", "lambda", "http")
 
 
-def make_platform(name: str, **options: Any) -> Platform:
-    """A platform by its name; options are its class's. Its libraries are imported here.
+_WHERE = {
+    "process": ("process", "ProcessPlatform"),
+    "ray": ("ray", "RayPlatform"),
+    "lambda": ("aws_lambda", "LambdaPlatform"),
+    "http": ("http", "HttpPlatform"),
+}
 
-    ModuleNotFoundError names the missing one; ValueError for an unknown name.
+
+def check_platform(name: str, options: Mapping[str, Any]) -> type[Any]:
+    """The class of a platform by its name, if it has those options. Its libraries are imported here.
+
+    ModuleNotFoundError names the missing one; ValueError for an unknown name or option.
     """
-    if name == "process":
-        from replay_server.serverless.backends.process import ProcessPlatform
+    if name not in _WHERE:
+        raise ValueError(f"unknown backend {name!r}: expected one of {', '.join(PLATFORMS)}")
+    module, kind = _WHERE[name]
+    platform = getattr(importlib.import_module(f"replay_server.serverless.backends.{module}"), kind)
+    known = inspect.signature(platform).parameters
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"backend {name} has no option {unknown[0]!r}: expected some of {', '.join(known)}")
+    return platform
 
-        return ProcessPlatform(**options)
-    if name == "ray":
-        from replay_server.serverless.backends.ray import RayPlatform
 
-        return RayPlatform(**options)
-    if name == "lambda":
-        from replay_server.serverless.backends.aws_lambda import LambdaPlatform
-
-        return LambdaPlatform(**options)
-    if name == "http":
-        from replay_server.serverless.backends.http import HttpPlatform
-
-        return HttpPlatform(**options)
-    raise ValueError(f"unknown backend {name!r}: expected one of {', '.join(PLATFORMS)}")
+def make_platform(name: str, **options: Any) -> Platform:
+    """A platform by its name; options are its class's, checked as by `check_platform`."""
+    return check_platform(name, options)(**options)

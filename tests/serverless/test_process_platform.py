@@ -257,5 +257,9 @@ def test_arguments_are_checked() -> None:
     for wrong in ({"memory_mb": 0}, {"idle_s": -1.0}, {"invocations": 0}, {"answer_bytes": 0}, {"command": "nice"}):
         with pytest.raises(ValueError):
             ProcessPlatform(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"no option 'memory'.*memory_mb"):
+        make_platform("process", memory=2048)
+    with pytest.raises(ValueError, match="unknown backend"):
+        make_platform("abacus")
     with make_platform("process", memory_mb=2048) as made:  # type: ignore[attr-defined]
         assert (made.name, made.memory_mb) == ("process", 2048)
