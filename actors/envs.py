@@ -7,76 +7,17 @@ does it at once instead, so that no step is ignored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from replay_server.actors.atari_games import AtariGames
 from replay_server.actors.environment_states import StateUnsupported, environment_state, restore_environment
+from replay_server.actors.environment_steps import Environments, EnvStep
 from replay_server.actors.state_codec import StateError, pack_state, unpack_state
 from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, EnvironmentSettings, is_atari
-
-
-@dataclass(frozen=True)
-class EnvStep:
-    """What E environments answered. All arrays have E entries along their first axis."""
-
-    observations: np.ndarray
-    rewards: np.ndarray
-    """float64, unclipped."""
-    terminated: np.ndarray
-    """bool: the game is over. Lost lives are not in here."""
-    truncated: np.ndarray
-    """bool: cut by a time limit; never together with `terminated`."""
-    lost_life: np.ndarray
-    """bool: a life was lost and the game goes on."""
-    ignored: np.ndarray
-    """bool: the environment reset itself in this step; action and reward mean nothing."""
-
-
-class Environments(Protocol):
-    """E environments side by side."""
-
-    num_envs: int
-    num_actions: int
-    """0 where actions are continuous."""
-
-    def reset(self) -> np.ndarray:
-        """Starts every environment anew; returns observations (E, …)."""
-        ...
-
-    def restart(self, ended: np.ndarray) -> np.ndarray:
-        """Begins new episodes where `ended` (E,) bool says so, of environments that the last step ended.
-
-        Returns observations (E, …) of which only theirs mean anything: fresh arrays.
-        """
-        ...
-
-    def step(self, actions: np.ndarray) -> EnvStep:
-        """actions (E,) int64; continuous ones (E, A) float32, within their bounds.
-
-        Observations are fresh arrays: earlier ones stay as they were.
-        """
-        ...
-
-    def forced(self, actions: np.ndarray) -> np.ndarray:
-        """The actions that will really be taken: FIRE where a life was just lost, so that the game goes on."""
-        ...
-
-    def state(self) -> bytes:
-        """All that these environments need to go on elsewhere. StateUnsupported where one of them cannot give it."""
-        ...
-
-    def restore(self, state: bytes) -> None:
-        """Goes on from the state of environments made with the same settings and number; no reset is needed.
-
-        Raises StateError for another state.
-        """
-        ...
-
-    def close(self) -> None: ...
 
 
 class AtariEnvironments:
@@ -231,10 +172,16 @@ class VectorEnvironments:
         return np.zeros((self.num_envs, *self._shape), np.float32)
 
 
-def make_environments(settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> Environments:
-    """`num_envs` copies of ``settings.env``, each with its own seed drawn from `seed`."""
-    kind = AtariEnvironments if is_atari(settings.env) else VectorEnvironments
-    return kind(settings, num_envs, seed)
+def make_environments(
+    settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence, stateful: bool = False
+) -> Environments:
+    """`num_envs` copies of ``settings.env``, each with its own seed drawn from `seed`.
+
+    With `stateful`, Atari games that can give their state: played the same way, somewhat slower, with other no-ops.
+    """
+    if not is_atari(settings.env):
+        return VectorEnvironments(settings, num_envs, seed)
+    return (AtariGames if stateful else AtariEnvironments)(settings, num_envs, seed)
 
 
 class EpisodeScores:

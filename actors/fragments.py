@@ -48,6 +48,7 @@ class FragmentCollector:
         sequence: how many fragments each of them has yielded before.
         state: that another collector of the same settings and number of environments gave; its episodes and random
             numbers go on, and `seed` counts for nothing.
+        stateful: to be able to give a state, and implied by one; `replay_server.actors.envs.make_environments`.
     """
 
     def __init__(
@@ -59,11 +60,12 @@ class FragmentCollector:
         first_environment: int = 0,
         sequence: int = 0,
         state: bytes | None = None,
+        stateful: bool = False,
     ) -> None:
         environments_seed, action_seed = np.random.SeedSequence(seed).spawn(2)
         self.settings = settings
         self.spec = spec
-        self._environments = make_environments(settings, environments, environments_seed)
+        self._environments = make_environments(settings, environments, environments_seed, stateful or state is not None)
         self._generator = _generator(action_seed)
         self._scores = EpisodeScores(environments)
         self.first_environment = first_environment

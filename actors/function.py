@@ -220,7 +220,9 @@ def _collector(
     if request.state is None:
         with context.phase("make_environments"):
             seed = [settings.seed, request.actor]
-            collector = FragmentCollector(settings, spec, request.environments, seed, first, request.sequence)
+            collector = FragmentCollector(
+                settings, spec, request.environments, seed, first, request.sequence, stateful=True
+            )
             collector.state()  # Refuses environments that cannot give one before they are played.
         return _WarmCollector(kind, collector, None)
     held = (request.server_url, request.state)
