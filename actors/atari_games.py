@@ -44,12 +44,15 @@ class AtariGame:
         self._area, self._resize = cv2.INTER_AREA, cv2.resize
         self._state_of = ale_py.ALEState
         kwargs = gymnasium.spec(settings.env).kwargs
+        rom = roms.get_rom_path(kwargs["game"])
+        if rom is None:
+            raise ValueError(f"{settings.env}: expected a game that ale_py comes with, it has none of this name")
         emulator = ale_py.ALEInterface()
         emulator.setLoggerMode(ale_py.LoggerMode.Error)
         emulator.setFloat("repeat_action_probability", 0.0)
         emulator.setInt("max_num_frames_per_episode", settings.max_frames_per_episode)
         emulator.setInt("random_seed", seed)
-        emulator.loadROM(roms.get_rom_path(kwargs["game"]))
+        emulator.loadROM(str(rom))
         if kwargs.get("mode") is not None:
             emulator.setMode(kwargs["mode"])
         if kwargs.get("difficulty") is not None:
@@ -85,8 +88,7 @@ class AtariGame:
 
     def step(self, action: int) -> tuple[float, bool, bool]:
         """Plays `actions[action]` for 4 frames, fewer where the game ends. Returns reward, terminated, truncated."""
-        reward, emulator = 0.0, self._emulator
-        self._screens[0] = 0
+        reward, emulator, left = 0.0, self._emulator, 0
         for left in reversed(range(FRAME_SKIP)):
             reward += self._act(self.actions[action])
             over = emulator.game_over()
