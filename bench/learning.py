@@ -318,7 +318,8 @@ def combined(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
         curves |= document["curves"]
         scores |= document.get("scores", {})
         load = document["machine"]["load_average_before"]
-        parts.append({"command": document["command"], "time": document["time"], "load_average_before": load})
+        part = {"command": document["command"], "time": document["time"], "load_average_before": load}
+        parts += document.get("parts", [part])
     seeds = sorted(rounds)
     for seed in seeds:
         if missing := [env for env in envs if f"{env}.replay.score" not in rounds[seed]]:

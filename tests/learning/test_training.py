@@ -123,6 +123,8 @@ def test_runs_of_single_seeds_make_the_result_of_one_run(tmp_path, capsys):
     ]
     assert [part["command"].split("--seeds ")[1][0] for part in content["parts"]] == ["2", "1"]
     assert "--seeds 1 2" in content["command"]
+    again = combined([content])
+    assert (again["parts"], again["command"]) == (content["parts"], content["command"])
 
 
 def test_runs_that_differ_are_not_combined(tmp_path):
