@@ -41,7 +41,7 @@ class MeasuredRound:
     """One real round's samples, in seconds."""
 
     actor_cpu_s: tuple[float, ...]
-    """Processor time of each actor function whose start was warm, or with its start-up taken off."""
+    """Processor time of each actor function; of one that started cold, what a warm one took."""
     learner_s: float
     """Of the learner function: what its handler took, here. 0 where the round had none."""
     actors: int
@@ -84,14 +84,18 @@ class Measurements:
             for number, each in itertools.groupby(sorted(found, key=lambda each: each.round), lambda each: each.round)
         }
         warm = [each for each in found if not each.cold]
-        rounds, gaps, dispatches = [], [], []
+        everywhere_s = _usual_cpu_s([each for each in found if each.kind == "actor"])
+        rounds, gaps, dispatches, colds = [], [], [], []
         for members in by_round.values():
             actors = [each for each in members if each.kind == "actor"]
             learners = [each for each in members if each.kind == "learner"]
             if not actors:
                 continue
             learner_s = sum(_handler_s(each) for each in learners)
-            rounds.append(MeasuredRound(tuple(_warm_cpu_s(each) for each in actors), learner_s, len(actors)))
+            usual_s = _usual_cpu_s(actors) or everywhere_s
+            cpu_s = tuple(_warm_cpu_s(each, usual_s) for each in actors)
+            colds += [_start_s(each, acted_s) for each, acted_s in zip(actors, cpu_s, strict=True) if each.cold]
+            rounds.append(MeasuredRound(cpu_s, learner_s, len(actors)))
             if learners:
                 gaps.append(max(0.0, min(each.queued for each in learners) - max(each.ended for each in actors)))
             queued = sorted(each.queued for each in actors if each.attempt == 1)
@@ -102,7 +106,7 @@ class Measurements:
         return cls(
             rounds=tuple(rounds),
             platform_s=tuple(max(0.0, each.ended - each.started - _handler_s(each)) for each in warm) or (0.0,),
-            cold_cpu_s=tuple(_start_s(each) for each in found if each.cold and each.kind == "actor") or (0.0,),
+            cold_cpu_s=tuple(colds) or (0.0,),
             gap_s=tuple(gaps) or (0.0,),
             between_s=tuple(_between_s(by_round)) or (0.0,),
             dispatch_s=statistics.median(dispatches) if dispatches else 0.0,
@@ -168,17 +172,31 @@ def _handler_s(invocation: Invocation) -> float:
     return max(0.0, invocation.measured.ended - invocation.measured.started)
 
 
-def _warm_cpu_s(invocation: Invocation) -> float:
-    """Processor time without the imports of a cold start."""
-    assert invocation.measured is not None
-    return max(0.0, invocation.measured.cpu_s - (invocation.measured.import_s if invocation.cold else 0.0))
+def _usual_cpu_s(actors: Sequence[Invocation]) -> float | None:
+    """Median processor time of warm actor functions; None where there was none."""
+    found = [each.measured.cpu_s for each in actors if each.measured is not None and not each.cold]
+    return statistics.median(found) if found else None
 
 
-def _start_s(invocation: Invocation) -> float:
+def _warm_cpu_s(invocation: Invocation, usual_s: float | None) -> float:
+    """Processor time without what a cold start adds: imports, and whatever is made once.
+
+    Imports are measured in seconds on the clock, which pass faster than processor time where cores are short: what
+    warm functions took is the better measure, where there were any.
+    """
+    measured = invocation.measured
+    assert measured is not None
+    if not invocation.cold:
+        return measured.cpu_s
+    return max(0.0, measured.cpu_s - measured.import_s) if usual_s is None else min(measured.cpu_s, usual_s)
+
+
+def _start_s(invocation: Invocation, acted_s: float) -> float:
     """Of a cold start. A process that was started ahead has waited since: no more than the caller waited counts."""
-    assert invocation.measured is not None
+    measured = invocation.measured
+    assert measured is not None
     waited_s = max(0.0, invocation.ended - invocation.started - _handler_s(invocation))
-    return min(invocation.measured.startup_s, waited_s) + invocation.measured.import_s
+    return min(measured.startup_s, waited_s) + measured.cpu_s - acted_s
 
 
 # ---- playing -------------------------------------------------------------------------------------------------------

@@ -177,8 +177,22 @@ def test_measurements_are_those_of_the_log() -> None:
 
 
 def test_a_cold_start_is_taken_off_the_work_and_counted_apart() -> None:
-    measured = Measurements.of([real("actor", 1, 0, 0.0, 2.0, 1.75, cold=True), real("actor", 1, 1, 0.0, 2.0, 1.5)])
+    cold = real("actor", 1, 0, 0.0, 2.0, 1.75, cold=True)
+    measured = Measurements.of([cold, real("actor", 1, 1, 0.0, 2.0, 1.5)])
     assert measured.rounds[0].actor_cpu_s == pytest.approx((1.5, 1.5))
+    assert measured.cold_cpu_s == pytest.approx((0.75,), abs=1e-6)
+    alone = Measurements.of([cold])  # nothing but its own measure of its imports
+    assert alone.rounds[0].actor_cpu_s == pytest.approx((1.5,))
+    assert alone.cold_cpu_s == pytest.approx((0.75,), abs=1e-6)
+
+
+def test_imports_that_had_to_wait_for_a_core_do_not_eat_up_the_work() -> None:
+    """Two cold starts at a time on a busy host: imports that took 5 s on the clock, of 0.25 s of processor time."""
+    cold = real("actor", 1, 0, 0.0, 7.0, 1.75, cold=True)
+    assert cold.measured is not None
+    cold = dataclasses.replace(cold, measured=dataclasses.replace(cold.measured, import_s=5.0))
+    measured = Measurements.of([cold, real("actor", 2, 0, 9.0, 2.0, 1.5)])
+    assert measured.rounds[0].actor_cpu_s == pytest.approx((1.5,))
     assert measured.cold_cpu_s == pytest.approx((0.75,), abs=1e-6)
 
 
