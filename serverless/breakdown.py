@@ -47,7 +47,7 @@ def round_breakdown(members: Sequence[Invocation]) -> dict[str, float]:
 
     Followed are the actor that ended last of those that ended well, and the learner.
     """
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     now = min(each.queued for each in members)
     ends = max(each.ended for each in members)
     for kind in ("actor", "learner"):

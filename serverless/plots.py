@@ -132,6 +132,7 @@ def draw_reward(
             axes.plot(*zip(*marks, strict=True), "D", color="#f58518", markersize=6, label="evaluation")
         axes.set_xlabel(label)
         axes.set_xlim(left=0)
+        axes.locator_params(axis="x", nbins=5)
         axes.grid(alpha=0.3)
     _whole_ticks(panels[0])
     panels[0].set_ylabel("score")
@@ -279,4 +280,4 @@ def _lanes(axes: Axes, invocations: Sequence[Invocation], began: float) -> None:
     axes.set_ylim(-0.7, len(lanes) - 0.3)
     axes.set_ylabel("functions at a time")
     axes.grid(axis="x", alpha=0.3)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="y", integer=True)

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -123,16 +124,18 @@ class Measurements:
         """Those that `save` wrote. ValueError for another file."""
         try:
             values = json.loads(path.read_text())
-            tables = {
-                name: {int(connections): float(seconds) for connections, seconds in values.pop(name).items()}
+            fetch_s, ingest_s = (
+                {int(connections): float(seconds) for connections, seconds in values.pop(name).items()}
                 for name in ("fetch_s", "ingest_s")
-            }
+            )
             rounds = tuple(
                 MeasuredRound(tuple(each["actor_cpu_s"]), each["learner_s"], each["actors"])
                 for each in values.pop("rounds")
             )
-            columns = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-            return cls(rounds=rounds, **columns, **tables)
+            columns: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+            }
+            return cls(rounds=rounds, fetch_s=fetch_s, ingest_s=ingest_s, **columns)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path}: expected measurements of the replayed clock: {error}") from error
 
@@ -323,7 +326,7 @@ def _play_round(
 
 
 def _draw(generator: np.random.Generator, samples: Sequence[float]) -> float:
-    return float(samples[generator.integers(len(samples))])
+    return float(samples[int(generator.integers(len(samples)))])
 
 
 def _under(table: Mapping[int, float], connections: int) -> float:

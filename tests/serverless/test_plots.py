@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from replay_server.cli import main
 from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.breakdown import PARTS, round_breakdown
@@ -188,3 +189,21 @@ def test_simulated_functions_are_called_so() -> None:
     invocations = [each for one in simulated for each in one.invocations]
     figure = draw_functions(invocations, 0.0, "a run")
     assert "SIMULATED" in figure.get_suptitle()
+
+
+def test_a_run_is_billed_again_by_other_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = write_run(tmp_path)
+    bill = Bill(load_prices(), "lambda-learner-vm")
+    bill.add(*found)
+    command = ["bench", "pictures", str(tmp_path), "--price-profile", "lambda-learner-vm", "--json"]
+    assert main([*command, str(tmp_path / "bill.json")]) == 0
+    assert json.loads((tmp_path / "bill.json").read_text())["dollars"] == bill.dollars
+    said = capsys.readouterr().out
+    assert f"${bill.dollars:.8f}   <- the bill" in said
+    assert str(tmp_path / "plots" / "functions.png") in said
+
+
+def test_an_unknown_price_profile_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path)
+    assert main(["bench", "pictures", str(tmp_path), "--price-profile", "moon"]) == 1
+    assert "no price profile 'moon': expected one of lambda" in capsys.readouterr().err
