@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay_server.cli import main
 from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.cost import Bill
+from replay_server.serverless.invocation_log import NAME, invocation_line
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.replayed_clock import (
     Measurements,
@@ -310,3 +313,40 @@ def test_a_function_of_1024_mb_has_058_of_a_processor() -> None:
 
 def test_errors_are_relative_to_the_real_time() -> None:
     assert relative_errors([2.0, 4.0], [2.2, 3.0]) == pytest.approx([0.1, 0.25])
+
+
+# ---- the benchmark -------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_plays_a_run_with_more_actors_and_says_that_it_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / NAME).write_text("".join(map(invocation_line, log())))
+    command = ["bench", "replayed", "--run", str(tmp_path), "--env", "CartPole-v1", "--steps", "8", "--rounds", "2"]
+    command += ["--actors", "2", "40", "--connections", "1", "30", "--repetitions", "2", "--learner-speed", "1", "10"]
+    command += ["--save-measurements", str(tmp_path / "m.json"), "--json", str(tmp_path / "result.json")]
+    assert main([*command, "--plot", str(tmp_path / "plot.png")]) == 0
+    measured = Measurements.load(tmp_path / "m.json")
+    assert set(measured.fetch_s) == set(measured.ingest_s) == {1, 30}
+    assert all(seconds > 0 for seconds in (*measured.fetch_s.values(), *measured.ingest_s.values()))
+    simulated = json.loads((tmp_path / "result.json").read_text())["simulated"]
+    names = [f"actors={actors}.learner={speed}x" for speed in (1, 10) for actors in (2, 40)]
+    assert list(simulated) == names
+    assert simulated["actors=40.learner=1x"]["duration_s"]["median"] > 20.0  # 20 times the learner's work of 2 actors
+    assert capsys.readouterr().out.count("SIMULATED") == 1
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_validation_sets_every_real_round_beside_a_simulated_one(tmp_path: Path) -> None:
+    command = ["bench", "replayed", "--validate", "--env", "CartPole-v1", "--rounds", "3", "--job-actors", "2"]
+    command += ["--steps", "32", "--processes", "1", "2", "--repetitions", "2", "--json", str(tmp_path / "result.json")]
+    assert main(command) == 0
+    rows = json.loads((tmp_path / "result.json").read_text())["rounds"]
+    assert len(rows) == 3
+    for row in rows:
+        for processes in (1, 2):
+            real, simulated = row[f"processes={processes}.real_s"], row[f"processes={processes}.simulated_s"]
+            assert row[f"processes={processes}.error"] == pytest.approx(abs(real - simulated) / real)
