@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as StoreLost
 from redis.exceptions import RedisError
@@ -27,12 +27,15 @@ from replay_server.jobs.arguments import (
     resolve_settings,
 )
 from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
-from replay_server.jobs.supervisor import EXIT_SERVER_LOST, Part, PartFailed, stop_parts
+from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path, write_json
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
+
+if TYPE_CHECKING:
+    from replay_server.jobs.ray_part import RayActors
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -93,6 +96,7 @@ class ApexJob:
         self.ended_by = ""
         self._server: rs.Server | None = None
         self._client: rs.Client | None = None
+        self._ray: RayActors | None = None
         self._seen_evaluations = 0
         self._good_evaluations = 0
         self._frames = [_Total() for _ in range(settings.actors)]
@@ -156,10 +160,17 @@ class ApexJob:
     def _start(self, sockets: Path, view: View) -> None:
         settings = self.settings
         table = apex_table(settings, environment_spec(settings))
-        self._server = rs.Server([table], host="127.0.0.1", port=0, unix=sockets / "server.sock")
+        host, password, launch = "127.0.0.1", None, ChildProcess
+        if settings.actors_on != "processes":
+            from replay_server.jobs.ray_part import RayActors
+
+            self._ray = RayActors(settings.actors_on.removeprefix("ray").removeprefix(":") or None)
+            host, password, launch = self._ray.host, self._ray.password, self._ray.launch
+        self._server = rs.Server([table], host=host, port=0, unix=sockets / "server.sock", password=password)
         url = self._server.unix_url
         assert url is not None
-        view.message(f"server {self._server.url} (process {self._server.pid})")
+        where = self._server.url.rpartition("@")[2].removeprefix("redis://")
+        view.message(f"server redis://{where} (process {self._server.pid})")
         self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
         common = {
             "settings": json.loads(self.run_directory.config.read_text()),
@@ -169,12 +180,14 @@ class ApexJob:
         logs = self.run_directory.logs
         # On cores that actors use too, the learner's threads wait for one another: on 2 busy cores an update took 5
         # times as long on 2 threads as on 1.
-        threads = settings.learner_threads or max(1, len(os.sched_getaffinity(0)) - settings.actors)
+        here = settings.actors if host == "127.0.0.1" else 0
+        threads = settings.learner_threads or max(1, len(os.sched_getaffinity(0)) - here)
         learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", restart=False, threads=threads)
         self.actors = [
             Part(
-                f"actor {index}", {**common, "part": "actor", "actor_id": index}, logs / f"actor-{index}.log",
-                restart=True, threads=1,
+                f"actor {index}",
+                {**common, "part": "actor", "actor_id": index, "server_url": self._server.url if self._ray else url},
+                logs / f"actor-{index}.log", restart=True, threads=1, launch=launch,
             )
             for index in range(settings.actors)
         ]  # fmt: skip
@@ -186,7 +199,6 @@ class ApexJob:
     def _stop(self, grace_s: float) -> None:
         """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing."""
         killed = stop_parts(self.parts, grace_s)
-        self.parts = []
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
         if self._client is not None:
@@ -200,6 +212,9 @@ class ApexJob:
             with contextlib.suppress(rs.ReplayError):
                 self._server.stop(timeout=1.5)
             self._server = None
+        if self._ray is not None:
+            self._ray.close()
+            self._ray = None
 
     # -- watching
 
@@ -261,7 +276,7 @@ class ApexJob:
                     score_mean=report.get("score_mean", 0.0),
                     version=int(report.get("version", -1)),
                     restarts=part.restarts,
-                    alive=part.pid is not None,
+                    alive=part.running,
                 )
             )
         frames = sum(total.total for total in self._frames)

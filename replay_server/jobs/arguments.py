@@ -61,6 +61,8 @@ def check_settings(settings: ApexSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value <= 0:
             raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, came {value}")
+    if settings.actors_on not in ("processes", "ray") and not settings.actors_on.startswith("ray:"):
+        raise ValueError(f"--actors-on: expected processes, ray or ray:HOST:PORT, came {settings.actors_on}")
     if settings.min_size_to_sample > settings.capacity:
         raise ValueError(
             f"--min-size-to-sample {settings.min_size_to_sample} is more than --capacity {settings.capacity}: "

@@ -41,7 +41,8 @@ def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> i
     return 0
 
 
-def _part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
+def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
+    """What instructions tell to run, with a signal to stop."""
     settings = ApexSettings(**instructions["settings"])
     url = instructions["server_url"]
     name = instructions["part"]
@@ -82,7 +83,7 @@ def main() -> int:
             return EXIT_FAILED  # the parent was gone before it could say what to do
         line += piece
     threading.Thread(target=_hold_lifeline, args=(stop,), name="lifeline", daemon=True).start()
-    return run_part(_part(json.loads(line)), stop)
+    return run_part(make_part(json.loads(line)), stop)
 
 
 if __name__ == "__main__":

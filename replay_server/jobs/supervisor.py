@@ -1,4 +1,4 @@
-"""Child processes of a job: started, watched, started again when they die (with a bound), and stopped together."""
+"""Processes of a job: started, watched, started again when they die (with a bound), and stopped together."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 RESTARTS_PER_MINUTE = 5
 """A part that dies more often than this is not coming back by restarting: the job ends."""
@@ -21,10 +22,86 @@ class PartFailed(Exception):
     """A part ended in a way that restarting does not mend; the message says which, how, and where its log is."""
 
 
-class Part:
-    """One child process, `python -m replay_server.jobs.child`, with its log file and its history of restarts."""
+class PartProcess(Protocol):
+    """A process that runs a part, somewhere."""
 
-    def __init__(self, name: str, instructions: dict[str, Any], log: Path, restart: bool, threads: int = 0) -> None:
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs; negative: the signal that ended it."""
+        ...
+
+    def hang_up(self) -> None:
+        """Tells it to end. May be called again, and when it has ended."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for its end; whether it came."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once; returns when it has ended."""
+        ...
+
+
+class ChildProcess:
+    """`python -m replay_server.jobs.child` on this machine; standard input is its instructions and its lifeline."""
+
+    def __init__(self, instructions: dict[str, Any], log: Path, threads: int) -> None:
+        # Safe path: the package that is installed, not a folder of that name where the job was started.
+        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        if threads > 0:
+            # Set before NumPy and torch are imported: they read it once.
+            environment["OMP_NUM_THREADS"] = str(threads)
+        with open(log, "ab") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "replay_server.jobs.child"],
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=stream,
+                env=environment,
+                start_new_session=True,  # a terminal's Ctrl-C is the job's to handle
+            )
+        assert self._process.stdin is not None
+        self._lifeline = self._process.stdin
+        try:
+            self._lifeline.write(json.dumps(instructions).encode() + b"\n")
+            self._lifeline.flush()
+        except BrokenPipeError:
+            pass  # it died at once; poll() sees that
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def hang_up(self) -> None:
+        self._lifeline.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        try:
+            self._process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+Launch = Callable[[dict[str, Any], Path, int], PartProcess]
+"""Starts a part, with its instructions, its log file and its threads (0 = as many as there are cores)."""
+
+
+class Part:
+    """One part of a job: its process, its log file and its history of restarts. `launch` says where it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        instructions: dict[str, Any],
+        log: Path,
+        restart: bool,
+        threads: int = 0,
+        launch: Launch = ChildProcess,
+    ) -> None:
         self.name = name
         self.log = log
         self.restart = restart
@@ -32,37 +109,20 @@ class Part:
         self.finished = False
         self._instructions = instructions
         self._threads = threads
+        self._launch = launch
         self._deaths: deque[float] = deque()
         self._start_at: float | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: PartProcess | None = None
 
     @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+    def running(self) -> bool:
+        """Whether its process was running when it was last looked at."""
+        return self._process is not None and self._start_at is None
 
     def start(self) -> None:
-        """Starts the process and hands it its instructions."""
+        """Starts the process with its instructions."""
         self._start_at = None
-        # Safe path: the package that is installed, not a folder of that name where the job was started.
-        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-        if self._threads > 0:
-            # Set before NumPy and torch are imported: they read it once.
-            environment["OMP_NUM_THREADS"] = str(self._threads)
-        with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "replay_server.jobs.child"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # a terminal's Ctrl-C is the job's to handle
-            )
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(self._instructions).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died at once; watch() sees that
+        self._process = self._launch(self._instructions, self.log, self._threads)
 
     def watch(self) -> int | None:
         """Restarts the process if it died and that is due. Returns the exit code once, when it has just ended.
@@ -79,8 +139,7 @@ class Part:
         code = self._process.poll()
         if code is None:
             return None
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._process.hang_up()
         self.finished = code == 0 and not self.restart
         if self.finished or code == EXIT_SERVER_LOST:
             self._process = None
@@ -103,20 +162,16 @@ class Part:
         """Closes the lifeline, which tells the process to end; it is not started again."""
         self.restart = False
         self._start_at = None
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        if self._process is not None:
+            self._process.hang_up()
 
     def wait(self, deadline: float) -> bool:
         """Waits for the process until `deadline` (time.monotonic()), then kills it. True if it ended itself."""
         if self._process is None:
             return True
-        try:
-            self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            ended = True
-        except subprocess.TimeoutExpired:
+        ended = self._process.wait(max(0.0, deadline - time.monotonic()))
+        if not ended:
             self._process.kill()
-            self._process.wait()
-            ended = False
         # Only now: an interrupt above must leave it to be waited for again.
         self._process = None
         return ended

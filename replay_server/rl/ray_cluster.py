@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -85,6 +86,17 @@ class RayCluster:
     def address(self) -> str:
         """Where other processes of this cluster's hosts reach it."""
         return str(ray.get_runtime_context().gcs_address)
+
+    @property
+    def host(self) -> str:
+        """An address of this machine that the cluster's processes reach it by."""
+        if self.own:
+            return "127.0.0.1"
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing: asks for the way there
+            return probe.getsockname()[0]
 
     def place(self, kind: type[Any], *arguments: Any, num_cpus: float, memory_bytes: int = 0, threads: int = 1) -> Any:
         """Starts a process somewhere in the cluster with one object of a class in it; returns Ray's handle at once.

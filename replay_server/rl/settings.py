@@ -25,6 +25,9 @@ class ApexSettings:
     """Seeds environments, networks, exploration, and the server's sampling."""
     actors: int = 8
     """Actor processes."""
+    actors_on: str = "processes"
+    """Where actors run: processes (of this machine), ray (a Ray cluster of this machine, for the job alone), or
+    ray:HOST:PORT (a Ray cluster that is there, for many machines)."""
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None

@@ -1,0 +1,80 @@
+"""Ape-X with its actors on Ray: a whole short job, an actor that dies, and a cluster that others use, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("ray")
+
+SMALL = [
+    "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200", "--hidden", "16",
+    "--eval-episodes", "2", "--eval-every-updates", "50", "--final-episodes", "2", "--max-updates", "400",
+    "--actors-on", "ray",
+]  # fmt: skip
+
+
+def ray_workers(root: int) -> set[int]:
+    """Processes below `root` that run a part for Ray."""
+    parents, names = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                names[int(entry.name)] = (entry / "comm").read_text()
+            except OSError:
+                continue
+    below = {root}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return {pid for pid in below if names[pid].startswith("ray::PartHost")}
+
+
+@pytest.mark.slow
+def test_a_job_with_actors_on_ray_goes_on_when_they_die(tmp_path: Path) -> None:
+    run, output = tmp_path / "run", tmp_path / "output"
+    with open(output, "wb") as stream:
+        job = subprocess.Popen(
+            [sys.executable, "-m", "replay_server.jobs.apex", "--logdir", str(run), *SMALL],
+            stdout=stream, stderr=stream, cwd=tmp_path, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 100
+        while "evaluation of version" not in output.read_text():
+            assert job.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.05)
+        actors = ray_workers(job.pid)
+        assert len(actors) == 2
+        for pid in actors:
+            os.kill(pid, signal.SIGKILL)
+        assert job.wait(120) == 0, output.read_text()
+    finally:
+        job.kill()
+        job.wait()
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["ended_by"], summary["restarts"]) == ("max_updates", 2)
+    assert summary["updates"] >= 400
+    assert summary["eval_episodes"] == 2
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows
+    assert "starting it again" in output.read_text()
+    assert "Ray lost it" in "".join(log.read_text() for log in (run / "logs").glob("actor-*.log"))
+    assert not ray_workers(os.getpid())
+
+
+def test_a_place_that_is_none_is_refused(tmp_path: Path) -> None:
+    words = ["--env", "CartPole-v1", "--actors-on", "mars", "--logdir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", "replay_server.jobs.apex", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "expected processes, ray or ray:HOST:PORT, came mars" in done.stderr
