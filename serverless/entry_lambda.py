@@ -2,11 +2,16 @@
 
 Lambda's events and answers are JSON, at most `PAYLOAD_LIMIT_BYTES` each; the bytes of a request and of a response
 travel in them as base64 under "payload". Imports nothing of AWS: the runtime brings what it needs.
+
+What the variable `IMPORTS` names is imported with this module, in Lambda's init phase: that has more of a processor
+than a small function has, and with provisioned concurrency it is over before the first invocation comes.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -14,11 +19,18 @@ from typing import Any, Protocol
 from replay_server.rl.function_contract import (
     Failure,
     Response,
+    WarmRequest,
     bounded_request,
     decode_response,
+    encode_request,
     encode_response,
 )
-from replay_server.serverless.function import handle
+from replay_server.serverless.function import handle, import_work
+
+IMPORTS = "REPLAY_FUNCTION_IMPORTS"
+"""Environment variable: kinds of requests whose work is imported at once, with spaces between them."""
+INITIALIZATION = "AWS_LAMBDA_INITIALIZATION_TYPE"
+"""Set by Lambda; on-demand = an invocation is waiting for this process."""
 
 PAYLOAD_LIMIT_BYTES = 6 * 1024 * 1024
 """Of an event, and of an answer, where the caller waits for it (Lambda's quota, for the JSON text)."""
@@ -67,3 +79,16 @@ def _too_large(answer: bytes, size_bytes: int) -> bytes:
         "let the result travel through the replay server"
     )
     return encode_response(Response(response.request, response.measured, failure=Failure("TooLarge", message, "")))
+
+
+def _initialise() -> None:
+    """What can be done before the first invocation. What fails here is told by an invocation that needs it."""
+    kinds = tuple(os.environ.get(IMPORTS, "").split())
+    with contextlib.suppress(Exception):
+        if os.environ.get(INITIALIZATION, "on-demand") == "on-demand":
+            import_work(kinds)
+        else:  # Started ahead: no invocation has waited for it, so none of them is the cold one.
+            handle(encode_request(WarmRequest(work=kinds)))
+
+
+_initialise()

@@ -17,7 +17,7 @@ import time
 import traceback
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import replay_server as rs
@@ -101,6 +101,12 @@ def _work(kind: str) -> Work:
     from replay_server.learner.function import learn
 
     return learn
+
+
+def import_work(kinds: Iterable[str]) -> None:
+    """Imports what requests of these kinds need: for a platform that starts processes before it has requests."""
+    for kind in kinds:
+        _work(kind)
 
 
 def handle(payload: bytes) -> bytes:

@@ -188,8 +188,8 @@ class LambdaEmulator:
     def _instance(self, function: Function) -> tuple[Instance, bool]:
         """An instance for one invocation, and whether it is a new one."""
         with function.changed:
-            # One that has answered asks for the next invocation a moment later; it still counts as one.
-            function.changed.wait_for(lambda: function.idle or len(function.instances) < function.concurrency, 10)
+            # One that has answered asks for the next invocation a moment later: it is taken rather than a new one.
+            function.changed.wait_for(lambda: function.idle or len(function.instances) < function.running, 10)
             if function.idle:
                 return function.idle.pop(), False
             instance = Instance(function, self.folder / f"{function.name}-{uuid.uuid4().hex[:8]}.log")

@@ -11,7 +11,8 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 
-from replay_server.serverless.entry_lambda import lambda_handler  # noqa: E402
+from replay_server.rl.function_contract import REQUESTS  # noqa: E402
+from replay_server.serverless.entry_lambda import IMPORTS, lambda_handler  # noqa: E402
 from replay_server.serverless.settings import TrainSettings  # noqa: E402
 
 HANDLER = "replay_server.serverless.entry_lambda.lambda_handler"
@@ -86,6 +87,9 @@ def test_every_function_calls_the_handler_that_the_image_calls(template, folder)
     for function in functions(template).values():
         assert function["Properties"]["PackageType"] == "Image"
         assert function["Properties"]["ImageConfig"]["Command"] == [HANDLER]
+        variables = function["Properties"]["Environment"]["Variables"]
+        assert set(variables) == {IMPORTS}
+        assert set(variables[IMPORTS].split()) < set(REQUESTS)
     assert f'CMD ["{HANDLER}"]' in (folder / "Dockerfile").read_text().splitlines()
 
 

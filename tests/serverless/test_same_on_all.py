@@ -47,7 +47,7 @@ def lambda_platform() -> Iterator[Platform]:
     with LambdaEmulator() as emulator, pytest.MonkeyPatch.context() as environment:
         environment.setenv("AWS_ACCESS_KEY_ID", "emulated")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "emulated")
-        emulator.deploy("functions", timeout_s=LIMIT_S)
+        emulator.deploy("functions", timeout_s=LIMIT_S, environment={"OMP_NUM_THREADS": "1"})  # as in the image
         options = {"function": "functions", "region": "eu-central-1", "endpoint_url": emulator.url}
         with contextlib.closing(make_platform("lambda", **options)) as platform:
             yield platform
