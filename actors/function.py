@@ -219,7 +219,8 @@ def _collector(
     first = request.actor * request.environments
     if request.state is None:
         with context.phase("make_environments"):
-            seed = [settings.seed, request.actor]
+            # Made anew later in a job (resumed, or their state lost), they play other games than at first.
+            seed = [settings.seed, request.actor, request.sequence]
             collector = FragmentCollector(
                 settings, spec, request.environments, seed, first, request.sequence, stateful=True
             )

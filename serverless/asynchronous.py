@@ -13,7 +13,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from replay_server.rl.function_contract import Response
-from replay_server.serverless.rounds import Job, Played, TrainingFailed, answer, function_phases, refuse_late, told
+from replay_server.serverless.rounds import (
+    LOOK_EVERY_S,
+    Job,
+    Played,
+    TrainingFailed,
+    answer,
+    function_phases,
+    refuse_late,
+    told,
+)
 
 FAILURES = 20
 """Actor functions that may fail in succession."""
@@ -48,8 +57,6 @@ class AsynchronousRounds:
         self._flights: dict[Future[bytes], _Flight] = {}
         self._attempts: dict[tuple[int, int], int] = {}
         """(actor, sequence) → how often it was asked for."""
-        self._available = 0
-        """Fragments in the buffer that no round has learned from."""
         self._failures = 0
         self._gathered = _Gathered()
 
@@ -58,17 +65,17 @@ class AsynchronousRounds:
         job = self._job
         began = time.perf_counter()
         batch = actors * job.settings.environments
-        while self._available < batch:
+        while self._size() < batch:
             self._top_up(number, actors, version, batch)
-            self._take(job.await_some(self._flights))
+            self._take(job.await_some(self._flights, time.time() + LOOK_EVERY_S))
         filled = time.perf_counter()
         future = job.submit_learner(number, version, sample=batch, updates=self._passes)
         while not future.done():
             self._top_up(number, actors, version, batch)
-            self._take(job.await_some([future, *self._flights]) - {future})
+            # It looks again though nothing came: a learner may wait for fragments.
+            self._take(job.await_some([future, *self._flights], time.time() + LOOK_EVERY_S) - {future})
         response = job.learned(future)
         assert response.result is not None
-        self._available -= batch
         gathered, self._gathered = self._gathered, _Gathered()
         ended = time.perf_counter()
         results = [each.result or {} for each in gathered.responses]
@@ -95,11 +102,15 @@ class AsynchronousRounds:
         refuse_late(self._job, self._flights)
         self._flights = {}
 
+    def _size(self) -> int:
+        """Fragments in the buffer, as the server counts them: a learner that was lost has used up what it sampled."""
+        return int(self._job.client.info(self._job.requests.names.fragments)["size"])
+
     def _top_up(self, number: int, actors: int, version: int, batch: int) -> None:
         """Asks actors that are not in flight, as long as the buffer has room for what they bring."""
         job = self._job
         flying = {flight.actor for flight in self._flights.values()}
-        room = self._buffer_batches * batch - self._available - len(flying) * job.settings.environments
+        room = max(2, self._buffer_batches) * batch - self._size() - len(flying) * job.settings.environments
         for actor in range(actors):
             if actor in flying:
                 continue
@@ -123,7 +134,6 @@ class AsynchronousRounds:
             self._failures = 0
             self._attempts.pop((flight.actor, self._job.place(flight.actor).sequence), None)
             self._job.accept(flight.actor, response.result)
-            self._available += len(response.result["fragments"]) // 8
             self._gathered.responses.append(response)
             self._gathered.seconds.append(time.perf_counter() - flight.submitted)
 

@@ -239,6 +239,21 @@ def test_impact_keeps_its_actors_in_flight_and_learns_from_the_buffer(tmp_path, 
     assert len(names) == len(set(names)) >= 8
 
 
+def test_impact_goes_on_where_a_lost_learner_has_used_up_its_sample(tmp_path, platform, server, client):
+    batch, passes = 2 * ENVIRONMENTS, 2
+
+    def use_up(request):
+        if request.request == "r2-learner":
+            for _ in range(passes):
+                client.sample(request.names.fragments, batch, timeout=0)
+
+    platform.before = use_up
+    setting = {"hidden": 8, "passes": passes, "buffer_batches": 1}
+    job = orchestrator(tmp_path, platform, rounds=3, server=server.url, algo="impact", setting=setting)
+    assert job.run() == "rounds"
+    assert [record.version for record in read_rounds(tmp_path)] == [2, 4, 6]
+
+
 @pytest.mark.parametrize(
     ("given", "ended_by"), [({"target_score": 1.0, "eval_every": 1, "eval_episodes": 1}, "target_score"),
                             ({"budget": 1e-9}, "budget")],
