@@ -106,6 +106,8 @@ class TrainSettings:
     """Name of the job on its server, by which its tables and weights are named; None = one is made up."""
     keep: bool = False
     """Leave the job's table and weights on a shared server when it ends."""
+    plot: bool = False
+    """Draw the run when it ends: reward, actors, where rounds spent their time, every function."""
     checkpoint_every: int = 10
     """Rounds between two checkpoints; there is one at the end, too."""
     logdir: str | None = None

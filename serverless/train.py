@@ -93,7 +93,21 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
             code = EXIT_FAILED
             view.message(f"the job failed: {error}")
     _say_goodbye(run_directory, code)
+    if settings.plot:
+        _draw(run_directory)
     return code
+
+
+def _draw(run_directory: RunDirectory) -> None:
+    """Draws what was written down. A job that did well has not failed for want of its pictures."""
+    try:
+        from replay_server.serverless.plots import draw_run
+
+        pictures = draw_run(run_directory.path)
+    except (ModuleNotFoundError, OSError) as error:
+        print(f"no pictures: {error}", file=sys.stderr)
+    else:
+        print("\n".join(map(str, pictures)), flush=True)
 
 
 def _say_goodbye(run_directory: RunDirectory, code: int) -> None:

@@ -89,8 +89,13 @@ def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, caps
         main_train([*SMALL, "--logdir", str(run)])
     assert "already holds a run: add --resume" in capsys.readouterr().err
 
-    assert main_train(["--resume", "--rounds", "3", "--logdir", str(run)]) == 0
-    assert "going on after round 2, version 2; actors begin new episodes" in capsys.readouterr().out
+    assert main_train(["--resume", "--rounds", "3", "--plot", "--logdir", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "going on after round 2, version 2; actors begin new episodes" in told
+    assert {path.name for path in (run / "plots").iterdir()} == {
+        "reward.png", "actors.png", "latency.png", "functions.png"
+    }  # fmt: skip
+    assert str(run / "plots" / "reward.png") in told
     assert [record.total_steps for record in read_rounds(run)] == [64, 128, 192]
     resumed = json.loads((run / "summary.json").read_text())
     assert (resumed["updates"], resumed["frames"]) == (3, 192)
