@@ -56,7 +56,7 @@ class _WarmCollector:
 @dataclass
 class _WarmPolicy:
     where: Kind
-    """Server, job, settings."""
+    """Server, job, run, settings."""
     version: int
     network: ActorCritic
 
@@ -168,7 +168,7 @@ def _policy(
     request: Request, context: FunctionContext, settings: PolicySettings, spec: PolicySpec, exact: bool
 ) -> tuple[int, ActorCritic]:
     """The policy of the request's version, or, where it need not be exact, the newest one if that is not older."""
-    where = (request.server_url, request.job, *_kind(settings))
+    where = (request.server_url, request.job, request.run, *_kind(settings))
     warm = _warm.policy if _warm.policy is not None and _warm.policy.where == where else None
     if warm is not None and exact and warm.version == request.version:
         return warm.version, warm.network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ class Requests:
         self._environments = environments
         self._common: dict[str, Any] = {
             "server_url": server_url, "job": names.job, "settings": dict(settings), "algorithm": algorithm,
+            "run": uuid.uuid4().hex,
         }  # fmt: skip
 
     def actor(

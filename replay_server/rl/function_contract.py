@@ -83,6 +83,9 @@ class Request:
     """Of the policy to act with, or of the learner's state to go on from."""
     deadline: float = 0.0
     """Seconds since 1970, by the caller's clock: what is not done then is given up. 0 = none."""
+    run: str = ""
+    """Names this run of the job: another run of the same name publishes other weights of the same versions, and what a
+    warm function keeps of one is not for the other."""
 
     @property
     def names(self) -> Names:

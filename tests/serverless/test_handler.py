@@ -384,6 +384,17 @@ def test_a_warm_function_stays_connected_to_a_few_servers_only(monkeypatch):
     assert function._instance.client(clients[-1].url) is clients[-1]
 
 
+def test_a_warm_function_does_not_act_with_the_policy_of_another_run_of_its_job(server, client, job):
+    def acted(run: str) -> np.ndarray:
+        ids = done(ask(actor(server.url, job, request=f"act-{run}", run=run)))["fragments"]
+        return client.get(job.fragments, np.frombuffer(ids, "<u8")).data["behaviour_parameters"][:, 0]
+
+    first = acted("first")
+    client.redis.execute_command("WEIGHTS.DEL", job.policy, job.learner)
+    initialise(dataclasses.replace(SETTINGS, seed=6), policy_spec(SETTINGS), client, job)
+    assert not np.array_equal(acted("second"), first)
+
+
 # ---- one invocation at a time ----------------------------------------------------------------------------------------
 
 
