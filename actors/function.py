@@ -230,7 +230,7 @@ def _collector(
     warm = _warm.take(kind, held)
     if warm is None or warm.holds != held:
         with context.phase("restore"):
-            state = _redis(context).get(request.state)
+            state = context.client.command("GET", request.state, repeatable=True)
         if state is None:
             raise StateLost(
                 f"{request.request}: no state under {request.state!r}: it has expired (after {STATE_S} s), was "
@@ -262,8 +262,8 @@ def _push(request: ActorRequest, context: FunctionContext, rollout: Rollout, war
     with context.phase("push"):
         key, state = names.state(context.attempt), warm.collector.state()
         context.check_deadline()
-        context.undo(lambda: client.redis.delete(key))
-        _redis(context).set(key, state, ex=STATE_S)
+        context.undo(lambda: client.command("DEL", key))
+        client.command("SET", key, state, "EX", STATE_S, repeatable=True)
         left = context.left_s()
         timeout = ADD_WAIT_S if left is None else min(left, ADD_WAIT_S)
         ids = client.add(names.fragments, rollout.fragments, timeout=timeout)
@@ -271,8 +271,3 @@ def _push(request: ActorRequest, context: FunctionContext, rollout: Rollout, war
         context.bytes_out += len(state) + sum(column.nbytes for column in rollout.fragments.values())
     warm.holds = (request.server_url, key)
     return {"fragments": ids.astype("<u8").tobytes(), "state": key}
-
-
-def _redis(context: FunctionContext) -> Any:
-    """The server's store. Its client's types promise str or bytes, it answers in bytes."""
-    return context.client.redis

@@ -399,6 +399,10 @@ class Client:
         """See `replay_server.Client.info`."""
         return await self._run(commands.info(name))
 
+    async def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Any:
+        """See `replay_server.Client.command`."""
+        return await self._run(commands.any_command(arguments, repeatable))
+
     async def reset(self, name: str) -> None:
         """See `replay_server.Client.reset`."""
         await self._run(commands.reset(name))

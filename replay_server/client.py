@@ -94,6 +94,21 @@ class Client:
             self._redis = redis.Redis.from_url(self._address.url, socket_connect_timeout=connect, socket_timeout=sock)
         return self._redis
 
+    def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Any:
+        """Any command that answers at once, over this client's own connections: for programs that do without redis-py.
+
+        Args:
+            arguments: the command's name and what follows it.
+            repeatable: whether doing it twice does no harm: then it is sent again where the connection was lost.
+
+        Returns: the reply: bytes for what was stored, str for a status such as "OK", int, None, a list, a dict.
+
+        Raises:
+            ReplayError: the error reply.
+            ConnectionLost: the connection broke; whether the command was done is not known.
+        """
+        return self._run(commands.any_command(arguments, repeatable))
+
     def close(self) -> None:
         """Closes every connection; a command that waits in another thread raises `ConnectionLost` at once."""
         self._leave_parent()

@@ -134,6 +134,11 @@ def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
 
 
+def any_command(arguments: Sequence[Argument], repeatable: bool) -> Command[Any]:
+    """Whatever the server understands; its reply as it comes."""
+    return _plain(str(arguments[0]), arguments, lambda value: value, repeatable)
+
+
 # ---- shared memory ---------------------------------------------------------------------------------------------------
 
 

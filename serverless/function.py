@@ -151,7 +151,7 @@ def _answer(request: Request, invocation: _Invocation) -> bytes:
     began = time.perf_counter()
     client = _instance.client(request.server_url)
     key = request.names.done(request.request)
-    if (before := client.redis.get(key)) is not None:
+    if (before := client.command("GET", key, repeatable=True)) is not None:
         return _as_before(before, invocation)
     context = invocation.context = FunctionContext(request, client, invocation.number == 1)
     context.phases["connect"] = time.perf_counter() - began
@@ -181,18 +181,18 @@ def _kept(client: rs.Client, key: str, encoded: bytes, context: FunctionContext)
     """
     try:
         while True:
-            if client.redis.set(key, encoded, nx=True, ex=DONE_S):
+            if client.command("SET", key, encoded, "NX", "EX", DONE_S, repeatable=True) is not None:
                 return encoded
-            # It may be ours in spite of that: redis-py repeats a command whose answer was lost.
-            if (kept := client.redis.get(key)) is not None:
-                return bytes(kept)  # type: ignore[arg-type]
+            # It may be ours in spite of that: the command is repeated where its answer was lost.
+            if (kept := client.command("GET", key, repeatable=True)) is not None:
+                return kept
     except _lost():
         context.commit()
         raise
 
 
-def _as_before(before: Any, invocation: _Invocation) -> bytes:
-    kept = decode_response(bytes(before))
+def _as_before(before: bytes, invocation: _Invocation) -> bytes:
+    kept = decode_response(before)
     return encode_response(dataclasses.replace(kept, measured=invocation.measured(), replayed=True))
 
 

@@ -69,9 +69,13 @@ class FunctionFailed(FunctionError):
 class Platform(Protocol):
     """One place where functions run. Methods are called by many threads at once."""
 
-    name: str
-    memory_mb: int
-    """What an instance is given, or is reckoned to have where the platform does not bound it."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_mb(self) -> int:
+        """What an instance is given, or is reckoned to have where the platform does not bound it."""
+        ...
 
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
         """Runs the function once and returns its answer.

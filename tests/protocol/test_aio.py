@@ -41,6 +41,8 @@ def test_the_twin_does_what_the_client_does(server, run, make_table, items):
             np.testing.assert_array_equal(fetched[1]["w"], np.arange(50_000))
             assert await client.fetch_weights(f"w-{name}", newer_than=1) is None
             assert await client.redis.ping()
+            assert await client.command("SET", f"k-{name}", b"v") == "OK"
+            assert await client.command("GET", f"k-{name}", repeatable=True) == b"v"
             await client.create_table(rs.Table("aio", 1, {"v": rs.Column("int8")}))
             await client.drop_table("aio")
             with pytest.raises(rs.ServerError, match="name of a file"):

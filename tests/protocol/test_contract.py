@@ -338,3 +338,14 @@ def test_a_forked_child_that_closes_its_client_leaves_its_parent_connected(serve
         assert os.waitpid(child, 0)[1] == 0
         assert not any(connection.gone() for connection in parent._idle)
         assert parent.info(table)["added"] == 1
+
+
+def test_any_command_is_answered_as_it_comes(client):
+    assert client.command("SET", "any", b"\x00\xff", "EX", 100) == "OK"
+    assert client.command("SET", "any", b"other", "NX") is None
+    assert client.command("GET", "any", repeatable=True) == b"\x00\xff"
+    assert client.command("RPUSH", "any-list", "a", "b") == 2
+    assert client.command("LRANGE", "any-list", 0, -1) == [b"a", b"b"]
+    assert client.command("DEL", "any", "any-list") == 2
+    with pytest.raises(rs.ServerError, match="unknown command"):
+        client.command("NO.SUCH")
