@@ -86,7 +86,7 @@ class FragmentCollector:
 
         Raises RuntimeError where an environment truncates episodes more often than its time limit says.
         """
-        with _one_thread(), torch.inference_mode():
+        with one_thread(), torch.inference_mode():
             return self._collect(network, policy_version, before_step)
 
     def state(self) -> bytes:
@@ -275,7 +275,7 @@ def _play(
     environments = make_environments(settings, width, environments_seed)
     scores: list[float] = []
     try:
-        with _one_thread(), torch.inference_mode():
+        with one_thread(), torch.inference_mode():
             totals = EpisodeScores(width)
             observations = environments.reset()
             while quota.any():
@@ -302,7 +302,7 @@ def _generator(seed: np.random.SeedSequence) -> torch.Generator:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[Any]:
+def one_thread() -> Iterator[Any]:
     """Batches are so small that more threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
-from replay_server.actors.fragments import FragmentCollector, Rollout, evaluate_policy
+from replay_server.actors.fragments import FragmentCollector, Rollout, evaluate_policy, one_thread
 from replay_server.rl.function_context import FunctionContext, StalePolicy
 from replay_server.rl.function_contract import ActorRequest, ContractError, EvaluationRequest, Request
 from replay_server.rl.policy_networks import ActorCritic, make_policy_network
@@ -186,9 +186,10 @@ def _policy(
                 f"{request.request}: expected the policy of version {request.version}, the server has {version}: "
                 "its round is over"
             )
-        network = warm.network if warm is not None else make_policy_network(settings, spec)
-        _warm.policy = None  # While it is written to it is of no version.
-        load_arrays(network, arrays)
+        with one_thread():
+            network = warm.network if warm is not None else make_policy_network(settings, spec)
+            _warm.policy = None  # While it is written to it is of no version.
+            load_arrays(network, arrays)
         _warm.policy = _WarmPolicy(where, version, network)
         return version, network
 
