@@ -96,7 +96,7 @@ def _dispatch(name: str, rest: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "replay_server":
             raise
-        extra = "dev" if name == "bench" else "rl"
+        extra = {"ray": "ray", "functions_framework": "http"}.get(error.name or "", "dev" if name == "bench" else "rl")
         return _fail(f"{name} needs {error.name}: pip install 'replay-server[{extra}]'", EXIT_FAILURE)
     return 0 if status is None else int(status)
 
