@@ -89,7 +89,8 @@ class LambdaPlatform:
         self._functions = {"actor": function} if isinstance(function, str) else dict(function)
         if "actor" not in self._functions:
             raise ValueError(f'expected a function for the kind "actor", came functions for {sorted(self._functions)}')
-        session, place = Session(), {"region_name": region, "endpoint_url": endpoint_url}
+        session = Session()
+        place: dict[str, Any] = {"region_name": region, "endpoint_url": endpoint_url}
         if memory_mb is None or function_timeout_s is None:
             client = session.client("lambda", config=Config(connect_timeout=CONNECT_TIMEOUT_S), **place)
             sizes, timeout_s = _configuration(client, self._functions)

@@ -95,7 +95,7 @@ class RayPlatform:
         known = {"instance": instance.name, "cold": cold}
         kept = False
         try:
-            answer = ray.get(instance.process.invoke.remote(payload), timeout=timeout_s)
+            answer: Any = ray.get(instance.process.invoke.remote(payload), timeout=timeout_s)
             kept = True
             return answer
         except GetTimeoutError:
