@@ -94,7 +94,7 @@ def learn(request: LearnerRequest, context: FunctionContext) -> dict[str, Any]:
     finally:
         if untouched:
             _keep(request, warm)
-    note = Note(warm.algorithm, learner.counters(), warm.spec, new_token(), request.request, tuple(statistics))
+    note = Note(warm.algorithm, learner.counters(), warm.spec, new_token(), request.name_in_job, tuple(statistics))
     with context.phase("publish"):
         if not _commit(request, context, learner, note):
             return _done_before(request, context, *fetch_state(context.client, request.names))
@@ -154,7 +154,7 @@ def _done_before(
 ) -> dict[str, Any]:
     """The result of the attempt that was committed; its policy may be missing still, if it was killed just then."""
     note = read_note(arrays)
-    if note.request != request.request:
+    if note.request != request.name_in_job:
         raise StateError(
             f"expected job {request.job!r} at version {request.version} for {request.request!r}, and its learner is at "
             f"version {version}, made by {note.request or 'its start'!r}: ask for a request of that version"

@@ -46,7 +46,7 @@ class Note:
     token: str
     """Names this very state: another one of the same version has another."""
     request: str = ""
-    """Whose work made it."""
+    """Whose work made it (`LearnerRequest.name_in_job`)."""
     statistics: tuple[Mapping[str, float], ...] = field(default=())
     """Of each update of that work."""
 

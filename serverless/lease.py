@@ -43,6 +43,7 @@ class Lease:
         self._keep = keep
         self._token = uuid.uuid4().hex.encode()
         self._ended = threading.Event()
+        self._lost = threading.Event()
         if names.job in client.tables():
             raise JobInUse(
                 f"expected job name {names.job!r} to be free on this server, and a table has it: give another"
@@ -53,7 +54,7 @@ class Lease:
                 f"--job, or wait {LEASE_S} s if it was killed"
             )
         remove_job(client, names, but=self._key)
-        self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._renewing = threading.Thread(target=self._renew_while_it_lives, name="lease", daemon=True)
         self._renewing.start()
 
     def __enter__(self) -> Lease:
@@ -82,10 +83,26 @@ class Lease:
     def _stored(self) -> Any:
         return self._client.redis.get(self._key)
 
-    def _renew(self) -> None:
+    def check(self) -> None:
+        """Raises JobInUse where the claim has passed to another job: this one was not there to renew it in time."""
+        if self._lost.is_set():
+            raise JobInUse(
+                f"the claim on job name {self._names.job!r} was not renewed for {LEASE_S} s, and another job has that "
+                "name now: this one ends, and leaves to the other what is on the server; resume it under another --job"
+            )
+
+    def renew(self) -> None:
+        """Makes the claim hold for `LEASE_S` from now, if nobody else has it; `check` tells."""
+        # It may have expired meanwhile (this process was stopped, the server away), and the key be another's.
+        if self._stored() == self._token:
+            self._client.redis.expire(self._key, LEASE_S)
+        elif not self._client.redis.set(self._key, self._token, nx=True, ex=LEASE_S):
+            self._lost.set()
+
+    def _renew_while_it_lives(self) -> None:
         while not self._ended.wait(LEASE_S / 3):
             with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
-                self._client.redis.expire(self._key, LEASE_S)
+                self.renew()
 
 
 def remove_job(client: rs.Client, names: Names, but: str = "") -> None:

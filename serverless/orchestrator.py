@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.serverless.asynchronous import AsynchronousRounds
 from replay_server.serverless.backends.backend import Backend, Platform, make_platform
 from replay_server.serverless.cost import Bill
-from replay_server.serverless.lease import Lease
+from replay_server.serverless.lease import JobInUse, Lease
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.requests import ActorPlace, Requests
@@ -98,7 +99,9 @@ class Orchestrator:
         self.scaler = make_scaler(settings) if scaler is None else scaler
         self.most_actors = settings.most_actors if scaler is None else settings.actors_max
         self.bill = make_bill(settings)
-        self.names = Names(settings.job or f"{settings.env.replace('/', '-')}-{settings.seed}-{uuid.uuid4().hex[:8]}")
+        # A colon ends a job's name in its keys: with one in it, it would be among another job's (module:Env-v0).
+        made_up = f"{re.sub('[^A-Za-z0-9._-]', '-', settings.env)}-{settings.seed}-{uuid.uuid4().hex[:8]}"
+        self.names = Names(settings.job or made_up)
         self.progress = Progress(rounds=settings.rounds)
         self.ended_by = ""
         self.final: dict[str, Any] | None = None
@@ -108,6 +111,7 @@ class Orchestrator:
         self._on_progress = on_progress
         self._message = on_message
         self._server: rs.Server | None = None
+        self._lease: Lease | None = None
         self._session_steps = 0
         self._session_updates = 0
         self._session_s = 0.0
@@ -120,7 +124,7 @@ class Orchestrator:
         Raises:
             TrainingFailed: functions failed for good.
             rs.ConnectionLost: the server is gone.
-            JobInUse: a job of that name lives on the server.
+            JobInUse: a job of that name lives on the server, or has come to while this one was stopped.
             KeyboardInterrupt: as it came.
         """
         checkpoint = newest_checkpoint(self.run_directory.checkpoints) if self.settings.resume else None
@@ -153,7 +157,7 @@ class Orchestrator:
         spec = policy_spec(self.algorithm)
         url = self._open_server(stack)
         client = stack.enter_context(rs.Client(url, connect_timeout=2.0, socket_timeout=30.0, reconnect_timeout=2.0))
-        stack.enter_context(Lease(client, self.names, settings.keep))
+        self._lease = stack.enter_context(Lease(client, self.names, settings.keep))
         client.create_table(self._table(spec))
         version = initialise(self.algorithm, spec, client, self.names, checkpoint)
         requests = Requests(
@@ -214,6 +218,8 @@ class Orchestrator:
         return SynchronousRounds(job)
 
     def _check_server(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
         if self._server is not None and not self._server.running:
             words = self._server.log().strip().splitlines()
             raise rs.ConnectionLost(
@@ -239,6 +245,7 @@ class Orchestrator:
     def _play(self, rounds: Rounds, job: Job, log: RunLog) -> None:
         settings, progress = self.settings, self.progress
         while not self._met(log):
+            self._check_server()
             number = progress.round + 1
             actors = max(1, min(self.scaler.actors(progress.record), self.most_actors))
             played = rounds.play(number, actors, progress.version)
@@ -338,8 +345,11 @@ class Orchestrator:
             "sequences": [[actor, place.sequence] for actor, place in sorted(job.places.items())],
         }
         try:
+            if self._lease is not None:  # Else it would be another job's state that is saved here.
+                self._lease.renew()
+                self._lease.check()
             save_checkpoint(self.algorithm, job.client, self.names, self.run_directory.checkpoints, more)
-        except (rs.ReplayError, redis.exceptions.RedisError, OSError, StateError) as error:
+        except (rs.ReplayError, redis.exceptions.RedisError, OSError, StateError, JobInUse) as error:
             self._message(f"no checkpoint could be written: {error}")
 
     def _write_summary(self, log: RunLog) -> None:

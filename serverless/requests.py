@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,11 +38,11 @@ class Requests:
     def __init__(
         self, names: Names, server_url: str, algorithm: str, settings: Mapping[str, Any], environments: int
     ) -> None:
-        self.names = names
+        self.names = dataclasses.replace(names, run=uuid.uuid4().hex)
         self._environments = environments
         self._common: dict[str, Any] = {
             "server_url": server_url, "job": names.job, "settings": dict(settings), "algorithm": algorithm,
-            "run": uuid.uuid4().hex,
+            "run": self.names.run,
         }  # fmt: skip
 
     def actor(

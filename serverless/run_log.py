@@ -37,7 +37,12 @@ class RunLog:
             for invocation in read_invocations(path):
                 self._count(invocation)
         self.rounds = [record for record in read_rounds(folder) if record.round <= after]
-        self.evaluations = [row for row in read_metrics(folder, EVALUATION) if row["round"] <= after]
+        evaluations = {
+            (row["round"], row["final"]): row for row in read_metrics(folder, EVALUATION) if row["round"] <= after
+        }
+        self.evaluations = list(evaluations.values())
+        if (metrics := folder / "metrics.jsonl").exists():
+            _end_with_a_whole_line(metrics)
         self._metrics = Metrics(folder, ROUND)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 

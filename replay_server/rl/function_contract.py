@@ -35,6 +35,8 @@ class Names:
     """Where on the server the parts of one job are; another job's are elsewhere."""
 
     job: str
+    run: str = ""
+    """As in `Request.run`: what was done for one run is not done for another."""
 
     @property
     def policy(self) -> str:
@@ -58,7 +60,7 @@ class Names:
 
     def done(self, request: str) -> str:
         """The response to a request that is done (a string with an expiry)."""
-        return f"{self.job}:done:{request}"
+        return f"{self.job}:done:{self.run}:{request}" if self.run else f"{self.job}:done:{request}"
 
     def state(self, attempt: str) -> str:
         """The states of an actor's environments after an attempt of its own name (a string with an expiry)."""
@@ -84,12 +86,17 @@ class Request:
     deadline: float = 0.0
     """Seconds since 1970, by the caller's clock: what is not done then is given up. 0 = none."""
     run: str = ""
-    """Names this run of the job: another run of the same name publishes other weights of the same versions, and what a
-    warm function keeps of one is not for the other."""
+    """Names this run of the job: another run of the same name publishes other weights of the same versions and asks for
+    other work by the same names, and what was kept or done for one is not for the other."""
 
     @property
     def names(self) -> Names:
-        return Names(self.job)
+        return Names(self.job, self.run)
+
+    @property
+    def name_in_job(self) -> str:
+        """Names the work within the job, over all its runs."""
+        return f"{self.run}:{self.request}" if self.run else self.request
 
     def __post_init__(self) -> None:
         """ContractError for a value of a wrong type, or one that no request may have."""
@@ -98,6 +105,7 @@ class Request:
             raise ContractError(f"request.deadline: expected seconds since 1970, or 0 = none, came {self.deadline}")
         _at_least(self, 0, "round", "version")
         _check_name(self, "request", 1)
+        _check_name(self, "run", 0)
         _check_name(self, "job", 1 if self.server_url else 0)
 
 

@@ -242,7 +242,8 @@ class Backend:
         self.platform.close()
         give_up = time.monotonic() + CLOSE_S
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            # One without a number never ran: the process had no room for it, or an interrupt came just then.
+            if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, give_up - time.monotonic()))
         with self._change:
             left = list(self._running)

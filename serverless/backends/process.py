@@ -9,7 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from replay_server.rl.function_contract import ContractError, WarmRequest, decode_response, encode_request
+from replay_server.rl.function_contract import (
+    ActorRequest,
+    ContractError,
+    WarmRequest,
+    decode_request,
+    decode_response,
+    encode_request,
+)
 from replay_server.serverless.backends.backend import FunctionFailed, FunctionLost, FunctionTimeout
 from replay_server.serverless.backends.worker import HANDLER
 from replay_server.serverless.backends.worker_process import WorkerDied, WorkerProcess, WorkerTimeout
@@ -21,11 +28,12 @@ WARM_S = 120.0
 class ProcessPlatform:
     """A pool of worker processes, each a fresh interpreter that runs one invocation at a time.
 
-    A worker is started when an invocation finds none idle (a cold start), and is used again, the last used first. It
-    has a session, a directory and an environment of its own and no open file but its pipe and where it prints; of what
-    it prints the end is kept for the error that tells of its death. One that died, took too long, or wrote anything but
-    its answer into the pipe is ended with all its children that stayed in its session; the next invocation gets another
-    one. All end with this process, however that ends.
+    A worker is started when an invocation finds none idle (a cold start), and is used again: first one that has done
+    this kind of request before, and few other kinds, since the first of a kind imports what that needs (seconds, for a
+    learner); among equal ones the last used. It has a session, a directory and an environment of its own and no open
+    file but its pipe and where it prints; of what it prints the end is kept for the error that tells of its death. One
+    that died, took too long, or wrote anything but its answer into the pipe is ended with all its children that stayed
+    in its session; the next invocation gets another one. All end with this process, however that ends.
 
     Args:
         memory_mb: what an instance is reckoned to have, for its price; not enforced.
@@ -84,7 +92,9 @@ class ProcessPlatform:
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
         """Runs the handler once in a worker and returns its answer. FunctionTimeout, FunctionLost."""
         ends = time.monotonic() + timeout_s
-        worker = self._take() or self._start()
+        kind = _kind(payload)
+        worker = self._take(kind) or self._start()
+        worker.kinds.add(kind)
         return self._call(worker, payload, max(0.0, ends - time.monotonic()), timeout_s)
 
     def prewarm(self, count: int) -> None:
@@ -96,7 +106,7 @@ class ProcessPlatform:
             missing = count - len(self._idle) - len(self._busy)
         if missing <= 0:
             return
-        payload = encode_request(WarmRequest())
+        payload = encode_request(WarmRequest(work=(ActorRequest.kind,)))
         with ThreadPoolExecutor(missing) as threads:
             list(threads.map(self._warm, [payload] * missing))
 
@@ -128,7 +138,9 @@ class ProcessPlatform:
         self.close()
 
     def _warm(self, payload: bytes) -> None:
-        answer = self._call(self._start(), payload, WARM_S, WARM_S)
+        worker = self._start()
+        worker.kinds.add(ActorRequest.kind)
+        answer = self._call(worker, payload, WARM_S, WARM_S)
         with contextlib.suppress(ContractError):  # another handler has another contract
             if (failure := decode_response(answer).failure) is not None:
                 raise FunctionFailed(f"a worker cannot be made warm: {failure.type}: {failure.message}", failure)
@@ -150,14 +162,16 @@ class ProcessPlatform:
         finally:
             self._give_back(worker, keep)
 
-    def _take(self) -> WorkerProcess | None:
-        """An idle worker that is fit for a call, the last used; None = there is none."""
+    def _take(self, kind: str) -> WorkerProcess | None:
+        """An idle worker that is fit for a call, the best for this kind of request; None = there is none."""
         while True:
             with self._change:
                 self._check_open()
                 if not self._idle:
                     return None
-                worker = self._idle.pop()
+                idle = self._idle
+                best = max(range(len(idle)), key=lambda at: (kind in idle[at].kinds, -len(idle[at].kinds), at))
+                worker = idle.pop(best)
                 self._busy.add(worker)
             if worker.fit():
                 return worker
@@ -216,3 +230,11 @@ class ProcessPlatform:
     def _check_open(self) -> None:
         if self._closed:
             raise FunctionLost("the platform is closed: make another one")
+
+
+def _kind(payload: bytes) -> str:
+    """Of the request in a payload; "" where another handler has another contract."""
+    try:
+        return decode_request(payload).kind
+    except ContractError:
+        return ""

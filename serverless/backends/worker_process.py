@@ -72,6 +72,8 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], limit_bytes: int) -> None:
         self.instance = uuid.uuid4().hex
         self.calls = 0
+        self.kinds: set[str] = set()
+        """Of the requests that it was given."""
         self.idle_since = 0.0
         self.ready: tuple[float, float] | None = None
         """When the worker's own code began, and when it was ready (seconds since 1970); None before it said so."""

@@ -226,6 +226,14 @@ def test_a_request_that_comes_again_is_answered_as_before_without_being_done(ser
     assert client.info(job.fragments)["added"] == ENVIRONMENTS
 
 
+def test_what_was_done_for_another_run_of_the_job_is_no_answer(server, client, job):
+    # A function of a run that was killed may still be at work somewhere when the job has been begun anew.
+    before, after = (ask(actor(server.url, job, run=run)) for run in ("killed", "resumed"))
+    assert not after.replayed
+    assert done(after)["fragments"] != done(before)["fragments"]
+    assert ask(actor(server.url, job, run="resumed")).replayed
+
+
 def test_a_failed_request_is_done_when_it_comes_again(server, client, job):
     request = actor(server.url, job)
     failed(ask(dataclasses.replace(request, deadline=1.0)), "DeadlineOver")

@@ -238,6 +238,15 @@ def test_another_request_for_a_version_that_has_passed_is_refused(job):
         function.learn(request, one.context(request))
 
 
+def test_a_state_made_by_the_same_request_of_another_run_is_no_answer(job):
+    one = job()
+    ids = one.act()
+    killed, resumed = (one.request(fragments=ids, run=run) for run in ("killed", "resumed"))
+    function.learn(killed, one.context(killed))
+    with pytest.raises(StateError, match="learner is at version 1, made by 'killed:learn-0'"):
+        function.learn(resumed, one.context(resumed))
+
+
 def test_the_slower_of_two_attempts_answers_what_the_faster_one_did(job, client, monkeypatch):
     one = job()
     request = one.request(fragments=one.act())

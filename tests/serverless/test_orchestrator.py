@@ -17,9 +17,10 @@ pytest.importorskip("torch")
 import replay_server as rs
 from replay_server.actors.rollout import run_actor
 from replay_server.learner.loop import run_learner
-from replay_server.rl.function_contract import ActorRequest, LearnerRequest, decode_request
+from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Names, decode_request
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
+from replay_server.serverless import lease
 from replay_server.serverless.backends.backend import FunctionLost
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.cost import Bill
@@ -199,6 +200,36 @@ def test_a_name_in_use_is_refused_and_its_job_goes_on(tmp_path, platform, server
         job.run()
     assert client.redis.get("taken:anything") == b"theirs"
     client.redis.delete("taken:lease", "taken:anything")
+
+
+def test_a_job_whose_name_has_passed_to_another_ends_and_leaves_it_alone(
+    tmp_path, platform, server, client, monkeypatch
+):
+    monkeypatch.setattr(lease, "LEASE_S", 1)
+
+    def lose_the_name(request):
+        if request.request == "r2-a0":
+            client.redis.set("passed:lease", "another")
+
+    platform.before = lose_the_name
+    job = orchestrator(tmp_path, platform, rounds=10_000, server=server.url, job="passed")
+    with pytest.raises(JobInUse, match="another job has that name now"):
+        job.run()
+    assert client.redis.get("passed:lease") == b"another"
+    assert "passed:fragments" in client.tables()
+    # What is under its name is the other's: it saves none of that as its own.
+    assert job.progress.round >= 1
+    assert all(int(path.name[5:]) % 10 == 0 for path in (tmp_path / "checkpoints").glob("step_*"))
+    lease.remove_job(client, job.names)
+
+
+def test_a_claim_that_was_lost_with_its_server_is_made_again(client):
+    with lease.Lease(client, Names("claimed")) as claim:
+        client.redis.delete("claimed:lease")
+        claim.renew()
+        claim.check()
+        assert client.redis.ttl("claimed:lease") > 0
+    assert not client.redis.exists("claimed:lease")
 
 
 def test_a_job_takes_away_what_is_its_own_and_nothing_else(tmp_path, platform, server, client):

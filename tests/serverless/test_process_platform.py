@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replay_server.rl.function_contract import ActorRequest, decode_response, encode_request
+from replay_server.rl.function_contract import ActorRequest, LearnerRequest, decode_response, encode_request
 from replay_server.serverless.backends.backend import Backend, FunctionLost, FunctionTimeout, Invocation, make_platform
 from replay_server.serverless.backends.process import ProcessPlatform
 
@@ -76,6 +76,28 @@ def test_invocations_at_the_same_time_have_a_process_each(platform: ProcessPlatf
         futures = [functions.submit(request(sleep_s=0.5)) for _ in range(3)]
         wait(futures, timeout=LIMIT_S)
         assert len({(decode_response(future.result()).result or {})["pid"] for future in futures}) == 3
+
+
+def test_a_kind_of_request_goes_where_it_has_been_before(platform: ProcessPlatform) -> None:
+    learner = LearnerRequest("r", "redis://127.0.0.1:1", "job", {}, "ppo", round=1, version=1, fragments=bytes(8))
+
+    def learn() -> int:
+        result = decode_response(platform.invoke(encode_request(learner), LIMIT_S)).result
+        assert result is not None
+        return result["pid"]
+
+    def act_at_once() -> set[int]:
+        with ThreadPoolExecutor(2) as threads:
+            return {each["pid"] for each in threads.map(lambda _: ask(platform, sleep_s=0.5), range(2))}
+
+    actors = act_at_once()
+    learned = learn()  # on one of them: to start another would take longer than to import what it needs
+    assert learned in actors
+    # Whichever was used last, the learner that has imported all is taken again, and left free for that by an actor.
+    assert ask(platform)["pid"] != learned
+    assert learn() == learned
+    assert act_at_once() == actors
+    assert learn() == learned
 
 
 def test_a_worker_inherits_no_file_no_variable_and_no_module(platform: ProcessPlatform) -> None:
