@@ -65,8 +65,13 @@ def run_job(options: argparse.Namespace, processes: int, folder: Path) -> list[I
 
 
 def validate(options: argparse.Namespace, folder: Path, say: Callable[[str], None] = print) -> list[dict[str, float]]:
-    """For each round real and simulated seconds, and the error, for each number of processes."""
-    measurements = Measurements.of(run_job(options, 1, folder / "source"))
+    """For each round real and simulated seconds, and the error, for each number of processes.
+
+    `repeat_error` is what one real run is off another, both with one process: no clock can tell single rounds better.
+    """
+    source = list(run_job(options, 1, folder / "source"))
+    measurements = Measurements.of(source)
+    source_s = list(real_durations_s(source).values())
     rows: list[dict[str, float]] = [{} for _ in range(options.rounds)]
     for processes in options.processes:
         real_s = list(real_durations_s(run_job(options, processes, folder / f"processes-{processes}")).values())
@@ -76,11 +81,17 @@ def validate(options: argparse.Namespace, folder: Path, say: Callable[[str], Non
             row[f"processes={processes}.real_s"] = real
             row[f"processes={processes}.simulated_s"] = simulated
             row[f"processes={processes}.error"] = error
+        took, simulated = statistics.median(real_s), statistics.median(simulated_s)
         say(
-            f"{processes} processes: a round took {statistics.median(real_s):.3f} s, simulated "
-            f"{statistics.median(simulated_s):.3f} s; error of a round {statistics.median(errors):.1%} (median), "
+            f"{processes} processes: a round took {took:.3f} s (median), simulated {simulated:.3f} s: off by "
+            f"{abs(simulated - took) / took:.1%}; single rounds off by {statistics.median(errors):.1%} (median), "
             f"{max(errors):.1%} (most)"
         )
+        if processes == 1:
+            repeats = relative_errors(real_s, source_s)
+            for row, error in zip(rows, repeats, strict=True):
+                row["processes=1.repeat_error"] = error
+            say(f"the same job, really run twice: single rounds off by {statistics.median(repeats):.1%} (median)")
     return rows
 
 
