@@ -80,9 +80,8 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
     for name in SIGNALS:
         signal.signal(name, _interrupt)
     with make_view(f"{settings.env} {settings.algo} seed {settings.seed}") as view:
-        orchestrator = Orchestrator(settings, run_directory, on_progress=view.show, on_message=view.message)
         try:
-            orchestrator.run()
+            Orchestrator(settings, run_directory, on_progress=view.show, on_message=view.message).run()
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
             view.message("interrupted")
@@ -111,6 +110,8 @@ def _draw(run_directory: RunDirectory) -> None:
 
 
 def _say_goodbye(run_directory: RunDirectory, code: int) -> None:
+    if not run_directory.summary.exists():
+        return  # It was interrupted before it had begun.
     summary = json.loads(run_directory.summary.read_text())
     print(f"ended ({summary['ended_by']}) after {summary['rounds']} rounds, {summary['steps']} steps, "
           f"{summary['elapsed_s']:.1f} s, ${summary['cost']:.6f}")  # fmt: skip

@@ -233,8 +233,9 @@ class ProcessPlatform:
 
 
 def _kind(payload: bytes) -> str:
-    """Of the request in a payload; "" where another handler has another contract."""
+    """What the request in a payload has to be imported for; "" where another handler has another contract."""
     try:
-        return decode_request(payload).kind
+        request = decode_request(payload)
     except ContractError:
         return ""
+    return request.work[0] if isinstance(request, WarmRequest) and request.work else request.kind
