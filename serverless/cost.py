@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from replay_server.serverless.backends.backend import Invocation
-from replay_server.serverless.prices import COLUMNS, FunctionPrice, MachinePrice, Prices, Profile
+from replay_server.serverless.prices import COLUMNS, FunctionPrice, MachinePrice, Prices, Profile, part_of
 
 US = 1_000_000
 """Microseconds in a second."""
@@ -55,7 +55,7 @@ class Bill:
         provisioned: instances that are kept warm for the whole job; needed where the profile has actors on them.
         memory_mb: of each of these; None = the largest of an actor's invocation.
 
-    Final evaluations are off the bill: `summary()["evaluation"]` tells how long they took.
+    Evaluations are off the bill: `summary()["evaluation"]` tells how long they took.
 
     Raises:
         PriceError: no such profile.
@@ -187,7 +187,7 @@ class Bill:
         return max(1, -(-_peak(self._of(part)) // machine.slots))
 
     def _of(self, part: str) -> list[Invocation]:
-        return [each for each in self._billed() if (each.kind == "actor") == (part == "actor")]
+        return [each for each in self._billed() if _part(each) == part]
 
     # ---- what is told of it ------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ def _order(invocation: Invocation) -> tuple[Any, ...]:
 
 
 def _part(invocation: Invocation) -> str:
-    return "actor" if invocation.kind == "actor" else "learner"
+    return part_of(invocation.kind)
 
 
 def _peak(invocations: Sequence[Invocation]) -> int:

@@ -11,6 +11,7 @@ from replay_server.learner.metrics import read_metrics
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.breakdown import PARTS, by_round, cold_start_s, round_breakdown
 from replay_server.serverless.invocation_log import read_invocations
+from replay_server.serverless.prices import part_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ COLORS = {
     "queued": "#d0d4da",
     "cold start": "#4c78a8",
     "actor": "#54a24b",
+    "warm": "#bab0ac",
     "learner": "#b279a2",
     "evaluation": "#9d9d9d",
     "failed, timed out, lost": "#e45756",
@@ -108,7 +110,7 @@ def draw_reward(
         evaluations: rows with round and score_mean.
     """
     ends = {number: max(each.ended for each in members) for number, members in by_round(invocations).items()}
-    began = min((each.queued for each in invocations if each.kind != "evaluation"), default=0.0)
+    began = min((each.queued for members in by_round(invocations).values() for each in members), default=0.0)
     last = max((end - began for end in ends.values()), default=0.0)
     unit, seconds = ("minutes", 60.0) if last >= 180 else ("seconds", 1.0)
     times = {number: (end - began) / seconds for number, end in ends.items()}
@@ -267,8 +269,8 @@ def _lanes(axes: Axes, invocations: Sequence[Invocation], began: float) -> None:
     """Attempts one below the other, learners lowest; one that begins when another has ended takes its lane."""
     bars: dict[str, list[tuple[float, int, float]]] = {}
     lanes: list[tuple[bool, float]] = []
-    for each in sorted(invocations, key=lambda each: (each.kind == "actor", each.queued, each.started)):
-        is_actor = each.kind == "actor"
+    for each in sorted(invocations, key=lambda each: (part_of(each.kind) == "actor", each.queued, each.started)):
+        is_actor = part_of(each.kind) == "actor"
         free = (index for index, (of, until) in enumerate(lanes) if of == is_actor and until <= each.queued)
         lane = next(free, len(lanes))
         lanes[lane : lane + 1] = [(is_actor, each.ended)]

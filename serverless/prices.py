@@ -23,6 +23,11 @@ WAYS = ("function", "provisioned", "machine")
 """What actors or a learner run on."""
 
 
+def part_of(kind: str) -> str:
+    """Which part of a job invocations of a kind are: actor (instances made warm are actors', too) or learner."""
+    return "actor" if kind in ("actor", "warm") else "learner"
+
+
 class PriceError(Exception):
     """A price file that cannot be read, or a profile that it does not have; a usage error."""
 
@@ -82,11 +87,11 @@ class Profile:
 
     def way(self, kind: str) -> str:
         """What invocations of a kind run on: actors on the actors', all others on the learner's."""
-        return self.actor if kind == "actor" else self.learner
+        return self.actor if part_of(kind) == "actor" else self.learner
 
     def machine(self, kind: str) -> MachinePrice:
         """The reserved machine for invocations of a kind."""
-        machine = self.actor_machine if kind == "actor" else self.learner_machine
+        machine = self.actor_machine if part_of(kind) == "actor" else self.learner_machine
         assert machine is not None, "checked when the profile was read"
         return machine
 

@@ -79,7 +79,11 @@ class Measurements:
 
         ValueError where no actor function did.
         """
-        found = [each for each in invocations if each.outcome == "ok" and each.measured is not None]
+        found = [
+            each
+            for each in invocations
+            if each.outcome == "ok" and each.measured is not None and each.kind != "warm"  # in no round
+        ]
         by_round = {
             number: list(each)
             for number, each in itertools.groupby(sorted(found, key=lambda each: each.round), lambda each: each.round)

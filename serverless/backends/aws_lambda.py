@@ -32,7 +32,14 @@ from replay_server.rl.function_contract import (
     decode_response,
     encode_request,
 )
-from replay_server.serverless.backends.backend import FunctionError, FunctionFailed, FunctionLost, FunctionTimeout
+from replay_server.serverless.backends.backend import (
+    Attempt,
+    FunctionError,
+    FunctionFailed,
+    FunctionLost,
+    FunctionTimeout,
+    unrecorded,
+)
 from replay_server.serverless.entry_lambda import PAYLOAD_LIMIT_BYTES, decode_event, encode_event
 
 CONNECT_TIMEOUT_S = 5.0
@@ -142,10 +149,9 @@ class LambdaPlatform:
                 return self._call(function, event, ends - time.monotonic())
             except ClientError as error:
                 message = f"{function}: {error}"
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
-                    raise FunctionLost(message) from None
-                if error.response["Error"]["Code"] not in _LATER:
-                    raise FunctionError(message) from None
+                if error.response["Error"]["Code"] not in _LATER:  # some of these have a status of 502
+                    lost = error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500
+                    raise (FunctionLost if lost else FunctionError)(message) from None
                 # Half of the pause is chance, so that what was throttled together does not come back together.
                 wait_s = pause_s * random.uniform(0.5, 1.0)
                 if time.monotonic() + wait_s >= ends:
@@ -159,7 +165,7 @@ class LambdaPlatform:
             except BotoCoreError as error:
                 raise FunctionLost(f"{function}: {error}") from None
 
-    def prewarm(self, count: int, work: Sequence[str] = ("actor",)) -> None:
+    def prewarm(self, count: int, attempt: Attempt = unrecorded, work: Sequence[str] = ("actor",)) -> None:
         """Has `count` instances of a function start and import what requests of the kinds in `work` need.
 
         Lambda starts an instance where no idle one is there, so that requests which overlap do it; they are invocations
@@ -171,7 +177,7 @@ class LambdaPlatform:
         with ThreadPoolExecutor(max(1, count), "prewarm") as pool:
             while before < len(warm) < count:
                 before = len(warm)
-                warm.update(pool.map(self._warm, [WarmRequest(work=work, hold_s=hold_s)] * count))
+                warm.update(pool.map(self._warm, [WarmRequest(work=work, hold_s=hold_s)] * count, [attempt] * count))
                 hold_s *= 2
 
     def close(self) -> None:
@@ -182,8 +188,9 @@ class LambdaPlatform:
                 call.cancel()
         self._client.close()
 
-    def _warm(self, request: WarmRequest) -> str:
-        response = decode_response(self.invoke(encode_request(request), WARM_TIMEOUT_S))
+    def _warm(self, request: WarmRequest, attempt: Attempt) -> str:
+        payload = encode_request(request)
+        response = decode_response(attempt(payload, lambda: self.invoke(payload, WARM_TIMEOUT_S)))
         if response.failure is not None:
             message = f"functions for {', '.join(request.work)} cannot be made warm: {response.failure.message}"
             raise FunctionFailed(message, response.failure)

@@ -7,6 +7,7 @@ what a platform lost, and records every attempt. A platform (`Platform`) only in
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import logging
@@ -66,6 +67,15 @@ class FunctionFailed(FunctionError):
         self.failure = failure
 
 
+Attempt = Callable[[bytes, Callable[[], bytes]], bytes]
+"""(payload, call) → answer: makes the call, which invokes a function with the payload, and records it."""
+
+
+def unrecorded(payload: bytes, call: Callable[[], bytes]) -> bytes:
+    """An `Attempt` that nobody keeps."""
+    return call()
+
+
 class Platform(Protocol):
     """One place where functions run. Methods are called by many threads at once."""
 
@@ -84,8 +94,11 @@ class Platform(Protocol):
         """
         ...
 
-    def prewarm(self, count: int) -> None:
-        """Starts instances so that `count` are warm, as far as the platform lets one; waits until they are."""
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
+        """Starts instances so that `count` are warm, as far as the platform lets one; waits until they are.
+
+        Each function that it calls for that, start included, is called through `attempt`.
+        """
         ...
 
     def close(self) -> None:
@@ -99,7 +112,7 @@ class Invocation:
 
     request: str
     kind: str
-    """actor, learner or evaluation."""
+    """actor, learner, evaluation, or warm: a call that made an instance warm, in no round (0)."""
     round: int
     attempt: int
     """1 = the first."""
@@ -222,13 +235,16 @@ class Backend:
         return call
 
     def prewarm(self, count: int) -> None:
-        """Makes `count` instances warm, at most `concurrency`; waits until they are. FunctionError where they fail."""
+        """Makes `count` instances warm, at most `concurrency`; waits until they are. FunctionError where they fail.
+
+        The calls that it takes are recorded like others: a platform bills them.
+        """
         if count < 0:
             raise ValueError(f"expected a count of instances, came {count}")
         if self._closed.is_set():
             raise RuntimeError(f"the backend on {self.platform.name} is closed: make another one")
         if count:
-            self.platform.prewarm(min(count, self.concurrency))
+            self.platform.prewarm(min(count, self.concurrency), self._warm)
 
     def close(self) -> None:
         """Cancels what waits, ends what runs (its futures get FunctionLost), and closes the platform."""
@@ -256,6 +272,13 @@ class Backend:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _warm(self, payload: bytes, invoke: Callable[[], bytes]) -> bytes:
+        call = _Call(payload, decode_request(payload), self._timeout_s, retries=0)
+        answer, error, _ = self._attempt(call, 1, call.queued, invoke)
+        if error is not None and not isinstance(error, FunctionFailed):  # that one the platform tells better
+            raise error
+        return answer
 
     def _serve(self) -> None:
         """A thread: runs one call after another."""
@@ -306,7 +329,8 @@ class Backend:
             if limit_s <= 0:
                 late = f"{call.request.request}: its deadline was over before attempt {attempt}: give it more time"
                 return b"", error or FunctionTimeout(late)
-            answer, error, ended = self._attempt(call, attempt, queued, limit_s)
+            invoke = functools.partial(self.platform.invoke, call.payload, limit_s)
+            answer, error, ended = self._attempt(call, attempt, queued, invoke)
             if error is None:
                 return answer, None
             if type(error) is FunctionError or (isinstance(error, FunctionFailed) and not error.failure.retry):
@@ -315,14 +339,14 @@ class Backend:
         return b"", error
 
     def _attempt(
-        self, call: _Call, attempt: int, queued: float, limit_s: float
+        self, call: _Call, attempt: int, queued: float, invoke: Callable[[], bytes]
     ) -> tuple[bytes, FunctionError | None, float]:
         """One invocation, recorded: its answer or its error, and when it ended."""
         began = time.perf_counter()
         started = time.time()
         answer, response, error = b"", None, None
         try:
-            answer = self.platform.invoke(call.payload, limit_s)
+            answer = invoke()
             response = self._checked(call, answer)
         except FunctionError as wrong:
             error = wrong

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import os
 import secrets
 import socket
@@ -19,9 +20,17 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from replay_server.rl.function_contract import WarmRequest, decode_response, encode_request
-from replay_server.serverless.backends.backend import FunctionError, FunctionFailed, FunctionLost, FunctionTimeout
+from replay_server.serverless.backends.backend import (
+    Attempt,
+    FunctionError,
+    FunctionFailed,
+    FunctionLost,
+    FunctionTimeout,
+    unrecorded,
+)
 from replay_server.serverless.backends.http_service import HOST, HttpService, ServiceDied
 from replay_server.serverless.cloud_event import CONTENT_TYPE, REQUEST_TYPE, RESPONSE_TYPE, TOKEN
 
@@ -112,7 +121,7 @@ class HttpPlatform:
             if service is not None:
                 self._give_back(service, keep)
 
-    def prewarm(self, count: int) -> None:
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
         """Makes instances warm: they have imported an actor's work.
 
         Services of ours are started until there are `count`, busy ones included. Elsewhere `count` requests that take
@@ -122,13 +131,14 @@ class HttpPlatform:
             here = len(self._idle) + len(self._busy)
         if self._remote is not None:
             payloads = [encode_request(WarmRequest(hold_s=WARM_HOLD_S))] * count
-            warm = self._warm
+            call = self._call_warm
         else:
             payloads = [encode_request(WarmRequest())] * max(0, count - here)
-            warm = self._warm_new
+            call = self._call_new
         if payloads:
             with ThreadPoolExecutor(len(payloads)) as threads:
-                list(threads.map(warm, payloads))
+                for answer in threads.map(lambda payload: attempt(payload, lambda: call(payload)), payloads):
+                    _check_warm(answer)
 
     def close(self) -> None:
         """Ends every service of ours, and the wait for those elsewhere: what runs raises FunctionLost."""
@@ -178,8 +188,12 @@ class HttpPlatform:
             assert stream is not None
             stream.settimeout(_left_s(deadline))
             connection.request("POST", path, payload, headers)
-            response = connection.getresponse()
-            body = self._read(response, stream, deadline)
+            response = http.client.HTTPResponse(stream, method="POST")
+            with contextlib.closing(response):
+                response.fp.close()
+                response.fp = io.BufferedReader(_UntilDeadline(stream, deadline))
+                response.begin()
+                body = self._read(response)
         except TimeoutError:
             raise
         except (OSError, http.client.HTTPException) as error:
@@ -193,11 +207,10 @@ class HttpPlatform:
                 self._change.notify_all()
         return _checked(response, body)
 
-    def _read(self, response: http.client.HTTPResponse, stream: socket.socket, deadline: float) -> bytes:
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
         """All of an answer's body; of one that is an error, its beginning."""
         body = bytearray()
         while not response.isclosed():
-            stream.settimeout(_left_s(deadline))
             if not (piece := response.read1(1 << 16)):
                 break
             body += piece
@@ -269,26 +282,47 @@ class HttpPlatform:
                 self._busy.discard(service)
                 self._change.notify_all()
 
-    def _warm_new(self, payload: bytes) -> None:
+    def _call_new(self, payload: bytes) -> bytes:
         deadline = time.monotonic() + WARM_S
         service = self._start(deadline)
         keep = False
         try:
             connection = http.client.HTTPConnection(HOST, service.port, timeout=_left_s(deadline))
             service.calls += 1
-            _check_warm(self._exchange(connection, "/", payload, deadline))
-            keep = True
+            answer = self._exchange(connection, "/", payload, deadline)
+            keep = decode_response(answer).failure is None
+            return answer
         except TimeoutError:
-            raise FunctionTimeout(f"a service was not warm within {WARM_S:g} s", instance=service.instance) from None
+            message = f"a service was not warm within {WARM_S:g} s"
+            raise FunctionTimeout(message, instance=service.instance, cold=True) from None
         finally:
             self._give_back(service, keep)
 
-    def _warm(self, payload: bytes) -> None:
-        _check_warm(self.invoke(payload, WARM_S))
+    def _call_warm(self, payload: bytes) -> bytes:
+        return self.invoke(payload, WARM_S)
 
     def _check_open(self) -> None:
         if self._closed:
             raise FunctionLost("the platform is closed: make another one")
+
+
+class _UntilDeadline(io.RawIOBase):
+    """What comes from a socket, all of it before a deadline (a socket's own timeout is for each piece). TimeoutError."""
+
+    def __init__(self, stream: socket.socket, deadline: float) -> None:
+        self._stream, self._deadline = stream, deadline
+        self._raw = stream.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._stream.settimeout(_left_s(self._deadline))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class _Remote:

@@ -17,7 +17,7 @@ from replay_server.rl.function_contract import (
     decode_response,
     encode_request,
 )
-from replay_server.serverless.backends.backend import FunctionFailed, FunctionLost, FunctionTimeout
+from replay_server.serverless.backends.backend import Attempt, FunctionFailed, FunctionLost, FunctionTimeout, unrecorded
 from replay_server.serverless.backends.worker import HANDLER
 from replay_server.serverless.backends.worker_process import WorkerDied, WorkerProcess, WorkerTimeout
 
@@ -97,7 +97,7 @@ class ProcessPlatform:
         worker.kinds.add(kind)
         return self._call(worker, payload, max(0.0, ends - time.monotonic()), timeout_s)
 
-    def prewarm(self, count: int) -> None:
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
         """Starts workers until `count` are there, busy ones included; waits until they have imported an actor's work.
 
         Raises FunctionError where one cannot.
@@ -108,7 +108,7 @@ class ProcessPlatform:
             return
         payload = encode_request(WarmRequest(work=(ActorRequest.kind,)))
         with ThreadPoolExecutor(missing) as threads:
-            list(threads.map(self._warm, [payload] * missing))
+            list(threads.map(self._warm, [payload] * missing, [attempt] * missing))
 
     def close(self) -> None:
         """Ends every worker; invocations that run raise FunctionLost."""
@@ -137,10 +137,13 @@ class ProcessPlatform:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _warm(self, payload: bytes) -> None:
-        worker = self._start()
-        worker.kinds.add(ActorRequest.kind)
-        answer = self._call(worker, payload, WARM_S, WARM_S)
+    def _warm(self, payload: bytes, attempt: Attempt) -> None:
+        def call() -> bytes:
+            worker = self._start()
+            worker.kinds.add(ActorRequest.kind)
+            return self._call(worker, payload, WARM_S, WARM_S)
+
+        answer = attempt(payload, call)
         with contextlib.suppress(ContractError):  # another handler has another contract
             if (failure := decode_response(answer).failure) is not None:
                 raise FunctionFailed(f"a worker cannot be made warm: {failure.type}: {failure.message}", failure)

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from replay_server.rl.function_contract import WarmRequest, decode_response, encode_request
 from replay_server.rl.ray_cluster import RayCluster
-from replay_server.serverless.backends.backend import FunctionFailed, FunctionLost, FunctionTimeout
+from replay_server.serverless.backends.backend import Attempt, FunctionFailed, FunctionLost, FunctionTimeout, unrecorded
 from replay_server.serverless.function import INSTANCE
 
 WARM_S = 120.0
@@ -112,7 +113,7 @@ class RayPlatform:
         finally:
             self._give_back(instance, kept)
 
-    def prewarm(self, count: int) -> None:
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
         """Starts instances until there are `count`, busy ones included; waits until they have imported an actor's work.
 
         FunctionTimeout where the cluster has no room for them.
@@ -122,21 +123,32 @@ class RayPlatform:
             self._check_open()
             started = [self._place() for _ in range(count - len(self._idle) - len(self._busy))]
             self._busy.update(started)
-        warm: list[bytes] = []
+        if started:
+            with ThreadPoolExecutor(len(started)) as threads:
+                warm = threads.map(
+                    lambda each: attempt(payload, lambda: self._call_new(each, payload, len(started))), started
+                )
+                for answer in warm:
+                    if (failure := decode_response(answer).failure) is not None:
+                        message = f"an instance cannot be made warm: {failure.type}: {failure.message}"
+                        raise FunctionFailed(message, failure)
+
+    def _call_new(self, instance: _Placed, payload: bytes, count: int) -> bytes:
+        kept = False
         try:
-            warm = ray.get([each.process.invoke.remote(payload) for each in started], timeout=WARM_S)
+            answer: Any = ray.get(instance.process.invoke.remote(payload), timeout=WARM_S)
+            kept = True
+            return answer
         except RayError as error:
             kind = FunctionTimeout if isinstance(error, GetTimeoutError) else FunctionLost
             raise kind(
-                f"expected {len(started)} more instances within {WARM_S:g} s: {type(error).__name__}: {error}; "
-                "`ray status` tells what the cluster has room for"
+                f"expected {count} more instances within {WARM_S:g} s: {type(error).__name__}: {error}; "
+                "`ray status` tells what the cluster has room for",
+                instance=instance.name,
+                cold=True,
             ) from error
         finally:
-            for each in started:
-                self._give_back(each, bool(warm))
-        for answer in warm:
-            if (failure := decode_response(answer).failure) is not None:
-                raise FunctionFailed(f"an instance cannot be made warm: {failure.type}: {failure.message}", failure)
+            self._give_back(instance, kept)
 
     def close(self) -> None:
         """Ends every instance, running ones too, then a cluster of our own; one that was joined goes on."""

@@ -21,17 +21,20 @@ from replay_server.rl.function_contract import (
     Measured,
     Request,
     Response,
+    WarmRequest,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
 from replay_server.serverless.backends.backend import (
+    Attempt,
     Backend,
     FunctionFailed,
     FunctionLost,
     FunctionTimeout,
     Invocation,
+    unrecorded,
 )
 
 Function = Callable[[Request, float], bytes]
@@ -51,8 +54,11 @@ class FunctionDouble:
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
         return self.function(decode_request(payload), timeout_s)
 
-    def prewarm(self, count: int) -> None:
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
         self.warmed.append(count)
+        payload = encode_request(WarmRequest())
+        for _ in range(count):
+            attempt(payload, lambda: self.invoke(payload, 10.0))
 
     def close(self) -> None:
         self.closed.set()
@@ -271,6 +277,23 @@ def test_warm_instances_are_at_most_as_many_as_can_run() -> None:
         functions.prewarm(0)
         functions.prewarm(10)
     assert platform.warmed == [2, 3]
+
+
+def test_calls_that_make_warm_are_recorded_and_in_no_round() -> None:
+    with backend(lambda to, timeout_s: answer(to)) as (functions, records):
+        functions.prewarm(1)
+        functions.submit(request("a")).result(10)
+    assert [(each.kind, each.round, each.outcome) for each in records][:1] == [("warm", 0, "ok")]
+    assert [each.kind for each in records] == ["warm", "actor"]
+
+    def die(to: Request, timeout_s: float) -> bytes:
+        raise FunctionLost("it died", instance="one", cold=True)
+
+    with backend(die) as (functions, records), pytest.raises(FunctionLost, match="it died"):
+        functions.prewarm(1)
+    assert [(each.outcome, each.instance, each.cold, each.error) for each in records] == [
+        ("lost", "one", True, "it died")
+    ]
 
 
 def test_arguments_are_checked() -> None:

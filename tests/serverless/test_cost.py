@@ -147,7 +147,14 @@ def test_warm_instances_between_invocations_are_idle_and_not_billed() -> None:
     assert made.dollars == pytest.approx(7 * 0.0000166667, abs=1e-14)
 
 
-def test_final_evaluations_are_off_the_bill_and_off_the_clock() -> None:
+def test_calls_that_made_instances_warm_are_billed_as_actors() -> None:
+    for profile in PRICES.profiles:
+        warm, actor = (bill(profile, invocation(0, 7, kind=kind), provisioned=2) for kind in ("warm", "actor"))
+        assert warm.dollars == actor.dollars > 0
+    assert set(bill("lambda-learner-vm", invocation(kind="warm")).resources()) >= {"function", "requests"}
+
+
+def test_evaluations_are_off_the_bill_and_off_the_clock() -> None:
     made = bill("lambda-learner-vm", invocation(), invocation(100, 60, kind="evaluation"))
     assert made.dollars == bill("lambda-learner-vm", invocation()).dollars
     assert made.summary()["evaluation"]["seconds"] == pytest.approx(60)

@@ -26,7 +26,7 @@ pytest.importorskip("torch")
 import replay_server as rs
 from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Request, decode_request, decode_response
 from replay_server.rl.run_directory import RunDirectory
-from replay_server.serverless.backends.backend import Backend
+from replay_server.serverless.backends.backend import Attempt, Backend, unrecorded
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import read_invocations
@@ -114,9 +114,9 @@ class FaultyPlatform:
             ended.set()
             thread.join()
 
-    def prewarm(self, count: int) -> None:
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
         for platform in self._platforms:
-            platform.prewarm(1)
+            platform.prewarm(1, attempt)
 
     def close(self) -> None:
         for platform in self._platforms:
@@ -197,10 +197,11 @@ def play(path: Path, rounds: int) -> None:
     assert abs(summary["cost"] - bill.dollars) < 1e-9
     assert abs(summary["cost"] - float(sum(map(price, invocations)))) < 1e-9
     assert summary["bill"]["outcomes"]["lost"] == outcomes["lost"]
-    times_asked = Counter(each.request for each in invocations if each.attempt == 1)
+    times_asked = Counter(each.request for each in invocations if each.attempt == 1 and each.kind != "warm")
     assert any(count == 2 for count in times_asked.values())
     assert summary["bill"]["invocations"] == len(invocations)
-    assert len(invocations) >= rounds * (ACTORS + 1)
+    assert len(invocations) >= rounds * (ACTORS + 1) + INSTANCES
+    assert [each.round for each in invocations if each.kind == "warm"] == INSTANCES * [0]
 
 
 def price(invocation: Any) -> Fraction:

@@ -271,7 +271,7 @@ def test_the_token_may_come_from_the_environment(service: HttpService, monkeypat
 
 
 @contextlib.contextmanager
-def peer(reply: bytes, tls: ssl.SSLContext | None = None, hold: bool = False) -> Iterator[int]:
+def peer(reply: bytes, tls: ssl.SSLContext | None = None, hold: bool = False, pause_s: float = 0.0) -> Iterator[int]:
     """A service that reads a request and sends the same bytes whatever came; its port."""
 
     def serve() -> None:
@@ -284,7 +284,9 @@ def peer(reply: bytes, tls: ssl.SSLContext | None = None, hold: bool = False) ->
                     tls.wrap_socket(connection, server_side=True) if tls else connection as stream,
                 ):
                     stream.recv(65536)
-                    stream.sendall(reply)
+                    for piece in [reply[i : i + 1] for i in range(len(reply))] if pause_s else [reply]:
+                        stream.sendall(piece)
+                        time.sleep(pause_s)
                     while hold and stream.recv(65536):
                         pass
 
@@ -325,6 +327,16 @@ def test_what_a_service_should_not_answer(bytes_back: bytes, kind: type[Function
 def test_a_service_that_stops_answering_costs_no_more_than_the_time_limit(sent: bytes) -> None:
     with (
         peer(sent, hold=True) as port,
+        HttpPlatform(f"http://127.0.0.1:{port}") as platform,
+        pytest.raises(FunctionTimeout, match=r"within 0\.3 s"),
+    ):
+        platform.invoke(GARBAGE, 0.3)
+
+
+def test_an_answer_that_trickles_in_costs_no_more_than_the_time_limit() -> None:
+    answer = reply("200 OK", headers=f"x: {'a' * 100}\r\n")
+    with (
+        peer(answer, pause_s=0.05) as port,
         HttpPlatform(f"http://127.0.0.1:{port}") as platform,
         pytest.raises(FunctionTimeout, match=r"within 0\.3 s"),
     ):

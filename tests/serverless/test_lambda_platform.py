@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("awslambdaric")
 
-from lambda_emulator import HANDLER, Function, LambdaEmulator
+from lambda_emulator import HANDLER, Function, LambdaEmulator, Refused
 
 from replay_server.rl.function_contract import LearnerRequest, Response, WarmRequest, decode_response, encode_request
 from replay_server.serverless import entry_lambda
@@ -211,6 +211,21 @@ def test_throttled_invocations_wait_their_turn_within_their_time_limit(emulator,
         found = list(pool.map(lambda i: call(platform, warm(hold_s=0.1)), range(4)))
     assert {each.measured.instance for each in found} == {found[0].measured.instance}
     assert sum(each.cold for each in function.reports) == 1
+
+
+def test_what_says_later_is_asked_again_whatever_its_status(emulator, make, monkeypatch):
+    emulator.deploy("later")
+    platform, invoke = make("later"), emulator._invoke
+    refusals = [Refused(502, "EC2ThrottledException", "later"), Refused(409, "ResourceConflictException", "later")]
+
+    def refuse_first(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return invoke(*arguments)
+
+    monkeypatch.setattr(emulator, "_invoke", refuse_first)
+    assert call(platform).measured.invocation == 1
+    assert not refusals
 
 
 def test_an_invocation_throttled_for_all_its_time_is_lost(emulator, make, eventually):

@@ -21,7 +21,7 @@ from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Nam
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.serverless import lease
-from replay_server.serverless.backends.backend import FunctionLost
+from replay_server.serverless.backends.backend import Attempt, FunctionLost, unrecorded
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import read_invocations
@@ -47,8 +47,8 @@ class Lent:
         self.before(decode_request(payload))
         return self._platform.invoke(payload, timeout_s)
 
-    def prewarm(self, count: int) -> None:
-        self._platform.prewarm(count)
+    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
+        self._platform.prewarm(count, attempt)
 
     def close(self) -> None:
         pass
