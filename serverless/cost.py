@@ -180,7 +180,7 @@ class Bill:
         return max(_us(each.ended) for each in billed) - min(_us(each.queued) for each in billed) if billed else 0
 
     def _provisioned_mb(self) -> int:
-        return self.memory_mb or max((each.memory_mb for each in self._billed() if each.kind == "actor"), default=0)
+        return self.memory_mb or max((each.memory_mb for each in self._of("actor")), default=0)
 
     def _machines(self, part: str, machine: MachinePrice) -> int:
         """How many machines hold all that ran at a time; at least one."""

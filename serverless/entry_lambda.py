@@ -3,8 +3,8 @@
 Lambda's events and answers are JSON, at most `PAYLOAD_LIMIT_BYTES` each; the bytes of a request and of a response
 travel in them as base64 under "payload". Imports nothing of AWS: the runtime brings what it needs.
 
-What the variable `IMPORTS` names is imported with this module, in Lambda's init phase: that has more of a processor
-than a small function has, and with provisioned concurrency it is over before the first invocation comes.
+What the variable `IMPORTS` names is imported with this module, in Lambda's init phase: with provisioned concurrency
+that is over before the first invocation comes.
 """
 
 from __future__ import annotations

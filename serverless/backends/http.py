@@ -307,7 +307,7 @@ class HttpPlatform:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """What comes from a socket, all of it before a deadline (a socket's own timeout is for each piece). TimeoutError."""
+    """What comes from a socket, all of it before a deadline (its own timeout is for each piece). TimeoutError."""
 
     def __init__(self, stream: socket.socket, deadline: float) -> None:
         self._stream, self._deadline = stream, deadline
