@@ -283,7 +283,9 @@ def peer(reply: bytes, tls: ssl.SSLContext | None = None, hold: bool = False, pa
                     connection,
                     tls.wrap_socket(connection, server_side=True) if tls else connection as stream,
                 ):
-                    stream.recv(65536)
+                    came = b""
+                    while not came.endswith(b"\r\n\r\n" + GARBAGE) and (more := stream.recv(65536)):
+                        came += more  # what is left unread would reset the connection
                     for piece in [reply[i : i + 1] for i in range(len(reply))] if pause_s else [reply]:
                         stream.sendall(piece)
                         time.sleep(pause_s)

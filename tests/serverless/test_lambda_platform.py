@@ -233,10 +233,10 @@ def test_an_invocation_throttled_for_all_its_time_is_lost(emulator, make, eventu
     platform = make("busy")
     call(platform)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(platform.invoke, warm(hold_s=1.0), LIMIT_S)
+        first = pool.submit(platform.invoke, warm(hold_s=1.5), LIMIT_S)
         eventually(lambda: function.pids(busy=True), "it is called")
-        with pytest.raises(FunctionLost, match=r"TooManyRequestsException.*for 0\.3 s: raise"):
-            platform.invoke(warm(), 0.3)
+        with pytest.raises(FunctionLost, match=r"TooManyRequestsException.*for 0\.8 s: raise"):
+            platform.invoke(warm(), 0.8)
         first.result(LIMIT_S)
 
 
