@@ -212,7 +212,7 @@ def price(invocation: Any) -> Fraction:
 
 
 def test_killed_late_and_duplicated_functions_count_once_and_are_billed(tmp_path):
-    play(tmp_path, rounds=12)
+    play(tmp_path, rounds=8)
 
 
 @pytest.mark.slow

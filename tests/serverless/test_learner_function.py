@@ -161,22 +161,22 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
 
 def test_rounds_of_one_warm_process_are_those_of_cold_ones_and_of_training_in_one_process(job):
     warm, each_cold = job(), job()
-    warm_statistics = [warm.round()[0] for _ in range(5)]
-    # Five interpreters would take a quarter of a minute; one, between others that have kept nothing, says it all.
-    cold_statistics = [each_cold.round(run)[0] for run in (forgetful, forgetful, cold, forgetful, forgetful)]
+    warm_statistics = [warm.round()[0] for _ in range(3)]
+    # An interpreter for each would take long; one, between others that have kept nothing, says it all.
+    cold_statistics = [each_cold.round(run)[0] for run in (forgetful, cold, forgetful)]
     assert warm_statistics == cold_statistics
     same(warm.state(), each_cold.state())
-    curve = train(PPO, ENVIRONMENTS, rounds=5, episodes=1).curve
+    curve = train(PPO, ENVIRONMENTS, rounds=3, episodes=1).curve
     assert [{name: row[name] for name in warm_statistics[0]} for row in curve] == warm_statistics
 
 
 def test_passes_of_impact_are_those_of_training_in_one_process_warm_or_not(job):
     warm, other = job(IMPACT), job(IMPACT)
-    warm_statistics = [warm.round() for _ in range(4)]
-    assert [other.round(forgetful) for _ in range(4)] == warm_statistics
+    warm_statistics = [warm.round() for _ in range(3)]
+    assert [other.round(forgetful) for _ in range(3)] == warm_statistics
     same(warm.state(), other.state())
-    assert warm.version == 8
-    curve = train(IMPACT, ENVIRONMENTS, rounds=4, episodes=1).curve
+    assert warm.version == 6
+    curve = train(IMPACT, ENVIRONMENTS, rounds=3, episodes=1).curve
     last = [each[-1] for each in warm_statistics]
     assert [{name: row[name] for name in last[0]} for row in curve] == last
 
