@@ -57,7 +57,11 @@ class FunctionContext:
     def check_deadline(self) -> None:
         """DeadlineOver where the deadline has passed. Called between the parts of the work, and before it is kept."""
         if self.left_s() == 0.0:
-            raise DeadlineOver(f"{self.request.request}: its deadline has passed: give it more time, or less work")
+            late_s = time.time() - self.request.deadline
+            raise DeadlineOver(
+                f"{self.request.request}: its deadline has passed, {late_s:.3g} s ago by this function's clock: give "
+                "it more time, or less work, and see that this clock and the caller's agree"
+            )
 
     def commit(self) -> None:
         """Says that the work counts from now on, whatever becomes of this attempt: nothing is taken back any more, and
