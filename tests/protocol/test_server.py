@@ -340,7 +340,7 @@ def test_usage():
     assert run("nonsense").returncode == 2
 
 
-@pytest.mark.parametrize("name", ["train", "top", "dashboard"])
+@pytest.mark.parametrize("name", ["top", "dashboard"])
 def test_what_this_version_lacks_is_said(name):
     result = run(name)
     assert result.returncode == 2

@@ -9,6 +9,9 @@ mount --make-rprivate /
 mount -t tmpfs -o size=64m tmpfs "$PWD"
 root=$PWD
 cd "$root" # the new root, not what lies below it
+mkdir -p proc tmp dev/shm host
+mount -t tmpfs -o size=64m tmpfs tmp # before what lies below it, where Python is in /tmp
+mount -t tmpfs -o size=64m tmpfs dev/shm
 while [ "$1" != -- ]; do
     if [ -L "$1" ]; then # /lib → usr/lib
         mkdir -p ".$(dirname "$1")"
@@ -25,10 +28,7 @@ while [ "$1" != -- ]; do
     shift
 done
 shift
-mkdir -p proc tmp dev/shm host
 mount -t proc proc proc
-mount -t tmpfs -o size=64m tmpfs tmp
-mount -t tmpfs -o size=64m tmpfs dev/shm
 for device in null zero urandom; do
     touch "dev/$device"
     mount --bind "/dev/$device" "dev/$device"

@@ -38,6 +38,8 @@ from replay_server.serverless.settings import TrainSettings
 ACTORS, STEPS, DEADLINE_S = 8, 4, 3.0
 FRACTION = 0.05
 """Of invocations that are killed, and of actors' that are late."""
+LATE_S = 0.3
+"""After its deadline an answer that is late comes."""
 INSTANCES = 3
 
 
@@ -73,7 +75,7 @@ class FaultyPlatform:
         if late:
             self.late += 1
         if late and early:
-            time.sleep(max(0.0, request.deadline - time.time()))
+            time.sleep(max(0.0, request.deadline + LATE_S - time.time()))
         platform = self._free.get()
         try:
             with self._killing(platform, chance) if drawn < FRACTION else contextlib.nullcontext():
@@ -81,7 +83,7 @@ class FaultyPlatform:
         finally:
             self._free.put(platform)
         if late and not early:
-            time.sleep(max(0.0, request.deadline - time.time()))
+            time.sleep(max(0.0, request.deadline + LATE_S - time.time()))
         return answer
 
     def _invoke(self, platform: ProcessPlatform, request: Request, payload: bytes, timeout_s: float) -> bytes:
@@ -212,7 +214,7 @@ def price(invocation: Any) -> Fraction:
 
 
 def test_killed_late_and_duplicated_functions_count_once_and_are_billed(tmp_path):
-    play(tmp_path, rounds=8)
+    play(tmp_path, rounds=12)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -162,8 +163,10 @@ def test_a_worker_that_dies_or_answers_nonsense_is_lost_and_replaced(
 
 def test_a_worker_that_died_while_idle_is_replaced_unnoticed(platform: ProcessPlatform) -> None:
     before = ask(platform)
+    death = os.pidfd_open(before["pid"])
     os.kill(before["pid"], signal.SIGKILL)
-    assert eventually(lambda: not alive(before["pid"]))
+    assert select.select([death], [], [], LIMIT_S)[0], "all its threads have ended"
+    os.close(death)
     assert ask(platform)["pid"] != before["pid"]
 
 

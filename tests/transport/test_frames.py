@@ -263,7 +263,8 @@ class Peer(Wire):
 @pytest.fixture
 def peer(site: Any, client: Any) -> Iterator[Peer]:
     client.redis.ping()
-    made = Peer(site.address, random.randrange(1024, 60000))
+    # Not of a port where others have left a connection half open.
+    made = Peer(site.address, random.randrange(8192, 60000))
     yield made
     made.say(RST | ACK)
     made.close()

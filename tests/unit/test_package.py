@@ -51,6 +51,8 @@ def test_the_wheel_holds_all_parts_at_their_place(wheel: zipfile.ZipFile, reposi
         ("bench", "replay_server/bench"),
     ):
         for path in (repository / folder).rglob("*.py"):
+            if "deploy" in path.parts:  # what containers are made of
+                continue
             expected = f"{prefix}/{path.relative_to(repository / folder)}"
             assert expected in names, f"{expected} is missing"
     assert "replay_server/py.typed" in names
@@ -113,6 +115,7 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
         "ray",
         "lambda",
         "http",
+        "functions",
         "serverless",
         "dashboard",
         "dev",
