@@ -40,6 +40,7 @@ _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _lock = threading.Lock()
 _users: set[RayCluster] = set()
 _token = secrets.token_hex(32)
+"""Of our own clusters, unless the environment has one at the first start. Ray reads a process's token but once."""
 
 
 class RayCluster:
@@ -157,7 +158,9 @@ def _connect(address: str | None) -> None:
         parent = "/tmp" if len(tempfile.gettempdir()) > 14 else None
         RayCluster._directory = Path(tempfile.mkdtemp(prefix="replay-ray-", dir=parent))
         variables = {_LOOPBACK_ONLY: "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-        if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        global _token
+        _token = os.environ.get("RAY_AUTH_TOKEN") or _token
+        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):
             # Else Ray makes a token of its own and leaves it in the user's home.
             variables["RAY_AUTH_TOKEN"] = _token
         try:
