@@ -1,4 +1,4 @@
-"""What tests of platforms share: servers at which functions wait."""
+"""What tests of functions share: a replay server, and servers at which functions wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+
+import replay_server as rs
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[rs.Server]:
+    """A replay server that the module's tests share; it must outlive them."""
+    with rs.Server() as running:
+        yield running
+        assert running.running, f"the server died: {running.log()}"
+
+
+@pytest.fixture(scope="module")
+def client(server: rs.Server) -> Iterator[rs.Client]:
+    """Connected to it."""
+    with rs.Client(server.url) as made:
+        yield made
 
 
 @pytest.fixture

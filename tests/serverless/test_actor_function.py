@@ -88,13 +88,6 @@ class Job:
         return self.client.info(self.names.fragments)["size"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[rs.Server]:
-    with rs.Server() as running:
-        yield running
-        assert running.running, f"the server died: {running.log()}"
-
-
 @pytest.fixture
 def client(server: rs.Server) -> Iterator[rs.Client]:
     with rs.Client(server.url) as made:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,18 +43,6 @@ from replay_server.serverless.function import handle
 SETTINGS = PpoSettings(env="CartPole-v1", steps=16, hidden=8, iterations=1, seed=5)
 ENVIRONMENTS = 2
 Work = Callable[[Request, FunctionContext], Mapping[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[rs.Server]:
-    with rs.Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -46,18 +46,6 @@ IMPACT = ImpactSettings(
 SPECS = {settings.env: policy_spec(settings) for settings in (PPO, IMPACT)}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[rs.Server]:
-    with rs.Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as client:
-        yield client
-
-
 class Job:
     """A job on the server whose actor is a collector in this process, acting with what was published."""
 

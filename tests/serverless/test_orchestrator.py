@@ -82,12 +82,6 @@ def platform(workers: ProcessPlatform) -> Lent:
     return Lent(workers)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[rs.Server]:
-    with rs.Server() as server:
-        yield server
-
-
 @pytest.fixture
 def client(server: rs.Server) -> Iterator[rs.Client]:
     with rs.Client(server.url) as client:

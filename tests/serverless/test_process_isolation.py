@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +117,6 @@ def test_an_isolated_function_sees_nothing_of_its_caller(tmp_path: Path) -> None
     assert not os.path.exists("/dev/shm/left")
     opened = [target for target in result["open"].values() if target and not target.startswith(("socket:", "pipe:"))]
     assert all(target == "/dev/null" or target.endswith("/fd") for target in opened)
-
-
-@pytest.fixture
-def server() -> Iterator[rs.Server]:
-    with rs.Server() as running:
-        yield running
 
 
 def test_an_isolated_actor_plays_the_same_fragments_as_one_in_this_process(server: rs.Server) -> None:

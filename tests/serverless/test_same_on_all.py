@@ -67,13 +67,6 @@ PLACES: dict[str, Callable[[], contextlib.AbstractContextManager[Platform]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[rs.Server]:
-    with rs.Server() as running:
-        yield running
-        assert running.running, f"the server died: {running.log()}"
-
-
 def add_fragments(digest: Any, client: rs.Client, table: str, ids: bytes) -> None:
     """Every byte of these fragments, and what they are, into the hash."""
     columns = client.get(table, np.frombuffer(ids, "<u8")).data
