@@ -76,6 +76,25 @@ void *client_opened(void *context, struct connection *connection) {
     return client;
 }
 
+struct client *client_new_own(struct server *server) {
+    struct client *client = memory_calloc(1, sizeof *client);
+    if (!client) return NULL;
+    client->server = server;
+    client->resp = 2;
+    client->authenticated = true;
+    client->deny_blocking = true;
+    client->deadline_index = UINT32_MAX;
+    client->created_us = client->active_us = client->input_us = client->output_us = server->now_us;
+    return client;
+}
+
+void client_free_own(struct client *client) {
+    client_command_done(client);
+    output_clear(&client->output, &client->server->output_pool);
+    memory_free(client->name);
+    memory_free(client);
+}
+
 static void forget_pending(struct client *client) {
     memory_free(client->pending);
     client->pending = NULL;
@@ -84,7 +103,7 @@ static void forget_pending(struct client *client) {
 }
 
 void client_close(struct client *client) {
-    if (client->closing) return;
+    if (client->closing || !client->connection) return;
     client->closing = true;
     client_unblock(client);
     client_request_done(client);
@@ -132,7 +151,7 @@ static bool is_backlogged(const struct client *client) {
 }
 
 void client_update_reading(struct client *client) {
-    if (client->closing) return;
+    if (client->closing || !client->connection) return;
     bool wanted = !client->input_ended && !client->close_after_reply;
     if (client->blocked)
         wanted = wanted && client->pending_length < LIMIT_PENDING_INPUT_BYTES; /* so that its going is noticed */
@@ -352,7 +371,7 @@ void client_write(struct client *client) {
 }
 
 void client_close_after_reply(struct client *client) {
-    if (client->closing) return;
+    if (client->closing || !client->connection) return;
     client->close_after_reply = true;
     forget_pending(client);
     client_update_reading(client);

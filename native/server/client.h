@@ -28,9 +28,11 @@ struct client {
     bool authenticated;
     bool unproven;              /* came through the abstract socket and has not shown a nonce yet */
     const struct command *command;
+    bool deny_blocking;         /* runs inside a transaction or a script */
+    struct transaction *transaction; /* since MULTI; NULL: none (server/transaction.h) */
 
     /* the rest belongs to the server's core */
-    struct connection *connection;
+    struct connection *connection; /* NULL: the server's own client, for scripts and for loading */
     struct resp_parser parser;
     struct command_entry *entry;
     uint8_t *pending;           /* input read but not parsed yet: the client is blocked, or has had its turn */
@@ -89,6 +91,18 @@ void client_land(void *context, const struct resp_argument *arguments, uint32_t 
                  struct resp_landing *landing);
 /* Runs the request that the parser holds. Afterwards the client is blocked, closing, or ready for its next request. */
 void client_run_request(struct client *client);
+/* Runs one command whose arguments are in client->argc and argv, and counts it: of a request, a transaction, a script or
+ * a file that is loaded. Nothing is checked any more. */
+void command_call(struct client *client, struct command_entry *entry);
+/* Whether the client may run the command with the arguments in argc and argv: arity, rights, memory. False: the error is
+ * replied. */
+bool command_admit(struct client *client, struct command_entry *entry);
+/* A client of the server's own, without a connection: replies pile up in its output, until client_free_own. NULL: memory
+ * is exhausted. */
+struct client *client_new_own(struct server *server);
+void client_free_own(struct client *client);
+/* The state of the command that has replied is dropped. */
+void client_command_done(struct client *client);
 /* The request in progress is answered: its state is dropped, its arguments are released. */
 void client_request_done(struct client *client);
 /* Puts the client on the list of those whose pending input is run in the next turn. */

@@ -23,7 +23,7 @@ static bool get_field(struct client *client, struct hash *hash, uint32_t index, 
 
 /* The hash to write to, created where there is none. NULL: an error is replied. */
 static struct dict_entry *hash_for_writing(struct client *client) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return NULL;
     return entry != NULL ? entry : keyspace_put(client, 1, (struct value *)hash_new(), false);
 }
@@ -36,7 +36,7 @@ static bool set_field(struct client *client, struct dict_entry *entry, uint32_t 
     enum hash_set_result result = hash_set(hash_of(entry), field->data, field->length, value, length, blob);
     *added = result == HASH_SET_ADDED;
     if (result != HASH_SET_EXHAUSTED) {
-        store_changed(client->server->store);
+        keyspace_changed(client, entry);
         return true;
     }
     if (hash_count(hash_of(entry)) == 0) keyspace_remove(client, entry);
@@ -135,13 +135,13 @@ static void hincrbyfloat_command(struct client *client) {
 }
 
 static void hdel_command(struct client *client) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return;
     int64_t deleted = 0;
     for (uint32_t i = 2; entry != NULL && i < client->argc; i++)
         deleted += hash_delete(hash_of(entry), client->argv[i].data, client->argv[i].length);
     if (deleted > 0) {
-        store_changed(client->server->store);
+        keyspace_changed(client, entry);
         if (hash_count(hash_of(entry)) == 0) keyspace_remove(client, entry);
     }
     reply_integer(client, deleted);

@@ -10,7 +10,7 @@ static struct list *list_of(const struct dict_entry *entry) {
 
 /* The entry of a list, or NULL with the reply written: an error, or by `absent` where there is no key. */
 static struct dict_entry *find_list(struct client *client, bool reads, void (*absent)(struct client *client)) {
-    struct dict_entry *entry = reads ? keyspace_find_read(client, 1) : keyspace_find(client, 1);
+    struct dict_entry *entry = reads ? keyspace_find_read(client, 1) : keyspace_find_write(client, 1);
     if (entry == NULL)
         absent(client);
     else if (!keyspace_type_is(client, entry, VALUE_LIST))
@@ -38,7 +38,7 @@ static void remove_if_empty(struct client *client, struct dict_entry *entry) {
 /* ---- pushing and popping ----------------------------------------------------------------------------------------- */
 
 static void push(struct client *client, bool at_head, bool only_existing) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_LIST)) return;
     if (entry == NULL && only_existing) {
         reply_integer(client, 0);
@@ -58,7 +58,7 @@ static void push(struct client *client, bool at_head, bool only_existing) {
             return;
         }
     }
-    store_changed(client->server->store);
+    keyspace_changed(client, entry);
     reply_integer(client, (int64_t)list_length(list));
 }
 
@@ -103,7 +103,7 @@ static void pop(struct client *client, bool at_head) {
         reply_array(client, (size_t)count);
     }
     for (int64_t i = 0; i < count; i++) pop_one(client, list, at_head);
-    store_changed(client->server->store);
+    keyspace_changed(client, entry);
     remove_if_empty(client, entry);
 }
 
@@ -183,7 +183,7 @@ static void lset_command(struct client *client) {
     struct value **place = list_element(list_at(list, (uint64_t)index));
     value_free(*place);
     *place = element;
-    store_changed(client->server->store);
+    keyspace_changed(client, entry);
     reply_ok(client);
 }
 
@@ -194,7 +194,7 @@ static void ltrim_command(struct client *client) {
     if (entry == NULL) return;
     struct list *list = list_of(entry);
     int64_t length = (int64_t)list_length(list);
-    store_changed(client->server->store);
+    keyspace_changed(client, entry);
     if (!clamp_range(length, &start, &end)) {
         keyspace_remove(client, entry);
         reply_ok(client);
@@ -235,7 +235,7 @@ static void lrem_command(struct client *client) {
             more = list_step(&position, backwards);
         }
     }
-    if (removed > 0) store_changed(client->server->store);
+    if (removed > 0) keyspace_changed(client, entry);
     remove_if_empty(client, entry);
     reply_integer(client, (int64_t)removed);
 }
@@ -262,7 +262,7 @@ static void linsert_command(struct client *client) {
         reply_out_of_memory(client);
         return;
     }
-    store_changed(client->server->store);
+    keyspace_changed(client, entry);
     reply_integer(client, (int64_t)list_length(list));
 }
 

@@ -264,7 +264,7 @@ static void getrange_command(struct client *client) {
 /* ---- changing in place ------------------------------------------------------------------------------------------- */
 
 static void increment(struct client *client, int64_t by) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     int64_t value = 0, sum;
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     if (entry != NULL && !string_to_int64(store_value(entry), &value)) {
@@ -277,7 +277,7 @@ static void increment(struct client *client, int64_t by) {
     }
     if (entry != NULL && store_value(entry)->encoding == ENCODING_INTEGER) {
         ((struct string_integer *)store_value(entry))->integer = sum;
-        store_changed(client->server->store);
+        keyspace_changed(client, entry);
     } else if (keyspace_set(client, 1, entry, string_new_integer(sum)) == NULL) {
         return;
     }
@@ -307,7 +307,7 @@ static void decrby_command(struct client *client) {
 }
 
 static void incrbyfloat_command(struct client *client) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     long double value = 0, by;
     if (entry != NULL) {
@@ -340,7 +340,7 @@ static uint8_t *writable(struct client *client, struct dict_entry *entry, size_t
     }
     if (entry != NULL) {
         entry->value = value;
-        store_changed(client->server->store);
+        keyspace_changed(client, entry);
         return bytes;
     }
     return keyspace_put(client, 1, value, false) != NULL ? bytes : NULL;
@@ -354,7 +354,7 @@ static bool string_fits(struct client *client, uint64_t length, uint64_t more) {
 }
 
 static void append_command(struct client *client) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     const struct resp_argument *tail = &client->argv[2];
     size_t length = entry != NULL ? string_length(store_value(entry)) : 0;
@@ -376,7 +376,7 @@ static void setrange_command(struct client *client) {
         reply_error(client, "ERR offset is out of range");
         return;
     }
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     const struct resp_argument *part = &client->argv[3];
     size_t length = entry != NULL ? string_length(store_value(entry)) : 0;

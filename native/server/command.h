@@ -25,7 +25,33 @@ enum command_flags {
     COMMAND_NOAUTH = 1 << 5,   /* allowed before AUTH */
     COMMAND_BLOCKING = 1 << 6,
     COMMAND_LOADING = 1 << 7,
+    COMMAND_PUBSUB = 1 << 8,
+    COMMAND_NOSCRIPT = 1 << 9,      /* refused in scripts */
+    COMMAND_STALE = 1 << 10,
+    COMMAND_SKIP_MONITOR = 1 << 11,
+    COMMAND_SKIP_SLOWLOG = 1 << 12,
+    COMMAND_NO_MULTI = 1 << 13,     /* refused in transactions and scripts */
+    COMMAND_ALLOW_BUSY = 1 << 14,   /* runs while a script holds the server */
+    COMMAND_MOVABLEKEYS = 1 << 15,  /* `keys` finds more than first_key, last_key and key_step say */
+    COMMAND_MAY_REPLICATE = 1 << 16,
+    COMMAND_NO_ASYNC_LOADING = 1 << 17,
+    COMMAND_NO_MANDATORY_KEYS = 1 << 18,
+    COMMAND_DANGEROUS = 1 << 19,    /* of that category of ACL */
 };
+
+struct key_place {
+    uint32_t index;                 /* of the argument */
+    uint32_t access;                /* of enum key_access */
+};
+
+enum key_access {
+    KEY_READ = 1 << 0,   /* the value's contents come back to the client, or are copied */
+    KEY_WRITE = 1 << 1,
+};
+
+/* Finds the keys of a request whose arity holds: fills at most `max` places and returns how many keys there are, or -1
+ * where the arguments make no sense. */
+typedef int (*command_keys_of)(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max);
 
 struct command {
     const char *name;          /* lower case; subcommands are dispatched by the handler */
@@ -36,6 +62,7 @@ struct command {
     const char *group;         /* "string", "list", "hash", "generic", "connection", "server", "replay", "weights" */
     const char *summary;       /* one sentence, for COMMAND DOCS */
     resp_land land;            /* context is the client; NULL: large arguments land in blobs */
+    command_keys_of keys;      /* NULL: first_key, last_key and key_step say it all */
 };
 
 /* ---- what a handler may read: see server/client.h for the struct ------------------------------------------------
@@ -59,6 +86,7 @@ void reply_verbatim(struct client *client, const char *text, size_t length); /* 
 void reply_array(struct client *client, size_t count);
 void reply_map(struct client *client, size_t pairs);                         /* RESP2: array of 2 * pairs */
 void reply_set(struct client *client, size_t count);
+void reply_push(struct client *client, size_t count);                        /* RESP2: array */
 /* A bulk string that is sent from the blob itself; takes its own reference until the bytes are released. */
 void reply_blob(struct client *client, struct blob *blob);
 
@@ -98,6 +126,8 @@ struct wait_queue {
  * of the client runs; argv stays valid until the reply. */
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *));
+/* In a transaction or a script nothing waits: there client_block calls `expired` at once. */
+bool client_may_block(const struct client *client);
 /* As client_block without a deadline, also from inside the retry of another wait, which then returns true. */
 void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
                        void (*expired)(struct client *));

@@ -36,6 +36,13 @@ struct command_entry {
 
 struct command_table;
 
+/* The keys of a request for this command, whose arity holds; as a command_keys_of. */
+int command_keys(const struct command *command, uint32_t argc, const struct resp_argument *argv,
+                 struct key_place *places, int max);
+/* For commands that name a number of keys in argument `at`, the keys behind it: what their command_keys_of returns. */
+int command_keys_counted(uint32_t argc, const struct resp_argument *argv, uint32_t at, uint32_t access,
+                         struct key_place *places, int max);
+
 struct command_table *command_table_new(void); /* NULL: memory is exhausted */
 void command_table_free(struct command_table *table);
 /* By name in any case; NULL if there is none. */

@@ -6,7 +6,9 @@
 
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/propagate.h"
 #include "server/server.h"
+#include "store/store.h"
 
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
@@ -67,13 +69,12 @@ static bool is_http(const struct resp_argument *name) {
 
 /* Replies with an error and returns false where the request must not reach its handler. */
 static bool admit(struct client *client, struct command_entry *entry) {
-    struct server *server = client->server;
     if (client->parser.refusal == RESP_REQUEST_TOO_LARGE) {
         reply_error(
             client,
             "LIMIT the request's arguments are %zu bytes together, more than max-request-bytes (%lld): send fewer "
             "items in one request",
-            client->parser.request_bytes, (long long)server->config.max_request_bytes);
+            client->parser.request_bytes, (long long)client->server->config.max_request_bytes);
         return false;
     }
     if (client->parser.refusal == RESP_OUT_OF_MEMORY) {
@@ -84,6 +85,11 @@ static bool admit(struct client *client, struct command_entry *entry) {
         reply_unknown_command(client);
         return false;
     }
+    return command_admit(client, entry);
+}
+
+bool command_admit(struct client *client, struct command_entry *entry) {
+    struct server *server = client->server;
     const struct command *command = entry->command;
     if ((command->arity > 0 && (int64_t)client->argc != command->arity) ||
         (int64_t)client->argc < -(int64_t)command->arity) {
@@ -118,9 +124,17 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     server->stats.commands++;
 }
 
+void command_call(struct client *client, struct command_entry *entry) {
+    struct server *server = client->server;
+    uint64_t began_ns = server->now_ns, changes = server->store->changes;
+    client->error_replied = false;
+    entry->command->handler(client);
+    propagate_call(client, server->store->changes != changes);
+    count_call(client, entry, began_ns);
+}
+
 void client_run_request(struct client *client) {
     struct server *server = client->server;
-    uint64_t began_ns = server->now_ns;
     client->argc = client->parser.count;
     client->argv = client->parser.arguments;
     client->error_replied = false;
@@ -133,8 +147,7 @@ void client_run_request(struct client *client) {
         return;
     }
     if (admit(client, entry)) {
-        entry->command->handler(client);
-        count_call(client, entry, began_ns);
+        command_call(client, entry);
     } else if (entry) {
         entry->stats.rejected++;
         server_tick(server);
@@ -143,13 +156,16 @@ void client_run_request(struct client *client) {
     if (server->woken) server_run_woken(server);
 }
 
+void client_command_done(struct client *client) {
+    if (!client->drop) return;
+    void (*drop)(struct client *, void *) = client->drop;
+    client->drop = NULL;
+    drop(client, client->state);
+    client->state = NULL;
+}
+
 void client_request_done(struct client *client) {
-    if (client->drop) {
-        void (*drop)(struct client *, void *) = client->drop;
-        client->drop = NULL;
-        drop(client, client->state);
-        client->state = NULL;
-    }
+    client_command_done(client);
     client->refusal = NULL;
     client->argc = 0;
     client->argv = NULL;

@@ -26,6 +26,16 @@ struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
     return entry;
 }
 
+struct dict_entry *keyspace_find_write(struct client *client, uint32_t index) {
+    struct dict_entry *entry = keyspace_find(client, index);
+    if (entry != NULL) store_will_change(client->server->store, (unsigned)client->database, entry);
+    return entry;
+}
+
+void keyspace_changed(struct client *client, const struct dict_entry *entry) {
+    store_changed(client->server->store, (unsigned)client->database, entry->key, entry->key_length);
+}
+
 bool keyspace_type_is(struct client *client, const struct dict_entry *entry, enum value_type type) {
     if (entry == NULL || store_value(entry)->type == type) return true;
     reply_error(client, "WRONGTYPE Operation against a key holding the wrong kind of value");
@@ -47,7 +57,7 @@ struct dict_entry *keyspace_put(struct client *client, uint32_t index, struct va
 
 struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct dict_entry *entry, struct value *value) {
     if (entry == NULL || value == NULL) return keyspace_put(client, index, value, true);
-    store_replace(client->server->store, entry, value);
+    store_replace(client->server->store, (unsigned)client->database, entry, value);
     return entry;
 }
 

@@ -10,9 +10,13 @@
 #include "store/t_list.h"
 #include "store/t_string.h"
 
-/* The key named by argument `index`; NULL if there is none. The read form counts a hit or a miss. */
+/* The key named by argument `index`; NULL if there is none. The read form counts a hit or a miss. The write form is for
+ * whoever changes the value in place, and then calls keyspace_changed; functions that put, remove or end keys tell of it
+ * themselves. */
 struct dict_entry *keyspace_find(struct client *client, uint32_t index);
 struct dict_entry *keyspace_find_read(struct client *client, uint32_t index);
+struct dict_entry *keyspace_find_write(struct client *client, uint32_t index);
+void keyspace_changed(struct client *client, const struct dict_entry *entry);
 
 /* True where `entry` is NULL or of the type; replies WRONGTYPE where not. */
 bool keyspace_type_is(struct client *client, const struct dict_entry *entry, enum value_type type);

@@ -10,6 +10,7 @@
 #include "server/cmd_replay.h"
 #include "server/command_table.h"
 #include "server/config.h"
+#include "server/keyspace_events.h"
 #include "server/replay_registry.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
@@ -53,6 +54,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
     }
+    keyspace_listen(server);
     config_apply(server);
     name_run(server);
     server_tick(server);

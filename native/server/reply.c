@@ -11,7 +11,7 @@
 #include "server/server.h"
 
 static void schedule_write(struct client *client) {
-    if (client->in_unsent) return;
+    if (client->in_unsent || !client->connection) return;
     client->in_unsent = true;
     client->unsent_next = client->server->unsent_head;
     client->server->unsent_head = client;
@@ -226,6 +226,10 @@ void reply_map(struct client *client, size_t pairs) {
 
 void reply_set(struct client *client, size_t count) {
     append_head(client, client->resp == 2 ? '*' : '~', (int64_t)count);
+}
+
+void reply_push(struct client *client, size_t count) {
+    append_head(client, client->resp == 2 ? '*' : '>', (int64_t)count);
 }
 
 void reply_blob(struct client *client, struct blob *blob) {

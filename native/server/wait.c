@@ -3,7 +3,9 @@
 
 #include "base/memory.h"
 #include "server/client.h"
+#include "server/propagate.h"
 #include "server/server.h"
+#include "store/store.h"
 
 /* ---- deadlines: a binary heap, each client knowing its index ----------------------------------------- */
 
@@ -62,10 +64,18 @@ static void deadline_remove(struct server *server, struct client *client) {
 
 /* ---- blocking and waking ----------------------------------------------------------------------------- */
 
+bool client_may_block(const struct client *client) {
+    return !client->deny_blocking;
+}
+
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *)) {
     struct server *server = client->server;
     assert(!client->blocked && (queue || deadline_us != CLOCK_NEVER));
+    if (!client_may_block(client)) {
+        expired(client);
+        return;
+    }
     client->deadline_us = deadline_us;
     /* Without memory for the deadline the wait is over at once: better than one that never ends. */
     if (deadline_us != CLOCK_NEVER && !deadline_add(server, client)) {
@@ -141,7 +151,9 @@ static void resume(struct client *client) {
 bool client_retry(struct client *client) {
     assert(client->blocked && client->retry);
     const struct wait_queue *queue = client->queue;
+    uint64_t changes = client->server->store->changes;
     if (!client->retry(client)) return false;
+    propagate_call(client, client->server->store->changes != changes);
     if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
     if (client->blocked)
         leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */

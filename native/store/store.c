@@ -89,6 +89,7 @@ void store_discard(struct store *store, struct value *value) {
 
 void store_flush(struct store *store, unsigned database) {
     struct store_database *db = &store->databases[database];
+    if (store->events.will_flush) store->events.will_flush(store->events.context, database);
     store->changes += dict_count(&db->keys);
     struct store_discarded *discarded = dict_count(&db->keys) > FREE_AT_ONCE ? discarded_push(store) : NULL;
     if (discarded != NULL) {
@@ -106,21 +107,31 @@ bool store_has_expired(const struct store *store, unsigned database, const struc
     return store_expiry(store, database, entry, &at_ms) && at_ms < now_ms;
 }
 
+static void expire_now(struct store *store, unsigned database, struct dict_entry *entry) {
+    store->expired_keys++;
+    if (store->events.expired) store->events.expired(store->events.context, database, entry->key, entry->key_length);
+    store_remove(store, database, entry);
+}
+
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
     if (entry == NULL || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, clock_unix_ms()))
         return entry;
-    store->expired_keys++;
-    store_remove(store, database, entry);
+    expire_now(store, database, entry);
     return NULL;
 }
 
-void store_replace(struct store *store, struct dict_entry *entry, struct value *value) {
+static void exchange(struct store *store, struct dict_entry *entry, struct value *value) {
     struct value *old = entry->value;
     value->expiry = old->expiry;
     entry->value = value;
-    store_changed(store);
     store_discard(store, old);
+}
+
+void store_replace(struct store *store, unsigned database, struct dict_entry *entry, struct value *value) {
+    store_will_change(store, database, entry);
+    exchange(store, entry, value);
+    store_changed(store, database, entry->key, entry->key_length);
 }
 
 struct dict_entry *store_put(struct store *store, unsigned database, const uint8_t *key, size_t length,
@@ -129,24 +140,27 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
     uint32_t hash = dict_hash(key, length);
     struct dict_entry *entry = dict_find(&db->keys, hash, key, length);
     if (entry != NULL) {
+        store_will_change(store, database, entry);
         if (!keep_expiry) expire_clear(&db->expiry, entry);
-        store_replace(store, entry, value);
+        exchange(store, entry, value);
+        store_changed(store, database, key, length);
         return entry;
     }
     entry = dict_add(&db->keys, hash, key, length);
     if (entry != NULL) {
         value->expiry = 0;
         entry->value = value;
-        store_changed(store);
+        store_changed(store, database, key, length);
     }
     return entry;
 }
 
 void store_remove(struct store *store, unsigned database, struct dict_entry *entry) {
     struct store_database *db = &store->databases[database];
+    store_will_change(store, database, entry);
     expire_clear(&db->expiry, entry);
     dict_unlink(&db->keys, entry);
-    store_changed(store);
+    store_changed(store, database, entry->key, entry->key_length);
     store_discard(store, entry->value);
     dict_entry_free(entry);
 }
@@ -155,24 +169,29 @@ bool store_rename(struct store *store, unsigned database, struct dict_entry *ent
     struct store_database *db = &store->databases[database];
     uint32_t hash = dict_hash(key, length);
     struct dict_entry *target = dict_find(&db->keys, hash, key, length);
+    store_will_change(store, database, entry);
     if (target == NULL) {
         target = dict_add(&db->keys, hash, key, length);
         if (target == NULL) return false;
     } else {
+        store_will_change(store, database, target);
         expire_clear(&db->expiry, target);
         store_discard(store, target->value);
     }
     target->value = entry->value;
     expire_moved(&db->expiry, target);
     dict_unlink(&db->keys, entry);
+    store_changed(store, database, entry->key, entry->key_length);
+    store_changed(store, database, key, length);
     dict_entry_free(entry);
-    store_changed(store);
     return true;
 }
 
 bool store_expire_at(struct store *store, unsigned database, struct dict_entry *entry, int64_t at_ms) {
-    store_changed(store);
-    return expire_set(&store->databases[database].expiry, entry, at_ms);
+    store_will_change(store, database, entry);
+    bool set = expire_set(&store->databases[database].expiry, entry, at_ms);
+    store_changed(store, database, entry->key, entry->key_length);
+    return set;
 }
 
 bool store_expiry(const struct store *store, unsigned database, const struct dict_entry *entry, int64_t *at_ms) {
@@ -180,8 +199,9 @@ bool store_expiry(const struct store *store, unsigned database, const struct dic
 }
 
 void store_persist(struct store *store, unsigned database, struct dict_entry *entry) {
-    store_changed(store);
+    store_will_change(store, database, entry);
     expire_clear(&store->databases[database].expiry, entry);
+    store_changed(store, database, entry->key, entry->key_length);
 }
 
 struct dict_entry *store_random(struct store *store, unsigned database) {
@@ -198,8 +218,7 @@ static bool expire_due(struct store *store, unsigned database, int64_t now_ms, u
     const struct expire_heap *heap = &store->databases[database].expiry;
     for (unsigned removed = 0; heap->count > 0 && heap->items[0].at_ms < now_ms; removed++) {
         if (removed % EXPIRE_SLICE == EXPIRE_SLICE - 1 && clock_monotonic_us() >= deadline_us) return false;
-        store->expired_keys++;
-        store_remove(store, database, heap->items[0].entry);
+        expire_now(store, database, heap->items[0].entry);
     }
     return true;
 }

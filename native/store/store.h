@@ -24,20 +24,40 @@ struct store_database {
 
 struct store_discarded; /* what is unlinked and waits to be freed */
 
+/* What the owner of the store hears of. A NULL function is not called. None of them may change the store. */
+struct store_events {
+    void *context;
+    /* The entry's value or expiry is about to change, or the entry to go; it is whole still. May be called when nothing
+     * changes in the end. */
+    void (*will_change)(void *context, unsigned database, struct dict_entry *entry);
+    /* A key was added, changed or removed; called when that is done. The key's bytes are not the store's own. */
+    void (*changed)(void *context, unsigned database, const uint8_t *key, size_t length);
+    /* All keys of the database are about to go at once. */
+    void (*will_flush)(void *context, unsigned database);
+    /* A key goes because its time is over. */
+    void (*expired)(void *context, unsigned database, const uint8_t *key, size_t length);
+};
+
 struct store {
     struct store_database databases[STORE_DATABASES];
     struct store_discarded *discarded;
     uint64_t discarded_count; /* values and databases that wait to be freed */
     struct random_state random;
+    struct store_events events;
     /* for INFO */
     uint64_t changes;         /* keys changed since start */
     uint64_t expired_keys;
     uint64_t keyspace_hits, keyspace_misses;
 };
 
-/* Whoever changes a value in place says so. */
-static inline void store_changed(struct store *store) {
+/* Whoever changes a value in place says so, before and after; the functions below that change something say it
+ * themselves. */
+static inline void store_will_change(struct store *store, unsigned database, struct dict_entry *entry) {
+    if (store->events.will_change) store->events.will_change(store->events.context, database, entry);
+}
+static inline void store_changed(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     store->changes++;
+    if (store->events.changed) store->events.changed(store->events.context, database, key, length);
 }
 
 struct store *store_new(void); /* NULL: memory exhausted */
@@ -57,7 +77,8 @@ static inline struct value *store_value(const struct dict_entry *entry) {
  * keep_expiry. NULL: memory exhausted, nothing changed, the value is still the caller's. */
 struct dict_entry *store_put(struct store *store, unsigned database, const uint8_t *key, size_t length,
                              struct value *value, bool keep_expiry);
-void store_replace(struct store *store, struct dict_entry *entry, struct value *value); /* keeps the expiry */
+/* Exchanges the value, keeping the expiry. */
+void store_replace(struct store *store, unsigned database, struct dict_entry *entry, struct value *value);
 void store_remove(struct store *store, unsigned database, struct dict_entry *entry);
 /* Moves the value and the expiry of `entry`, which goes, to another name, whose own value goes. False: memory
  * exhausted, nothing changed. */

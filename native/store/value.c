@@ -9,7 +9,7 @@
 #include "store/t_string.h"
 
 const char *value_type_name(const struct value *value) {
-    static const char *const names[VALUE_TYPES] = {"string", "list", "hash"};
+    static const char *const names[VALUE_TYPES] = {"string", "list", "hash", "set", "zset"};
     return names[value->type];
 }
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum value_type { VALUE_STRING, VALUE_LIST, VALUE_HASH, VALUE_TYPES };
+enum value_type { VALUE_STRING, VALUE_LIST, VALUE_HASH, VALUE_SET, VALUE_SORTED_SET, VALUE_TYPES };
 
 enum value_encoding {
     ENCODING_INTEGER,  /* string: an int64 */
@@ -18,13 +18,13 @@ enum value_encoding {
 };
 
 struct value {
-    uint8_t type;
-    uint8_t encoding;
-    uint16_t reserved;
+    uint32_t type : 4;
+    uint32_t encoding : 4;
+    uint32_t access : 24; /* when or how often it was used, as the eviction policy wants it */
     uint32_t expiry; /* place in the database's expiry heap, counted from 1; 0: lives until deleted */
 };
 
-const char *value_type_name(const struct value *value);     /* "string", "list", "hash" */
+const char *value_type_name(const struct value *value);     /* "string", "list", "hash", "set", "zset" */
 const char *value_encoding_name(const struct value *value); /* as OBJECT ENCODING says it */
 size_t value_memory_bytes(const struct value *value);       /* estimate: what freeing the value would give back */
 

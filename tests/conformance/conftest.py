@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_redis import Pair
 
 import replay_server
 
@@ -139,3 +140,11 @@ def our_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
 def peers(redis_peer: Peer, our_peer: Peer) -> tuple[Peer, Peer]:
     """(redis, ours)"""
     return redis_peer, our_peer
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["resp2", "resp3"])
+def pair(request: pytest.FixtureRequest, peers: Any) -> Iterator[Pair]:
+    """A connection to each server, over RESP2 and then RESP3."""
+    connected = Pair(peers, request.param)
+    yield connected
+    connected.close()

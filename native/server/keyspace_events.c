@@ -1,0 +1,16 @@
+/* keyspace_events: what follows from changes of keys, whoever made them. */
+#include "server/keyspace_events.h"
+
+#include "server/propagate.h"
+#include "store/store.h"
+
+static void expired(void *context, unsigned database, const uint8_t *key, size_t length) {
+    propagate_removed(context, database, key, length);
+}
+
+void keyspace_listen(struct server *server) {
+    server->store->events = (struct store_events){
+        .context = server,
+        .expired = expired,
+    };
+}
