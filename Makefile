@@ -37,7 +37,7 @@ help:
 	@echo "make test-slow   the tests marked slow"
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
-	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: the request parser"
+	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
 	@echo "make setup       what the others begin with       make clean    removes builds and the environment"
 

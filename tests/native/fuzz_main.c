@@ -1,6 +1,10 @@
-/* fuzz_main: drives a LLVMFuzzerTestOneInput where libFuzzer is not there: mutates seeds for a bounded time, the same
- * way for the same seed. Takes -max_total_time=SECONDS (5) and -seed=N (1), and files to run once each. */
+/* fuzz_main: drives a LLVMFuzzerTestOneInput where libFuzzer is not there: mutates inputs for a bounded time, and keeps
+ * those that take the program where none before them has been (gcc's -fsanitize-coverage=trace-pc), as libFuzzer and AFL
+ * do. Takes -max_total_time=SECONDS (5), -runs=N (no limit), -seed=N (1), -corpus=FILE of inputs to begin with, and
+ * -save=FILE for those found to be worth keeping; in both, an input is a line of hexadecimal digits. Any other arguments
+ * are files to run once each. */
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,31 +14,87 @@
 #include "base/random.h"
 
 #define LONGEST_INPUT 4096u
-#define POOL 256u
+#define POOL 16384u
+#define EDGES (1u << 16) /* a power of two: an edge of the program's graph is a place in the map, by hash */
+#define TOUCHED 16384u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+void __sanitizer_cov_trace_pc(void);
 /* Ends with NULL. A target may do without. */
 extern const char *const fuzz_seeds[] __attribute__((weak));
 /* The sanitizers'; absent in a build without them. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 struct input {
-    uint8_t bytes[LONGEST_INPUT];
+    uint8_t *bytes;
     size_t length;
 };
 
 static struct input pool[POOL];
 static size_t pool_count;
-static struct input current;
+static uint8_t current[LONGEST_INPUT];
+static size_t current_length;
 static unsigned long long executions;
+
+/* ---- coverage -------------------------------------------------------------------------------------------------------- */
+
+static uint8_t hits[EDGES]; /* of the input that runs */
+static uint8_t known[EDGES]; /* of all inputs: a bit for each order of magnitude of hits */
+static uint32_t touched[TOUCHED];
+static uint32_t touched_count;
+static uintptr_t previous_block;
+static size_t known_count;
+
+/* Called at every basic block of what was compiled for it. */
+__attribute__((no_sanitize("address", "undefined"), optimize("O2"))) void __sanitizer_cov_trace_pc(void) {
+    uintptr_t block = (uintptr_t)__builtin_return_address(0);
+    uint32_t edge = (uint32_t)(((block ^ previous_block) * 0x9e3779b97f4a7c15ull) >> 48);
+    previous_block = block << 1;
+    if (hits[edge] == 0) {
+        if (touched_count == TOUCHED) return;
+        touched[touched_count++] = edge;
+    }
+    if (hits[edge] < 255) hits[edge]++;
+}
+
+static uint8_t magnitude(uint8_t count) {
+    return (uint8_t)(count < 4     ? 1u << (count - 1)
+                     : count < 8   ? 8
+                     : count < 16  ? 16
+                     : count < 32  ? 32
+                     : count < 128 ? 64
+                                   : 128);
+}
+
+/* Runs the current input; true: it did something that none before it did. */
+static bool run_current(void) {
+    touched_count = 0;
+    previous_block = 0;
+    LLVMFuzzerTestOneInput(current, current_length);
+    executions++;
+    bool fresh = false;
+    for (uint32_t i = 0; i < touched_count; i++) {
+        uint32_t edge = touched[i];
+        uint8_t bit = magnitude(hits[edge]);
+        if (!(known[edge] & bit)) {
+            fresh = true;
+            known_count += known[edge] == 0;
+            known[edge] |= bit;
+        }
+        hits[edge] = 0;
+    }
+    return fresh;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------------------------------- */
 
 static void keep_failing_input(void) {
     FILE *file = fopen("crash-input", "wb");
     if (file) {
-        fwrite(current.bytes, 1, current.length, file);
+        fwrite(current, 1, current_length, file);
         fclose(file);
     }
-    fprintf(stderr, "input %llu, of %zu bytes, is kept in ./crash-input\n", executions, current.length);
+    fprintf(stderr, "input %llu, of %zu bytes, is kept in ./crash-input\n", executions, current_length);
 }
 
 static void on_abort(int number) {
@@ -42,44 +102,127 @@ static void on_abort(int number) {
     signal(number, SIG_DFL);
 }
 
-static void fill_pool(void) {
-    for (size_t i = 0; fuzz_seeds && fuzz_seeds[i] && pool_count < POOL / 2; i++) {
-        struct input *input = &pool[pool_count++];
-        input->length = strlen(fuzz_seeds[i]);
-        memcpy(input->bytes, fuzz_seeds[i], input->length);
-    }
-    if (pool_count == 0) pool_count = 1; /* the empty input */
+static void keep_current(void) {
+    if (pool_count == POOL || current_length == 0) return;
+    uint8_t *bytes = malloc(current_length);
+    if (!bytes) return;
+    memcpy(bytes, current, current_length);
+    pool[pool_count++] = (struct input){bytes, current_length};
 }
 
-static void mutate_once(struct input *input, struct random_state *random) {
-    static const uint8_t telling[] = {0, '\r', '\n', '*', '$', '-', '0', '1', '9', '"', '\\', 0x7f, 0x80, 0xfe, 0xff};
-    size_t at = input->length ? random_below(random, input->length) : 0;
+static int digit(int character) {
+    if (character >= '0' && character <= '9') return character - '0';
+    return character >= 'a' && character <= 'f' ? character - 'a' + 10 : -1;
+}
+
+static bool read_corpus(const char *path) {
+    FILE *file = fopen(path, "r");
+    if (!file) {
+        perror(path);
+        return false;
+    }
+    int high = -1, character;
+    current_length = 0;
+    while ((character = getc(file)) != EOF) {
+        int value = digit(character);
+        if (character == '\n') {
+            if (current_length > 0 && run_current()) keep_current();
+            current_length = 0;
+            high = -1;
+        } else if (value >= 0 && high < 0) {
+            high = value;
+        } else if (value >= 0 && current_length < LONGEST_INPUT) {
+            current[current_length++] = (uint8_t)(high << 4 | value);
+            high = -1;
+        }
+    }
+    fclose(file);
+    return true;
+}
+
+/* Writes the inputs that are needed to see all that was seen, the shortest first. */
+static int compare_lengths(const void *left, const void *right) {
+    const struct input *a = left, *b = right;
+    return a->length < b->length ? -1 : a->length > b->length;
+}
+
+static void save_corpus(const char *path) {
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        perror(path);
+        return;
+    }
+    qsort(pool, pool_count, sizeof *pool, compare_lengths);
+    memset(known, 0, sizeof known);
+    size_t saved = 0;
+    for (size_t i = 0; i < pool_count; i++) {
+        memcpy(current, pool[i].bytes, pool[i].length);
+        current_length = pool[i].length;
+        if (!run_current()) continue;
+        for (size_t j = 0; j < current_length; j++) fprintf(file, "%02x", current[j]);
+        fputc('\n', file);
+        saved++;
+    }
+    fclose(file);
+    printf("%zu inputs saved\n", saved);
+}
+
+static void read_seeds(void) {
+    for (size_t i = 0; fuzz_seeds && fuzz_seeds[i]; i++) {
+        current_length = strlen(fuzz_seeds[i]);
+        memcpy(current, fuzz_seeds[i], current_length);
+        run_current();
+        keep_current();
+    }
+    if (pool_count > 0) return;
+    current[0] = 0;
+    current_length = 1;
+    run_current();
+    keep_current();
+}
+
+static void insert_byte(size_t at, uint8_t byte) {
+    if (current_length == LONGEST_INPUT) return;
+    memmove(current + at + 1, current + at, current_length - at);
+    current[at] = byte;
+    current_length++;
+}
+
+/* A piece of another input in the middle of this one. */
+static void insert_piece(size_t at, struct random_state *random) {
     const struct input *other = &pool[random_below(random, pool_count)];
+    size_t from = random_below(random, other->length);
+    size_t piece = 1 + random_below(random, other->length - from);
+    if (piece > LONGEST_INPUT - current_length) piece = LONGEST_INPUT - current_length;
+    memmove(current + at + piece, current + at, current_length - at);
+    memcpy(current + at, other->bytes + from, piece);
+    current_length += piece;
+}
+
+static void mutate_once(struct random_state *random) {
+    static const uint8_t telling[] = {0, '\r', '\n', '*', '$', '-', '0', '1', '9', '"', '\\', 0x7f, 0x80, 0xfe, 0xff};
+    size_t at = current_length ? random_below(random, current_length) : 0;
     size_t piece = 1 + random_below(random, 16);
-    switch (random_below(random, 6)) {
+    switch (random_below(random, 7)) {
     case 0: /* another byte */
-        if (input->length) input->bytes[at] = (uint8_t)random_next(random);
+        if (current_length) current[at] = (uint8_t)random_next(random);
         break;
     case 1:
-        if (input->length) input->bytes[at] = telling[random_below(random, sizeof telling)];
+        if (current_length) current[at] = telling[random_below(random, sizeof telling)];
         break;
     case 2: /* one more */
-        if (input->length < LONGEST_INPUT) {
-            memmove(input->bytes + at + 1, input->bytes + at, input->length - at);
-            input->bytes[at] = telling[random_below(random, sizeof telling)];
-            input->length++;
-        }
+        insert_byte(at, random_below(random, 2) ? telling[random_below(random, sizeof telling)]
+                                                : (uint8_t)random_next(random));
         break;
     case 3: /* some fewer */
-        if (piece > input->length - at) piece = input->length - at;
-        memmove(input->bytes + at, input->bytes + at + piece, input->length - at - piece);
-        input->length -= piece;
+        if (piece > current_length - at) piece = current_length - at;
+        memmove(current + at, current + at + piece, current_length - at - piece);
+        current_length -= piece;
         break;
-    case 4: /* the end cut off */ input->length = at; break;
-    case 5: /* another input behind */
-        piece = other->length < LONGEST_INPUT - input->length ? other->length : LONGEST_INPUT - input->length;
-        memcpy(input->bytes + input->length, other->bytes, piece);
-        input->length += piece;
+    case 4: /* the end cut off */ current_length = at; break;
+    case 5: insert_piece(at, random); break;
+    case 6: /* one step up or down */
+        if (current_length) current[at] = (uint8_t)(current[at] + (random_below(random, 2) ? 1 : -1));
         break;
     }
 }
@@ -90,39 +233,59 @@ static int run_file(const char *path) {
         perror(path);
         return 1;
     }
-    current.length = fread(current.bytes, 1, LONGEST_INPUT, file);
+    current_length = fread(current, 1, LONGEST_INPUT, file);
     fclose(file);
-    LLVMFuzzerTestOneInput(current.bytes, current.length);
+    run_current();
     printf("%s: ran\n", path);
     return 0;
 }
 
-int main(int argc, char **argv) {
-    unsigned long long seconds = 5, seed = 1;
-    int files = 0;
-    for (int i = 1; i < argc; i++) {
-        if (sscanf(argv[i], "-max_total_time=%llu", &seconds) == 1 || sscanf(argv[i], "-seed=%llu", &seed) == 1)
-            continue;
-        if (run_file(argv[i]) != 0) return 1;
-        files++;
+/* ---- the search ------------------------------------------------------------------------------------------------------ */
+
+struct search {
+    unsigned long long seconds, runs, seed;
+    const char *corpus, *save;
+};
+
+static void search(const struct search *how) {
+    struct random_state random;
+    random_seed(&random, how->seed);
+    uint64_t until_us = clock_monotonic_us() + how->seconds * 1000000u;
+    while (executions < how->runs && clock_monotonic_us() < until_us) {
+        /* What came last is mutated as often as all the rest: it leads where nobody has been. */
+        size_t newest = pool_count > 64 && random_below(&random, 2) ? pool_count - 64 : 0;
+        const struct input *from = &pool[newest + random_below(&random, pool_count - newest)];
+        memcpy(current, from->bytes, from->length);
+        current_length = from->length;
+        for (uint64_t i = 1 + random_below(&random, 6); i > 0; i--) mutate_once(&random);
+        if (run_current()) keep_current();
     }
-    if (files > 0) return 0;
+    printf("%llu inputs, seed %llu; %zu kept, for %zu edges\n", executions, how->seed, pool_count, known_count);
+}
+
+int main(int argc, char **argv) {
+    struct search how = {.seconds = 5, .runs = UINT64_MAX, .seed = 1};
+    int files = 0;
     if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(keep_failing_input);
     signal(SIGABRT, on_abort);
-    struct random_state random;
-    random_seed(&random, seed);
-    fill_pool();
-    uint64_t until_us = clock_monotonic_us() + seconds * 1000000u;
-    while (clock_monotonic_us() < until_us) {
-        current = pool[random_below(&random, pool_count)];
-        for (uint64_t i = random_below(&random, 8); i > 0; i--) mutate_once(&current, &random);
-        executions++;
-        LLVMFuzzerTestOneInput(current.bytes, current.length);
-        if (random_below(&random, 16) == 0) {
-            size_t place = pool_count < POOL ? pool_count++ : POOL / 2 + random_below(&random, POOL / 2);
-            pool[place] = current;
+    for (int i = 1; i < argc; i++) {
+        if (sscanf(argv[i], "-max_total_time=%llu", &how.seconds) == 1 ||
+            sscanf(argv[i], "-seed=%llu", &how.seed) == 1 || sscanf(argv[i], "-runs=%llu", &how.runs) == 1)
+            continue;
+        if (strncmp(argv[i], "-corpus=", 8) == 0) {
+            how.corpus = argv[i] + 8;
+        } else if (strncmp(argv[i], "-save=", 6) == 0) {
+            how.save = argv[i] + 6;
+        } else {
+            if (run_file(argv[i]) != 0) return 1;
+            files++;
         }
     }
-    printf("%llu inputs in %llu s, seed %llu\n", executions, seconds, seed);
+    if (files > 0) return 0;
+    read_seeds();
+    if (how.corpus && !read_corpus(how.corpus)) return 1;
+    search(&how);
+    if (how.save) save_corpus(how.save);
+    for (size_t i = 0; i < pool_count; i++) free(pool[i].bytes);
     return 0;
 }
