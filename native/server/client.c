@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/pubsub.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
 
@@ -108,6 +109,7 @@ void client_close(struct client *client) {
     client_unblock(client);
     client_request_done(client);
     replay_streams_client_gone(client);
+    pubsub_client_gone(client);
     forget_pending(client);
     /* Where the transport still reads the bytes of replies, they stay until it says `closed`. */
     if (operations_of(client)->releases_at_write) output_clear(&client->output, &client->server->output_pool);
@@ -131,6 +133,7 @@ void client_closed(void *context, void *owner) {
     client_request_done(client);
     share_close(client);
     replay_streams_client_gone(client);
+    pubsub_client_gone(client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
     if (client->writing) server->writers--;

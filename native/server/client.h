@@ -30,6 +30,7 @@ struct client {
     const struct command *command;
     bool deny_blocking;         /* runs inside a transaction or a script */
     struct transaction *transaction; /* since MULTI; NULL: none (server/transaction.h) */
+    struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
 
     /* the rest belongs to the server's core */
     struct connection *connection; /* NULL: the server's own client, for scripts and for loading */

@@ -5,6 +5,7 @@
 
 #include "server/client.h"
 #include "server/keyspace.h"
+#include "server/pubsub.h"
 #include "server/server.h"
 
 static void append_client(struct text *out, const struct client *client) {
@@ -15,14 +16,15 @@ static void append_client(struct text *out, const struct client *client) {
                                                       : "N";
     text_append(out,
                 "id=%" PRIu64 " addr=%s laddr=%s fd=-1 name=%s age=%" PRIu64 " idle=%" PRIu64
-                " flags=%s db=%d sub=0 psub=0 ssub=0 "
+                " flags=%s db=%d sub=%" PRIu64 " psub=%" PRIu64 " ssub=%" PRIu64 " "
                 "multi=-1 qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=0 rbs=%zu rbp=%zu obl=0 oll=%u omem=%zu "
                 "tot-mem=%zu events=%s%s "
                 "cmd=%s user=default redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
                 client->id, client->connection->peer, client->connection->local, client->name ? client->name : "",
                 (server->now_us - client->created_us) / 1000000,
                 server->now_us > client->active_us ? (server->now_us - client->active_us) / 1000000 : 0, flags,
-                client->database, client->pending_length,
+                client->database, pubsub_count(client, PUBSUB_CHANNEL), pubsub_count(client, PUBSUB_PATTERN),
+                pubsub_count(client, PUBSUB_SHARD), client->pending_length,
                 client->pending ? LIMIT_PENDING_INPUT_BYTES - client->pending_length : 0,
                 resp_parser_held_bytes(&client->parser), client->output.inline_bytes, client->output.inline_bytes,
                 client->output.unsent_bytes > 0 ? 1u : 0u, client->output.unsent_bytes, client_held_bytes(client),

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "server/client.h"
+#include "server/pubsub.h"
 #include "server/server.h"
 
 /* Takes as long whatever the guess has in common with the password. */
@@ -140,9 +141,14 @@ static void hello_command(struct client *client) {
 }
 
 static void ping_command(struct client *client) {
-    if (client->argc > 2)
+    if (client->argc > 2) {
         reply_arity_error(client);
-    else if (client->argc == 2)
+    } else if (client->resp == 2 && pubsub_is_subscriber(client)) {
+        reply_array(client, 2); /* so that it looks like a message */
+        reply_bulk_string(client, "pong");
+        reply_bulk(client, client->argc == 2 ? client->argv[1].data : (const uint8_t *)"",
+                   client->argc == 2 ? client->argv[1].length : 0);
+    } else if (client->argc == 2)
         reply_bulk(client, client->argv[1].data, client->argv[1].length);
     else
         reply_status(client, "PONG");
@@ -173,6 +179,7 @@ static void quit_command(struct client *client) {
 }
 
 static void reset_command(struct client *client) {
+    pubsub_client_gone(client);
     client->database = 0;
     client->resp = 2;
     client->reply_mode = CLIENT_REPLY_ON;

@@ -54,7 +54,7 @@ enum key_access {
 typedef int (*command_keys_of)(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max);
 
 struct command {
-    const char *name;          /* lower case; subcommands are dispatched by the handler */
+    const char *name;          /* lower case */
     void (*handler)(struct client *client);
     int arity;                 /* as in Redis: the name counts; negative = at least */
     uint32_t flags;
@@ -63,6 +63,7 @@ struct command {
     const char *summary;       /* one sentence, for COMMAND DOCS */
     resp_land land;            /* context is the client; NULL: large arguments land in blobs */
     command_keys_of keys;      /* NULL: first_key, last_key and key_step say it all */
+    const struct command *subcommands; /* named "client|id", ended by a NULL name; the handler is command_container */
 };
 
 /* ---- what a handler may read: see server/client.h for the struct ------------------------------------------------

@@ -6,21 +6,24 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/client.h"
+#include "server/keyspace.h"
 
 #define MAX_COMMANDS 512u
 #define SLOTS 1024u         /* open addressing, at most half full */
 #define MAX_NAME_BYTES 64u
 
 struct command_table {
-    size_t count;
+    size_t count, used; /* the second with subcommands */
     struct command_entry *sorted[MAX_COMMANDS];
     struct command_entry *slots[SLOTS];
     struct command_entry entries[MAX_COMMANDS];
 };
 
 static const struct command *const tables[] = {
-    commands_connection, commands_client,  commands_server, commands_introspection, commands_string,   commands_list,
-    commands_hash,       commands_generic, commands_replay, commands_share,         commands_snapshot, commands_weights,
+    commands_connection, commands_client,  commands_server,  commands_introspection, commands_string,
+    commands_list,       commands_hash,    commands_generic, commands_replay,        commands_share,
+    commands_snapshot,   commands_weights, commands_pubsub,
 };
 
 /* FNV-1a over a lower-cased name. */
@@ -36,24 +39,30 @@ static int compare_entries(const void *left, const void *right) {
     return strcmp((*a)->command->name, (*b)->command->name);
 }
 
-static void add(struct command_table *table, const struct command *command) {
-    assert(table->count < MAX_COMMANDS && strlen(command->name) <= MAX_NAME_BYTES);
-    struct command_entry *entry = &table->entries[table->count];
+static void add(struct command_table *table, const struct command *command, bool is_listed) {
+    assert(table->used < MAX_COMMANDS && strlen(command->name) <= MAX_NAME_BYTES);
+    struct command_entry *entry = &table->entries[table->used++];
     entry->command = command;
-    table->sorted[table->count++] = entry;
+    if (is_listed) table->sorted[table->count++] = entry;
     uint32_t slot = hash_name(command->name, strlen(command->name)) % SLOTS;
     while (table->slots[slot]) {
         assert(strcmp(table->slots[slot]->command->name, command->name) != 0);
         slot = (slot + 1) % SLOTS;
     }
     table->slots[slot] = entry;
+    entry->subcommands = &table->entries[table->used];
+    for (const struct command *part = command->subcommands; part && part->name; part++) {
+        entry->subcommand_count++;
+        table->entries[table->used].container = entry;
+        add(table, part, false);
+    }
 }
 
 struct command_table *command_table_new(void) {
     struct command_table *table = memory_calloc(1, sizeof *table);
     if (!table) return NULL;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        for (const struct command *command = tables[i]; command->name; command++) add(table, command);
+        for (const struct command *command = tables[i]; command->name; command++) add(table, command, true);
     }
     qsort(table->sorted, table->count, sizeof *table->sorted, compare_entries);
     return table;
@@ -75,6 +84,42 @@ struct command_entry *command_table_find(struct command_table *table, const void
         if (strlen(known) == length && memcmp(known, lower, length) == 0) return table->slots[slot];
     }
     return NULL;
+}
+
+struct command_entry *command_entry_subcommand(const struct command_entry *entry, const struct resp_argument *word) {
+    size_t prefix = strlen(entry->command->name) + 1;
+    for (size_t i = 0; i < entry->subcommand_count; i++) {
+        if (argument_is(word, entry->subcommands[i].command->name + prefix)) return &entry->subcommands[i];
+    }
+    return NULL;
+}
+
+struct command_entry *command_table_find_request(struct command_table *table, uint32_t argc,
+                                                 const struct resp_argument *argv) {
+    struct command_entry *entry = argc > 0 ? command_table_find(table, argv[0].data, argv[0].length) : NULL;
+    if (!entry || entry->container) return NULL; /* "client|id" is two words */
+    if (entry->subcommand_count == 0 || argc < 2) return entry;
+    struct command_entry *part = command_entry_subcommand(entry, &argv[1]);
+    return part ? part : entry;
+}
+
+void command_container(struct client *client) {
+    struct command_entry *entry = command_table_find_request(client->server->commands, client->argc, client->argv);
+    const struct command *container = client->command;
+    if (!entry || entry->command->subcommands) {
+        reply_unknown_subcommand(client);
+        return;
+    }
+    client->command = entry->command;
+    if (command_arity_holds(entry->command, client->argc))
+        entry->command->handler(client);
+    else
+        reply_arity_error(client);
+    client->command = container;
+}
+
+bool command_arity_holds(const struct command *command, uint32_t argc) {
+    return command->arity > 0 ? (int64_t)argc == command->arity : (int64_t)argc >= -(int64_t)command->arity;
 }
 
 size_t command_table_count(const struct command_table *table) {

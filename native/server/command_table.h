@@ -21,6 +21,7 @@ extern const struct command commands_replay[];
 extern const struct command commands_share[];
 extern const struct command commands_snapshot[];
 extern const struct command commands_weights[];
+extern const struct command commands_pubsub[];
 
 struct command_stats {
     uint64_t calls;
@@ -32,10 +33,14 @@ struct command_stats {
 struct command_entry {
     const struct command *command;
     struct command_stats stats;
+    struct command_entry *subcommands; /* of a container; they lie in a row, in the order of its table */
+    size_t subcommand_count;
+    struct command_entry *container; /* of a subcommand; NULL: it is none */
 };
 
 struct command_table;
 
+bool command_arity_holds(const struct command *command, uint32_t argc);
 /* The keys of a request for this command, whose arity holds; as a command_keys_of. */
 int command_keys(const struct command *command, uint32_t argc, const struct resp_argument *argv,
                  struct key_place *places, int max);
@@ -45,9 +50,17 @@ int command_keys_counted(uint32_t argc, const struct resp_argument *argv, uint32
 
 struct command_table *command_table_new(void); /* NULL: memory is exhausted */
 void command_table_free(struct command_table *table);
-/* By name in any case; NULL if there is none. */
+/* By name in any case, subcommands as "client|id"; NULL if there is none. */
 struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length);
-/* In alphabetical order, for COMMAND and INFO. */
+/* What a request runs: the subcommand where there is one, else the container, whose handler then complains. NULL: there
+ * is no such command. */
+struct command_entry *command_table_find_request(struct command_table *table, uint32_t argc,
+                                                 const struct resp_argument *argv);
+/* The subcommand of a container that has this name, without the container's; NULL if there is none. */
+struct command_entry *command_entry_subcommand(const struct command_entry *entry, const struct resp_argument *word);
+/* Handler of containers: runs the subcommand that the second argument names, if its arity holds. */
+void command_container(struct client *client);
+/* In alphabetical order, without subcommands, for COMMAND and INFO. */
 size_t command_table_count(const struct command_table *table);
 struct command_entry *command_table_at(struct command_table *table, size_t index);
 

@@ -7,6 +7,7 @@
 #include "server/client.h"
 #include "server/command_table.h"
 #include "server/propagate.h"
+#include "server/pubsub.h"
 #include "server/server.h"
 #include "store/store.h"
 
@@ -88,11 +89,20 @@ static bool admit(struct client *client, struct command_entry *entry) {
     return command_admit(client, entry);
 }
 
+/* With RESP2 a subscriber could not tell replies from messages. */
+static bool is_for_subscribers(const struct command *command) {
+    static const char *const names[] = {"ping",       "subscribe",    "unsubscribe", "psubscribe", "punsubscribe",
+                                        "ssubscribe", "sunsubscribe", "quit",        "reset"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(command->name, names[i]) == 0) return true;
+    }
+    return false;
+}
+
 bool command_admit(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     const struct command *command = entry->command;
-    if ((command->arity > 0 && (int64_t)client->argc != command->arity) ||
-        (int64_t)client->argc < -(int64_t)command->arity) {
+    if (!command_arity_holds(command, client->argc)) {
         reply_arity_error(client);
         return false;
     }
@@ -107,6 +117,14 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     }
     if ((command->flags & COMMAND_DENYOOM) && server->config.maxmemory > 0 && server_memory_exceeded(server, 0)) {
         reply_error(client, OOM_REFUSAL);
+        return false;
+    }
+    if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
+        reply_error(
+            client,
+            "ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "
+            "this context",
+            command->name);
         return false;
     }
     return true;
@@ -138,8 +156,7 @@ void client_run_request(struct client *client) {
     client->argc = client->parser.count;
     client->argv = client->parser.arguments;
     client->error_replied = false;
-    struct command_entry *entry = NULL;
-    if (client->argc > 0) entry = command_table_find(server->commands, client->argv[0].data, client->argv[0].length);
+    struct command_entry *entry = command_table_find_request(server->commands, client->argc, client->argv);
     client->entry = entry;
     client->command = entry ? entry->command : NULL;
     if (!entry && client->argc > 0 && is_http(&client->argv[0])) {

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/pubsub.h"
 #include "server/server.h"
 #include "server/snapshots.h"
 #include "store/store.h"
@@ -111,8 +112,12 @@ static void stats_section(struct server *server, struct text *out) {
                 server->shares.batches, server->shares.refused);
     text_append(out,
                 "expired_keys:%" PRIu64 "\r\nevicted_keys:0\r\nkeyspace_hits:%" PRIu64 "\r\nkeyspace_misses:%" PRIu64
-                "\r\npubsub_channels:0\r\n",
+                "\r\n",
                 server->store->expired_keys, server->store->keyspace_hits, server->store->keyspace_misses);
+    text_append(out,
+                "pubsub_channels:%" PRIu64 "\r\npubsub_patterns:%" PRIu64 "\r\npubsubshard_channels:%" PRIu64 "\r\n",
+                pubsub_topics(server, PUBSUB_CHANNEL), pubsub_topics(server, PUBSUB_PATTERN),
+                pubsub_topics(server, PUBSUB_SHARD));
 }
 
 static void replication_section(struct server *server, struct text *out) {

@@ -100,15 +100,33 @@ void reply_empty_bulk(struct client *client) {
     reply_bulk(client, "", 0);
 }
 
+/* The container's name in capitals: what stands before the bar. */
+static void container_name(const struct client *client, char *name, size_t size) {
+    const char *full = client->command->name;
+    size_t length = 0;
+    for (; full[length] != '\0' && full[length] != '|' && length < size - 1; length++)
+        name[length] = (char)toupper((unsigned char)full[length]);
+    name[length] = '\0';
+}
+
+static int shown_length(const struct resp_argument *word) {
+    return word->length < 128 ? (int)word->length : 128;
+}
+
 void reply_unknown_subcommand(struct client *client) {
     const struct resp_argument *word = &client->argv[1];
-    int shown = word->length < 128 ? (int)word->length : 128;
     char name[64];
-    size_t length = 0;
-    for (; client->command->name[length] != '\0' && length < sizeof name - 1; length++)
-        name[length] = (char)toupper((unsigned char)client->command->name[length]);
-    name[length] = '\0';
-    reply_error(client, "ERR unknown subcommand '%.*s'. Try %s HELP.", shown, (const char *)word->data, name);
+    container_name(client, name, sizeof name);
+    reply_error(client, "ERR unknown subcommand '%.*s'. Try %s HELP.", shown_length(word), (const char *)word->data,
+                name);
+}
+
+void reply_subcommand_syntax_error(struct client *client) {
+    const struct resp_argument *word = &client->argv[1];
+    char name[64];
+    container_name(client, name, sizeof name);
+    reply_error(client, "ERR unknown subcommand or wrong number of arguments for '%.*s'. Try %s HELP.",
+                shown_length(word), (const char *)word->data, name);
 }
 
 void reply_subcommand_arity_error(struct client *client) {

@@ -39,6 +39,8 @@ void reply_not_an_integer(struct client *client);
 void reply_empty_bulk(struct client *client);
 /* What Redis says to an unknown subcommand of argv[0]. */
 void reply_unknown_subcommand(struct client *client);
+/* What Redis says to a subcommand whose arguments make no sense, although their number is within its arity. */
+void reply_subcommand_syntax_error(struct client *client);
 /* "wrong number of arguments for 'object|encoding' command" */
 void reply_subcommand_arity_error(struct client *client);
 /* Replies to HELP. `lines` ends with NULL. */

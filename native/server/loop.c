@@ -11,6 +11,7 @@
 #include "server/command_table.h"
 #include "server/config.h"
 #include "server/keyspace_events.h"
+#include "server/pubsub.h"
 #include "server/replay_registry.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
@@ -48,8 +49,9 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server->replay = replay_registry_new(server);
     server->weights = weights_registry_new(server);
     server->snapshots = snapshots_new(server);
+    server->pubsub = pubsub_new();
     if (!server->read_buffer || !server->commands || !server->store || !server->replay || !server->weights ||
-        !server->snapshots) {
+        !server->snapshots || !server->pubsub) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
@@ -80,6 +82,7 @@ void server_free(struct server *server) {
     if (server->weights) weights_registry_free(server->weights);
     if (server->replay) replay_registry_free(server->replay);
     if (server->store) store_free(server->store);
+    pubsub_free(server->pubsub);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
     memory_free(server->deadlines);
@@ -146,8 +149,8 @@ static bool has_stalled(const struct client *client, uint64_t now_us) {
 
 static bool is_idle(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.timeout_s * 1000000u;
-    return limit_us > 0 && !client->blocked && !client->writing && now_us > client->active_us + limit_us &&
-           now_us > client->input_us + limit_us;
+    return limit_us > 0 && !client->blocked && !pubsub_is_subscriber(client) && !client->writing &&
+           now_us > client->active_us + limit_us && now_us > client->input_us + limit_us;
 }
 
 static void sweep(struct server *server) {

@@ -21,6 +21,7 @@ struct store;
 struct replay_registry;
 struct weights_registry;
 struct snapshots;
+struct pubsub;
 struct command_table;
 
 #define SERVER_VERSION "0.1.0"
@@ -76,6 +77,7 @@ struct server {
     struct replay_registry *replay;
     struct weights_registry *weights;
     struct snapshots *snapshots;
+    struct pubsub *pubsub;
     struct command_table *commands;
 
     struct transport *transports[SERVER_MAX_TRANSPORTS];
