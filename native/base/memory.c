@@ -22,6 +22,7 @@
 
 static atomic_size_t heap_bytes;
 static atomic_size_t heap_peak_bytes;
+static atomic_size_t reclaiming_bytes; /* no longer in heap_bytes, but not given back yet */
 static atomic_size_t mapped_bytes;
 
 /* Written into the block itself, which nobody uses any more. */
@@ -53,6 +54,7 @@ static bool leave_to_reclaimer(void *pointer, size_t size_bytes, bool mapped) {
 
 static void count_up(size_t size_bytes) {
     size_t now = atomic_fetch_add_explicit(&heap_bytes, size_bytes, memory_order_relaxed) + size_bytes;
+    now += atomic_load_explicit(&reclaiming_bytes, memory_order_relaxed);
     size_t peak = atomic_load_explicit(&heap_peak_bytes, memory_order_relaxed);
     while (now > peak && !atomic_compare_exchange_weak_explicit(&heap_peak_bytes, &peak, now, memory_order_relaxed,
                                                                 memory_order_relaxed)) {
@@ -89,13 +91,21 @@ void *memory_realloc(void *pointer, size_t size_bytes) {
 void memory_free(void *pointer) {
     if (!pointer) return;
     size_t size_bytes = malloc_usable_size(pointer);
-    if (size_bytes >= MEMORY_RECLAIM_BYTES && leave_to_reclaimer(pointer, size_bytes, false)) return;
     count_down(size_bytes);
+    if (size_bytes >= MEMORY_RECLAIM_BYTES) {
+        atomic_fetch_add_explicit(&reclaiming_bytes, size_bytes, memory_order_relaxed);
+        if (leave_to_reclaimer(pointer, size_bytes, false)) return;
+        atomic_fetch_sub_explicit(&reclaiming_bytes, size_bytes, memory_order_relaxed);
+    }
     free(pointer);
 }
 
-size_t memory_used_bytes(void) {
+size_t memory_live_bytes(void) {
     return atomic_load_explicit(&heap_bytes, memory_order_relaxed);
+}
+
+size_t memory_used_bytes(void) {
+    return memory_live_bytes() + atomic_load_explicit(&reclaiming_bytes, memory_order_relaxed);
 }
 
 size_t memory_peak_bytes(void) {
@@ -232,7 +242,7 @@ static void reclaim_all(void) {
         } else {
             if (size_bytes > LARGEST_HEAP_BLOCK_BYTES) empty_in_pieces((uint8_t *)block, size_bytes);
             free(block);
-            count_down(size_bytes);
+            atomic_fetch_sub_explicit(&reclaiming_bytes, size_bytes, memory_order_relaxed);
         }
         block = next;
     }

@@ -11,6 +11,7 @@ void *memory_calloc(size_t count, size_t size_bytes);
 void *memory_realloc(void *pointer, size_t size_bytes);
 void memory_free(void *pointer);
 size_t memory_used_bytes(void); /* heap bytes now held, as the allocator rounds them */
+size_t memory_live_bytes(void); /* those but what the reclaimer (see below) is about to give back */
 size_t memory_peak_bytes(void);
 
 /* Anonymous mapping for table storage: pages are committed when first touched. Counted apart from the heap. */

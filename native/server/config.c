@@ -11,8 +11,17 @@
 #include "base/memory.h"
 #include "server/client.h"
 #include "server/snapshots.h"
+#include "store/store.h"
 
-enum setting_kind { SETTING_NUMBER, SETTING_BYTES, SETTING_OCTAL, SETTING_TEXT, SETTING_FIXED };
+enum setting_kind {
+    SETTING_NUMBER,
+    SETTING_BYTES,
+    SETTING_OCTAL,
+    SETTING_FLAG,   /* yes or no */
+    SETTING_CHOICE, /* one of some words */
+    SETTING_TEXT,
+    SETTING_FIXED,
+};
 
 struct setting {
     const char *name;
@@ -21,14 +30,18 @@ struct setting {
     size_t offset, size;   /* in struct server_config; size: of text */
     int64_t minimum, maximum;
     const char *fixed;     /* what Redis clients ask for and cannot change here */
+    const char *const *choices; /* the words, ended by NULL; the field holds the place of one */
 };
 
 #define NUMBER(name, kind, live, field, minimum, maximum) \
-    {name, kind, live, offsetof(struct server_config, field), 0, minimum, maximum, NULL}
+    {name, kind, live, offsetof(struct server_config, field), 0, minimum, maximum, NULL, NULL}
 #define TEXT(name, live, field)                                                                                    \
     {name, SETTING_TEXT, live, offsetof(struct server_config, field), sizeof((struct server_config *)0)->field, 0, \
-     0,    NULL}
-#define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value}
+     0,    NULL,         NULL}
+#define FLAG(name, live, field) {name, SETTING_FLAG, live, offsetof(struct server_config, field), 0, 0, 1, NULL, NULL}
+#define CHOICE(name, live, field, choices) \
+    {name, SETTING_CHOICE, live, offsetof(struct server_config, field), 0, 0, 0, NULL, choices}
+#define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
 
 static const struct setting settings[] = {
     NUMBER("admin-port", SETTING_NUMBER, false, admin_port, -1, 65535),
@@ -50,11 +63,20 @@ static const struct setting settings[] = {
     NUMBER("dpdk-mtu", SETTING_NUMBER, false, dpdk_mtu, 0, 9600),
     TEXT("dpdk-offloads", false, dpdk_offloads),
     TEXT("fstack-config", false, fstack_config),
+    FLAG("lazyfree-lazy-eviction", true, lazyfree_lazy_eviction),
+    FLAG("lazyfree-lazy-expire", true, lazyfree_lazy_expire),
+    FLAG("lazyfree-lazy-server-del", true, lazyfree_lazy_server_del),
+    FLAG("lazyfree-lazy-user-del", true, lazyfree_lazy_user_del),
+    FLAG("lazyfree-lazy-user-flush", true, lazyfree_lazy_user_flush),
+    NUMBER("lfu-decay-time", SETTING_NUMBER, true, lfu_decay_time, 0, INT32_MAX),
+    NUMBER("lfu-log-factor", SETTING_NUMBER, true, lfu_log_factor, 0, INT32_MAX),
     NUMBER("max-arguments", SETTING_NUMBER, true, max_arguments, 16, LIMIT_ARGUMENTS),
     NUMBER("max-request-bytes", SETTING_BYTES, true, max_request_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("maxclients", SETTING_NUMBER, true, maxclients, 1, 1000000),
     NUMBER("maxmemory", SETTING_BYTES, true, maxmemory, 0, INT64_MAX),
-    FIXED("maxmemory-policy", "noeviction"),
+    NUMBER("maxmemory-eviction-tenacity", SETTING_NUMBER, true, maxmemory_eviction_tenacity, 0, 100),
+    CHOICE("maxmemory-policy", true, maxmemory_policy, eviction_policy_names),
+    NUMBER("maxmemory-samples", SETTING_NUMBER, true, maxmemory_samples, 1, INT32_MAX),
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
     TEXT("requirepass", true, requirepass),
@@ -79,6 +101,11 @@ void server_config_defaults(struct server_config *config) {
         .unixsocketperm = 0700,
         .dir = ".",
         .maxclients = LIMIT_CLIENTS,
+        .maxmemory_eviction_tenacity = 10,
+        .maxmemory_policy = EVICTION_NONE,
+        .maxmemory_samples = 5,
+        .lfu_decay_time = 1,
+        .lfu_log_factor = 10,
         .client_stall_timeout_s = LIMIT_CLIENT_STALL_TIMEOUT_S,
         .client_output_limit_bytes = LIMIT_OUTPUT_INLINE_BYTES,
         .client_output_backlog_bytes = LIMIT_OUTPUT_BACKLOG_BYTES,
@@ -110,6 +137,8 @@ void config_value(const struct server_config *config, size_t index, char value[C
     case SETTING_NUMBER:
     case SETTING_BYTES: snprintf(value, CONFIG_VALUE_BYTES, "%" PRId64, *(const int64_t *)field); break;
     case SETTING_OCTAL: snprintf(value, CONFIG_VALUE_BYTES, "%" PRIo64, (uint64_t)*(const int64_t *)field); break;
+    case SETTING_FLAG: snprintf(value, CONFIG_VALUE_BYTES, "%s", *(const int64_t *)field ? "yes" : "no"); break;
+    case SETTING_CHOICE: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->choices[*(const int64_t *)field]); break;
     case SETTING_TEXT: snprintf(value, CONFIG_VALUE_BYTES, "%s", field); break;
     case SETTING_FIXED: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->fixed); break;
     }
@@ -171,6 +200,29 @@ static int assign_text(struct server_config *config, const struct setting *setti
     return 0;
 }
 
+static int assign_flag(struct server_config *config, const struct setting *setting, const char *value,
+                       struct error *error) {
+    bool yes = strcasecmp(value, "yes") == 0;
+    if (!yes && strcasecmp(value, "no") != 0) return error_set(error, ERROR_GENERIC, "argument must be 'yes' or 'no'");
+    *number_of(config, setting) = yes;
+    return 0;
+}
+
+static int assign_choice(struct server_config *config, const struct setting *setting, const char *value,
+                         struct error *error) {
+    char words[256] = "";
+    size_t length = 0;
+    for (int64_t i = 0; setting->choices[i]; i++) {
+        if (strcasecmp(setting->choices[i], value) == 0) {
+            *number_of(config, setting) = i;
+            return 0;
+        }
+        int more = snprintf(words + length, sizeof words - length, "%s%s", i > 0 ? ", " : "", setting->choices[i]);
+        if (more > 0 && length + (size_t)more < sizeof words) length += (size_t)more;
+    }
+    return error_set(error, ERROR_GENERIC, "argument(s) must be one of the following: %s", words);
+}
+
 int config_assign(struct server_config *config, const char *name, const char *value, bool live, struct error *error) {
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct setting *setting = &settings[i];
@@ -178,6 +230,8 @@ int config_assign(struct server_config *config, const char *name, const char *va
         if (setting->kind == SETTING_FIXED && strcasecmp(value, setting->fixed) == 0) return 0;
         if (setting->kind == SETTING_FIXED || (live && !setting->live))
             return error_set(error, ERROR_GENERIC, "can't set immutable config");
+        if (setting->kind == SETTING_FLAG) return assign_flag(config, setting, value, error);
+        if (setting->kind == SETTING_CHOICE) return assign_choice(config, setting, value, error);
         if (setting->kind == SETTING_TEXT) return assign_text(config, setting, value, error);
         return assign_number(config, setting, value, error);
     }
@@ -199,6 +253,12 @@ void config_apply(struct server *server) {
         .max_inline_bytes = LIMIT_UNAUTHENTICATED_BULK_BYTES,
         .unauthenticated = true,
     };
+    if (server->store) {
+        server->store->access.log_factor = (uint32_t)config->lfu_log_factor;
+        server->store->access.decay_minutes = (uint32_t)config->lfu_decay_time;
+        eviction_use(server->store, (enum eviction_policy)config->maxmemory_policy,
+                     (uint32_t)config->maxmemory_samples);
+    }
     /* Without a password everybody is let in; a new password asks only those who come later, as in Redis. */
     if (config->requirepass[0] != '\0') return;
     for (struct client *client = server->clients.head; client; client = client->next) {

@@ -6,6 +6,7 @@
 
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/make_room.h"
 #include "server/propagate.h"
 #include "server/pubsub.h"
 #include "server/server.h"
@@ -29,7 +30,7 @@ static const char *refuse_landing(struct client *client, const struct command_en
     if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
     const char *stranger = refuse_stranger(client, entry);
     if (stranger) return stranger;
-    if ((entry->command->flags & COMMAND_DENYOOM) && server_memory_exceeded(client->server, length)) return OOM_REFUSAL;
+    if ((entry->command->flags & COMMAND_DENYOOM) && make_room(client->server, length) == ROOM_NONE) return OOM_REFUSAL;
     return NULL;
 }
 
@@ -115,7 +116,9 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         reply_error(client, "%s", client->refusal);
         return false;
     }
-    if ((command->flags & COMMAND_DENYOOM) && server->config.maxmemory > 0 && server_memory_exceeded(server, 0)) {
+    /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
+    if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
+        (command->flags & COMMAND_DENYOOM)) {
         reply_error(client, OOM_REFUSAL);
         return false;
     }

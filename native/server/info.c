@@ -84,9 +84,8 @@ static void memory_section(struct server *server, struct text *out) {
                 memory_mapped_bytes() - server->shares.bytes, server->output_pool.inline_bytes);
     text_append(out, "used_memory_shared:%zu\r\nshared_memory_clients:%u\r\nshared_memory_leases:%u\r\n",
                 server->shares.bytes, server->shares.arenas, server->shares.leases);
-    text_append(out,
-                "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:noeviction\r\nmem_allocator:libc\r\n",
-                server->config.maxmemory, most);
+    text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
+                server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
 }
 
 static void persistence_section(struct server *server, struct text *out) {
@@ -111,9 +110,10 @@ static void stats_section(struct server *server, struct text *out) {
                 stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max,
                 server->shares.batches, server->shares.refused);
     text_append(out,
-                "expired_keys:%" PRIu64 "\r\nevicted_keys:0\r\nkeyspace_hits:%" PRIu64 "\r\nkeyspace_misses:%" PRIu64
-                "\r\n",
-                server->store->expired_keys, server->store->keyspace_hits, server->store->keyspace_misses);
+                "expired_keys:%" PRIu64 "\r\nevicted_keys:%" PRIu64 "\r\nkeyspace_hits:%" PRIu64
+                "\r\nkeyspace_misses:%" PRIu64 "\r\n",
+                server->store->expired_keys, server->store->evicted_keys, server->store->keyspace_hits,
+                server->store->keyspace_misses);
     text_append(out,
                 "pubsub_channels:%" PRIu64 "\r\npubsub_patterns:%" PRIu64 "\r\npubsubshard_channels:%" PRIu64 "\r\n",
                 pubsub_topics(server, PUBSUB_CHANNEL), pubsub_topics(server, PUBSUB_PATTERN),

@@ -23,12 +23,16 @@ struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
     struct store *store = client->server->store;
     *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
+    if (entry != NULL && !client->no_touch) store_touch(store, entry);
     return entry;
 }
 
 struct dict_entry *keyspace_find_write(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
-    if (entry != NULL) store_will_change(client->server->store, (unsigned)client->database, entry);
+    if (entry == NULL) return NULL;
+    struct store *store = client->server->store;
+    store_will_change(store, (unsigned)client->database, entry);
+    if (!client->no_touch) store_touch(store, entry);
     return entry;
 }
 

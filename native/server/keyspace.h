@@ -10,7 +10,8 @@
 #include "store/t_list.h"
 #include "store/t_string.h"
 
-/* The key named by argument `index`; NULL if there is none. The read form counts a hit or a miss. The write form is for
+/* The key named by argument `index`; NULL if there is none. The read and the write form count as a use of the key
+ * (see store/access.h), and the read form counts a hit or a miss. The write form is for
  * whoever changes the value in place, and then calls keyspace_changed; functions that put, remove or end keys tell of it
  * themselves. */
 struct dict_entry *keyspace_find(struct client *client, uint32_t index);

@@ -8,9 +8,14 @@ static void expired(void *context, unsigned database, const uint8_t *key, size_t
     propagate_removed(context, database, key, length);
 }
 
+static void evicted(void *context, unsigned database, const uint8_t *key, size_t length) {
+    propagate_removed(context, database, key, length);
+}
+
 void keyspace_listen(struct server *server) {
     server->store->events = (struct store_events){
         .context = server,
         .expired = expired,
+        .evicted = evicted,
     };
 }

@@ -11,6 +11,7 @@
 #include "server/command_table.h"
 #include "server/config.h"
 #include "server/keyspace_events.h"
+#include "server/make_room.h"
 #include "server/pubsub.h"
 #include "server/replay_registry.h"
 #include "server/replay_streams.h"
@@ -102,7 +103,7 @@ int server_add_transport(struct server *server, struct transport *transport, str
 }
 
 bool server_memory_exceeded(const struct server *server, size_t more_bytes) {
-    return server->config.maxmemory > 0 && memory_used_bytes() + more_bytes > (size_t)server->config.maxmemory;
+    return server->config.maxmemory > 0 && memory_live_bytes() + more_bytes > (size_t)server->config.maxmemory;
 }
 
 struct client *server_client_by_id(const struct server *server, uint64_t id) {
@@ -179,7 +180,9 @@ static uint64_t earlier(uint64_t left, uint64_t right) {
 }
 
 void server_begin_turn(struct server *server) {
-    if (server->turn_began_us == 0) server->turn_began_us = clock_monotonic_ns() / 1000;
+    if (server->turn_began_us != 0) return;
+    server->turn_began_us = clock_monotonic_us();
+    access_tell_time(&server->store->access, server->turn_began_us);
 }
 
 static void count_turn(struct server *server) {
@@ -200,6 +203,7 @@ uint64_t server_step(void *context) {
     if (server->woken) server_run_woken(server);
     uint64_t deadline_us = server_run_deadlines(server);
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
+    bool short_of_memory = make_room_step(server);
     bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
     bool changes_left = replay_change_step(server, clock_monotonic_us() + LIMIT_TURN_CHANGE_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
@@ -208,7 +212,7 @@ uint64_t server_step(void *context) {
     deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || gathers || streams_left || changes_left ||
+    if (server->ready_head || server->woken || gathers || streams_left || changes_left || short_of_memory ||
         server->stop_asked != server->stopping)
         return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);

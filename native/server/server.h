@@ -13,6 +13,7 @@
 #include "net/transport.h"
 #include "resp/parse.h"
 #include "server/command.h"
+#include "server/make_room.h"
 #include "server/output.h"
 #include "server/share.h"
 
@@ -36,6 +37,11 @@ struct server_config {
     char dir[PATH_MAX];
     char requirepass[512];                /* "": no password */
     int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
+    int64_t maxmemory_policy; /* of enum eviction_policy: which keys go when there is more */
+    int64_t maxmemory_samples, maxmemory_eviction_tenacity, lfu_log_factor, lfu_decay_time; /* as in Redis */
+    /* Kept for who asks: large values are always freed in slices. */
+    int64_t lazyfree_lazy_eviction, lazyfree_lazy_expire, lazyfree_lazy_server_del, lazyfree_lazy_user_del,
+        lazyfree_lazy_user_flush;
     int64_t admin_port;                   /* of the kernel's loopback; −1: none; 0 before listening: any */
     int64_t busy_poll_us;                 /* keeps looking for events so long after the last, before it sleeps */
     char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128], dpdk_offloads[64];
@@ -110,6 +116,7 @@ struct server {
     uint64_t event_us;               /* when a polled transport last had an event */
     bool had_events; /* the last poll handled some */
     uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
+    enum room room; /* that there was when it was last asked for */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
     uint64_t stop_deadline_us;

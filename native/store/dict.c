@@ -93,6 +93,15 @@ struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, 
     return NULL;
 }
 
+struct dict_entry *dict_find_hash(struct dict *dict, uint32_t hash) {
+    for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
+        struct dict_entry *entry = dict->tables[t].buckets[hash & (dict->tables[t].size - 1)];
+        for (; entry != NULL; entry = entry->next)
+            if (entry->hash == hash) return entry;
+    }
+    return NULL;
+}
+
 struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, size_t length) {
     assert(length <= UINT32_MAX);
     dict_rehash(dict, 1);

@@ -50,6 +50,8 @@ static inline uint64_t dict_count(const struct dict *dict) {
 }
 uint32_t dict_hash(const void *key, size_t length);
 struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, size_t length);
+/* Any entry of that hash. */
+struct dict_entry *dict_find_hash(struct dict *dict, uint32_t hash);
 /* Adds a key that is not there, with a NULL value. NULL: memory exhausted. */
 struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, size_t length);
 /* Takes the entry out; the caller then disposes of its value and calls dict_entry_free. */

@@ -28,6 +28,9 @@ struct store *store_new(void) {
         seeded = true;
     }
     random_seed(&store->random, random_entropy());
+    store->access = (struct access_clock){.log_factor = 10, .decay_minutes = 1};
+    access_tell_time(&store->access, clock_monotonic_us());
+    store->eviction = (struct eviction){.policy = EVICTION_NONE, .samples = 5};
     return store;
 }
 
@@ -113,6 +116,16 @@ static void expire_now(struct store *store, unsigned database, struct dict_entry
     store_remove(store, database, entry);
 }
 
+bool store_evict(struct store *store) {
+    unsigned database;
+    struct dict_entry *entry = eviction_pick(store, &database);
+    if (entry == NULL) return false;
+    store->evicted_keys++;
+    if (store->events.evicted) store->events.evicted(store->events.context, database, entry->key, entry->key_length);
+    store_remove(store, database, entry);
+    return true;
+}
+
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
     if (entry == NULL || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, clock_unix_ms()))
@@ -124,6 +137,7 @@ struct dict_entry *store_find(struct store *store, unsigned database, const uint
 static void exchange(struct store *store, struct dict_entry *entry, struct value *value) {
     struct value *old = entry->value;
     value->expiry = old->expiry;
+    value->access = old->access; /* how often a key is used says something of the key, whatever it holds */
     entry->value = value;
     store_discard(store, old);
 }
@@ -141,6 +155,7 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
     struct dict_entry *entry = dict_find(&db->keys, hash, key, length);
     if (entry != NULL) {
         store_will_change(store, database, entry);
+        store_touch(store, entry);
         if (!keep_expiry) expire_clear(&db->expiry, entry);
         exchange(store, entry, value);
         store_changed(store, database, key, length);
@@ -149,6 +164,7 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
     entry = dict_add(&db->keys, hash, key, length);
     if (entry != NULL) {
         value->expiry = 0;
+        value->access = access_fresh(&store->access) & ACCESS_BITS;
         entry->value = value;
         store_changed(store, database, key, length);
     }
@@ -223,6 +239,12 @@ static bool expire_due(struct store *store, unsigned database, int64_t now_ms, u
     return true;
 }
 
+bool store_free_discarded(struct store *store, uint64_t deadline_us) {
+    while (!free_discarded(store, FREE_SLICE))
+        if (clock_monotonic_us() >= deadline_us) return false;
+    return true;
+}
+
 uint64_t store_step(struct store *store, uint64_t budget_us) {
     uint64_t now_us = clock_monotonic_us(), deadline_us = now_us + budget_us, next_us = CLOCK_NEVER;
     int64_t now_ms = clock_unix_ms();
@@ -238,7 +260,5 @@ uint64_t store_step(struct store *store, uint64_t budget_us) {
             if (due_us < next_us) next_us = due_us;
         }
     }
-    while (!free_discarded(store, FREE_SLICE))
-        if (clock_monotonic_us() >= deadline_us) return now_us;
-    return next_us;
+    return store_free_discarded(store, deadline_us) ? next_us : now_us;
 }

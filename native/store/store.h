@@ -11,7 +11,9 @@
 #include <stdint.h>
 
 #include "base/random.h"
+#include "store/access.h"
 #include "store/dict.h"
+#include "store/eviction.h"
 #include "store/expire.h"
 #include "store/value.h"
 
@@ -36,6 +38,8 @@ struct store_events {
     void (*will_flush)(void *context, unsigned database);
     /* A key goes because its time is over. */
     void (*expired)(void *context, unsigned database, const uint8_t *key, size_t length);
+    /* A key goes because its memory is wanted. */
+    void (*evicted)(void *context, unsigned database, const uint8_t *key, size_t length);
 };
 
 struct store {
@@ -43,10 +47,12 @@ struct store {
     struct store_discarded *discarded;
     uint64_t discarded_count; /* values and databases that wait to be freed */
     struct random_state random;
+    struct access_clock access;
+    struct eviction eviction;
     struct store_events events;
     /* for INFO */
     uint64_t changes;         /* keys changed since start */
-    uint64_t expired_keys;
+    uint64_t expired_keys, evicted_keys;
     uint64_t keyspace_hits, keyspace_misses;
 };
 
@@ -66,6 +72,16 @@ void store_free(struct store *store);
 /* Does due work (expiry, rehash, freeing) for about budget_us, and returns when to call again: a time of
  * clock_monotonic_us, which is now or past while work is left, or CLOCK_NEVER. */
 uint64_t store_step(struct store *store, uint64_t budget_us);
+
+/* Frees some of what is unlinked and waits for it, for about so long; true when nothing is left. */
+bool store_free_discarded(struct store *store, uint64_t deadline_us);
+/* Removes the key that should go when memory is short; false: none may. */
+bool store_evict(struct store *store);
+
+/* The key is used. */
+static inline void store_touch(struct store *store, const struct dict_entry *entry) {
+    access_touch(&store->access, entry->value, &store->random);
+}
 
 /* NULL: no such key, or it has run out. */
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length);

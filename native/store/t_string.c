@@ -116,6 +116,7 @@ uint8_t *string_writable(struct value **place, size_t length) {
     }
     if (*place != NULL) {
         value->expiry = (*place)->expiry;
+        value->access = (*place)->access;
         string_free(*place);
     }
     *place = value;

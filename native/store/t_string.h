@@ -45,7 +45,7 @@ size_t string_length(const struct value *value);
 bool string_to_int64(const struct value *value, int64_t *integer);
 
 /* Makes *place (NULL: nothing yet) a string of at least `length` bytes, zero-padded, whose bytes may be written through
- * the pointer returned. Keeps the expiry. NULL: memory exhausted, and *place is as it was. */
+ * the pointer returned. Keeps expiry and access. NULL: memory exhausted, and *place is as it was. */
 uint8_t *string_writable(struct value **place, size_t length);
 size_t string_memory_bytes(const struct value *value);
 
