@@ -44,6 +44,7 @@ from replay_server.rl.function_contract import (
     encode_request,
 )
 from replay_server.serverless.backends.backend import PLATFORMS, Backend, Invocation, make_platform
+from replay_server.serverless.settings import platform_options
 
 TIMEOUT_S = 300.0
 IMPORTS = (
@@ -153,13 +154,13 @@ def busy_s(durations: Sequence[float], slots: int) -> float:
 
 
 def measure_backend(
-    name: str, options: argparse.Namespace, platform_options: Mapping[str, Any], job: ActorJob
+    name: str, options: argparse.Namespace, platform_settings: Mapping[str, Any], job: ActorJob
 ) -> dict[str, float]:
     """One round of everything on a new platform; measurements by name, in ms."""
     found: dict[str, float] = {}
     invocations: list[Invocation] = []
     began = time.perf_counter()
-    platform = make_platform(name, **platform_options)
+    platform = make_platform(name, **platform_settings)
     found["platform_ms"] = time.perf_counter() - began
     with Backend(
         platform,
@@ -226,7 +227,7 @@ def measure_imports() -> dict[str, float]:
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[dict[str, float]]:
     """The rounds, one after the other."""
-    chosen = platform_options(options.option)
+    chosen = options_by_backend(options.option)
     jobs = itertools.count()
     with rs.Server() as server, rs.Client(server.url) as client:
         for number in range(options.rounds):
@@ -246,7 +247,7 @@ def _line(found: Mapping[str, float], name: str) -> str:
     )
 
 
-def platform_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+def options_by_backend(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     """``backend.option=value`` as backend → option → value; a value is JSON, or else a string. ValueError."""
     found: dict[str, dict[str, Any]] = {}
     for each in given:
@@ -254,11 +255,7 @@ def platform_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         backend, dot, option = name.partition(".")
         if not equals or not dot or backend not in PLATFORMS:
             raise ValueError(f"expected backend.option=value with a backend of {', '.join(PLATFORMS)}, came {each!r}")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        found.setdefault(backend, {})[option] = value
+        found.setdefault(backend, {}).update(platform_options({option: text}))
     return found
 
 
@@ -288,7 +285,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     if options.concurrency is None:
         options.concurrency = min(cores, options.actors)
     try:
-        platform_options(options.option)
+        options_by_backend(options.option)
     except ValueError as error:
         parser.error(str(error))
     for name in ("steps", "environments", "actors", "concurrency", "rounds"):

@@ -5,7 +5,6 @@ The command line offers each field as ``--field-name``; a run directory's ``conf
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
@@ -175,8 +174,3 @@ def platform_options(given: Mapping[str, Any]) -> dict[str, Any]:
         except json.JSONDecodeError:
             options[name] = word
     return options
-
-
-def as_plain(settings: Any) -> dict[str, Any]:
-    """The fields of a settings dataclass, as a request carries them."""
-    return dataclasses.asdict(settings)

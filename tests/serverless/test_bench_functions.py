@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("gymnasium")
 
-from replay_server.bench.functions import busy_s, cold_parts, main, platform_options
+from replay_server.bench.functions import busy_s, cold_parts, main, options_by_backend
 from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
 
@@ -40,10 +40,10 @@ def test_the_parts_of_a_cold_start_add_up_to_what_the_caller_saw() -> None:
 def test_options_of_platforms_are_given_by_name() -> None:
     given = ["process.idle_s=2.5", "process.handler=a:b", 'ray.runtime_env={"pip": []}']
     expected = {"process": {"idle_s": 2.5, "handler": "a:b"}, "ray": {"runtime_env": {"pip": []}}}
-    assert platform_options(given) == expected
+    assert options_by_backend(given) == expected
     for wrong in ("idle_s=1", "process.idle_s", "nowhere.x=1"):
         with pytest.raises(ValueError, match="backend"):
-            platform_options([wrong])
+            options_by_backend([wrong])
 
 
 def test_it_measures_a_real_cold_start_and_a_round(tmp_path: Path) -> None:
