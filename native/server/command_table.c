@@ -21,9 +21,9 @@ struct command_table {
 };
 
 static const struct command *const tables[] = {
-    commands_connection, commands_client,  commands_server,  commands_introspection, commands_string,
-    commands_list,       commands_hash,    commands_generic, commands_replay,        commands_share,
-    commands_snapshot,   commands_weights, commands_pubsub,
+    commands_connection, commands_client,   commands_server,  commands_introspection, commands_string,
+    commands_list,       commands_hash,     commands_set,     commands_generic,       commands_replay,
+    commands_share,      commands_snapshot, commands_weights, commands_pubsub,
 };
 
 /* FNV-1a over a lower-cased name. */

@@ -16,6 +16,7 @@ extern const struct command commands_introspection[];
 extern const struct command commands_string[];
 extern const struct command commands_list[];
 extern const struct command commands_hash[];
+extern const struct command commands_set[];
 extern const struct command commands_generic[];
 extern const struct command commands_replay[];
 extern const struct command commands_share[];

@@ -258,9 +258,21 @@ size_t reply_array_deferred(struct client *client) {
     return (size_t)(uintptr_t)segment;
 }
 
-void reply_set_array_length(struct client *client, size_t mark, size_t count) {
+static void set_deferred_head(struct client *client, size_t mark, char type, size_t count) {
     if (mark == 0) return;
     char head[32];
-    size_t length = write_head(head, '*', (int64_t)count);
+    size_t length = write_head(head, type, (int64_t)count);
     output_fill_deferred(&client->output, (struct segment *)(uintptr_t)mark, head, length);
+}
+
+void reply_set_array_length(struct client *client, size_t mark, size_t count) {
+    set_deferred_head(client, mark, '*', count);
+}
+
+void reply_set_set_length(struct client *client, size_t mark, size_t count) {
+    set_deferred_head(client, mark, client->resp == 2 ? '*' : '~', count);
+}
+
+bool reply_is_wanted(const struct client *client) {
+    return !is_muted(client);
 }

@@ -102,6 +102,17 @@ struct dict_entry *dict_find_hash(struct dict *dict, uint32_t hash) {
     return NULL;
 }
 
+const struct dict_entry *dict_peek(const struct dict *dict, uint32_t hash, const void *key, size_t length) {
+    for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
+        const struct dict_table *table = &dict->tables[t];
+        const struct dict_entry *entry = table->buckets[hash & (table->size - 1)];
+        for (; entry != NULL; entry = entry->next)
+            if (entry->hash == hash && entry->key_length == length && memcmp(entry->key, key, length) == 0)
+                return entry;
+    }
+    return NULL;
+}
+
 struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, size_t length) {
     assert(length <= UINT32_MAX);
     dict_rehash(dict, 1);

@@ -52,6 +52,8 @@ uint32_t dict_hash(const void *key, size_t length);
 struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, size_t length);
 /* Any entry of that hash. */
 struct dict_entry *dict_find_hash(struct dict *dict, uint32_t hash);
+/* As dict_find, without moving anything: also while the dict is being walked. */
+const struct dict_entry *dict_peek(const struct dict *dict, uint32_t hash, const void *key, size_t length);
 /* Adds a key that is not there, with a NULL value. NULL: memory exhausted. */
 struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, size_t length);
 /* Takes the entry out; the caller then disposes of its value and calls dict_entry_free. */

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "store/t_hash.h"
 #include "store/t_list.h"
+#include "store/t_set.h"
 #include "store/t_string.h"
 
 const char *value_type_name(const struct value *value) {
@@ -21,8 +22,9 @@ const char *value_encoding_name(const struct value *value) {
         return string_length(value) <= 44 ? "embstr" : "raw";
     case ENCODING_BLOB: return "raw";
     case ENCODING_CHUNKS: return "quicklist";
-    case ENCODING_PACKED: return "listpack";
+    case ENCODING_PACKED: return value->type == VALUE_SET ? "hashtable" : "listpack"; /* 7.0 knows no packed sets */
     case ENCODING_DICT: return "hashtable";
+    case ENCODING_INTEGERS: return "intset";
     }
     return "unknown";
 }
@@ -31,6 +33,7 @@ size_t value_memory_bytes(const struct value *value) {
     switch ((enum value_type)value->type) {
     case VALUE_LIST: return list_memory_bytes((const struct list *)value);
     case VALUE_HASH: return hash_memory_bytes((const struct hash *)value);
+    case VALUE_SET: return set_memory_bytes(value);
     default: return string_memory_bytes(value);
     }
 }
@@ -39,6 +42,7 @@ size_t value_free_effort(const struct value *value) {
     switch ((enum value_type)value->type) {
     case VALUE_LIST: return list_length((const struct list *)value);
     case VALUE_HASH: return value->encoding == ENCODING_DICT ? hash_count((const struct hash *)value) : 1;
+    case VALUE_SET: return value->encoding == ENCODING_DICT ? set_count(value) : 1;
     default: return 1;
     }
 }
@@ -47,6 +51,7 @@ bool value_release(struct value *value, size_t *steps) {
     switch ((enum value_type)value->type) {
     case VALUE_LIST: return list_release((struct list *)value, steps);
     case VALUE_HASH: return hash_release((struct hash *)value, steps);
+    case VALUE_SET: return set_release(value, steps);
     default: string_free(value); return true;
     }
 }

@@ -17,6 +17,7 @@ SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.fi
 # ---- what is compared how ---------------------------------------------------------------------------------------
 
 UNORDERED = {b"KEYS", b"HKEYS", b"HVALS"}
+UNORDERED |= {b"SMEMBERS", b"SUNION", b"SINTER", b"SDIFF", b"SPOP", b"SRANDMEMBER"}
 UNORDERED_PAIRS = {b"HGETALL"}
 SECONDS = {b"TTL", b"EXPIRETIME"}
 MILLISECONDS = {b"PTTL", b"PEXPIRETIME"}
@@ -31,14 +32,14 @@ def comparable(command: Command, reply: tuple[str, Any]) -> Any:
     """The reply without what Redis leaves open: the order of keys and fields, and the clock."""
     kind, value = reply
     name = command[0].upper()
-    if kind in "*%" and value is not None:
+    if kind in "*%~" and value is not None:
         if name in UNORDERED:
             return kind, sorted(value)
         if name in UNORDERED_PAIRS:
             return kind, pairs(value)
-        if name in {b"SCAN", b"HSCAN"}:
+        if name in {b"SCAN", b"HSCAN", b"SSCAN"}:
             (cursor, (array_kind, found)) = value
-            return kind, cursor, array_kind, sorted(found) if name == b"SCAN" else pairs(found)
+            return kind, cursor, array_kind, pairs(found) if name == b"HSCAN" else sorted(found)
     return reply
 
 
