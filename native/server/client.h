@@ -63,6 +63,7 @@ struct client {
     struct client *wait_next, *wait_previous;
     uint64_t deadline_us;
     uint32_t deadline_index;    /* in the server's heap; UINT32_MAX: not there */
+    struct key_wait *key_wait;  /* the keys waited for; NULL: none */
     bool (*retry)(struct client *client);
     void (*expired)(struct client *client);
 

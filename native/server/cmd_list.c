@@ -162,6 +162,90 @@ static void lrange_command(struct client *client) {
     }
 }
 
+static bool element_equals(const struct value *element, const struct resp_argument *argument) {
+    struct string_view view;
+    string_view(element, &view);
+    return view.length == argument->length && memcmp(view.data, argument->data, view.length) == 0;
+}
+
+struct position_options {
+    uint64_t skip;   /* matches before the first that counts */
+    bool backwards;
+    int64_t count;   /* of matches; 0: all; −1: one, replied alone */
+    int64_t longest; /* elements compared; 0: all */
+};
+
+static bool not_negative_argument(struct client *client, uint32_t index, const char *name, int64_t *value) {
+    const struct resp_argument *argument = &client->argv[index];
+    if (number_parse_int64(argument->data, argument->length, value) && *value >= 0) return true;
+    reply_error(client, "ERR %s can't be negative", name);
+    return false;
+}
+
+static bool rank_argument(struct client *client, uint32_t index, struct position_options *options) {
+    int64_t rank;
+    if (!integer_argument(client, index, &rank)) return false;
+    if (rank == 0) {
+        reply_error(client, "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use "
+                            "negative to start from the end of the list");
+        return false;
+    }
+    options->backwards = rank < 0;
+    /* The least number has no opposite: Redis then begins with the last match. */
+    options->skip = rank == INT64_MIN ? 0 : (uint64_t)(rank < 0 ? -rank : rank) - 1;
+    return true;
+}
+
+static bool position_options_parse(struct client *client, struct position_options *options) {
+    *options = (struct position_options){.count = -1};
+    for (uint32_t i = 3; i < client->argc; i += 2) {
+        const struct resp_argument *word = &client->argv[i];
+        bool has_value = i + 1 < client->argc, valid;
+        if (has_value && argument_is(word, "rank")) {
+            valid = rank_argument(client, i + 1, options);
+        } else if (has_value && argument_is(word, "count")) {
+            valid = not_negative_argument(client, i + 1, "COUNT", &options->count);
+        } else if (has_value && argument_is(word, "maxlen")) {
+            valid = not_negative_argument(client, i + 1, "MAXLEN", &options->longest);
+        } else {
+            reply_syntax_error(client);
+            valid = false;
+        }
+        if (!valid) return false;
+    }
+    return true;
+}
+
+static void reply_positions(struct client *client, const struct list *list, const struct position_options *options) {
+    bool one = options->count == -1, more = true;
+    uint64_t wanted = one ? 1 : options->count == 0 ? UINT64_MAX : (uint64_t)options->count;
+    uint64_t length = list_length(list), found = 0, skip = options->skip;
+    uint64_t look = options->longest == 0 ? length : (uint64_t)options->longest;
+    size_t mark = one ? 0 : reply_array_deferred(client);
+    struct list_position position = list_at(list, options->backwards ? length - 1 : 0);
+    for (uint64_t i = 0; more && i < look && found < wanted; i++) {
+        bool matches = element_equals(*list_element(position), &client->argv[2]);
+        if (matches && skip > 0) {
+            skip--;
+        } else if (matches) {
+            reply_integer(client, (int64_t)(options->backwards ? length - 1 - i : i));
+            found++;
+        }
+        more = list_step(&position, options->backwards);
+    }
+    if (!one)
+        reply_set_array_length(client, mark, found);
+    else if (found == 0)
+        reply_null(client);
+}
+
+static void lpos_command(struct client *client) {
+    struct position_options options;
+    if (!position_options_parse(client, &options)) return;
+    struct dict_entry *entry = find_list(client, true, options.count == -1 ? reply_null : reply_empty_array);
+    if (entry != NULL) reply_positions(client, list_of(entry), &options);
+}
+
 /* ---- changing ---------------------------------------------------------------------------------------------------- */
 
 static void lset_command(struct client *client) {
@@ -210,12 +294,6 @@ static void ltrim_command(struct client *client) {
     list_drop(list, false, (uint64_t)(length - 1 - end), dropped);
     store_discard(client->server->store, &dropped->head);
     reply_ok(client);
-}
-
-static bool element_equals(const struct value *element, const struct resp_argument *argument) {
-    struct string_view view;
-    string_view(element, &view);
-    return view.length == argument->length && memcmp(view.data, argument->data, view.length) == 0;
 }
 
 static void lrem_command(struct client *client) {
@@ -276,6 +354,7 @@ const struct command commands_list[] = {
     ROW(linsert, 5, WRITE, "Inserts an element before or after another element in a list."),
     ROW(llen, 2, READ | FAST, "Returns the length of a list."),
     ROW(lpop, -2, COMMAND_WRITE | FAST, "Returns the first elements in a list after removing them."),
+    ROW(lpos, -3, READ, "Returns the index of matching elements in a list."),
     ROW(lpush, -3, WRITE | FAST, "Prepends elements to a list. Creates the key if it doesn't exist."),
     ROW(lpushx, -3, WRITE | FAST, "Prepends elements to a list only when the list exists."),
     ROW(lrange, 4, READ, "Returns a range of elements from a list."),

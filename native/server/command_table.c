@@ -20,11 +20,26 @@ struct command_table {
     struct command_entry entries[MAX_COMMANDS];
 };
 
+/* One a line, so that families come and go apart. */
+// clang-format off
 static const struct command *const tables[] = {
-    commands_connection, commands_client,   commands_server,  commands_introspection, commands_string,
-    commands_list,       commands_hash,     commands_set,     commands_generic,       commands_replay,
-    commands_share,      commands_snapshot, commands_weights, commands_pubsub,
+    commands_connection,
+    commands_client,
+    commands_server,
+    commands_introspection,
+    commands_string,
+    commands_list,
+    commands_hash,
+    commands_set,
+    commands_generic,
+    commands_replay,
+    commands_share,
+    commands_snapshot,
+    commands_weights,
+    commands_pubsub,
+    commands_list_move,
 };
+// clang-format on
 
 /* FNV-1a over a lower-cased name. */
 static uint32_t hash_name(const char *name, size_t length) {

@@ -15,6 +15,7 @@ extern const struct command commands_server[];
 extern const struct command commands_introspection[];
 extern const struct command commands_string[];
 extern const struct command commands_list[];
+extern const struct command commands_list_move[];
 extern const struct command commands_hash[];
 extern const struct command commands_set[];
 extern const struct command commands_generic[];

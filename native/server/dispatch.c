@@ -6,6 +6,7 @@
 
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/key_wait.h"
 #include "server/make_room.h"
 #include "server/propagate.h"
 #include "server/pubsub.h"
@@ -173,7 +174,7 @@ void client_run_request(struct client *client) {
         server_tick(server);
     }
     if (!client->blocked && !client->closing) client_request_done(client);
-    if (server->woken) server_run_woken(server);
+    if (server->woken || key_wait_pending(server)) server_run_woken(server);
 }
 
 void client_command_done(struct client *client) {

@@ -1,8 +1,13 @@
 /* keyspace_events: what follows from changes of keys, whoever made them. */
 #include "server/keyspace_events.h"
 
+#include "server/key_wait.h"
 #include "server/propagate.h"
 #include "store/store.h"
+
+static void changed(void *context, unsigned database, const uint8_t *key, size_t length) {
+    key_wait_changed(context, database, key, length);
+}
 
 static void expired(void *context, unsigned database, const uint8_t *key, size_t length) {
     propagate_removed(context, database, key, length);
@@ -15,6 +20,7 @@ static void evicted(void *context, unsigned database, const uint8_t *key, size_t
 void keyspace_listen(struct server *server) {
     server->store->events = (struct store_events){
         .context = server,
+        .changed = changed,
         .expired = expired,
         .evicted = evicted,
     };

@@ -10,6 +10,7 @@
 #include "server/cmd_replay.h"
 #include "server/command_table.h"
 #include "server/config.h"
+#include "server/key_wait.h"
 #include "server/keyspace_events.h"
 #include "server/make_room.h"
 #include "server/pubsub.h"
@@ -82,6 +83,7 @@ void server_free(struct server *server) {
     snapshots_free(server->snapshots); /* it holds tables */
     if (server->weights) weights_registry_free(server->weights);
     if (server->replay) replay_registry_free(server->replay);
+    key_waits_free(server);
     if (server->store) store_free(server->store);
     pubsub_free(server->pubsub);
     if (server->commands) command_table_free(server->commands);
@@ -200,7 +202,7 @@ uint64_t server_step(void *context) {
     server_tick(server);
     server_begin_turn(server);
     run_ready(server);
-    if (server->woken) server_run_woken(server);
+    if (server->woken || key_wait_pending(server)) server_run_woken(server);
     uint64_t deadline_us = server_run_deadlines(server);
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
     bool short_of_memory = make_room_step(server);
@@ -212,8 +214,8 @@ uint64_t server_step(void *context) {
     deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || gathers || streams_left || changes_left || short_of_memory ||
-        server->stop_asked != server->stopping)
+    if (server->ready_head || server->woken || key_wait_pending(server) || gathers || streams_left || changes_left ||
+        short_of_memory || server->stop_asked != server->stopping)
         return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);

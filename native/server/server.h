@@ -18,6 +18,7 @@
 #include "server/share.h"
 
 struct client;
+struct key_waits;
 struct store;
 struct replay_registry;
 struct weights_registry;
@@ -96,6 +97,7 @@ struct server {
     struct client **deadlines; /* binary heap of blocked clients, nearest deadline first */
     uint32_t deadline_count, deadline_capacity;
     struct wait_queue *woken; /* queues to retry after the current command */
+    struct key_waits *key_waits; /* clients that wait for keys; NULL: there was none yet */
     uint32_t blocked_clients;
     uint64_t next_client_id;
     struct client *sweep; /* where the next look for stalled clients begins */
@@ -146,7 +148,7 @@ uint64_t server_step(void *server);
 /* True if holding `more` bytes of heap would exceed maxmemory. */
 bool server_memory_exceeded(const struct server *server, size_t more_bytes);
 
-/* Retries the waiters of woken queues, for a bounded time. */
+/* Retries the waiters of woken queues and of keys that have changed, for a bounded time. */
 void server_run_woken(struct server *server);
 /* Answers the blocked clients whose deadline has come; returns the nearest deadline left, or CLOCK_NEVER. */
 uint64_t server_run_deadlines(struct server *server);

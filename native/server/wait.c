@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "server/client.h"
+#include "server/key_wait.h"
 #include "server/propagate.h"
 #include "server/server.h"
 #include "store/store.h"
@@ -71,7 +72,7 @@ bool client_may_block(const struct client *client) {
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *)) {
     struct server *server = client->server;
-    assert(!client->blocked && (queue || deadline_us != CLOCK_NEVER));
+    assert(!client->blocked && (queue || client->key_wait || deadline_us != CLOCK_NEVER));
     if (!client_may_block(client)) {
         expired(client);
         return;
@@ -104,6 +105,7 @@ static struct wait_queue *leave(struct client *client) {
     client->blocked = false;
     client->server->blocked_clients--;
     deadline_remove(client->server, client);
+    key_wait_forget(client);
     if (!queue) return NULL;
     bool was_head = !client->wait_previous;
     if (client->wait_previous)
@@ -186,6 +188,7 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
 
 void server_run_woken(struct server *server) {
     uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
+    if (!key_wait_run(server, until_us)) return;
     while (server->woken) {
         struct wait_queue *queue = server->woken;
         server->woken = queue->next_woken;
