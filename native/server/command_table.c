@@ -38,6 +38,8 @@ static const struct command *const tables[] = {
     commands_weights,
     commands_pubsub,
     commands_list_move,
+    commands_zset,
+    commands_zset_range,
 };
 // clang-format on
 

@@ -24,6 +24,8 @@ extern const struct command commands_share[];
 extern const struct command commands_snapshot[];
 extern const struct command commands_weights[];
 extern const struct command commands_pubsub[];
+extern const struct command commands_zset[];
+extern const struct command commands_zset_range[];
 
 struct command_stats {
     uint64_t calls;

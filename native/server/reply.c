@@ -1,7 +1,6 @@
 /* reply: writes replies in the client's version of the protocol. A reply to a client that asked for none (CLIENT
  * REPLY), or that is going away, is dropped here, sources included, so that handlers need not care. */
 #include <assert.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "server/client.h"
 #include "server/command.h"
 #include "server/server.h"
+#include "store/number.h"
 
 static void schedule_write(struct client *client) {
     if (client->in_unsent || !client->connection) return;
@@ -121,20 +121,15 @@ void reply_integer(struct client *client, int64_t value) {
 }
 
 void reply_double(struct client *client, double value) {
-    char text[64];
-    if (isinf(value))
-        snprintf(text, sizeof text, "%s", value > 0 ? "inf" : "-inf");
-    else if (isnan(value))
-        snprintf(text, sizeof text, "nan");
-    else
-        snprintf(text, sizeof text, "%.17g", value);
+    char line[NUMBER_DOUBLE_TEXT + 3];
+    size_t length = number_format_double(value, line + 1);
     if (client->resp == 2) {
-        reply_bulk_string(client, text);
+        reply_bulk(client, line + 1, length);
         return;
     }
-    char line[72];
-    int length = snprintf(line, sizeof line, ",%s\r\n", text);
-    append(client, line, (size_t)length);
+    line[0] = ',';
+    memcpy(line + 1 + length, "\r\n", 2);
+    append(client, line, length + 3);
 }
 
 void reply_boolean(struct client *client, bool value) {

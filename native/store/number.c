@@ -67,3 +67,39 @@ size_t number_format_long_double(long double value, char text[NUMBER_LONG_DOUBLE
     }
     return (size_t)length;
 }
+
+/* Most scores are short whole numbers, which need no strtod: up to 15 digits a double holds them exactly. */
+static bool parse_short_whole(const uint8_t *text, size_t length, double *value) {
+    bool negative = text[0] == '-';
+    size_t at = negative ? 1 : 0;
+    if (length - at == 0 || length - at > 15) return false;
+    int64_t magnitude = 0;
+    for (; at < length; at++) {
+        unsigned digit = (unsigned)text[at] - '0';
+        if (digit > 9) return false;
+        magnitude = magnitude * 10 + digit;
+    }
+    *value = negative ? -(double)magnitude : (double)magnitude; /* "-0" is −0, as of strtod */
+    return true;
+}
+
+bool number_parse_double(const uint8_t *text, size_t length, double *value) {
+    char terminated[NUMBER_LONG_DOUBLE_TEXT];
+    if (length == 0 || length >= sizeof terminated || isspace(text[0])) return false;
+    if (parse_short_whole(text, length, value)) return true;
+    memcpy(terminated, text, length);
+    terminated[length] = '\0';
+    char *end;
+    errno = 0;
+    *value = strtod(terminated, &end);
+    if ((size_t)(end - terminated) != length || isnan(*value)) return false;
+    return errno != ERANGE || (!isinf(*value) && *value != 0);
+}
+
+size_t number_format_double(double value, char text[NUMBER_DOUBLE_TEXT]) {
+    if (isinf(value)) return (size_t)snprintf(text, NUMBER_DOUBLE_TEXT, value > 0 ? "inf" : "-inf");
+    /* A whole number below 10^15 is written without an exponent: no need of printf. */
+    if (value > -1e15 && value < 1e15 && (double)(int64_t)value == value && !(value == 0 && signbit(value)))
+        return number_format_int64((int64_t)value, text);
+    return (size_t)snprintf(text, NUMBER_DOUBLE_TEXT, "%.17g", value);
+}

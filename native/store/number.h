@@ -18,4 +18,11 @@ bool number_parse_long_double(const uint8_t *text, size_t length, long double *v
 /* At most 17 fraction digits, trailing zeros cut: INCRBYFLOAT's form. Returns the length. */
 size_t number_format_long_double(long double value, char text[NUMBER_LONG_DOUBLE_TEXT]);
 
+#define NUMBER_DOUBLE_TEXT 32 /* longest %.17g of a double and its terminator */
+
+/* What strtod takes whole, by the same rules: scores. */
+bool number_parse_double(const uint8_t *text, size_t length, double *value);
+/* %.17g, infinities as "inf" and "-inf". Returns the length. */
+size_t number_format_double(double value, char text[NUMBER_DOUBLE_TEXT]);
+
 #endif

@@ -8,6 +8,7 @@
 #include "store/t_list.h"
 #include "store/t_set.h"
 #include "store/t_string.h"
+#include "store/t_zset.h"
 
 const char *value_type_name(const struct value *value) {
     static const char *const names[VALUE_TYPES] = {"string", "list", "hash", "set", "zset"};
@@ -23,7 +24,7 @@ const char *value_encoding_name(const struct value *value) {
     case ENCODING_BLOB: return "raw";
     case ENCODING_CHUNKS: return "quicklist";
     case ENCODING_PACKED: return value->type == VALUE_SET ? "hashtable" : "listpack"; /* 7.0 knows no packed sets */
-    case ENCODING_DICT: return "hashtable";
+    case ENCODING_DICT: return value->type == VALUE_SORTED_SET ? "skiplist" : "hashtable";
     case ENCODING_INTEGERS: return "intset";
     }
     return "unknown";
@@ -34,6 +35,7 @@ size_t value_memory_bytes(const struct value *value) {
     case VALUE_LIST: return list_memory_bytes((const struct list *)value);
     case VALUE_HASH: return hash_memory_bytes((const struct hash *)value);
     case VALUE_SET: return set_memory_bytes(value);
+    case VALUE_SORTED_SET: return zset_memory_bytes((const struct zset *)value);
     default: return string_memory_bytes(value);
     }
 }
@@ -43,6 +45,7 @@ size_t value_free_effort(const struct value *value) {
     case VALUE_LIST: return list_length((const struct list *)value);
     case VALUE_HASH: return value->encoding == ENCODING_DICT ? hash_count((const struct hash *)value) : 1;
     case VALUE_SET: return value->encoding == ENCODING_DICT ? set_count(value) : 1;
+    case VALUE_SORTED_SET: return zset_free_effort((const struct zset *)value);
     default: return 1;
     }
 }
@@ -52,6 +55,7 @@ bool value_release(struct value *value, size_t *steps) {
     case VALUE_LIST: return list_release((struct list *)value, steps);
     case VALUE_HASH: return hash_release((struct hash *)value, steps);
     case VALUE_SET: return set_release(value, steps);
+    case VALUE_SORTED_SET: return zset_release((struct zset *)value, steps);
     default: string_free(value); return true;
     }
 }

@@ -13,8 +13,8 @@ enum value_encoding {
     ENCODING_BYTES,    /* string: bytes behind the header */
     ENCODING_BLOB,     /* string: a blob, perhaps with room to grow */
     ENCODING_CHUNKS,   /* list */
-    ENCODING_PACKED,   /* hash, set: few small fields or members in one buffer */
-    ENCODING_DICT,     /* hash, set */
+    ENCODING_PACKED,   /* hash, set, sorted set: few small parts in one buffer */
+    ENCODING_DICT,     /* hash, set, sorted set */
     ENCODING_INTEGERS, /* set: a sorted array */
 };
 

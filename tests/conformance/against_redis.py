@@ -37,9 +37,9 @@ def comparable(command: Command, reply: tuple[str, Any]) -> Any:
             return kind, sorted(value)
         if name in UNORDERED_PAIRS:
             return kind, pairs(value)
-        if name in {b"SCAN", b"HSCAN", b"SSCAN"}:
+        if name in {b"SCAN", b"HSCAN", b"SSCAN", b"ZSCAN"}:
             (cursor, (array_kind, found)) = value
-            return kind, cursor, array_kind, pairs(found) if name == b"HSCAN" else sorted(found)
+            return kind, cursor, array_kind, pairs(found) if name in {b"HSCAN", b"ZSCAN"} else sorted(found)
     return reply
 
 
