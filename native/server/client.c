@@ -9,6 +9,7 @@
 #include "server/pubsub.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
+#include "server/transaction.h"
 
 #define READ_VECTORS 256
 #define WRITE_VECTORS 512
@@ -108,6 +109,7 @@ void client_close(struct client *client) {
     client->closing = true;
     client_unblock(client);
     client_request_done(client);
+    transaction_discard(client);
     replay_streams_client_gone(client);
     pubsub_client_gone(client);
     forget_pending(client);
@@ -131,6 +133,7 @@ void client_closed(void *context, void *owner) {
     client->closing = true;
     client_unblock(client);
     client_request_done(client);
+    transaction_discard(client);
     share_close(client);
     replay_streams_client_gone(client);
     pubsub_client_gone(client);
@@ -403,5 +406,5 @@ void client_released(void *context, void *owner, size_t size_bytes) {
 
 size_t client_held_bytes(const struct client *client) {
     return sizeof *client + resp_parser_held_bytes(&client->parser) +
-           (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) + client->output.inline_bytes;
+           (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) + client->output.inline_bytes + transaction_bytes(client);
 }

@@ -31,6 +31,8 @@ struct client {
     bool deny_blocking;         /* runs inside a transaction or a script */
     struct transaction *transaction; /* since MULTI; NULL: none (server/transaction.h) */
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
+    struct watch *watches;      /* on keys (server/watch.h) */
+    bool watch_broken;          /* one of them has changed */
 
     /* the rest belongs to the server's core */
     struct connection *connection; /* NULL: the server's own client, for scripts and for loading */

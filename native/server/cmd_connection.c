@@ -5,6 +5,7 @@
 #include "server/client.h"
 #include "server/pubsub.h"
 #include "server/server.h"
+#include "server/transaction.h"
 
 /* Takes as long whatever the guess has in common with the password. */
 static bool equals_password(const struct server *server, const struct resp_argument *guess) {
@@ -180,6 +181,7 @@ static void quit_command(struct client *client) {
 
 static void reset_command(struct client *client) {
     pubsub_client_gone(client);
+    transaction_discard(client);
     client->database = 0;
     client->resp = 2;
     client->reply_mode = CLIENT_REPLY_ON;

@@ -136,9 +136,10 @@ static void lastsave_command(struct client *client) {
 const struct command commands_snapshot[] = {
     {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_FAST, 0, 0, 0, "server",
      "Returns the time of the last snapshot in Unix seconds; 0: none.", NULL},
-    {"replay.restore", restore_command, 2, COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING, 0, 0, 0, "replay",
+    {"replay.restore", restore_command, 2,
+     COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
      "Puts the tables of a snapshot in the place of those of the same names.", NULL},
-    {"replay.save", save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING, 0, 0, 0, "replay",
-     "Saves all tables to a file of the server's folder and returns its path once it is on the disk.", NULL},
+    {"replay.save", save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0,
+     "replay", "Saves all tables to a file of the server's folder and returns its path once it is on the disk.", NULL},
     {0},
 };

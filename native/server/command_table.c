@@ -40,6 +40,7 @@ static const struct command *const tables[] = {
     commands_list_move,
     commands_zset,
     commands_zset_range,
+    commands_transactions,
 };
 // clang-format on
 

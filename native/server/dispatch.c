@@ -1,5 +1,6 @@
 /* dispatch: from a parsed request to its handler: look-up, what is refused before a handler runs, and what is counted.
  */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -11,8 +12,10 @@
 #include "server/propagate.h"
 #include "server/pubsub.h"
 #include "server/server.h"
+#include "server/transaction.h"
 #include "store/store.h"
 
+#define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
@@ -31,6 +34,7 @@ static const char *refuse_landing(struct client *client, const struct command_en
     if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
     const char *stranger = refuse_stranger(client, entry);
     if (stranger) return stranger;
+    if (client->transaction && (entry->command->flags & COMMAND_NO_MULTI)) return MULTI_REFUSAL;
     if ((entry->command->flags & COMMAND_DENYOOM) && make_room(client->server, length) == ROOM_NONE) return OOM_REFUSAL;
     return NULL;
 }
@@ -101,35 +105,38 @@ static bool is_for_subscribers(const struct command *command) {
     return false;
 }
 
+/* A request that must not reach its handler: the error ("CODE text"), and what follows for a transaction. */
+__attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, const char *format, ...) {
+    char message[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    const char *prefix = client->command ? transaction_refusal_prefix(client, client->command) : NULL;
+    const char *reason = prefix && strncmp(message, "ERR ", 4) == 0 ? message + 4 : message;
+    reply_error(client, "%s%s", prefix ? prefix : "", reason);
+    return false;
+}
+
 bool command_admit(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     const struct command *command = entry->command;
-    if (!command_arity_holds(command, client->argc)) {
-        reply_arity_error(client);
-        return false;
-    }
+    if (!command_arity_holds(command, client->argc))
+        return refuse(client, "ERR wrong number of arguments for '%s' command", command->name);
     const char *stranger = refuse_stranger(client, entry);
-    if (stranger) {
-        reply_error(client, "%s", stranger);
-        return false;
-    }
-    if (client->refusal && *client->refusal) {
-        reply_error(client, "%s", client->refusal);
-        return false;
-    }
+    if (stranger) return refuse(client, "%s", stranger);
+    if (client->transaction && (command->flags & COMMAND_NO_MULTI)) return refuse(client, MULTI_REFUSAL);
+    if (client->refusal && *client->refusal) return refuse(client, "%s", client->refusal);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
     if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
-        (command->flags & COMMAND_DENYOOM)) {
-        reply_error(client, OOM_REFUSAL);
-        return false;
-    }
+        (transaction_flags(client, command) & COMMAND_DENYOOM))
+        return refuse(client, OOM_REFUSAL);
     if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
-        reply_error(
+        return refuse(
             client,
             "ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "
             "this context",
             command->name);
-        return false;
     }
     return true;
 }
@@ -168,10 +175,11 @@ void client_run_request(struct client *client) {
         return;
     }
     if (admit(client, entry)) {
-        command_call(client, entry);
-    } else if (entry) {
-        entry->stats.rejected++;
-        server_tick(server);
+        if (!transaction_queue(client, entry)) command_call(client, entry);
+    } else {
+        transaction_refused(client);
+        if (entry) entry->stats.rejected++;
+        if (entry) server_tick(server);
     }
     if (!client->blocked && !client->closing) client_request_done(client);
     if (server->woken || key_wait_pending(server)) server_run_woken(server);

@@ -3,10 +3,12 @@
 
 #include "server/key_wait.h"
 #include "server/propagate.h"
+#include "server/watch.h"
 #include "store/store.h"
 
 static void changed(void *context, unsigned database, const uint8_t *key, size_t length) {
     key_wait_changed(context, database, key, length);
+    watch_changed(context, database, key, length);
 }
 
 static void expired(void *context, unsigned database, const uint8_t *key, size_t length) {
@@ -17,10 +19,15 @@ static void evicted(void *context, unsigned database, const uint8_t *key, size_t
     propagate_removed(context, database, key, length);
 }
 
+static void will_flush(void *context, unsigned database) {
+    watch_will_flush(context, database);
+}
+
 void keyspace_listen(struct server *server) {
     server->store->events = (struct store_events){
         .context = server,
         .changed = changed,
+        .will_flush = will_flush,
         .expired = expired,
         .evicted = evicted,
     };

@@ -18,6 +18,7 @@
 #include "server/replay_streams.h"
 #include "server/server.h"
 #include "server/snapshots.h"
+#include "server/watch.h"
 #include "server/weights_registry.h"
 #include "store/store.h"
 
@@ -80,6 +81,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
+    watch_free(server);
     snapshots_free(server->snapshots); /* it holds tables */
     if (server->weights) weights_registry_free(server->weights);
     if (server->replay) replay_registry_free(server->replay);

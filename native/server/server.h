@@ -25,6 +25,7 @@ struct weights_registry;
 struct snapshots;
 struct pubsub;
 struct command_table;
+struct watched_keys;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
@@ -99,6 +100,7 @@ struct server {
     struct wait_queue *woken; /* queues to retry after the current command */
     struct key_waits *key_waits; /* clients that wait for keys; NULL: there was none yet */
     uint32_t blocked_clients;
+    struct watched_keys *watched_keys; /* NULL: none were yet */
     uint64_t next_client_id;
     struct client *sweep; /* where the next look for stalled clients begins */
 

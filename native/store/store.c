@@ -215,6 +215,7 @@ bool store_expiry(const struct store *store, unsigned database, const struct dic
 }
 
 void store_persist(struct store *store, unsigned database, struct dict_entry *entry) {
+    if (store_value(entry)->expiry == 0) return;
     store_will_change(store, database, entry);
     expire_clear(&store->databases[database].expiry, entry);
     store_changed(store, database, entry->key, entry->key_length);
