@@ -51,6 +51,10 @@ def assert_same(command: Command, redis: tuple[str, Any], ours: tuple[str, Any])
     assert comparable(command, ours) == comparable(command, redis), f"{command!r}: Redis {redis!r}, we {ours!r}"
 
 
+COMPARED: set[bytes] = set()
+"""Commands, and commands with the word behind them, that were compared in this run."""
+
+
 class Pair:
     """A connection to each server; every command goes to both, and the replies must agree."""
 
@@ -64,6 +68,8 @@ class Pair:
         replies = [(self.redis.read(), self.ours.read()) for _ in commands]
         for sent, (redis, ours) in zip(commands, replies, strict=True):
             assert_same(sent, redis, ours)
+            COMPARED.add(sent[0].lower())
+            COMPARED.add(b"|".join(sent[:2]).lower())
         return [redis for redis, _ in replies]
 
     def close(self) -> None:

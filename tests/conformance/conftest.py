@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from against_redis import Pair
+import redis
+from against_redis import COMPARED, Pair
+from compatibility import RECORD, documented
 
 import replay_server
 
@@ -148,3 +151,21 @@ def pair(request: pytest.FixtureRequest, peers: Any) -> Iterator[Pair]:
     connected = Pair(peers, request.param)
     yield connected
     connected.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def record(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leaves what was compared in the file that compatibility.py asks for."""
+    file = os.environ.get(RECORD)
+    if not file:
+        yield
+        return
+    peers = [request.getfixturevalue(name) for name in ("redis_peer", "our_peer")]
+    yield
+    theirs: dict[str, str] = {}
+    ours: dict[str, str] = {}
+    for peer, told in zip(peers, (theirs, ours), strict=True):
+        with redis.Redis(unix_socket_path=str(peer.unix_path)) as client:
+            told.update(documented(client))
+    compared = sorted(name for name in {**theirs, **ours} if name.encode() in COMPARED)
+    Path(file).write_text(json.dumps({"theirs": theirs, "ours": ours, "compared": compared}))

@@ -1,0 +1,21 @@
+"""What the comparison with Redis leaves open, and where this server differs, in words: for docs/compatibility.md."""
+
+LEFT_OPEN = [
+    "The order of what Redis keeps in no order: keys, fields, members of sets (`KEYS`, `HGETALL`, `SMEMBERS` …).",
+    "Cursors of the `SCAN` family, and which part of a collection a step shows.",
+    "Random picks: `RANDOMKEY`, `SRANDMEMBER`, `SPOP`, `HRANDFIELD`, `ZRANDMEMBER`.",
+    "`OBJECT ENCODING`, sizes in bytes, the text of `INFO`, the prose of `COMMAND DOCS` and of `HELP`.",
+    "Times: replies that tell of a time to live or of a time may differ by what lies between the two servers' runs.",
+]
+
+DIFFERENCES: dict[str, str] = {}
+
+NOT_WANTED = {
+    "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",
+    "geo": "Answered as unknown commands are.",
+    "cluster": "One server is one shard; it says of itself that it is no cluster.",
+    "hyperloglog": "Answered as unknown commands are.",
+    "sentinel": "Answered as unknown commands are.",
+}
+
+BEYOND = "Tables of experience and versioned weights: [protocol.md](protocol.md)."
