@@ -152,7 +152,7 @@ static bool expire_flags_parse(struct client *client, uint32_t *flags) {
         unsigned word = 0;
         while (word < 4 && !argument_is(&client->argv[i], words[word])) word++;
         if (word == 4) {
-            int shown = client->argv[i].length < 256 ? (int)client->argv[i].length : 256;
+            int shown = client->argv[i].length < 900 ? (int)client->argv[i].length : 900;
             reply_error(client, "ERR Unsupported option %.*s", shown, (const char *)client->argv[i].data);
             return false;
         }
