@@ -7,41 +7,50 @@ static inline uint64_t rotate_left(uint64_t word, int bits) {
     return word << bits | word >> (64 - bits);
 }
 
-static inline void sip_round(uint64_t v[4]) {
-    v[0] += v[1];
-    v[1] = rotate_left(v[1], 13) ^ v[0];
-    v[0] = rotate_left(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotate_left(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotate_left(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotate_left(v[1], 17) ^ v[2];
-    v[2] = rotate_left(v[2], 32);
+#define SIP_ROUND()                    \
+    do {                               \
+        v0 += v1, v2 += v3;            \
+        v1 = rotate_left(v1, 13) ^ v0; \
+        v3 = rotate_left(v3, 16) ^ v2; \
+        v0 = rotate_left(v0, 32);      \
+        v2 += v1, v0 += v3;            \
+        v1 = rotate_left(v1, 17) ^ v2; \
+        v3 = rotate_left(v3, 21) ^ v0; \
+        v2 = rotate_left(v2, 32);      \
+    } while (0)
+
+/* The last bytes, fewer than eight, without reading beyond them. */
+static inline uint64_t tail_word(const uint8_t *bytes, size_t left) {
+    if (left >= 4) {
+        uint32_t first, last;
+        memcpy(&first, bytes, 4);
+        memcpy(&last, bytes + left - 4, 4);
+        return first | (uint64_t)last << 8 * (left - 4);
+    }
+    if (left == 0) return 0;
+    return bytes[0] | (uint64_t)bytes[left / 2] << 8 * (left / 2) | (uint64_t)bytes[left - 1] << 8 * (left - 1);
 }
 
 uint64_t siphash(const void *data, size_t length, const uint64_t key[2]) {
-    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
-                     key[1] ^ 0x7465646279746573u};
+    uint64_t v0 = key[0] ^ 0x736f6d6570736575u, v1 = key[1] ^ 0x646f72616e646f6du;
+    uint64_t v2 = key[0] ^ 0x6c7967656e657261u, v3 = key[1] ^ 0x7465646279746573u;
     const uint8_t *bytes = data;
     size_t left = length;
     uint64_t word;
     /* Words are read in the machine's order: the hash never leaves the process. */
     for (; left >= 8; left -= 8, bytes += 8) {
         memcpy(&word, bytes, 8);
-        v[3] ^= word;
-        sip_round(v);
-        v[0] ^= word;
+        v3 ^= word;
+        SIP_ROUND();
+        v0 ^= word;
     }
-    word = 0;
-    memcpy(&word, bytes, left);
-    word ^= (uint64_t)length << 56;
-    v[3] ^= word;
-    sip_round(v);
-    v[0] ^= word;
-    v[2] ^= 0xff;
-    sip_round(v);
-    sip_round(v);
-    sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
+    word = tail_word(bytes, left) | (uint64_t)length << 56;
+    v3 ^= word;
+    SIP_ROUND();
+    v0 ^= word;
+    v2 ^= 0xff;
+    SIP_ROUND();
+    SIP_ROUND();
+    SIP_ROUND();
+    return v0 ^ v1 ^ v2 ^ v3;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "resp/whole.h"
 
 #define ARENA_KEPT_BYTES 4096u /* a larger arena is given back after its request */
 #define ARENA_FIRST_BYTES 256u
@@ -28,8 +29,9 @@ void resp_parser_init(struct resp_parser *parser, const struct resp_limits *limi
 }
 
 static void release_arguments(struct resp_parser *parser) {
-    for (uint32_t i = 0; i < parser->count; i++) blob_release(parser->arguments[i].blob);
-    blob_release(parser->landing_blob);
+    for (uint32_t i = 0; i < parser->count; i++)
+        if (parser->arguments[i].blob) blob_release(parser->arguments[i].blob);
+    if (parser->landing_blob) blob_release(parser->landing_blob);
     parser->landing_blob = NULL;
     parser->count = 0;
 }
@@ -473,6 +475,10 @@ static size_t feed_start(struct resp_parser *parser, const uint8_t *data) {
 
 enum resp_status resp_parser_feed(struct resp_parser *parser, const uint8_t *data, size_t length, size_t *consumed) {
     assert(parser->state != RESP_STATE_REQUEST);
+    if (length > 0 && parser->state == RESP_STATE_START && *data == '*') {
+        *consumed = resp_take_whole(parser, data, length);
+        if (*consumed > 0) return RESP_REQUEST;
+    }
     size_t at = 0;
     while (at < length && parser->state != RESP_STATE_REQUEST && parser->state != RESP_STATE_ERROR) {
         const uint8_t *here = data + at;

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/memory.h"
 #include "server/client.h"
@@ -12,6 +13,7 @@
 #define MAX_COMMANDS 512u
 #define SLOTS 1024u         /* open addressing, at most half full */
 #define MAX_NAME_BYTES 64u
+#define LOWER 0x2020202020202020u
 
 struct command_table {
     size_t count, used; /* the second with subcommands */
@@ -44,11 +46,49 @@ static const struct command *const tables[] = {
 };
 // clang-format on
 
-/* FNV-1a over a lower-cased name. */
-static uint32_t hash_name(const char *name, size_t length) {
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)name[i]) * 16777619u;
-    return hash ^ (hash >> 15);
+/* The first and the last eight bytes of a name; they overlap where it is shorter than both, and with its length they are
+ * the whole of it then. */
+static inline struct name_words words_of(const void *name, size_t length) {
+    const uint8_t *bytes = name;
+    struct name_words words = {0, 0};
+    if (length >= 8) {
+        memcpy(&words.first, bytes, 8);
+        memcpy(&words.last, bytes + length - 8, 8);
+    } else if (length >= 4) {
+        uint32_t first, last;
+        memcpy(&first, bytes, 4);
+        memcpy(&last, bytes + length - 4, 4);
+        words.first = (uint64_t)first << 32 | last;
+    } else {
+        words.first = (uint64_t)bytes[0] << 16 | (uint64_t)bytes[length / 2] << 8 | bytes[length - 1];
+    }
+    return words;
+}
+
+/* The same for a name in lower case and in upper case; what it makes the same of other bytes, is_named tells apart. */
+static inline uint32_t hash_words(struct name_words words, size_t length) {
+    uint64_t first = words.first | LOWER, last = words.last | LOWER;
+    uint64_t hash = (first ^ last << 3 ^ length) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(hash >> 40) % SLOTS;
+}
+
+static void keep_name(struct command_entry *entry) {
+    const char *name = entry->command->name;
+    char cases[MAX_NAME_BYTES + 1];
+    size_t length = strlen(name);
+    for (size_t i = 0; i < length; i++) cases[i] = name[i] >= 'a' && name[i] <= 'z' ? 0x20 : 0;
+    entry->name_length = (uint32_t)length;
+    entry->name = words_of(name, length);
+    entry->letters = words_of(cases, length);
+}
+
+static inline bool is_named(const struct command_entry *entry, struct name_words words, const void *name,
+                            size_t length) {
+    /* Of each byte only the case of a letter may differ. */
+    if (((words.first ^ entry->name.first) & ~entry->letters.first) != 0 ||
+        ((words.last ^ entry->name.last) & ~entry->letters.last) != 0 || entry->name_length != length)
+        return false;
+    return length <= 16 || strncasecmp(name, entry->command->name, length) == 0;
 }
 
 static int compare_entries(const void *left, const void *right) {
@@ -62,7 +102,8 @@ static void add(struct command_table *table, const struct command *command, bool
     struct command_entry *entry = &table->entries[table->used++];
     entry->command = command;
     if (is_listed) table->sorted[table->count++] = entry;
-    uint32_t slot = hash_name(command->name, strlen(command->name)) % SLOTS;
+    keep_name(entry);
+    uint32_t slot = hash_words(entry->name, entry->name_length);
     while (table->slots[slot]) {
         assert(strcmp(table->slots[slot]->command->name, command->name) != 0);
         slot = (slot + 1) % SLOTS;
@@ -92,14 +133,9 @@ void command_table_free(struct command_table *table) {
 
 struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length) {
     if (!name || length == 0 || length > MAX_NAME_BYTES) return NULL;
-    char lower[MAX_NAME_BYTES];
-    const char *given = name;
-    for (size_t i = 0; i < length; i++)
-        lower[i] = given[i] >= 'A' && given[i] <= 'Z' ? (char)(given[i] + 32) : given[i];
-    uint32_t slot = hash_name(lower, length) % SLOTS;
-    for (; table->slots[slot]; slot = (slot + 1) % SLOTS) {
-        const char *known = table->slots[slot]->command->name;
-        if (strlen(known) == length && memcmp(known, lower, length) == 0) return table->slots[slot];
+    struct name_words words = words_of(name, length);
+    for (uint32_t slot = hash_words(words, length); table->slots[slot]; slot = (slot + 1) % SLOTS) {
+        if (is_named(table->slots[slot], words, name, length)) return table->slots[slot];
     }
     return NULL;
 }

@@ -35,12 +35,18 @@ struct command_stats {
     struct histogram latency_ns;   /* time in the handler, waiting excluded */
 };
 
+struct name_words {
+    uint64_t first, last;
+};
+
 struct command_entry {
     const struct command *command;
-    struct command_stats stats;
+    struct name_words name, letters; /* how it is found: see command_table.c */
+    uint32_t name_length;
     struct command_entry *subcommands; /* of a container; they lie in a row, in the order of its table */
     size_t subcommand_count;
     struct command_entry *container; /* of a subcommand; NULL: it is none */
+    struct command_stats stats;      /* large, so it comes last */
 };
 
 struct command_table;

@@ -43,6 +43,8 @@ static void append(struct client *client, const void *bytes, size_t length) {
     schedule_write(client);
 }
 
+#define HEAD_BYTES 32u /* longest "$…\r\n", and the end of what follows */
+
 /* Writes a decimal number; returns its length. Cheaper than printf, and every reply has one. */
 static size_t write_decimal(char *out, int64_t value) {
     char reversed[20];
@@ -60,22 +62,50 @@ static size_t write_decimal(char *out, int64_t value) {
 
 static size_t write_head(char *out, char type, int64_t value) {
     out[0] = type;
+    if (value >= 0 && value <= 9) { /* most are */
+        out[1] = (char)('0' + value);
+        out[2] = '\r';
+        out[3] = '\n';
+        return 4;
+    }
     size_t length = 1 + write_decimal(out + 1, value);
     out[length++] = '\r';
     out[length++] = '\n';
     return length;
 }
 
+/* Room for a reply of at most `most` bytes, to be followed by end_small with what it took. NULL: none is sent. */
+static uint8_t *begin_small(struct client *client, size_t most) {
+    if (is_muted(client)) return NULL;
+    check_limit(client, most);
+    if (client->output_failed) return NULL;
+    uint8_t *out = output_reserve(&client->output, &client->server->output_pool, most);
+    if (!out) {
+        fail_output(client);
+        schedule_write(client);
+    }
+    return out;
+}
+
+static void end_small(struct client *client, size_t length) {
+    output_advance(&client->output, length);
+    schedule_write(client);
+}
+
 static void append_head(struct client *client, char type, int64_t value) {
-    char head[32];
-    append(client, head, write_head(head, type, value));
+    uint8_t *out = begin_small(client, HEAD_BYTES);
+    if (out) end_small(client, write_head((char *)out, type, value));
 }
 
 void reply_status(struct client *client, const char *text) {
-    char line[256];
-    int length = snprintf(line, sizeof line, "+%s\r\n", text);
-    assert(length > 0 && (size_t)length < sizeof line);
-    append(client, line, (size_t)length);
+    size_t length = strlen(text);
+    assert(length <= SEGMENT_SMALL_BYTES - 3);
+    uint8_t *out = begin_small(client, length + 3);
+    if (!out) return;
+    out[0] = '+';
+    memcpy(out + 1, text, length);
+    memcpy(out + 1 + length, "\r\n", 2);
+    end_small(client, length + 3);
 }
 
 /* An error is one line: whatever a client's own bytes brought into it must not end it early. */
@@ -154,27 +184,20 @@ void reply_null_array(struct client *client) {
 }
 
 void reply_bulk(struct client *client, const void *data, size_t length) {
-    if (is_muted(client)) return;
-    if (length + 32 > SEGMENT_SMALL_BYTES) {
+    if (length + HEAD_BYTES > SEGMENT_SMALL_BYTES) {
         append_head(client, '$', (int64_t)length);
         append(client, data, length);
         append(client, "\r\n", 2);
         return;
     }
-    check_limit(client, length);
-    if (client->output_failed) return;
-    uint8_t *out = output_reserve(&client->output, &client->server->output_pool, length + 32);
-    if (!out) {
-        fail_output(client);
-    } else {
-        size_t used = write_head((char *)out, '$', (int64_t)length);
-        if (length) memcpy(out + used, data, length);
-        used += length;
-        out[used++] = '\r';
-        out[used++] = '\n';
-        output_advance(&client->output, used);
-    }
-    schedule_write(client);
+    uint8_t *out = begin_small(client, length + HEAD_BYTES);
+    if (!out) return;
+    size_t used = write_head((char *)out, '$', (int64_t)length);
+    if (length) memcpy(out + used, data, length);
+    used += length;
+    out[used++] = '\r';
+    out[used++] = '\n';
+    end_small(client, used);
 }
 
 void reply_bulk_string(struct client *client, const char *text) {
