@@ -51,6 +51,7 @@ struct client {
     bool in_ready, in_unsent;
     bool output_failed;         /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
+    bool is_monitor;            /* is told of every command (server/monitor.h) */
     uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
     uint64_t pinned_us;         /* when the last of them were: what came before is all but taken by then */
     struct share *share;        /* memory shared with this client; NULL: none */
@@ -105,6 +106,8 @@ bool command_admit(struct client *client, struct command_entry *entry);
  * is exhausted. */
 struct client *client_new_own(struct server *server);
 void client_free_own(struct client *client);
+/* Runs the request that waited for the end of a pause, and what the client sent behind it. */
+void client_resume_request(struct client *client);
 /* The state of the command that has replied is dropped. */
 void client_command_done(struct client *client);
 /* The request in progress is answered: its state is dropped, its arguments are released. */

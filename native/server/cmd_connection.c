@@ -194,18 +194,18 @@ static void reset_command(struct client *client) {
     reply_status(client, "RESET");
 }
 
+#define LOGIN (COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING | COMMAND_STALE | COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY)
+
 const struct command commands_connection[] = {
-    {"auth", auth_command, -2, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
-     "Authenticates the connection.", NULL},
-    {"echo", echo_command, 2, COMMAND_FAST | COMMAND_LOADING, 0, 0, 0, "connection", "Returns the given string.", NULL},
-    {"hello", hello_command, -1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
+    {"auth", auth_command, -2, LOGIN, 0, 0, 0, "connection", "Authenticates the connection.", NULL},
+    {"echo", echo_command, 2, COMMAND_FAST | COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "connection",
+     "Returns the given string.", NULL},
+    {"hello", hello_command, -1, LOGIN, 0, 0, 0, "connection",
      "Handshakes with the server: protocol version, authentication, name.", NULL},
     {"ping", ping_command, -1, COMMAND_FAST, 0, 0, 0, "connection", "Returns PONG, or the given message.", NULL},
-    {"quit", quit_command, -1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
-     "Closes the connection.", NULL},
-    {"reset", reset_command, 1, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING, 0, 0, 0, "connection",
-     "Makes the connection as it was when new.", NULL},
-    {"select", select_command, 2, COMMAND_FAST | COMMAND_LOADING, 0, 0, 0, "connection",
+    {"quit", quit_command, -1, LOGIN, 0, 0, 0, "connection", "Closes the connection.", NULL},
+    {"reset", reset_command, 1, LOGIN, 0, 0, 0, "connection", "Makes the connection as it was when new.", NULL},
+    {"select", select_command, 2, COMMAND_FAST | COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "connection",
      "Chooses the database, 0 to 15.", NULL},
     {0},
 };

@@ -134,7 +134,7 @@ static void lastsave_command(struct client *client) {
 }
 
 const struct command commands_snapshot[] = {
-    {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_FAST, 0, 0, 0, "server",
+    {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, 0, 0, 0, "server",
      "Returns the time of the last snapshot in Unix seconds; 0: none.", NULL},
     {"replay.restore", restore_command, 2,
      COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",

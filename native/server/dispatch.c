@@ -162,6 +162,11 @@ void command_call(struct client *client, struct command_entry *entry) {
     count_call(client, entry, began_ns);
 }
 
+/* A request that was admitted: it waits for the end of a pause, or for EXEC, or runs. */
+static void execute(struct client *client, struct command_entry *entry) {
+    if (!pause_holds(client, entry->command) && !transaction_queue(client, entry)) command_call(client, entry);
+}
+
 void client_run_request(struct client *client) {
     struct server *server = client->server;
     client->argc = client->parser.count;
@@ -175,13 +180,23 @@ void client_run_request(struct client *client) {
         return;
     }
     if (admit(client, entry)) {
-        if (!transaction_queue(client, entry)) command_call(client, entry);
+        execute(client, entry);
     } else {
         transaction_refused(client);
         if (entry) entry->stats.rejected++;
         if (entry) server_tick(server);
     }
     if (!client->blocked && !client->closing) client_request_done(client);
+    if (server->woken || key_wait_pending(server)) server_run_woken(server);
+}
+
+void client_resume_request(struct client *client) {
+    struct server *server = client->server;
+    execute(client, client->entry);
+    if (client->blocked || client->closing) return;
+    client_request_done(client);
+    if (client->pending_length > 0) client_make_ready(client);
+    client_update_reading(client);
     if (server->woken || key_wait_pending(server)) server_run_woken(server);
 }
 

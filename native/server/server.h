@@ -15,6 +15,7 @@
 #include "server/command.h"
 #include "server/make_room.h"
 #include "server/output.h"
+#include "server/pause.h"
 #include "server/share.h"
 
 struct client;
@@ -101,6 +102,7 @@ struct server {
     struct key_waits *key_waits; /* clients that wait for keys; NULL: there was none yet */
     uint32_t blocked_clients;
     struct watched_keys *watched_keys; /* NULL: none were yet */
+    struct pause pause; /* of clients' commands */
     uint64_t next_client_id;
     struct client *sweep; /* where the next look for stalled clients begins */
 

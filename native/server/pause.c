@@ -1,0 +1,53 @@
+/* pause: CLIENT PAUSE: commands that wait until the pause is over. */
+#include "server/pause.h"
+
+#include "base/clock.h"
+#include "server/client.h"
+#include "server/server.h"
+#include "server/transaction.h"
+
+void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {
+    struct pause *pause = &server->pause;
+    if (kind > pause->kind) pause->kind = kind;
+    if (until_us > pause->until_us) pause->until_us = until_us;
+}
+
+void pause_end(struct server *server) {
+    struct pause *pause = &server->pause;
+    pause->kind = PAUSE_NOTHING;
+    pause->until_us = 0;
+    /* Those there are now: who begins another pause, by what it waited to do, holds back the rest of them again. */
+    for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head; left--) {
+        struct client *client = pause->waiting.head;
+        client_unblock(client);
+        client_resume_request(client);
+    }
+}
+
+uint64_t pause_step(struct server *server) {
+    if (server->pause.kind == PAUSE_NOTHING) return CLOCK_NEVER;
+    if (server->now_us >= server->pause.until_us) pause_end(server);
+    return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
+}
+
+static bool never_sooner(struct client *client) {
+    (void)client;
+    return false;
+}
+
+static void give_up(struct client *client) {
+    reply_error(client, "ERR the server stops; the command waited for the end of CLIENT PAUSE and was not run");
+}
+
+bool pause_is_waiting(const struct client *client) {
+    return client->blocked && client->queue == &client->server->pause.waiting;
+}
+
+bool pause_holds(struct client *client, const struct command *command) {
+    struct server *server = client->server;
+    bool writes = transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE);
+    if (server->pause.kind == PAUSE_NOTHING || (server->pause.kind == PAUSE_WRITES && !writes) || client->deny_blocking)
+        return false;
+    client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);
+    return true;
+}
