@@ -20,6 +20,8 @@ struct worker {
     sem_t given_count, finished_count;
     _Atomic(struct worker_job *) given, finished;
     atomic_bool stopping;
+    void (*notify)(void *context); /* NULL: its owner is not woken, and goes first where both want one core */
+    void *context;
 };
 
 static void push(_Atomic(struct worker_job *) *list, struct worker_job *job) {
@@ -40,7 +42,7 @@ static struct worker_job *take(_Atomic(struct worker_job *) *list) {
     return oldest;
 }
 
-/* What it does is never as urgent as what its owner does: where both want one core, the owner goes first. */
+/* What most workers do is never as urgent as what its owner does: where both want one core, the owner goes first. */
 static void step_back(void) {
 #ifdef __linux__
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), WORKER_NICE);
@@ -49,7 +51,7 @@ static void step_back(void) {
 
 static void *work(void *argument) {
     struct worker *worker = argument;
-    step_back();
+    if (!worker->notify) step_back();
     for (;;) {
         /* Stopping is looked at before the list, so that what was given before it is still done. */
         bool stopping = atomic_load_explicit(&worker->stopping, memory_order_acquire);
@@ -60,6 +62,7 @@ static void *work(void *argument) {
             job->run(job);
             push(&worker->finished, job);
             sem_post(&worker->finished_count);
+            if (worker->notify) worker->notify(worker->context);
             job = next;
         }
         while (sem_wait(&worker->given_count) < 0 && errno == EINTR) {
@@ -68,8 +71,14 @@ static void *work(void *argument) {
 }
 
 struct worker *worker_new(void) {
+    return worker_new_urgent(NULL, NULL);
+}
+
+struct worker *worker_new_urgent(void (*finished)(void *context), void *context) {
     struct worker *worker = memory_calloc(1, sizeof *worker);
     if (!worker) return NULL;
+    worker->notify = finished;
+    worker->context = context;
     if (sem_init(&worker->given_count, 0, 0) == 0 && sem_init(&worker->finished_count, 0, 0) == 0 &&
         thread_start(&worker->thread, work, worker) == 0)
         return worker;

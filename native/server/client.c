@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/append_log.h"
 #include "server/pubsub.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
@@ -104,9 +105,22 @@ static void forget_pending(struct client *client) {
     client->pending_at = 0;
 }
 
+static void leave_held(struct client *client) {
+    struct append_log *log = client->server->append_log;
+    if (!client->held) return;
+    client->held = false;
+    if (client->held_previous)
+        client->held_previous->held_next = client->held_next;
+    else
+        log->held = client->held_next;
+    if (client->held_next) client->held_next->held_previous = client->held_previous;
+    log->held_count--;
+}
+
 void client_close(struct client *client) {
     if (client->closing || !client->connection) return;
     client->closing = true;
+    leave_held(client);
     client_unblock(client);
     client_request_done(client);
     transaction_discard(client);
@@ -131,6 +145,7 @@ void client_closed(void *context, void *owner) {
     struct server *server = context;
     struct client *client = owner;
     client->closing = true;
+    leave_held(client);
     client_unblock(client);
     client_request_done(client);
     transaction_discard(client);
@@ -159,6 +174,7 @@ static bool is_backlogged(const struct client *client) {
 void client_update_reading(struct client *client) {
     if (client->closing || !client->connection) return;
     bool wanted = !client->input_ended && !client->close_after_reply;
+    if (client->held) wanted = false;
     if (client->blocked)
         wanted = wanted && client->pending_length < LIMIT_PENDING_INPUT_BYTES; /* so that its going is noticed */
     else
@@ -277,7 +293,7 @@ static int describe_input(struct client *client, struct iovec *vectors, size_t *
 void client_readable(void *context, void *owner) {
     struct server *server = context;
     struct client *client = owner;
-    if (client->closing || !client->reading) return;
+    if (client->closing || client->held || !client->reading) return;
     server_begin_turn(server);
     if (client->blocked) {
         read_while_blocked(client);
@@ -302,7 +318,7 @@ void client_readable(void *context, void *owner) {
 }
 
 void client_run_pending(struct client *client) {
-    if (client->closing || client->blocked || client->pending_length == 0 || is_backlogged(client))
+    if (client->closing || client->blocked || client->held || client->pending_length == 0 || is_backlogged(client))
         return; /* whoever ends that state makes the client ready again */
     size_t consumed = feed(client, client->pending + client->pending_at, client->pending_length);
     if (client->closing) return;
@@ -342,6 +358,10 @@ static void set_writing(struct client *client, bool on) {
 void client_write(struct client *client) {
     struct server *server = client->server;
     if (client->closing) return;
+    if (client->held && !client->output_failed) {
+        set_writing(client, false); /* client_let_go writes */
+        return;
+    }
     if (client->output_failed) {
         client_close(client);
         return;
@@ -374,6 +394,26 @@ void client_write(struct client *client) {
         if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
         client_update_reading(client);
     }
+}
+
+void client_hold(struct client *client, uint64_t until) {
+    struct append_log *log = client->server->append_log;
+    client->held_until = until;
+    if (client->held) return;
+    client->held = true;
+    client->held_previous = NULL;
+    client->held_next = log->held;
+    if (log->held) log->held->held_previous = client;
+    log->held = client;
+    log->held_count++;
+}
+
+void client_let_go(struct client *client) {
+    leave_held(client);
+    client_write(client);
+    if (client->closing) return;
+    if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
+    client_update_reading(client);
 }
 
 void client_close_after_reply(struct client *client) {

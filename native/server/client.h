@@ -49,6 +49,9 @@ struct client {
     bool hung_up;               /* it sends no more, but not all that it sent was read yet */
     bool reading, writing;      /* what was asked of the transport */
     bool in_ready, in_unsent;
+    bool held;                  /* replies wait until the append-only file has come to held_until */
+    uint64_t held_until;
+    struct client *held_next, *held_previous;
     bool output_failed;         /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
     bool is_monitor;            /* is told of every command (server/monitor.h) */
@@ -128,6 +131,10 @@ void client_close_after_reply(struct client *client);
 void client_run_pending(struct client *client);
 /* Writes at most one slice of output. */
 void client_write(struct client *client);
+/* Nothing is written to the client, and no further request is run after the input in hand, until client_let_go: what it
+ * was replied must be on the disk first. */
+void client_hold(struct client *client, uint64_t until);
+void client_let_go(struct client *client);
 /* Ends a wait by reply of `expired` (deadline, CLIENT UNBLOCK, stop). */
 void client_expire(struct client *client);
 /* Ends a wait with this error ("CODE text") in place of a reply of the command's own. */

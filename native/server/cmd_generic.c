@@ -197,7 +197,7 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
         reply_integer(client, 0);
         return;
     }
-    if (at_ms <= now_ms) {
+    if (at_ms <= now_ms && !client->server->loading) {
         keyspace_remove(client, entry);
     } else if (!store_expire_at(store, database_of(client), entry, at_ms)) {
         reply_out_of_memory(client);

@@ -7,6 +7,7 @@
 #include "server/command_table.h"
 #include "server/server.h"
 #include "server/weights_registry.h"
+#include "store/store.h"
 
 struct weights_registry *weights_registry_new(struct server *server) {
     (void)server;
@@ -109,6 +110,7 @@ static void publish_command(struct client *client) {
     blob_release(entry->blob);
     entry->blob = blob;
     entry->version = version;
+    client->server->store->changes++;
     reply_integer(client, version);
 }
 
@@ -151,6 +153,7 @@ static void del_command(struct client *client) {
             *link = entry->next;
             registry->count--;
             free_entry(entry);
+            client->server->store->changes++;
             removed++;
         }
     }

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/memory.h"
+#include "server/append_log.h"
 #include "server/client.h"
 #include "server/snapshots.h"
 #include "store/store.h"
@@ -43,9 +44,15 @@ struct setting {
     {name, SETTING_CHOICE, live, offsetof(struct server_config, field), 0, 0, 0, NULL, choices}
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
 
+static const char *const sync_policies[] = {"always", "everysec", "no", NULL}; /* as enum append_policy */
+
 static const struct setting settings[] = {
     NUMBER("admin-port", SETTING_NUMBER, false, admin_port, -1, 65535),
-    FIXED("appendonly", "no"),
+    FLAG("aof-load-truncated", true, aof_load_truncated),
+    TEXT("appenddirname", false, appenddirname),
+    TEXT("appendfilename", false, appendfilename),
+    CHOICE("appendfsync", true, appendfsync, sync_policies),
+    FLAG("appendonly", false, appendonly),
     TEXT("bind", false, host),
     NUMBER("busy-poll-us", SETTING_NUMBER, true, busy_poll_us, 0, INT32_MAX),
     NUMBER("client-output-backlog", SETTING_BYTES, true, client_output_backlog_bytes, 1 << 20, INT64_MAX),
@@ -111,6 +118,10 @@ void server_config_defaults(struct server_config *config) {
         .client_output_backlog_bytes = LIMIT_OUTPUT_BACKLOG_BYTES,
         .shared_memory_limit_bytes = LIMIT_SHARED_BYTES,
         .shared_memory_client_limit_bytes = LIMIT_SHARED_CLIENT_BYTES,
+        .appendfsync = APPEND_SYNC_EVERYSEC,
+        .aof_load_truncated = 1,
+        .appenddirname = "appendonlydir",
+        .appendfilename = "appendonly.aof",
         .snapshot_keep = SNAPSHOT_KEEP,
         .max_request_bytes = LIMIT_REQUEST_BYTES,
         .max_bulk_bytes = LIMIT_BULK_BYTES,

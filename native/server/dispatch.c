@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/append_log.h"
 #include "server/client.h"
 #include "server/command_table.h"
 #include "server/key_wait.h"
@@ -131,6 +132,10 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
         (transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
+    char text[640];
+    if ((transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0 &&
+        append_log_refuses(server->append_log, text, sizeof text))
+        return refuse(client, "%s", text);
     if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
         return refuse(
             client,
@@ -158,7 +163,7 @@ void command_call(struct client *client, struct command_entry *entry) {
     uint64_t began_ns = server->now_ns, changes = server->store->changes;
     client->error_replied = false;
     entry->command->handler(client);
-    propagate_call(client, server->store->changes != changes);
+    propagate_call(client, (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes);
     count_call(client, entry, began_ns);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/append_log.h"
 #include "server/client.h"
 #include "server/command_table.h"
 #include "server/pubsub.h"
@@ -91,7 +92,7 @@ static void memory_section(struct server *server, struct text *out) {
 static void persistence_section(struct server *server, struct text *out) {
     text_append(out, "# Persistence\r\n");
     snapshots_info(server->snapshots, out);
-    text_append(out, "aof_enabled:0\r\n");
+    append_log_info(server->append_log, out);
 }
 
 static void stats_section(struct server *server, struct text *out) {

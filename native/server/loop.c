@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "server/append_log.h"
 #include "server/client.h"
 #include "server/cmd_replay.h"
 #include "server/command_table.h"
@@ -52,9 +53,10 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server->replay = replay_registry_new(server);
     server->weights = weights_registry_new(server);
     server->snapshots = snapshots_new(server);
+    server->append_log = append_log_new(server);
     server->pubsub = pubsub_new();
     if (!server->read_buffer || !server->commands || !server->store || !server->replay || !server->weights ||
-        !server->snapshots || !server->pubsub) {
+        !server->snapshots || !server->append_log || !server->pubsub) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
@@ -82,6 +84,7 @@ void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
     watch_free(server);
+    append_log_free(server->append_log);
     snapshots_free(server->snapshots); /* it holds tables */
     if (server->weights) weights_registry_free(server->weights);
     if (server->replay) replay_registry_free(server->replay);
@@ -212,6 +215,7 @@ uint64_t server_step(void *context) {
     bool changes_left = replay_change_step(server, clock_monotonic_us() + LIMIT_TURN_CHANGE_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
+    deadline_us = earlier(deadline_us, append_log_step(server->append_log)); /* replies may have to wait for it */
     write_unsent(server);
     deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);

@@ -14,6 +14,7 @@
 
 #include "base/memory.h"
 #include "base/thread.h"
+#include "server/append_log.h"
 #include "server/config.h"
 #include "server/replay_registry.h"
 #include "server/server.h"
@@ -260,6 +261,7 @@ static int fill(struct server *server, const struct options *options, const stru
     if (code == EXIT_CLEAN && setup->bytes && setup_create_tables(setup, server, &error) < 0)
         code = options->restore && error.code == ERROR_EXISTS ? EXIT_REFUSED : EXIT_USAGE;
     server->replay->adopting = NULL;
+    if (code == EXIT_CLEAN && append_log_start(server->append_log, &said, &error) < 0) code = EXIT_REFUSED;
     if (code == EXIT_CLEAN && said.data) fputs(said.data, stderr);
     text_free(&said);
     return code == EXIT_CLEAN ? code : fail(code, error.message);
@@ -274,7 +276,8 @@ static int serve(struct server *server, const struct options *options, const str
         watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
     if (data->open && open_user_space(server, data, &error) < 0) return fail(EXIT_FAILED, error.message);
-    int code = fill(server, options, setup);
+    int code = append_log_watch(server->append_log, transport, &error) < 0 ? fail(EXIT_FAILED, error.message)
+                                                                           : fill(server, options, setup);
     if (code != EXIT_CLEAN) return code;
     if (open_listeners(server, transport, &error) < 0)
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);

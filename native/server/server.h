@@ -24,6 +24,7 @@ struct store;
 struct replay_registry;
 struct weights_registry;
 struct snapshots;
+struct append_log;
 struct pubsub;
 struct command_table;
 struct watched_keys;
@@ -57,6 +58,8 @@ struct server_config {
     int64_t client_output_backlog_bytes;
     int64_t shared_memory_limit_bytes;        /* of all clients together; 0 = none is shared */
     int64_t shared_memory_client_limit_bytes; /* of one */
+    int64_t appendonly, appendfsync, aof_load_truncated; /* places in their lists of words (config.c) */
+    char appenddirname[256], appendfilename[128];
     int64_t snapshot_keep; /* files of snapshots that stay, the newest */
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
@@ -86,6 +89,8 @@ struct server {
     struct replay_registry *replay;
     struct weights_registry *weights;
     struct snapshots *snapshots;
+    struct append_log *append_log;
+    bool loading; /* the store is being read from files: keys whose time is over stay, nothing is written down */
     struct pubsub *pubsub;
     struct command_table *commands;
 

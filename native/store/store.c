@@ -107,7 +107,7 @@ void store_flush(struct store *store, unsigned database) {
 
 bool store_has_expired(const struct store *store, unsigned database, const struct dict_entry *entry, int64_t now_ms) {
     int64_t at_ms;
-    return store_expiry(store, database, entry, &at_ms) && at_ms < now_ms;
+    return !store->keeps_expired && store_expiry(store, database, entry, &at_ms) && at_ms < now_ms;
 }
 
 static void expire_now(struct store *store, unsigned database, struct dict_entry *entry) {

@@ -46,6 +46,7 @@ struct store {
     struct store_database databases[STORE_DATABASES];
     struct store_discarded *discarded;
     uint64_t discarded_count; /* values and databases that wait to be freed */
+    bool keeps_expired; /* while read from a file keys whose time is over stay: what follows may need them */
     struct random_state random;
     struct access_clock access;
     struct eviction eviction;

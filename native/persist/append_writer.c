@@ -1,0 +1,209 @@
+/* append_writer: the worker's side (writes, checksums, fsync, new files), then the owner's. */
+#include "persist/append_writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "base/memory.h"
+
+#define PIECES 256
+
+/* ---- the worker's side --------------------------------------------------------------------------------------------- */
+
+static int fail(struct append_job *job, const char *what, const char *name) {
+    return error_set(&job->error, ERROR_GENERIC, "%s %s: %s", what, name, strerror(errno));
+}
+
+static int write_all(int descriptor, struct iovec *pieces, int count) {
+    while (count > 0) {
+        ssize_t written = writev(descriptor, pieces, count);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return -1;
+        if (written == 0) {
+            errno = ENOSPC;
+            return -1;
+        }
+        while (count > 0 && (size_t)written >= pieces->iov_len) {
+            written -= (ssize_t)pieces->iov_len;
+            pieces++;
+            count--;
+        }
+        if (count > 0) {
+            pieces->iov_base = (uint8_t *)pieces->iov_base + written;
+            pieces->iov_len -= (size_t)written;
+        }
+    }
+    return 0;
+}
+
+static int write_buffer(const struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
+    struct append_position position = {0};
+    struct iovec pieces[PIECES];
+    for (int count; (count = append_buffer_pieces(&writer->given, &position, pieces, PIECES)) > 0;) {
+        for (int i = 0; i < count; i++) {
+            *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
+            *size += pieces[i].iov_len;
+        }
+        if (write_all(writer->descriptor, pieces, count) < 0) return -1;
+    }
+    char line[APPEND_CHECKSUM_LINE + 1];
+    snprintf(line, sizeof line, APPEND_CHECKSUM_FORMAT, *checksum);
+    *checksum = crc32c(*checksum, line, APPEND_CHECKSUM_LINE);
+    *size += APPEND_CHECKSUM_LINE;
+    struct iovec piece = {line, APPEND_CHECKSUM_LINE};
+    return write_all(writer->descriptor, &piece, 1);
+}
+
+/* All of the buffer is in the file, or none of it. */
+static void run_write(struct append_writer *writer) {
+    struct append_job *job = &writer->job;
+    if (writer->given.total > 0) {
+        uint64_t size = writer->size;
+        uint32_t checksum = writer->checksum;
+        if (write_buffer(writer, &size, &checksum) < 0) {
+            fail(job, "cannot write", writer->name);
+            if (ftruncate(writer->descriptor, (off_t)writer->size) < 0) job->broken = true;
+            return;
+        }
+        writer->size = size;
+        writer->checksum = checksum;
+    }
+    /* After an fsync that failed nobody knows what is on the disk, and another one would not tell. */
+    if (job->sync && fdatasync(writer->descriptor) < 0) {
+        fail(job, "cannot bring to the disk", writer->name);
+        job->broken = true;
+    }
+}
+
+static int open_increment(struct append_writer *writer, const struct append_manifest *manifest) {
+    char name[NAME_MAX + 1];
+    append_increment_name(manifest, manifest->first + manifest->count - 1, name);
+    int descriptor =
+        openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (descriptor < 0) return fail(&writer->job, "cannot create", name);
+    if (writer->descriptor >= 0) {
+        (void)fsync(writer->descriptor); /* where it matters whether that succeeds, it was synced before */
+        close(writer->descriptor);
+    }
+    writer->descriptor = descriptor;
+    memcpy(writer->name, name, sizeof writer->name);
+    writer->size = 0;
+    writer->checksum = 0;
+    return 0;
+}
+
+/* The manifest names an increment only once it is there, and no file goes before the manifest forgets it. When the
+ * manifest cannot be written, the new increment, which nobody would read, must not be written to either. */
+static void run_switch(struct append_writer *writer) {
+    struct append_job *job = &writer->job;
+    if (job->open_last && open_increment(writer, &job->manifest) < 0) return;
+    if (append_manifest_write(writer->folder, &job->manifest, &job->error) < 0) {
+        job->broken = job->open_last;
+        return;
+    }
+    append_manifest_tidy(writer->folder, &job->manifest);
+}
+
+static void run(struct worker_job *base) {
+    struct append_job *job = (struct append_job *)(void *)base;
+    if (job->kind == APPEND_WRITE)
+        run_write(job->writer);
+    else
+        run_switch(job->writer);
+}
+
+/* ---- the owner's side ---------------------------------------------------------------------------------------------- */
+
+struct append_writer *append_writer_new(int folder, void (*finished)(void *context), void *context) {
+    struct append_writer *writer = memory_calloc(1, sizeof *writer);
+    if (!writer) return NULL;
+    writer->descriptor = -1;
+    writer->worker = worker_new_urgent(finished, context);
+    if (!writer->worker) {
+        memory_free(writer);
+        return NULL;
+    }
+    writer->folder = folder;
+    writer->job.writer = writer;
+    writer->job.job.run = run;
+    return writer;
+}
+
+void append_writer_free(struct append_writer *writer) {
+    if (!writer) return;
+    worker_free(writer->worker);
+    if (writer->descriptor >= 0) close(writer->descriptor);
+    close(writer->folder);
+    append_buffer_free(&writer->open);
+    append_buffer_free(&writer->given);
+    memory_free(writer);
+}
+
+int append_writer_continue(struct append_writer *writer, const char *name, uint64_t size, uint32_t checksum,
+                           struct error *error) {
+    writer->descriptor = openat(writer->folder, name, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+    if (writer->descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot open %s: %s", name, strerror(errno));
+    snprintf(writer->name, sizeof writer->name, "%s", name);
+    writer->size = writer->file_bytes = size;
+    writer->checksum = checksum;
+    return 0;
+}
+
+static void give(struct append_writer *writer, enum append_job_kind kind) {
+    writer->job.kind = kind;
+    writer->job.error.code = ERROR_NONE;
+    writer->job.broken = false;
+    writer->busy = true;
+    worker_give(writer->worker, &writer->job.job);
+}
+
+void append_writer_hand_over(struct append_writer *writer, bool sync) {
+    if (!writer->retry) {
+        struct append_buffer empty = writer->given;
+        writer->given = writer->open;
+        writer->open = empty;
+        writer->handed += writer->given.total;
+    }
+    writer->job.sync = sync;
+    give(writer, APPEND_WRITE);
+}
+
+void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, bool open_last) {
+    writer->job.manifest = *manifest;
+    writer->job.open_last = open_last;
+    give(writer, APPEND_SWITCH);
+}
+
+static void take_back(struct append_writer *writer) {
+    const struct append_job *job = &writer->job;
+    writer->busy = false;
+    writer->file_bytes = writer->size;
+    if (job->kind != APPEND_WRITE) return;
+    /* What is in the file but perhaps not on the disk is not written again. */
+    bool written = job->error.code == ERROR_NONE || job->broken;
+    writer->retry = !written;
+    if (!written) return;
+    append_buffer_clear(&writer->given);
+    writer->written = writer->handed;
+    if (job->sync && job->error.code == ERROR_NONE) {
+        writer->synced = writer->written;
+        writer->fsyncs++;
+    }
+}
+
+bool append_writer_collect(struct append_writer *writer) {
+    if (!writer->busy || !worker_finished(writer->worker)) return false;
+    take_back(writer);
+    return true;
+}
+
+void append_writer_wait(struct append_writer *writer) {
+    if (!writer->busy) return;
+    worker_wait(writer->worker);
+    take_back(writer);
+}

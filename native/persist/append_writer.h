@@ -1,0 +1,76 @@
+/* append_writer: the end of the append-only file. Its owner adds to a buffer and hands it over now and then; a thread
+ * writes what was handed over, puts a checksum behind it, and brings it to the disk where that is asked for. One buffer is
+ * on its way at a time, so that many changes share one write and one fsync, and what could not be written can be tried
+ * again.
+ *
+ * A checksum is a line "#CRC:0123abcd\r\n": CRC-32C of all bytes of the file before it. Readers of Redis's own files pass
+ * over such lines. */
+#ifndef REPLAY_PERSIST_APPEND_WRITER_H
+#define REPLAY_PERSIST_APPEND_WRITER_H
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/worker.h"
+#include "persist/append_buffer.h"
+#include "persist/append_manifest.h"
+
+#define APPEND_CHECKSUM_LINE 15u
+#define APPEND_CHECKSUM_FORMAT "#CRC:%08" PRIx32 "\r\n"
+
+enum append_job_kind { APPEND_WRITE, APPEND_SWITCH, APPEND_FORGET };
+
+struct append_writer;
+
+struct append_job {
+    struct worker_job job;
+    struct append_writer *writer;
+    enum append_job_kind kind;
+    bool sync;
+    struct append_manifest manifest; /* of a switch */
+    bool open_last;                  /* the manifest's last increment is new: it is written to from here on */
+    struct error error;              /* ERROR_NONE: it was done */
+    bool broken;                     /* the file's end is not known any more: only a new file helps */
+};
+
+struct append_writer {
+    struct worker *worker;
+    int folder;                  /* descriptor */
+    struct append_buffer open;   /* what is handed over next */
+    struct append_buffer given;  /* what is on its way, or is to be tried again */
+    struct append_job job;
+    bool busy;                   /* the job is the worker's */
+    bool retry;                  /* `given` was not written */
+    uint64_t appended, handed, written, synced; /* bytes since the start, checksums apart */
+    uint64_t fsyncs;
+    uint64_t file_bytes;         /* of the file that is written to, so far as is known */
+    /* the worker's while busy */
+    int descriptor;              /* -1: none */
+    char name[NAME_MAX + 1];
+    uint64_t size;
+    uint32_t checksum;
+};
+
+/* `finished` is called on the writer's thread when there is something for append_writer_collect. The folder's descriptor
+ * becomes the writer's. NULL: memory or threads are exhausted. */
+struct append_writer *append_writer_new(int folder, void (*finished)(void *context), void *context);
+/* Waits for what is on its way; what was not handed over is lost. */
+void append_writer_free(struct append_writer *writer);
+
+/* Goes on with a file that was read: its size and the checksum of its bytes. */
+int append_writer_continue(struct append_writer *writer, const char *name, uint64_t size, uint32_t checksum,
+                           struct error *error);
+
+/* Hands over all that was added, `sync`: to be brought to the disk. Nothing may be on its way. */
+void append_writer_hand_over(struct append_writer *writer, bool sync);
+/* Writes the manifest; with `open_last` first makes the new increment that it ends with, in which all that is added from
+ * here on belongs. `open` must be empty where that is so, and nothing on its way. */
+void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, bool open_last);
+/* True when the job that was on its way is done: its outcome is in writer->job. */
+bool append_writer_collect(struct append_writer *writer);
+void append_writer_wait(struct append_writer *writer); /* until it is */
+
+#endif

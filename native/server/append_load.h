@@ -1,0 +1,30 @@
+/* append_load: the files of the append-only file into the store, before anyone is served. */
+#ifndef REPLAY_SERVER_APPEND_LOAD_H
+#define REPLAY_SERVER_APPEND_LOAD_H
+
+#include <limits.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "persist/append_manifest.h"
+
+struct server;
+
+/* The last increment, to which more is written. */
+struct append_loaded {
+    char name[NAME_MAX + 1];
+    uint64_t bytes;
+    uint32_t checksum;
+    uint64_t base_bytes, earlier_bytes; /* of the base, of the increments before the last */
+    uint64_t commands;
+};
+
+/* Opens the folder, which is made if it is not there; returns its descriptor, or -1. */
+int append_load_folder(const char *name, struct error *error);
+/* 1: loaded; 0: there is nothing; -1: refused, and the store holds part of it. A tail that was cut off is removed, where
+ * the configuration has it so. */
+int append_load(struct server *server, int folder, const char *stem, struct append_manifest *manifest,
+                struct append_loaded *loaded, struct text *said, struct error *error);
+
+#endif
