@@ -231,7 +231,8 @@ static enum append_read next_unit(struct append_reader *reader, struct error *er
         bool is_checksum = reader->length > 0 && *bytes_of(reader) == '#';
         if (is_checksum && reader->length >= APPEND_CHECKSUM_LINE) {
             enum append_read checked = check_line(reader, error);
-            if (checked != APPEND_READ_COMMAND) return checked;
+            int cut = checked == APPEND_READ_COMMAND ? 1 : cut_zeros(reader, error);
+            if (cut <= 0) return cut < 0 ? APPEND_READ_FAILED : checked;
             continue;
         }
         struct scan scan = {.bytes = bytes_of(reader), .length = reader->length};

@@ -1,0 +1,204 @@
+/* append: what is written to an append-only file is read back; a tail cut off anywhere is found, and so is a byte that
+ * is not what it was, wherever it stands. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "check.h"
+#include "persist/append_reader.h"
+#include "persist/append_writer.h"
+
+static struct error error;
+
+static void add(struct append_buffer *buffer, const char *line) {
+    char words[256];
+    uint32_t argc = 0;
+    snprintf(words, sizeof words, "%s", line);
+    for (const char *at = words; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL) argc++;
+    CHECK(append_buffer_add_head(buffer, argc));
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
+        CHECK(append_buffer_add_word(buffer, word, strlen(word), NULL));
+}
+
+static struct append_writer *open_writer(struct append_manifest *manifest) {
+    int folder = open(".", O_RDONLY | O_DIRECTORY);
+    CHECK(append_manifest_read(folder, "log", manifest, &error) == 0);
+    struct append_writer *writer = append_writer_new(folder, NULL, NULL);
+    CHECK(writer);
+    manifest->count = 1;
+    append_writer_switch(writer, manifest, true);
+    append_writer_wait(writer);
+    CHECK(writer->job.error.code == ERROR_NONE);
+    return writer;
+}
+
+static void hand_over(struct append_writer *writer) {
+    append_writer_hand_over(writer, true);
+    append_writer_wait(writer);
+    CHECK(writer->job.error.code == ERROR_NONE && writer->synced == writer->handed);
+}
+
+/* Three writes: two commands; a transaction; a value from a blob. */
+static void write_three(void) {
+    struct append_manifest manifest;
+    struct append_writer *writer = open_writer(&manifest);
+    add(&writer->open, "SELECT 0");
+    add(&writer->open, "SET key value");
+    hand_over(writer);
+    add(&writer->open, "MULTI");
+    add(&writer->open, "RPUSH list a b c");
+    add(&writer->open, "DEL key");
+    add(&writer->open, "EXEC");
+    hand_over(writer);
+    struct blob *blob = blob_new(40);
+    memset(blob->data, 'x', blob->length);
+    CHECK(append_buffer_add_head(&writer->open, 3) && append_buffer_add_word(&writer->open, "SET", 3, NULL));
+    CHECK(append_buffer_add_word(&writer->open, "blob", 4, NULL));
+    CHECK(append_buffer_add_word(&writer->open, blob->data, blob->length, blob));
+    blob_release(blob);
+    hand_over(writer);
+    append_writer_free(writer);
+}
+
+#define COMMANDS 5
+static const char *const written[COMMANDS] = {"SELECT 0", "SET key value", "RPUSH list a b c", "DEL key",
+                                              "SET blob xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"};
+
+struct outcome {
+    enum append_read how;
+    uint32_t commands;
+    uint64_t at;
+};
+
+/* Reads a file; every command that comes out must be the next that was written. */
+static struct outcome read_back(const char *name) {
+    struct stat status;
+    int descriptor = open(name, O_RDONLY);
+    CHECK(descriptor >= 0 && fstat(descriptor, &status) == 0);
+    struct append_reader reader;
+    append_reader_open(&reader, descriptor, (uint64_t)status.st_size, name);
+    struct outcome outcome = {.commands = 0};
+    uint32_t argc;
+    const struct append_argument *words;
+    while ((outcome.how = append_reader_next(&reader, &argc, &words, &error)) == APPEND_READ_COMMAND) {
+        char line[256] = "";
+        for (uint32_t i = 0; i < argc; i++) {
+            if (i > 0) strcat(line, " ");
+            strncat(line, (const char *)words[i].data, words[i].length);
+        }
+        if (outcome.commands >= COMMANDS || strcmp(line, written[outcome.commands]) != 0) {
+            outcome.how = APPEND_READ_CORRUPT; /* it came out before its checksum was reached */
+            while (append_reader_next(&reader, &argc, &words, &error) == APPEND_READ_COMMAND) continue;
+            CHECK(strstr(error.message, "byte"));
+            break;
+        }
+        outcome.commands++;
+    }
+    outcome.at = reader.at;
+    append_reader_close(&reader);
+    close(descriptor);
+    return outcome;
+}
+
+static uint8_t bytes[4096];
+static size_t length;
+
+static void load_bytes(void) {
+    int descriptor = open("log.1.incr.aof", O_RDONLY);
+    ssize_t got = read(descriptor, bytes, sizeof bytes);
+    CHECK(got > 100 && got < (ssize_t)sizeof bytes);
+    length = (size_t)got;
+    close(descriptor);
+}
+
+static void store_bytes(const uint8_t *data, size_t size) {
+    int descriptor = open("copy", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(write(descriptor, data, size) == (ssize_t)size);
+    close(descriptor);
+}
+
+static void what_is_written_is_read_back(void) {
+    write_three();
+    struct outcome outcome = read_back("log.1.incr.aof");
+    CHECK(outcome.how == APPEND_READ_END && outcome.commands == COMMANDS);
+    load_bytes();
+    CHECK(outcome.at == length);
+}
+
+/* Cut off at any byte: what came before is read, nothing of a transaction whose end is missing, and the place up to
+ * which the file is good is one at which it can be cut and read without complaint. */
+static void a_tail_may_be_cut_off_at_every_byte(void) {
+    for (size_t size = 0; size < length; size++) {
+        store_bytes(bytes, size);
+        struct outcome outcome = read_back("copy");
+        CHECK(outcome.how == APPEND_READ_TORN || outcome.how == APPEND_READ_END);
+        CHECK(outcome.commands != 3 && outcome.at <= size);
+        CHECK(outcome.how == APPEND_READ_TORN || outcome.at == size);
+        store_bytes(bytes, outcome.at);
+        struct outcome again = read_back("copy");
+        CHECK(again.how == APPEND_READ_END && again.commands == outcome.commands);
+    }
+}
+
+static void zeros_after_a_tail_that_was_cut_off_belong_to_it(void) {
+    static uint8_t copy[sizeof bytes + 9000];
+    for (size_t size = 0; size < length; size++) {
+        memset(copy, 0, sizeof copy);
+        memcpy(copy, bytes, size);
+        store_bytes(copy, size + 1 + (size % 3) * 4096);
+        struct outcome outcome = read_back("copy");
+        CHECK(outcome.how == APPEND_READ_TORN && outcome.at <= size);
+    }
+}
+
+static void a_byte_that_is_not_what_it_was_is_found_wherever_it_stands(void) {
+    for (size_t at = 0; at < length; at++) {
+        for (int bit = 0; bit < 8; bit++) {
+            uint8_t copy[sizeof bytes];
+            memcpy(copy, bytes, length);
+            copy[at] ^= (uint8_t)(1 << bit);
+            store_bytes(copy, length);
+            struct outcome outcome = read_back("copy");
+            /* Of the last line's own bytes some make it look as if it were cut off: then nothing is lost but it. */
+            bool last = at + APPEND_CHECKSUM_LINE >= length;
+            CHECK(outcome.how == APPEND_READ_CORRUPT || (last && outcome.how == APPEND_READ_TORN));
+        }
+    }
+}
+
+static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
+    int folder = open(".", O_RDONLY | O_DIRECTORY);
+    struct append_manifest manifest = {.stem = "other", .base = 3, .first = 4, .count = 2}, back;
+    CHECK(append_manifest_write(folder, &manifest, &error) == 0);
+    CHECK(append_manifest_read(folder, "other", &back, &error) == 1);
+    CHECK(back.base == 3 && back.first == 4 && back.count == 2);
+    char text[512];
+    int descriptor = open("other.manifest", O_RDONLY);
+    ssize_t size = read(descriptor, text, sizeof text);
+    close(descriptor);
+    CHECK(size > 0);
+    for (ssize_t keep = 0; keep < size; keep++) {
+        descriptor = open("other.manifest", O_WRONLY | O_TRUNC);
+        CHECK(write(descriptor, text, (size_t)keep) == keep);
+        close(descriptor);
+        int result = append_manifest_read(folder, "other", &back, &error);
+        CHECK(result == -1 || (keep > 0 && text[keep - 1] == '\n' && back.count == 1));
+    }
+    close(folder);
+}
+
+int main(void) {
+    char folder[] = "/tmp/append-XXXXXX";
+    CHECK(mkdtemp(folder) && chdir(folder) == 0);
+    RUN(what_is_written_is_read_back);
+    RUN(a_tail_may_be_cut_off_at_every_byte);
+    RUN(zeros_after_a_tail_that_was_cut_off_belong_to_it);
+    RUN(a_byte_that_is_not_what_it_was_is_found_wherever_it_stands);
+    RUN(manifests_are_read_as_they_were_written_or_not_at_all);
+    static const char *const left[] = {"log.1.incr.aof", "log.manifest", "copy", "other.manifest"};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) CHECK(unlink(left[i]) == 0);
+    CHECK(chdir("/") == 0 && rmdir(folder) == 0);
+    return 0;
+}
