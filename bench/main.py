@@ -16,6 +16,7 @@ BENCHMARKS = {
     "lab": "a server on a virtual device in user space, and a client's command on the other side of it",
     "latency": "the transports side by side: kernel sockets, DPDK, F-Stack, and Redis, over the same veth",
     "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",
+    "store": "the store beside Redis by redis-benchmark's tests: rate, processor time, latency, memory a key",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
     "learning": "what PPO and IMPACT learn, beside Stable-Baselines3 on the same jobs",
     "functions": "what a platform adds to the work of its functions: cold and warm, and in a round of actors",

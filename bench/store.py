@@ -1,0 +1,331 @@
+"""``replay-server bench store``: this store and Redis side by side, by redis-benchmark's tests.
+
+Both servers run on the same processor, one of them stopped while the other has its turn, and each test is run on both
+before the next begins. Beside requests a second, which the client limits where processors are few, stands what the
+server's own processor time buys: requests per second of user and system time of all its threads. Memory per key is
+that of the whole process, over hundreds of thousands of keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+import replay_server as rs
+from replay_server.bench import result
+from replay_server.bench.load import cpu_seconds, resident_bytes
+from replay_server.bench.sides import Waker, processors
+
+OURS, REDIS = "replay", "redis"
+CLIENTS = 50
+DATA_BYTES = 64
+KEYSPACE = 100_000
+LARGE_BYTES = 1 << 20
+WEIGHTS_BYTES = 13_000_000
+WEIGHTS_READERS = 8
+LIST = "mylist"
+LIST_ITEMS = 600
+KEY_COUNT = 200_000
+PORTION = 1000
+"""Keys that are set in one go where memory is measured."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One load of redis-benchmark.
+
+    Attributes:
+        command: what redis-benchmark is told to do.
+        requests: without a pipeline; with one there are four times as many.
+        heavy: mostly work in proportion to what is sent, rather than work for each request.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    requests: int = 100_000
+    clients: int = CLIENTS
+    data_bytes: int = DATA_BYTES
+    heavy: bool = False
+    pipelined: bool = True
+
+
+def _usual(*names: str) -> list[Test]:
+    return [Test(name, ("-t", name)) for name in names]
+
+
+def _range(items: int) -> Test:
+    command = ("LRANGE", LIST, "0", str(items - 1))
+    return Test(f"lrange_{items}", command, requests=max(5000, 3_000_000 // items), heavy=True)
+
+
+TESTS = [
+    *_usual(
+        "ping_inline", "ping_mbulk", "set", "get", "incr", "lpush", "rpush", "lpop", "rpop", "sadd", "hset", "spop"
+    ),
+    *_usual("zadd", "zpopmin"),
+    *(_range(items) for items in (100, 300, 500, 600)),
+    Test("mset", ("-t", "mset"), requests=50_000, heavy=True),
+    Test("set_1mb", ("-t", "set"), 3000, data_bytes=LARGE_BYTES, heavy=True, pipelined=False),
+    Test("get_1mb", ("GET", "large"), 6000, heavy=True, pipelined=False),
+    Test("weights_13mb", ("GET", "weights"), 400, WEIGHTS_READERS, heavy=True, pipelined=False),
+]
+"""Every test of redis-benchmark, one command each, and large values."""
+
+BY_NAME = {test.name: test for test in TESTS}
+VALUES = {"integer": b"123456", "8b": b"valuexyz", "64b": b"x" * 64}
+"""What keys hold where memory is measured."""
+
+
+class Side:
+    """One of the two servers, stopped but for its turns. A context manager."""
+
+    def __init__(self, name: str, folder: str, server_processor: int, client_processor: int) -> None:
+        self.name = name
+        self._client_processor = client_processor
+        self._stack = contextlib.ExitStack()
+        try:
+            if name == REDIS:
+                self.port, self.pid = self._start_redis(folder)
+            else:
+                server = self._stack.enter_context(rs.Server([], config={"proto-max-bulk-len": 512 << 20}))
+                self.port, self.pid = int(server.url.rpartition(":")[2]), server.pid
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {server_processor})
+            self.client = redis.Redis(port=self.port, socket_timeout=60)
+            self._stack.callback(self.client.close)
+            self._wait_until_ready()
+            told: Any = self.client.info("server")
+            self.version = str(told["redis_version" if name == REDIS else "replay_server_version"])
+            self._stack.callback(os.kill, self.pid, signal.SIGCONT)
+            self._stack.callback(Waker(self.pid).dismiss)
+            os.kill(self.pid, signal.SIGSTOP)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _start_redis(self, folder: str) -> tuple[int, int]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", folder]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+        def end() -> None:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+        self._stack.callback(end)
+        return port, process.pid
+
+    def _wait_until_ready(self) -> None:
+        end = time.monotonic() + 20
+        while True:
+            try:
+                self.client.ping()
+                return
+            except redis.ConnectionError:
+                if time.monotonic() > end:
+                    raise RuntimeError(f"{self.name} did not answer in 20 s") from None
+                time.sleep(0.02)
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        os.kill(self.pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGSTOP)
+
+    def prepare(self, test: Test) -> None:
+        """An empty store, but for what the test reads."""
+        self.client.flushall()
+        if LIST in test.command:
+            self.client.rpush(LIST, *([b"x" * DATA_BYTES] * LIST_ITEMS))
+        if "large" in test.command:
+            self.client.set("large", b"x" * LARGE_BYTES)
+        if "weights" in test.command:
+            self.client.set("weights", b"x" * WEIGHTS_BYTES)
+        if test.name in ("get", "lpop", "rpop", "spop", "zpopmin"):
+            fill = {"get": "set", "lpop": "lpush", "rpop": "lpush", "spop": "sadd", "zpopmin": "zadd"}[test.name]
+            self.load(Test(fill, ("-t", fill)), 16, 2 * KEYSPACE)
+
+    def load(self, test: Test, pipeline: int, requests: int) -> dict[str, str]:
+        """What redis-benchmark says of one run."""
+        command = ["taskset", "--cpu-list", str(self._client_processor), "redis-benchmark", "--csv"]
+        options = {"-p": self.port, "-c": test.clients, "-n": requests, "-P": pipeline, "-d": test.data_bytes}
+        if test.command[0] == "-t":
+            options["-r"] = KEYSPACE if test.data_bytes <= DATA_BYTES else 50
+        command += [str(word) for pair in options.items() for word in pair]
+        done = subprocess.run([*command, *test.command], capture_output=True, text=True, timeout=600)
+        rows = list(csv.DictReader(done.stdout.splitlines()))
+        if done.returncode != 0 or not rows:
+            raise RuntimeError(f"redis-benchmark {' '.join(test.command)} failed: {done.stderr or done.stdout}")
+        return rows[-1]
+
+    def turn(self, test: Test, pipeline: int, requests: int) -> dict[str, float]:
+        """One measurement of one test."""
+        with self.awake():
+            self.prepare(test)
+            before = cpu_seconds(self.pid)
+            row = self.load(test, pipeline, requests)
+            cpu_s = cpu_seconds(self.pid) - before
+        return {
+            "requests_per_s": float(row["rps"]),
+            "requests_per_cpu_s": round(requests / cpu_s, 1),
+            "latency_us_p50": float(row["p50_latency_ms"]) * 1000,
+            "latency_us_p99": float(row["p99_latency_ms"]) * 1000,
+        }
+
+    def bytes_per_key(self, value: bytes, keys: int) -> float:
+        """Resident memory that a key of 16 bytes and its value take, in a store that was never filled before."""
+        with self.awake(), socket.create_connection(("127.0.0.1", self.port)) as connection:
+            before = resident_bytes(self.pid)
+            replies = connection.makefile("rb")
+            for first in range(0, keys, PORTION):
+                count = min(PORTION, keys - first)
+                setting = b"".join(
+                    b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$%d\r\n%s\r\n" % (i, len(value), value)
+                    for i in range(first, first + count)
+                )
+                connection.sendall(setting)
+                if replies.read(5 * count) != b"+OK\r\n" * count:
+                    raise RuntimeError(f"{self.name} did not set all keys")
+            return (resident_bytes(self.pid) - before) / keys
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def summary(measured: dict[str, float], tests: Sequence[Test], pipelines: Sequence[int]) -> dict[str, float]:
+    """Geometric means of this store over Redis, by pipeline; of processor time for heavy tests and for light ones."""
+    found: dict[str, float] = {}
+    for pipeline in pipelines:
+        for what, heavy in (("requests_per_s", None), ("requests_per_cpu_s", False), ("requests_per_cpu_s", True)):
+            ratios = [
+                measured[f"{test.name}.P{pipeline}.{OURS}.{what}"] / measured[f"{test.name}.P{pipeline}.{REDIS}.{what}"]
+                for test in tests
+                if test.pipelined and heavy in (None, test.heavy)
+            ]
+            label = "" if heavy is None else ".heavy" if heavy else ".light"
+            if ratios:
+                found[f"geometric_mean{label}.P{pipeline}.{what}_ratio"] = round(geometric_mean(ratios), 4)
+    return found
+
+
+def ratios(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """This store over Redis, of every measurement that both have."""
+    return {
+        name.replace(f".{OURS}.", "."): (name, name.replace(f".{OURS}.", f".{REDIS}."))
+        for name in names
+        if f".{OURS}." in name
+    }
+
+
+def measure(
+    sides: Sequence[Side],
+    tests: Sequence[Test],
+    pipelines: Sequence[int],
+    rounds: int,
+    scale: float,
+    say: Callable[[str], None],
+) -> list[dict[str, float]]:
+    """All rounds: measurement, named test.pipeline.side.what, → value. Another side is first in each."""
+    found: list[dict[str, float]] = []
+    for number in range(rounds):
+        order = [*sides[number % len(sides) :], *sides[: number % len(sides)]]
+        measured: dict[str, float] = {}
+        for test in tests:
+            for pipeline in pipelines if test.pipelined else [1]:
+                requests = max(100, int(test.requests * scale * (4 if pipeline > 1 else 1)))
+                for side in order:
+                    values = side.turn(test, pipeline, requests)
+                    measured |= {f"{test.name}.P{pipeline}.{side.name}.{what}": v for what, v in values.items()}
+                ours, theirs = (f"{test.name}.P{pipeline}.{side}." for side in (OURS, REDIS))
+                say(
+                    f"round {number + 1}/{rounds} {test.name:12} -P {pipeline:<3}"
+                    f" {measured[ours + 'requests_per_s']:11,.0f}/s"
+                    f" ({measured[ours + 'requests_per_s'] / measured[theirs + 'requests_per_s']:.2f} of Redis),"
+                    f" {measured[ours + 'requests_per_cpu_s']:11,.0f} per CPU s"
+                    f" ({measured[ours + 'requests_per_cpu_s'] / measured[theirs + 'requests_per_cpu_s']:.2f}),"
+                    f" p99 {measured[ours + 'latency_us_p99']:,.0f} and {measured[theirs + 'latency_us_p99']:,.0f} µs"
+                )
+        measured |= summary(measured, tests, pipelines)
+        found.append(measured)
+    return found
+
+
+def measure_memory(folder: str, keys: int) -> dict[str, float]:
+    """Bytes a key, of a fresh server for each kind of value."""
+    found = {}
+    for name, value in VALUES.items():
+        for side_name in (OURS, REDIS):
+            with Side(side_name, folder, *processors()) as side:
+                found[f"memory_{name}.{side_name}.bytes_per_key"] = round(side.bytes_per_key(value, keys), 1)
+    return found
+
+
+def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
+    parser = argparse.ArgumentParser("replay-server bench store", description=__doc__)
+    parser.add_argument("--tests", nargs="+", choices=sorted(BY_NAME), help="only these")
+    parser.add_argument("--pipelines", type=int, nargs="+", default=[1, 16], help="requests sent at a time (1 16)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all tests (3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="times as many requests (1)")
+    parser.add_argument(
+        "--keys", type=int, default=KEY_COUNT, help=f"keys for the memory of one ({KEY_COUNT}; 0: skip)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    options = parser.parse_args(argv)
+    for program in ("redis-server", "redis-benchmark", "taskset"):
+        if shutil.which(program) is None:
+            raise RuntimeError(f"needs {program}: apt-get install redis util-linux")
+    host = result.machine()
+    tests = [BY_NAME[name] for name in options.tests] if options.tests else TESTS
+    server_processor, client_processor = processors()
+    with contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(Side(name, folder, server_processor, client_processor)) for name in (OURS, REDIS)]
+        versions = {side.name: side.version for side in sides}
+        rounds = measure(sides, tests, options.pipelines, options.rounds, options.scale, say)
+    for measured in rounds if options.keys else ():
+        measured |= measure_memory(folder, options.keys)
+    settings = {
+        **vars(options),
+        "versions": versions,
+        "clients": CLIENTS,
+        "data_bytes": DATA_BYTES,
+        "keyspace": KEYSPACE,
+    }
+    content = result.document(
+        "store", " ".join(["replay-server bench store", *argv]), host, settings, rounds, ratios(list(rounds[0]))
+    )
+    result.tell(content, say, width=52)
+    if options.json:
+        result.write(options.json, content)
+    return 0
