@@ -43,6 +43,9 @@ static const struct command *const tables[] = {
     commands_zset,
     commands_zset_range,
     commands_transactions,
+    commands_zset_pop,
+    commands_zset_algebra,
+    commands_zset_random,
 };
 // clang-format on
 

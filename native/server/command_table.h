@@ -27,6 +27,9 @@ extern const struct command commands_weights[];
 extern const struct command commands_pubsub[];
 extern const struct command commands_zset[];
 extern const struct command commands_zset_range[];
+extern const struct command commands_zset_pop[];
+extern const struct command commands_zset_algebra[];
+extern const struct command commands_zset_random[];
 
 struct command_stats {
     uint64_t calls;

@@ -181,13 +181,37 @@ static struct zset_large *large_of(const struct zset *zset) {
     return large;
 }
 
-static bool unpack(struct zset *zset) {
+bool zset_unpack(struct zset *zset) {
+    if (!is_packed(zset)) return true;
     struct zset_large *large = large_of(zset);
     if (large == NULL) return false;
     memory_free(zset->packed);
     zset->large = large;
     zset->used = zset->capacity = zset->count = 0;
     zset->head.encoding = ENCODING_DICT;
+    return true;
+}
+
+bool zset_pack(struct zset *zset) {
+    struct zset packed = {.head = {.encoding = ENCODING_PACKED}};
+    struct zset_position position = {0};
+    struct zset_item item;
+    uint32_t bytes = 0;
+    if (is_packed(zset) || zset_count(zset) > ZSET_PACKED_MEMBERS) return true;
+    while (zset_next(zset, &position, &item)) {
+        if (item.length > ZSET_PACKED_BYTES) return true;
+        bytes += PACKED_FRAME + score_width(item.score) + (uint32_t)item.length;
+    }
+    if (!packed_reserve(&packed, bytes)) return false;
+    position = (struct zset_position){0};
+    while (zset_next(zset, &position, &item)) packed_insert(&packed, item.member, item.length, item.score);
+    size_t steps = SIZE_MAX;
+    large_release(zset->large, &steps);
+    zset->packed = packed.packed;
+    zset->used = packed.used;
+    zset->capacity = packed.capacity;
+    zset->count = packed.count;
+    zset->head.encoding = ENCODING_PACKED;
     return true;
 }
 
@@ -207,7 +231,7 @@ bool zset_put(struct zset *zset, const struct zset_place *place, const uint8_t *
         bool fits = length <= ZSET_PACKED_BYTES && (place->found || zset->count < ZSET_PACKED_MEMBERS);
         if (fits) return packed_put(zset, place, member, length, score);
         assert(!place->found);
-        return unpack(zset) && large_add(zset->large, dict_hash(member, length), member, length, score);
+        return zset_unpack(zset) && large_add(zset->large, dict_hash(member, length), member, length, score);
     }
     if (!place->found) return large_add(zset->large, place->hash, member, length, score);
     if (!zset_index_move(&zset->large->order, place->score, score, place->entry)) return false;

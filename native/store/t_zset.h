@@ -41,6 +41,10 @@ struct zset_place {
 };
 
 struct zset *zset_new(void); /* NULL: memory exhausted */
+/* Brings a set into the large form, and one that is small enough into the packed form. False: memory exhausted, the set
+ * is as it was. A score of −0 is 0 in the packed form, as in Redis. */
+bool zset_unpack(struct zset *zset);
+bool zset_pack(struct zset *zset);
 uint64_t zset_count(const struct zset *zset);
 /* True if the member is there. */
 bool zset_find(struct zset *zset, const uint8_t *member, size_t length, struct zset_place *place);

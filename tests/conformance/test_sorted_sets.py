@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+from typing import Any
+
 import pytest
 from against_redis import (
     INTEGERS,
@@ -90,6 +93,51 @@ def removing(keys: Keys) -> list[Commands]:
     ]
 
 
+def popping(keys: Keys) -> list[Commands]:
+    return [
+        command("zpopmin", keys),
+        command("zpopmax", keys),
+        command("zpopmin", keys, INTEGERS),
+        command("zpopmax", keys, words("0", "1", "2", "5", "-1", "x", "1 1")),
+        command("zmpop", words("1"), keys, words("MIN", "max", "min COUNT 2", "MAX count 3", "MIN COUNT 0", "nope")),
+        command("zmpop", words("2"), keys, keys, words("MIN", "max COUNT 2", "MIN COUNT 1 COUNT 1", "")),
+        command("bzpopmin", keys, keys, words("0.001", "x", "-1")),
+        command("bzpopmax", keys, words("0.001")),
+        command("bzmpop", words("0.001 1", "x 1", "0.001 0"), keys, words("MIN", "max COUNT 2", "nope")),
+    ]
+
+
+def algebra(keys: Keys) -> list[Commands]:
+    """Of sorted sets, and of sets, which are sorted sets whose scores are all 1."""
+    counted = st.lists(keys, min_size=1, max_size=3).map(lambda names: (b"%d" % len(names), *names))
+    weights = some(SCORES, 1, 3).map(lambda scores: (b"WEIGHTS", *scores))
+    right_weights = st.tuples(keys, keys, SCORES, SCORES).map(lambda p: (b"2", p[0], p[1], b"weights", p[2], p[3]))
+    aggregate = words("AGGREGATE SUM", "aggregate min", "AGGREGATE MAX", "AGGREGATE nope", "AGGREGATE", "")
+    with_scores = words("WITHSCORES", "withscores", "", "WITHSCORES WITHSCORES", "nope")
+    operations: list[Commands] = []
+    for name in ["zunion", "zinter"]:
+        operations += [
+            command(name, counted, aggregate, with_scores),
+            command(name, right_weights, aggregate, with_scores),
+            command(name, counted, weights),
+            command(name + "store", keys, counted, aggregate),
+            command(name + "store", keys, right_weights, aggregate),
+            command(name + "store", keys, counted, weights, with_scores),
+        ]
+    return [
+        *operations,
+        command("zdiff", counted, with_scores),
+        command("zdiffstore", keys, counted),
+        command("zintercard", counted, words("", "LIMIT 1", "limit 2", "LIMIT 0", "LIMIT -1", "LIMIT x", "WITHSCORES")),
+        command("zunion", words("0", "-1", "x", "3", "1"), some(keys, 1, 2)),
+        command("sadd", keys, some(MEMBERS, 1, 12)),
+        command("sadd", keys, some(st.integers(0, 20).map(lambda n: b"%d" % n), 1, 12)),
+        command("srem", keys, some(MEMBERS)),
+        command("zadd", keys, some(st.tuples(SCORES, st.integers(0, 20).map(lambda n: b"%d" % n)), 1, 12)),
+        command("zrange", keys, words("0 -1 WITHSCORES")),
+    ]
+
+
 def by_member(keys: Keys) -> list[Commands]:
     """All members have one score: of others Redis leaves open what a range by member is."""
     member_options = some(st.one_of(SMALL_LIMIT, LIMIT, words("WITHSCORES", "nope")), 0, 1)
@@ -116,12 +164,28 @@ def test_random_sequences_by_member(pair: Pair) -> None:
     run_random_sequences(pair, by_member(KEYS), examples=300)
 
 
+def test_random_sequences_of_pops(pair: Pair) -> None:
+    run_random_sequences(pair, adding(KEYS) + popping(KEYS) + OTHERS)
+
+
+def test_random_sequences_of_algebra(pair: Pair) -> None:
+    few = st.sampled_from([b"a", b"b", b"c"])
+    run_random_sequences(pair, adding(few) + algebra(few) + OTHERS, examples=300)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_long_random_sequences(pair: Pair) -> None:
     few = st.sampled_from([b"a", b"b"])
     run_long_random_sequences(pair, adding(few) * 2 + reading(few) + removing(few) + OTHERS)
     run_long_random_sequences(pair, by_member(few))
+    run_long_random_sequences(pair, adding(few) + algebra(few) + OTHERS)
+    run_long_random_sequences(pair, adding(few) * 3 + popping(few) + OTHERS)
+
+
+def lines(text: str) -> list[str]:
+    """Commands, each on a line of its own or between bars."""
+    return [line.strip() for line in text.replace("\n", "|").split("|") if line.strip()]
 
 
 # ---- large sets ---------------------------------------------------------------------------------------------------
@@ -185,9 +249,87 @@ def test_a_scan_of_a_large_set_finds_every_member_once_or_more(pair: Pair) -> No
     assert found == {b"member:%d" % number: b"%d" % (number * 7919 % 1009) for number in range(3000)}
 
 
-def lines(text: str) -> list[str]:
-    """Commands, each on a line of its own or between bars."""
-    return [line.strip() for line in text.replace("\n", "|").split("|") if line.strip()]
+def test_algebra_of_large_sets(pair: Pair) -> None:
+    pair.words("FLUSHALL")
+    fill(pair, b"large", 3000)
+    pair.run((b"ZADD", b"other", *[part for n in range(0, 6000, 7) for part in (b"%d.25" % n, b"member:%d" % n)]))
+    pair.run((b"SADD", b"set", *[b"member:%d" % n for n in range(0, 4000, 2)]))
+    for line in lines("""
+        ZUNION 3 large other set WITHSCORES|ZINTER 3 large other set WITHSCORES|ZDIFF 3 large other set WITHSCORES
+        ZUNION 2 large other WEIGHTS 0.1 -3 AGGREGATE MAX WITHSCORES|ZINTERCARD 2 large set
+        ZINTERCARD 2 large set LIMIT 9
+        ZUNIONSTORE sum 3 large other set WEIGHTS 0.1 0.2 0.3|ZRANGE sum 0 -1 WITHSCORES|OBJECT ENCODING sum
+        ZINTERSTORE sum 2 large sum AGGREGATE MIN|ZRANGE sum 0 -1 WITHSCORES|ZDIFFSTORE sum 2 large set|ZCARD sum
+        ZINTER 2 large large WITHSCORES|ZDIFF 2 large large|ZUNION 2 set set WITHSCORES|ZDIFFSTORE sum 2 set set
+        EXISTS sum|ZINTERSTORE sum 3 large set other|OBJECT ENCODING sum|ZRANGESTORE few sum 0 100|OBJECT ENCODING few
+        ZPOPMIN large 200|ZPOPMAX large 2000|ZCARD large
+    """):
+        pair.words(line)
+
+
+# ---- by chance -----------------------------------------------------------------------------------------------------
+
+
+def random_members(pair: Pair, *command: bytes) -> list[bytes]:
+    """Ours, where both servers reply as many members; scores are checked and left out."""
+    name, key, count, *with_scores = (b"ZRANDMEMBER", *command)
+    redis, ours = (connection.run(name, key, count, *with_scores) for connection in (pair.redis, pair.ours))
+    assert redis[0] == ours[0] == "*"
+    assert len(redis[1]) == len(ours[1])
+    replies = ours[1]
+    if with_scores:
+        replies = [part for item in replies for part in (item[1] if item[0] == "*" else [item])]
+        scores = [float(value) for _, value in replies[1::2]]
+        replies = replies[::2]
+        assert scores == [float(int(value[7:]) * 7919 % 1009) for _, value in replies]
+    return [value for _, value in replies]
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+@pytest.mark.parametrize("with_scores", [False, True])
+def test_random_members_are_members_and_differ(pair: Pair, size: int, with_scores: bool) -> None:
+    pair.words("FLUSHALL")
+    fill(pair, b"z", size)
+    everyone = {b"member:%d" % number for number in range(size)}
+    option = (b"WITHSCORES",) if with_scores else ()
+    for count in [0, 1, 2, 10, size // 5, size // 3, size - 1, size, size + 1, 2**62 - 1]:
+        members = random_members(pair, b"z", b"%d" % count, *option)
+        assert len(set(members)) == len(members) == min(count, size)
+        assert set(members) <= everyone
+    repeated = random_members(pair, b"z", b"-%d" % (size * 2), *option)
+    assert len(repeated) == size * 2
+    assert set(repeated) <= everyone
+    assert len(set(repeated)) > size // 2
+
+
+@pytest.mark.parametrize("count", [b"5", b"40", b"-5"])
+def test_every_member_comes_up_as_often_as_any_other(our_peer: Any, count: bytes) -> None:
+    connection = our_peer.connect()
+    connection.run(b"FLUSHALL")
+    for size in [b"50", b"200"]:
+        members = [part for n in range(int(size)) for part in (b"0", b"%d" % n)]
+        connection.run(b"ZADD", b"z", *members)
+        drawn: collections.Counter[bytes] = collections.Counter()
+        for _ in range(2000):
+            drawn.update(value for _, value in connection.run(b"ZRANDMEMBER", b"z", count)[1])
+        expected = 2000 * abs(int(count)) / int(size)
+        # Six standard deviations: by chance alone this fails once in millions of runs.
+        assert max(abs(drawn[b"%d" % n] - expected) for n in range(int(size))) < 6 * expected**0.5
+    connection.close()
+
+
+def test_errors_of_random_members(pair: Pair) -> None:
+    pair.words("FLUSHALL")
+    pair.words("SET text 1")
+    pair.words("ZADD z 1 a")
+    for line in lines("""
+        ZRANDMEMBER z|ZRANDMEMBER none|ZRANDMEMBER text|ZRANDMEMBER z x|ZRANDMEMBER z 1|ZRANDMEMBER z -3|ZRANDMEMBER z 0
+        ZRANDMEMBER z -2 WITHSCORES|ZRANDMEMBER z 9223372036854775807|ZRANDMEMBER z -9223372036854775808
+        ZRANDMEMBER z 4611686018427387904 WITHSCORES|ZRANDMEMBER z -4611686018427387904 WITHSCORES|ZRANDMEMBER none 1
+        ZRANDMEMBER z 1 nope|ZRANDMEMBER z 1 WITHSCORES x|ZRANDMEMBER none 2 nope|ZRANDMEMBER text 0|ZRANDMEMBER text x
+        ZRANDMEMBER z 4611686018427387903 WITHSCORES
+    """):
+        pair.words(line)
 
 
 # ---- by name -------------------------------------------------------------------------------------------------------
@@ -241,7 +383,9 @@ def test_wrong_types_and_missing_keys(pair: Pair) -> None:
         for line in lines(
             """ZCARD K|ZSCORE K a|ZMSCORE K a b|ZRANK K a|ZREVRANK K a|ZCOUNT K 0 1|ZCOUNT K x 1|ZREM K a|
             ZLEXCOUNT K - +|ZLEXCOUNT K x +|ZRANGE K 0 -1|ZRANGE K x y|ZRANGE K 0 -1 BYSCORE|ZRANGE K 0 -1 BYLEX|
-            ZREVRANGE K 0 -1|ZRANGEBYSCORE K 0 1|ZRANGEBYLEX K - +|ZREVRANGEBYSCORE K 1 0|ZREVRANGEBYLEX K + -|
+            ZREVRANGE K 0 -1|ZPOPMIN K|ZPOPMAX K 2|ZPOPMIN K 0|ZPOPMIN K x|ZMPOP 1 K MIN|ZMPOP 2 other K MAX|
+            BZPOPMIN K 0.001|BZMPOP 0.001 1 K MIN|ZUNION 1 K|ZINTER 2 K K|ZDIFF 1 K|ZINTERCARD 1 K|ZUNIONSTORE d 1 K
+            ZUNION 1 K WEIGHTS x|ZRANGEBYSCORE K 0 1|ZRANGEBYLEX K - +|ZREVRANGEBYSCORE K 1 0|ZREVRANGEBYLEX K + -|
             ZREMRANGEBYRANK K 0 -1|ZREMRANGEBYRANK K x 1|ZREMRANGEBYSCORE K 0 1|ZREMRANGEBYLEX K - +|ZSCAN K 0|
             ZSCAN K 0 nope|ZSCAN K x|ZRANGESTORE other K 0 -1|ZRANGESTORE text none 0 -1|ZINCRBY K 1 a|DEL none"""
         ):
