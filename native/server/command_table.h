@@ -18,6 +18,7 @@ extern const struct command commands_list[];
 extern const struct command commands_list_move[];
 extern const struct command commands_hash[];
 extern const struct command commands_set[];
+extern const struct command commands_sort[];
 extern const struct command commands_generic[];
 extern const struct command commands_replay[];
 extern const struct command commands_share[];
