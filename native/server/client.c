@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/acl.h"
 #include "server/append_log.h"
 #include "server/pubsub.h"
 #include "server/replay_streams.h"
@@ -68,13 +69,12 @@ void *client_opened(void *context, struct connection *connection) {
     client->connection = connection;
     client->id = ++server->next_client_id;
     client->resp = 2;
-    client->authenticated = server->config.requirepass[0] == '\0';
     client->unproven = connection->is_abstract;
     client->deadline_index = UINT32_MAX;
     client->reading = true;
     client->created_us = client->active_us = client->input_us = client->output_us = server->now_us;
     resp_parser_init(&client->parser, &server->limits, client_land, client);
-    client_use_limits(client);
+    acl_welcome(client);
     link_client(&server->clients, client);
     return client;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "net/transport.h"
 #include "resp/parse.h"
 #include "server/command.h"
@@ -28,6 +29,7 @@ struct client {
     bool authenticated;
     bool unproven;              /* came through the abstract socket and has not shown a nonce yet */
     const struct command *command;
+    struct acl_user *user;      /* who it is; NULL: the server itself, which may do everything */
     bool deny_blocking;         /* runs inside a transaction or a script */
     struct transaction *transaction; /* since MULTI; NULL: none (server/transaction.h) */
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
@@ -145,5 +147,7 @@ bool client_set_name(struct client *client, const struct resp_argument *name);
 bool client_retry(struct client *client);
 void client_use_limits(struct client *client);   /* after AUTH or CONFIG SET */
 size_t client_held_bytes(const struct client *client);
+/* Its line of CLIENT LIST. */
+void client_describe(struct text *out, const struct client *client);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/acl.h"
 #include "server/client.h"
 #include "server/command_table.h"
 #include "server/keyspace.h"
@@ -28,7 +29,7 @@ static void flag_letters(const struct client *client, char letters[16]) {
     *next = '\0';
 }
 
-static void append_client(struct text *out, const struct client *client) {
+void client_describe(struct text *out, const struct client *client) {
     const struct server *server = client->server;
     char flags[16];
     flag_letters(client, flags);
@@ -46,10 +47,10 @@ static void append_client(struct text *out, const struct client *client) {
                 resp_parser_held_bytes(&client->parser), transaction_bytes(client), client->output.inline_bytes,
                 client->output.inline_bytes, client->output.unsent_bytes > 0 ? 1u : 0u, client->output.unsent_bytes,
                 client_held_bytes(client));
-    text_append(out, " events=%s%s cmd=%s user=default redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
+    text_append(out, " events=%s%s cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
                 client->reading ? "r" : "", client->writing ? "w" : "",
-                client->command ? client->command->name : "NULL", client->resp, client->library_name,
-                client->library_version);
+                client->command ? client->command->name : "NULL", client->user ? client->user->name : "default",
+                client->resp, client->library_name, client->library_version);
 }
 
 static void reply_text(struct client *client, struct text *text) {
@@ -87,7 +88,7 @@ static void append_named(struct client *client, struct text *text) {
         int64_t id;
         argument_int64(&client->argv[i], &id);
         struct client *other = id > 0 ? server_client_by_id(client->server, (uint64_t)id) : NULL;
-        if (other) append_client(text, other);
+        if (other) client_describe(text, other);
     }
 }
 
@@ -115,14 +116,14 @@ static void client_list(struct client *client) {
     }
     if (by_id) append_named(client, &text);
     for (struct client *other = client->server->clients.head; !by_id && other; other = other->next) {
-        if (!other->closing && is_of_type(other, type)) append_client(&text, other);
+        if (!other->closing && is_of_type(other, type)) client_describe(&text, other);
     }
     reply_text(client, &text);
 }
 
 static void client_info(struct client *client) {
     struct text text = {0};
-    append_client(&text, client);
+    client_describe(&text, client);
     reply_text(client, &text);
 }
 
@@ -131,6 +132,7 @@ static void client_info(struct client *client) {
 struct kill_filter {
     uint64_t id;            /* 0: any */
     const struct resp_argument *peer, *local;
+    const struct acl_user *user; /* NULL: any */
     enum client_type type;
     bool skip_self;
 };
@@ -141,6 +143,7 @@ static bool names_address(const struct resp_argument *argument, const char *addr
 
 static bool filter_matches(const struct kill_filter *filter, const struct client *self, const struct client *other) {
     if (other->closing || (filter->skip_self && other == self) || !is_of_type(other, filter->type)) return false;
+    if (filter->user && other->user != filter->user) return false;
     if (filter->id != 0 && other->id != filter->id) return false;
     if (filter->peer && !names_address(filter->peer, other->connection->peer)) return false;
     return !filter->local || names_address(filter->local, other->connection->local);
@@ -159,8 +162,9 @@ static int64_t kill_matching(struct client *client, const struct kill_filter *fi
     return killed;
 }
 
-static bool parse_user(struct client *client, const struct resp_argument *name) {
-    if (name->length == 7 && memcmp(name->data, "default", 7) == 0) return true;
+static bool parse_user(struct client *client, const struct resp_argument *name, struct kill_filter *filter) {
+    filter->user = acl_find(client->server->acl, name->data, name->length);
+    if (filter->user) return true;
     reply_error(client, "ERR No such user '%.*s'", name->length < 128 ? (int)name->length : 128,
                 (const char *)name->data);
     return false;
@@ -179,7 +183,7 @@ static bool parse_filter(struct client *client, const struct resp_argument *word
         return true;
     }
     if (argument_is(word, "type")) return parse_type(client, value, &filter->type);
-    if (argument_is(word, "user")) return parse_user(client, value);
+    if (argument_is(word, "user")) return parse_user(client, value, filter);
     if (argument_is(word, "addr")) {
         filter->peer = value;
     } else if (argument_is(word, "laddr")) {

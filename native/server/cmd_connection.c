@@ -2,33 +2,16 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/acl.h"
 #include "server/client.h"
 #include "server/pubsub.h"
 #include "server/server.h"
 #include "server/transaction.h"
 
-/* Takes as long whatever the guess has in common with the password. */
-static bool equals_password(const struct server *server, const struct resp_argument *guess) {
-    const char *password = server->config.requirepass;
-    size_t length = strlen(password);
-    if (!guess->data) return false;
-    unsigned difference = length != guess->length;
-    for (size_t i = 0; i < guess->length; i++)
-        difference |= (unsigned)(guess->data[i] ^ (uint8_t)password[i < length ? i : length]);
-    return difference == 0;
-}
-
 static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password) {
-    bool is_default = !user || (user->data && user->length == 7 && memcmp(user->data, "default", 7) == 0);
-    /* Without a password the default user comes in with any, as in Redis ("nopass"). */
-    bool passes = client->server->config.requirepass[0] == '\0' || equals_password(client->server, password);
-    if (!is_default || !passes) {
-        reply_error(client, "WRONGPASS invalid username-password pair or user is disabled.");
-        return false;
-    }
-    client->authenticated = true;
-    client_use_limits(client);
-    return true;
+    if (acl_log_in(client, user, password)) return true;
+    reply_error(client, "WRONGPASS invalid username-password pair or user is disabled.");
+    return false;
 }
 
 static void auth_command(struct client *client) {
@@ -36,7 +19,7 @@ static void auth_command(struct client *client) {
         reply_syntax_error(client);
         return;
     }
-    if (client->argc == 2 && client->server->config.requirepass[0] == '\0') {
+    if (client->argc == 2 && (client->server->acl->standard->flags & ACL_USER_NO_PASSWORD)) {
         reply_error(
             client,
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
@@ -187,8 +170,7 @@ static void reset_command(struct client *client) {
     client->reply_mode = CLIENT_REPLY_ON;
     client->no_evict = false;
     client->no_touch = false;
-    client->authenticated = client->server->config.requirepass[0] == '\0';
-    client_use_limits(client);
+    acl_welcome(client);
     memory_free(client->name);
     client->name = NULL;
     reply_status(client, "RESET");

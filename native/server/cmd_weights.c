@@ -161,12 +161,12 @@ static void del_command(struct client *client) {
 }
 
 const struct command commands_weights[] = {
-    {"weights.publish", publish_command, 4, COMMAND_WRITE | COMMAND_DENYOOM, 0, 0, 0, "weights",
+    {"weights.publish", publish_command, 4, COMMAND_WRITE | COMMAND_DENYOOM, 1, 1, 1, "weights",
      "Publishes a blob as a version, or with * as the next one.", NULL},
-    {"weights.get", get_command, -2, COMMAND_READONLY, 0, 0, 0, "weights",
+    {"weights.get", get_command, -2, COMMAND_READONLY, 1, 1, 1, "weights",
      "Returns version and blob, or null when there is nothing newer.", NULL},
     {"weights.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "weights", "Returns all keys.", NULL},
-    {"weights.del", del_command, -2, COMMAND_WRITE, 0, 0, 0, "weights", "Removes keys and returns how many there were.",
-     NULL},
+    {"weights.del", del_command, -2, COMMAND_WRITE, 1, -1, 1, "weights",
+     "Removes keys and returns how many there were.", NULL},
     {0},
 };

@@ -9,6 +9,7 @@
 #include "server/command.h"
 
 /* One table per subject, at the end of its cmd_*.c; ended by a NULL name. */
+extern const struct command commands_acl[];
 extern const struct command commands_connection[];
 extern const struct command commands_client[];
 extern const struct command commands_server[];
@@ -50,6 +51,7 @@ struct command_entry {
     struct command_entry *subcommands; /* of a container; they lie in a row, in the order of its table */
     size_t subcommand_count;
     struct command_entry *container; /* of a subcommand; NULL: it is none */
+    uint32_t acl_id;                 /* its number in access rules */
     struct command_stats stats;      /* large, so it comes last */
 };
 

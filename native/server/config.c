@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/memory.h"
+#include "server/acl.h"
 #include "server/append_log.h"
 #include "server/client.h"
 #include "server/snapshots.h"
@@ -44,9 +45,13 @@ struct setting {
     {name, SETTING_CHOICE, live, offsetof(struct server_config, field), 0, 0, 0, NULL, choices}
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
 
+static const char *const acl_channel_words[] = {"resetchannels", "allchannels", NULL};
 static const char *const sync_policies[] = {"always", "everysec", "no", NULL}; /* as enum append_policy */
 
 static const struct setting settings[] = {
+    CHOICE("acl-pubsub-default", true, acl_all_channels, acl_channel_words),
+    TEXT("aclfile", false, aclfile),
+    NUMBER("acllog-max-len", SETTING_NUMBER, true, acllog_max_len, 0, INT64_MAX / 2),
     NUMBER("admin-port", SETTING_NUMBER, false, admin_port, -1, 65535),
     FLAG("aof-load-truncated", true, aof_load_truncated),
     TEXT("appenddirname", false, appenddirname),
@@ -108,6 +113,7 @@ void server_config_defaults(struct server_config *config) {
         .unixsocketperm = 0700,
         .dir = ".",
         .maxclients = LIMIT_CLIENTS,
+        .acllog_max_len = 128,
         .maxmemory_eviction_tenacity = 10,
         .maxmemory_policy = EVICTION_NONE,
         .maxmemory_samples = 5,
@@ -270,12 +276,7 @@ void config_apply(struct server *server) {
         eviction_use(server->store, (enum eviction_policy)config->maxmemory_policy,
                      (uint32_t)config->maxmemory_samples);
     }
-    /* Without a password everybody is let in; a new password asks only those who come later, as in Redis. */
-    if (config->requirepass[0] != '\0') return;
-    for (struct client *client = server->clients.head; client; client = client->next) {
-        client->authenticated = true;
-        client_use_limits(client);
-    }
+    if (server->acl) acl_follow_config(server->acl);
 }
 
 int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/acl.h"
 #include "server/append_log.h"
 #include "server/client.h"
 #include "server/command_table.h"
@@ -31,11 +32,13 @@ static const char *refuse_stranger(const struct client *client, const struct com
 
 /* May this client have its bytes kept at all? Asked before a large argument arrives, so that a refused one costs
  * nothing. */
-static const char *refuse_landing(struct client *client, const struct command_entry *entry, size_t length) {
+static const char *refuse_landing(struct client *client, const struct command_entry *entry, uint32_t argc,
+                                  const struct resp_argument *argv, size_t length) {
     if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
     const char *stranger = refuse_stranger(client, entry);
     if (stranger) return stranger;
     if (client->transaction && (entry->command->flags & COMMAND_NO_MULTI)) return MULTI_REFUSAL;
+    if (!acl_may_become_allowed(client, entry, argc, argv)) return ""; /* told when the request is complete */
     if ((entry->command->flags & COMMAND_DENYOOM) && make_room(client->server, length) == ROOM_NONE) return OOM_REFUSAL;
     return NULL;
 }
@@ -45,7 +48,7 @@ void client_land(void *context, const struct resp_argument *arguments, uint32_t 
     struct client *client = context;
     struct command_entry *entry = NULL;
     if (index > 0) entry = command_table_find(client->server->commands, arguments[0].data, arguments[0].length);
-    if (!client->refusal) client->refusal = refuse_landing(client, entry, length);
+    if (!client->refusal) client->refusal = refuse_landing(client, entry, index, arguments, length);
     if (client->refusal)
         landing->kind = RESP_LAND_DISCARD;
     else if (entry->command->land)
@@ -127,6 +130,9 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     const char *stranger = refuse_stranger(client, entry);
     if (stranger) return refuse(client, "%s", stranger);
     if (client->transaction && (command->flags & COMMAND_NO_MULTI)) return refuse(client, MULTI_REFUSAL);
+    char message[256];
+    const char *forbidden = acl_refusal(client, entry, message, sizeof message);
+    if (forbidden) return refuse(client, "%s", forbidden);
     if (client->refusal && *client->refusal) return refuse(client, "%s", client->refusal);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
     if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&

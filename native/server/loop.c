@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "server/acl.h"
 #include "server/append_log.h"
 #include "server/client.h"
 #include "server/cmd_replay.h"
@@ -49,14 +50,15 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server->config = *config;
     server->read_buffer = memory_alloc(LIMIT_PENDING_INPUT_BYTES);
     server->commands = command_table_new();
+    server->acl = server->commands ? acl_new(server) : NULL;
     server->store = store_new();
     server->replay = replay_registry_new(server);
     server->weights = weights_registry_new(server);
     server->snapshots = snapshots_new(server);
     server->append_log = append_log_new(server);
     server->pubsub = pubsub_new();
-    if (!server->read_buffer || !server->commands || !server->store || !server->replay || !server->weights ||
-        !server->snapshots || !server->append_log || !server->pubsub) {
+    if (!server->read_buffer || !server->commands || !server->acl || !server->store || !server->replay ||
+        !server->weights || !server->snapshots || !server->append_log || !server->pubsub) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
@@ -91,6 +93,7 @@ void server_free(struct server *server) {
     key_waits_free(server);
     if (server->store) store_free(server->store);
     pubsub_free(server->pubsub);
+    acl_free(server->acl);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
     memory_free(server->deadlines);

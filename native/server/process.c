@@ -14,6 +14,7 @@
 
 #include "base/memory.h"
 #include "base/thread.h"
+#include "server/acl.h"
 #include "server/append_log.h"
 #include "server/config.h"
 #include "server/replay_registry.h"
@@ -267,6 +268,16 @@ static int fill(struct server *server, const struct options *options, const stru
     return code == EXIT_CLEAN ? code : fail(code, error.message);
 }
 
+/* Users out of their file, before anybody can connect. */
+static int load_users(struct server *server) {
+    struct text why = {0};
+    const char *path = server->config.aclfile;
+    if (path[0] == '\0' || acl_load(server->acl, path, NULL, &why)) return EXIT_CLEAN;
+    int code = fail(EXIT_FAILED, why.data ? why.data : "no memory for the file of users");
+    text_free(&why);
+    return code;
+}
+
 static int serve(struct server *server, const struct options *options, const struct setup *setup,
                  const struct data_transport *data) {
     struct error error = {0};
@@ -276,8 +287,10 @@ static int serve(struct server *server, const struct options *options, const str
         watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
     if (data->open && open_user_space(server, data, &error) < 0) return fail(EXIT_FAILED, error.message);
-    int code = append_log_watch(server->append_log, transport, &error) < 0 ? fail(EXIT_FAILED, error.message)
-                                                                           : fill(server, options, setup);
+    int code = load_users(server);
+    if (code == EXIT_CLEAN && append_log_watch(server->append_log, transport, &error) < 0)
+        code = fail(EXIT_FAILED, error.message);
+    if (code == EXIT_CLEAN) code = fill(server, options, setup);
     if (code != EXIT_CLEAN) return code;
     if (open_listeners(server, transport, &error) < 0)
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);

@@ -28,6 +28,7 @@ struct append_log;
 struct pubsub;
 struct command_table;
 struct watched_keys;
+struct acl;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
@@ -40,6 +41,9 @@ struct server_config {
     int64_t unixsocketperm;               /* e.g. 0700 */
     char dir[PATH_MAX];
     char requirepass[512];                /* "": no password */
+    char aclfile[PATH_MAX];               /* of users; "": none */
+    int64_t acl_all_channels;             /* for new users */
+    int64_t acllog_max_len;
     int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
     int64_t maxmemory_policy; /* of enum eviction_policy: which keys go when there is more */
     int64_t maxmemory_samples, maxmemory_eviction_tenacity, lfu_log_factor, lfu_decay_time; /* as in Redis */
@@ -93,6 +97,7 @@ struct server {
     bool loading; /* the store is being read from files: keys whose time is over stay, nothing is written down */
     struct pubsub *pubsub;
     struct command_table *commands;
+    struct acl *acl;
 
     struct transport *transports[SERVER_MAX_TRANSPORTS];
     int transport_count;
