@@ -4,10 +4,8 @@
 #include "base/clock.h"
 #include "server/command_table.h"
 #include "server/keyspace.h"
+#include "server/propagate.h"
 #include "store/glob.h"
-
-#define SHARED_INTEGERS 10000           /* integers that Redis keeps one copy of, and so reports as shared */
-#define SHARED_REFERENCES 2147483647
 
 static unsigned database_of(const struct client *client) {
     return (unsigned)client->database;
@@ -26,14 +24,28 @@ static void del_command(struct client *client) {
     reply_integer(client, deleted);
 }
 
+/* Looks the key up without using it. */
+static struct dict_entry *look(struct client *client, uint32_t index) {
+    struct dict_entry *entry = keyspace_find(client, index);
+    struct store *store = client->server->store;
+    *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
+    return entry;
+}
+
 static void exists_command(struct client *client) {
+    int64_t count = 0;
+    for (uint32_t i = 1; i < client->argc; i++) count += look(client, i) != NULL;
+    reply_integer(client, count);
+}
+
+static void touch_command(struct client *client) {
     int64_t count = 0;
     for (uint32_t i = 1; i < client->argc; i++) count += keyspace_find_read(client, i) != NULL;
     reply_integer(client, count);
 }
 
 static void type_command(struct client *client) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = look(client, 1);
     reply_status(client, entry != NULL ? value_type_name(store_value(entry)) : "none");
 }
 
@@ -198,8 +210,11 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
         return;
     }
     if (at_ms <= now_ms && !client->server->loading) {
+        propagate_key_words(client, "DEL", 1, NULL);
         keyspace_remove(client, entry);
-    } else if (!store_expire_at(store, database_of(client), entry, at_ms)) {
+    } else if (store_expire_at(store, database_of(client), entry, at_ms)) {
+        keyspace_propagate_end(client, 1, at_ms);
+    } else {
         reply_out_of_memory(client);
         return;
     }
@@ -223,7 +238,7 @@ static void pexpireat_command(struct client *client) {
 }
 
 static void reply_expiry(struct client *client, bool seconds, bool relative) {
-    struct dict_entry *entry = keyspace_find(client, 1);
+    struct dict_entry *entry = look(client, 1);
     int64_t at_ms;
     if (entry == NULL) {
         reply_integer(client, -2);
@@ -266,50 +281,6 @@ static void persist_command(struct client *client) {
 }
 
 /* ---- looking inside ---------------------------------------------------------------------------------------------- */
-
-static int64_t reference_count(const struct value *value) {
-    int64_t integer;
-    bool shared = value->encoding == ENCODING_INTEGER && string_to_int64(value, &integer) && integer >= 0 &&
-                  integer < SHARED_INTEGERS;
-    return shared ? SHARED_REFERENCES : 1;
-}
-
-static void object_command(struct client *client) {
-    static const char *const help[] = {
-        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "ENCODING <key>",
-        "    Return the kind of internal representation used in order to store the value",
-        "    associated with a <key>.",
-        "REFCOUNT <key>",
-        "    Return the number of references of the value associated with the specified",
-        "    <key>.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    const struct resp_argument *word = &client->argv[1];
-    bool encoding = argument_is(word, "encoding"), refcount = argument_is(word, "refcount");
-    bool wants_help = argument_is(word, "help");
-    if (!encoding && !refcount && !wants_help) {
-        reply_unknown_subcommand(client);
-        return;
-    }
-    if (client->argc != (wants_help ? 2 : 3)) {
-        reply_subcommand_arity_error(client);
-        return;
-    }
-    if (wants_help) {
-        reply_help(client, help);
-        return;
-    }
-    const struct dict_entry *entry = keyspace_find(client, 2);
-    if (entry == NULL)
-        reply_null(client);
-    else if (encoding)
-        reply_bulk_string(client, value_encoding_name(store_value(entry)));
-    else
-        reply_integer(client, reference_count(store_value(entry)));
-}
 
 /* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */
 static bool memory_samples_valid(struct client *client) {
@@ -377,7 +348,6 @@ const struct command commands_generic[] = {
     SERVER_ROW(flushdb, -1, WRITE, "Removes all keys from the current database."),
     ROW(keys, 2, READ, 0, 0, "Returns all key names that match a pattern."),
     {"memory", memory_command, -2, READ, 2, 2, 1, "server", "Tells how much memory a key and its value take.", NULL},
-    {"object", object_command, -2, READ, 2, 2, 1, "generic", "Tells how the value of a key is stored.", NULL},
     ROW(persist, 2, WRITE | FAST, 1, 1, "Removes the expiration time of a key."),
     ROW(pexpire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in milliseconds."),
     ROW(pexpireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix milliseconds timestamp."),
@@ -387,7 +357,7 @@ const struct command commands_generic[] = {
     ROW(rename, 3, WRITE, 1, 2, "Renames a key and overwrites the destination."),
     ROW(renamenx, 3, WRITE | FAST, 1, 2, "Renames a key only when the target key name doesn't exist."),
     ROW(scan, -2, READ, 0, 0, "Iterates over the key names in the database."),
-    {"touch", exists_command, -2, READ | FAST, 1, -1, 1, "generic", "Returns how many of the keys exist.", NULL},
+    ROW(touch, -2, READ | FAST, 1, -1, "Returns how many of the keys exist, after counting as a use of each."),
     ROW(ttl, 2, READ | FAST, 1, 1, "Returns the expiration time in seconds of a key."),
     ROW(type, 2, READ | FAST, 1, 1, "Determines the type of value stored at a key."),
     {"unlink", del_command, -2, WRITE | FAST, 1, -1, 1, "generic", "Deletes keys; large values are freed later.", NULL},

@@ -4,6 +4,7 @@
 
 #include "server/command_table.h"
 #include "server/keyspace.h"
+#include "server/propagate.h"
 
 static struct hash *hash_of(const struct dict_entry *entry) {
     return (struct hash *)store_value(entry);
@@ -131,7 +132,13 @@ static void hincrbyfloat_command(struct client *client) {
     char text[NUMBER_LONG_DOUBLE_TEXT];
     size_t length = number_format_long_double(value, text);
     bool added;
-    if (set_field(client, entry, 2, (const uint8_t *)text, length, NULL, &added)) reply_bulk(client, text, length);
+    if (!set_field(client, entry, 2, (const uint8_t *)text, length, NULL, &added)) return;
+    struct resp_argument words[] = {{.data = (const uint8_t *)"HSET", .length = 4},
+                                    client->argv[1],
+                                    client->argv[2],
+                                    {.data = (const uint8_t *)text, .length = length}};
+    propagate_instead(client, 4, words);
+    reply_bulk(client, text, length);
 }
 
 static void hdel_command(struct client *client) {

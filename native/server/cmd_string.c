@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "server/command_table.h"
 #include "server/keyspace.h"
+#include "server/propagate.h"
 
 /* ---- options of SET and GETEX ------------------------------------------------------------------------------------ */
 
@@ -84,6 +85,18 @@ static bool expiry_argument(struct client *client, const struct set_options *opt
 
 /* ---- setting ----------------------------------------------------------------------------------------------------- */
 
+static struct resp_argument word_of(const char *text, size_t length) {
+    return (struct resp_argument){.data = (const uint8_t *)text, .length = length};
+}
+
+/* A string with an end is taken down with the moment of it. */
+static void propagate_set(struct client *client, uint32_t index, int64_t at_ms) {
+    char text[NUMBER_INT64_TEXT];
+    struct resp_argument words[] = {word_of("SET", 3), client->argv[1], client->argv[index], word_of("PXAT", 4),
+                                    word_of(text, number_format_int64(at_ms, text))};
+    propagate_instead(client, 5, words);
+}
+
 /* Stores argument `index` under the key, with the expiry if `ends`; false: the error is replied. */
 static bool set_string(struct client *client, uint32_t index, bool keep_expiry, bool ends, int64_t at_ms) {
     struct dict_entry *entry = keyspace_put(client, 1, keyspace_string(client, index), keep_expiry);
@@ -93,6 +106,7 @@ static bool set_string(struct client *client, uint32_t index, bool keep_expiry, 
         reply_out_of_memory(client);
         return false;
     }
+    if (ends) propagate_set(client, index, at_ms);
     return true;
 }
 
@@ -114,6 +128,8 @@ static void exchange_string(struct client *client, const struct dict_entry *old,
     /* Without memory for the expiry the key goes: it must not outlive what the client asked for. */
     if (ends && !store_expire_at(client->server->store, (unsigned)client->database, entry, at_ms))
         keyspace_remove(client, entry);
+    else if (ends)
+        propagate_set(client, 2, at_ms);
 }
 
 static void set_command(struct client *client) {
@@ -229,8 +245,14 @@ static void getex_command(struct client *client) {
     if (options.expiry > 0) {
         /* Only a time given as such can lie in the past. */
         bool past = options.flags & (SET_EXAT | SET_PXAT) && at_ms <= clock_unix_ms();
-        if (past || !store_expire_at(store, database, entry, at_ms)) keyspace_remove(client, entry);
-    } else if (options.flags & SET_PERSIST) {
+        if (!past && store_expire_at(store, database, entry, at_ms)) {
+            keyspace_propagate_end(client, 1, at_ms);
+            return;
+        }
+        propagate_key_words(client, "DEL", 1, NULL);
+        keyspace_remove(client, entry);
+    } else if (options.flags & SET_PERSIST && store_value(entry)->expiry != 0) {
+        propagate_key_words(client, "PERSIST", 1, NULL);
         store_persist(store, database, entry);
     }
 }
@@ -326,8 +348,11 @@ static void incrbyfloat_command(struct client *client) {
     }
     char text[NUMBER_LONG_DOUBLE_TEXT];
     size_t length = number_format_long_double(value, text);
-    if (keyspace_set(client, 1, entry, string_new((const uint8_t *)text, length, NULL)) != NULL)
-        reply_bulk(client, text, length);
+    if (keyspace_set(client, 1, entry, string_new((const uint8_t *)text, length, NULL)) == NULL) return;
+    propagate_instead(
+        client, 4,
+        (struct resp_argument[]){word_of("SET", 3), client->argv[1], word_of(text, length), word_of("KEEPTTL", 7)});
+    reply_bulk(client, text, length);
 }
 
 /* The bytes of the key's string, made at least `length` bytes long, zero-padded. NULL: the error is replied. */

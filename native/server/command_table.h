@@ -21,6 +21,8 @@ extern const struct command commands_hash[];
 extern const struct command commands_set[];
 extern const struct command commands_sort[];
 extern const struct command commands_generic[];
+extern const struct command commands_database[];
+extern const struct command commands_object[];
 extern const struct command commands_replay[];
 extern const struct command commands_share[];
 extern const struct command commands_snapshot[];

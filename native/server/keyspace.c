@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/propagate.h"
 #include "store/glob.h"
 
 #define SCAN_COUNT_DEFAULT 10
@@ -147,6 +148,12 @@ void reply_help(struct client *client, const char *const *lines) {
     while (lines[count] != NULL) count++;
     reply_array(client, count);
     for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
+}
+
+void keyspace_propagate_end(struct client *client, uint32_t index, int64_t at_ms) {
+    char text[NUMBER_INT64_TEXT];
+    text[number_format_int64(at_ms, text)] = '\0';
+    propagate_key_words(client, "PEXPIREAT", index, text, NULL);
 }
 
 bool integer_argument(struct client *client, uint32_t index, int64_t *value) {

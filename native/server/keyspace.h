@@ -47,6 +47,9 @@ void reply_subcommand_arity_error(struct client *client);
 /* Replies to HELP. `lines` ends with NULL. */
 void reply_help(struct client *client, const char *const *lines);
 
+/* A key was given an end in this millisecond of Unix time, whatever the command says of it. */
+void keyspace_propagate_end(struct client *client, uint32_t index, int64_t at_ms);
+
 /* Strict as INCR's; false: the error is replied. */
 bool integer_argument(struct client *client, uint32_t index, int64_t *value);
 /* false: "ERR value is not a valid float" is replied. */

@@ -46,6 +46,17 @@ static void put(struct expire_heap *heap, uint32_t index, struct expire_item ite
         sift_down(heap, index, item);
 }
 
+bool expire_reserve(struct expire_heap *heap) {
+    if (heap->count < heap->capacity) return true;
+    if (heap->capacity > UINT32_MAX / 2) return false;
+    uint32_t capacity = heap->capacity == 0 ? 16 : heap->capacity * 2;
+    struct expire_item *grown = memory_realloc(heap->items, capacity * sizeof *grown);
+    if (grown == NULL) return false;
+    heap->items = grown;
+    heap->capacity = capacity;
+    return true;
+}
+
 bool expire_set(struct expire_heap *heap, struct dict_entry *entry, int64_t at_ms) {
     struct expire_item item = {.at_ms = at_ms, .entry = entry};
     uint32_t slot = value_of(entry)->expiry;
@@ -54,14 +65,7 @@ bool expire_set(struct expire_heap *heap, struct dict_entry *entry, int64_t at_m
         put(heap, slot - 1, item);
         return true;
     }
-    if (heap->count == heap->capacity) {
-        if (heap->capacity > UINT32_MAX / 2) return false;
-        uint32_t capacity = heap->capacity == 0 ? 16 : heap->capacity * 2;
-        struct expire_item *grown = memory_realloc(heap->items, capacity * sizeof *grown);
-        if (grown == NULL) return false;
-        heap->items = grown;
-        heap->capacity = capacity;
-    }
+    if (!expire_reserve(heap)) return false;
     heap->sum_ms += (double)at_ms;
     heap->count++;
     sift_up(heap, heap->count - 1, item);

@@ -18,6 +18,8 @@ struct expire_heap {
     double sum_ms; /* of all at_ms, for the average time to live */
 };
 
+/* Makes room for one more end, so that the next expire_set does not fail. False: memory exhausted. */
+bool expire_reserve(struct expire_heap *heap);
 /* Sets or changes the entry's end. False: memory exhausted, nothing changed. */
 bool expire_set(struct expire_heap *heap, struct dict_entry *entry, int64_t at_ms);
 void expire_clear(struct expire_heap *heap, struct dict_entry *entry); /* nothing if it has no end */

@@ -203,6 +203,33 @@ bool store_rename(struct store *store, unsigned database, struct dict_entry *ent
     return true;
 }
 
+bool store_move(struct store *store, unsigned database, struct dict_entry *entry, unsigned target) {
+    struct store_database *from = &store->databases[database], *to = &store->databases[target];
+    int64_t at_ms = 0;
+    store_will_change(store, database, entry);
+    bool ends = expire_get(&from->expiry, entry, &at_ms);
+    if (ends && !expire_reserve(&to->expiry)) return false;
+    struct dict_entry *moved = dict_add(&to->keys, entry->hash, entry->key, entry->key_length);
+    if (moved == NULL) return false;
+    expire_clear(&from->expiry, entry);
+    moved->value = entry->value;
+    if (ends) expire_set(&to->expiry, moved, at_ms);
+    dict_unlink(&from->keys, entry);
+    store_changed(store, database, entry->key, entry->key_length);
+    store_changed(store, target, entry->key, entry->key_length);
+    dict_entry_free(entry);
+    return true;
+}
+
+void store_exchange(struct store *store, unsigned first, unsigned second) {
+    if (first == second) return;
+    if (store->events.will_exchange) store->events.will_exchange(store->events.context, first, second);
+    struct store_database database = store->databases[first];
+    store->databases[first] = store->databases[second];
+    store->databases[second] = database;
+    store->changes++;
+}
+
 bool store_expire_at(struct store *store, unsigned database, struct dict_entry *entry, int64_t at_ms) {
     store_will_change(store, database, entry);
     bool set = expire_set(&store->databases[database].expiry, entry, at_ms);

@@ -36,6 +36,8 @@ struct store_events {
     void (*changed)(void *context, unsigned database, const uint8_t *key, size_t length);
     /* All keys of the database are about to go at once. */
     void (*will_flush)(void *context, unsigned database);
+    /* Two databases are about to change places, with all their keys: of those `changed` is not called. */
+    void (*will_exchange)(void *context, unsigned first, unsigned second);
     /* A key goes because its time is over. */
     void (*expired)(void *context, unsigned database, const uint8_t *key, size_t length);
     /* A key goes because its memory is wanted. */
@@ -100,6 +102,10 @@ void store_remove(struct store *store, unsigned database, struct dict_entry *ent
 /* Moves the value and the expiry of `entry`, which goes, to another name, whose own value goes. False: memory
  * exhausted, nothing changed. */
 bool store_rename(struct store *store, unsigned database, struct dict_entry *entry, const uint8_t *key, size_t length);
+/* Moves value and expiry of `entry`, which goes, to the same name in another database, where there is none. False:
+ * memory exhausted, nothing changed. */
+bool store_move(struct store *store, unsigned database, struct dict_entry *entry, unsigned target);
+void store_exchange(struct store *store, unsigned first, unsigned second);
 void store_flush(struct store *store, unsigned database);
 /* Frees the value, later and in slices if it is large. */
 void store_discard(struct store *store, struct value *value);

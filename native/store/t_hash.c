@@ -178,6 +178,42 @@ bool hash_next(const struct hash *hash, struct hash_position *position, const ui
     return true;
 }
 
+static bool packed_copy(struct hash_packed *copy, const struct hash_packed *packed) {
+    if (!packed_reserve(copy, packed->used)) return false;
+    if (packed->used > 0) memcpy(copy->bytes, packed->bytes, packed->used);
+    copy->used = packed->used;
+    copy->count = packed->count;
+    return true;
+}
+
+static bool dict_copy(struct dict *copy, const struct dict *dict) {
+    dict_init(copy);
+    struct dict_position position = {0};
+    const struct dict_entry *entry;
+    while ((entry = dict_next(dict, &position)) != NULL) {
+        struct value *string = string_copy(entry->value);
+        struct dict_entry *added = string != NULL ? dict_add(copy, entry->hash, entry->key, entry->key_length) : NULL;
+        if (added == NULL) {
+            if (string != NULL) string_free(string);
+            return false;
+        }
+        added->value = string;
+    }
+    return true;
+}
+
+struct hash *hash_copy(const struct hash *hash) {
+    struct hash *copy = hash_new();
+    if (copy == NULL) return NULL;
+    copy->head.encoding = hash->head.encoding;
+    bool copied = hash->head.encoding == ENCODING_PACKED ? packed_copy(&copy->packed, &hash->packed)
+                                                         : dict_copy(&copy->dict, &hash->dict);
+    if (copied) return copy;
+    size_t steps = SIZE_MAX;
+    hash_release(copy, &steps);
+    return NULL;
+}
+
 bool hash_release(struct hash *hash, size_t *steps) {
     if (hash->head.encoding == ENCODING_PACKED)
         memory_free(hash->packed.bytes);

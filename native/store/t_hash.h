@@ -47,6 +47,7 @@ struct hash_position {
 bool hash_next(const struct hash *hash, struct hash_position *position, const uint8_t **field, size_t *length,
                struct string_view *value);
 
+struct hash *hash_copy(const struct hash *hash); /* in the same form; NULL: memory exhausted */
 bool hash_release(struct hash *hash, size_t *steps);
 size_t hash_memory_bytes(const struct hash *hash); /* a dict's is extrapolated from some of its fields */
 

@@ -207,6 +207,22 @@ void list_drop(struct list *list, bool from_head, uint64_t count, struct list *d
     for (; count > 0; count--) string_free(list_pop(list, from_head));
 }
 
+struct list *list_copy(const struct list *list) {
+    struct list *copy = list_new();
+    bool copied = copy != NULL;
+    for (const struct list_chunk *chunk = list->first; chunk != NULL && copied; chunk = chunk->next) {
+        for (uint32_t i = 0; i < chunk->count && copied; i++) {
+            struct value *element = string_copy(chunk->elements[chunk->start + i]);
+            copied = element != NULL && list_push(copy, false, element);
+            if (!copied && element != NULL) string_free(element);
+        }
+    }
+    if (copied || copy == NULL) return copy;
+    size_t steps = SIZE_MAX;
+    list_release(copy, &steps);
+    return NULL;
+}
+
 bool list_release(struct list *list, size_t *steps) {
     while (list->length > 0) {
         if (*steps == 0) return false;

@@ -42,6 +42,7 @@ struct value *list_remove(struct list *list, struct list_position *position, boo
  * them, fewer than two chunks' worth. */
 void list_drop(struct list *list, bool from_head, uint64_t count, struct list *dropped);
 
+struct list *list_copy(const struct list *list); /* NULL: memory exhausted */
 bool list_release(struct list *list, size_t *steps);
 size_t list_memory_bytes(const struct list *list); /* extrapolated from the first chunk */
 

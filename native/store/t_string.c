@@ -41,6 +41,13 @@ struct value *string_new(const uint8_t *data, size_t length, struct blob *blob) 
     return &string->head;
 }
 
+struct value *string_copy(const struct value *value) {
+    if (value->encoding == ENCODING_INTEGER) return string_new_integer(((const struct string_integer *)value)->integer);
+    struct string_view view;
+    string_view(value, &view);
+    return string_new(view.data, view.length, view.blob);
+}
+
 void string_free(struct value *value) {
     if (value->encoding == ENCODING_BLOB) blob_release(((struct string_blob *)value)->blob);
     memory_free(value);

@@ -38,6 +38,7 @@ struct string_view {
  * retained instead of copied. NULL: memory exhausted. */
 struct value *string_new(const uint8_t *data, size_t length, struct blob *blob);
 struct value *string_new_integer(int64_t integer);
+struct value *string_copy(const struct value *value); /* large ones share their bytes; NULL: memory exhausted */
 void string_free(struct value *value);
 
 void string_view(const struct value *value, struct string_view *view);

@@ -40,6 +40,16 @@ size_t value_memory_bytes(const struct value *value) {
     }
 }
 
+struct value *value_copy(const struct value *value) {
+    switch ((enum value_type)value->type) {
+    case VALUE_LIST: return (struct value *)list_copy((const struct list *)value);
+    case VALUE_HASH: return (struct value *)hash_copy((const struct hash *)value);
+    case VALUE_SET: return set_copy(value);
+    case VALUE_SORTED_SET: return (struct value *)zset_copy((const struct zset *)value);
+    default: return string_copy(value);
+    }
+}
+
 size_t value_free_effort(const struct value *value) {
     switch ((enum value_type)value->type) {
     case VALUE_LIST: return list_length((const struct list *)value);

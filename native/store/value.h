@@ -29,6 +29,8 @@ const char *value_type_name(const struct value *value);     /* "string", "list",
 const char *value_encoding_name(const struct value *value); /* as OBJECT ENCODING says it */
 size_t value_memory_bytes(const struct value *value);       /* estimate: what freeing the value would give back */
 
+struct value *value_copy(const struct value *value); /* without expiry; NULL: memory exhausted */
+
 /* About how many frees the value takes: what decides whether it is freed at once or in slices. */
 size_t value_free_effort(const struct value *value);
 /* Frees up to `steps` parts; true when the value itself is gone. Until then it may only be released further. */

@@ -256,14 +256,27 @@ def test_what_is_sent_behind_a_wait_is_answered_after_it(main: Pair, connect: Co
     main.words("EXISTS a")
 
 
-@pytest.mark.parametrize("bring", ["RENAME src a", "LMOVE src a LEFT LEFT", "RPOPLPUSH src a"])
+@pytest.mark.parametrize("bring", ["RENAME src a", "COPY src a", "MOVE", "LMOVE src a LEFT LEFT", "RPOPLPUSH src a"])
 def test_a_key_that_comes_another_way_is_noticed(main: Pair, connect: Connect, bring: str) -> None:
     waiting = connect()
     wait(waiting, "BLPOP a 0", 1)
-    main.words("RPUSH src 5")
-    main.words(bring)
+    if bring == "MOVE":
+        for line in ["SELECT 1", "RPUSH a 5", "MOVE a 0", "SELECT 0"]:
+            main.words(line)
+    else:
+        main.words("RPUSH src 5")
+        main.words(bring)
     assert replies(waiting) == ("*", [("$", b"a"), ("$", b"5")])
     main.words("EXISTS a")
+
+
+def test_exchanged_databases_serve_who_waits(main: Pair, connect: Connect) -> None:
+    waiting = connect()
+    wait(waiting, "BLPOP a b 0", 1)
+    for line in ["SELECT 1", "RPUSH b 5", "SWAPDB 0 1", "SELECT 0"]:
+        main.words(line)
+    assert replies(waiting) == ("*", [("$", b"b"), ("$", b"5")])
+    main.words("DBSIZE")
 
 
 @pytest.mark.parametrize("way", ["", "TIMEOUT", "ERROR"])
