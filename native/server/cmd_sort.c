@@ -240,7 +240,7 @@ static void sort_generic(struct client *client, bool may_store) {
     if (parse(client, may_store, &sort.request)) {
         struct dict_entry *entry = keyspace_find_read(client, 1);
         struct value *value = entry != NULL ? store_value(entry) : NULL;
-        if (value == NULL || value->type == VALUE_LIST || value->type == VALUE_SET)
+        if (value == NULL || value->type == VALUE_LIST || value->type == VALUE_SET || value->type == VALUE_SORTED_SET)
             sort_value(&sort, value);
         else
             keyspace_type_is(client, entry, VALUE_LIST);

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "server/sort.h"
 #include "store/t_set.h"
+#include "store/t_zset.h"
 
 #define DIGITS_BYTES 16000
 #define SCORE_TEXT_BYTES 256 /* longer texts are copied to the heap to be read as numbers */
@@ -74,8 +75,25 @@ static bool load_set(struct sort_elements *elements, const struct value *set) {
     return true;
 }
 
+static bool load_zset(struct sort_elements *elements, const struct zset *zset, bool reversed, size_t first,
+                      size_t count) {
+    if (count == 0) return true;
+    struct zset_position position;
+    struct zset_item item;
+    zset_seek(zset, reversed ? zset_count(zset) - first : first, &position);
+    for (; elements->count < count; elements->count++) {
+        if (reversed ? !zset_previous(zset, &position, &item) : !zset_next(zset, &position, &item)) break;
+        elements->elements[elements->count].text = (struct sort_text){item.member, (uint32_t)item.length};
+    }
+    return true;
+}
+
 size_t sort_value_count(const struct value *value) {
-    return value->type == VALUE_LIST ? (size_t)list_length((const struct list *)value) : set_count(value);
+    switch (value->type) {
+    case VALUE_LIST: return (size_t)list_length((const struct list *)value);
+    case VALUE_SORTED_SET: return (size_t)zset_count((const struct zset *)value);
+    default: return set_count(value);
+    }
 }
 
 bool sort_elements_load(struct sort_elements *elements, struct value *value, bool reversed, size_t first,
@@ -85,6 +103,7 @@ bool sort_elements_load(struct sort_elements *elements, struct value *value, boo
     elements->elements = memory_calloc(count > 0 ? count : 1, sizeof *elements->elements);
     if (elements->elements == NULL) return false;
     if (value->type == VALUE_LIST) return load_list(elements, (const struct list *)value, reversed, first, count);
+    if (value->type == VALUE_SORTED_SET) return load_zset(elements, (const struct zset *)value, reversed, first, count);
     return load_set(elements, value);
 }
 

@@ -6,7 +6,7 @@ import pytest
 from against_redis import Commands, Pair, cased, command, run_long_random_sequences, run_random_sequences, some, words
 from hypothesis import strategies as st
 
-KEYS = st.sampled_from([b"list", b"set", b"list", b"set", b"string", b"out", b"missing"])
+KEYS = st.sampled_from([b"list", b"set", b"zset", b"list", b"set", b"zset", b"string", b"out", b"missing"])
 NUMBERS = st.one_of(
     st.integers(-20, 40).map(lambda number: str(number).encode()),
     st.sampled_from([b"1.5", b"-0.25", b"1e3", b"inf", b"-inf", b"0x10", b" 7", b"9007199254740993", b"00", b"-0"]),
@@ -49,7 +49,8 @@ TEXTUAL = some(OPTIONS, 0, 4).map(lambda options: (b"ALPHA", *options))
 FILLING: list[Commands] = [
     command("rpush", st.just(b"list"), some(NUMBERS, 1, 12)),
     command("sadd", st.just(b"set"), some(NUMBERS, 1, 12)),
-    command("del", st.sampled_from([b"list", b"set"])),
+    command("zadd", st.just(b"zset"), some(st.tuples(st.integers(-3, 3).map(b"%d".__mod__), NUMBERS), 1, 12)),
+    command("del", st.sampled_from([b"list", b"set", b"zset"])),
     command("lrange", st.just(b"out"), st.just(b"0"), st.just(b"-1")),
     command("expire", st.just(b"out"), st.just(b"1000")),
     command("ttl", st.just(b"out")),
@@ -60,7 +61,7 @@ FILLING: list[Commands] = [
 def is_settled(request: tuple[bytes, ...]) -> bool:
     """Whether Redis promises an order: it does not for a set that is not to be sorted."""
     lower = [argument.lower() for argument in request]
-    if lower[0] not in {b"sort", b"sort_ro"} or lower[1] == b"list":
+    if lower[0] not in {b"sort", b"sort_ro"} or lower[1] in {b"list", b"zset"}:
         return True
     return b"nosort" not in lower
 
@@ -151,7 +152,17 @@ def test_many_elements_are_sorted_alike(pair: Pair) -> None:
         "STORE out",
     ]:
         pair.words(f"SORT list {line}")
-    pair.run((b"LRANGE", b"out", b"0", b"-1"), (b"SADD", b"set", *(b"m%d" % i for i in range(3000))))
+    pair.run((b"LRANGE", b"out", b"0", b"-1"))
+    pair.run((b"ZADD", b"zset", *(part for i in range(3000) for part in (b"%d" % (i * 7919 % 3001), b"%d" % i))))
+    for line in [
+        "BY nosort",
+        "BY nosort DESC",
+        "BY nosort DESC LIMIT 10 10",
+        "BY nosort LIMIT 2990 100",
+        "DESC LIMIT 7 7",
+    ]:
+        pair.words(f"SORT zset {line}")
+    pair.run((b"SADD", b"set", *(b"m%d" % i for i in range(3000))))
     pair.words("SORT set ALPHA")
     pair.words("SORT set")
 
