@@ -43,7 +43,7 @@ enum set_add_result {
     SET_ADD_ADDED = 1,
     SET_ADD_EXHAUSTED = -1, /* memory; the set has the members that it had */
 };
-/* These may move the set. The member must not lie in it. */
+/* These may move the set. A member to be added must not lie in it; one that is removed is gone. */
 enum set_add_result set_add(struct value **set, struct set_member *member);
 bool set_remove(struct value **set, struct set_member *member); /* false: not there */
 

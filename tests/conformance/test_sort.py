@@ -59,8 +59,10 @@ FILLING: list[Commands] = [
 
 
 def is_settled(request: tuple[bytes, ...]) -> bool:
-    """Whether Redis promises an order: it does not for a set that is not to be sorted."""
+    """Whether Redis promises an order: not for a set that is not to be sorted, nor among elements of equal weight."""
     lower = [argument.lower() for argument in request]
+    if b"alpha" in lower and b"by" in lower:
+        return False
     if lower[0] not in {b"sort", b"sort_ro"} or lower[1] in {b"list", b"zset"}:
         return True
     return b"nosort" not in lower
