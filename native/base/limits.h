@@ -36,6 +36,8 @@
 /* (Of bytes, all clients that have much share one turn's, down to a least slice for each.) */
 #define LIMIT_TURN_READ_BYTES (1u << 20)
 #define LIMIT_TURN_WRITE_BYTES (1u << 18)
+#define LIMIT_TURN_WRITE_BLOB_BYTES \
+    (3u << 20) /* where it lies in one piece: cheaper than what is gathered from tables */
 #define LIMIT_TURN_LEAST_BYTES (16u << 10)
 #define LIMIT_TURN_SHARE_BYTES (1u << 18) /* gathered into shared memory, for all clients together */
 #define LIMIT_TURN_SHARE_US 500u /* after which no further piece of it is begun */

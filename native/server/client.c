@@ -355,6 +355,14 @@ static void set_writing(struct client *client, bool on) {
     operations_of(client)->want_write(client->connection, on);
 }
 
+/* Pieces as long as may be: each is a packet's work for the kernel, whatever its length. */
+static size_t write_slice(const struct client *client) {
+    uint32_t writers = client->server->writers;
+    if (client->output.unsent_source_bytes > 0) return slice_of(LIMIT_TURN_WRITE_BYTES, writers);
+    size_t slice = slice_of(LIMIT_TURN_WRITE_BLOB_BYTES, writers);
+    return slice < LIMIT_TURN_WRITE_BYTES ? slice : LIMIT_TURN_WRITE_BYTES;
+}
+
 void client_write(struct client *client) {
     struct server *server = client->server;
     if (client->closing) return;
@@ -369,7 +377,7 @@ void client_write(struct client *client) {
     bool was_backlogged = is_backlogged(client);
     if (client->output.unsent_bytes > 0) {
         struct iovec vectors[WRITE_VECTORS];
-        size_t most = slice_of(LIMIT_TURN_WRITE_BYTES, server->writers);
+        size_t most = write_slice(client);
         int count = output_vectors(&client->output, most, vectors, WRITE_VECTORS);
         ssize_t sent = operations_of(client)->writev(client->connection, vectors, count);
         if (sent == -2) {
