@@ -355,22 +355,6 @@ static void incrbyfloat_command(struct client *client) {
     reply_bulk(client, text, length);
 }
 
-/* The bytes of the key's string, made at least `length` bytes long, zero-padded. NULL: the error is replied. */
-static uint8_t *writable(struct client *client, struct dict_entry *entry, size_t length) {
-    struct value *value = entry != NULL ? store_value(entry) : NULL;
-    uint8_t *bytes = string_writable(&value, length);
-    if (bytes == NULL) {
-        reply_out_of_memory(client);
-        return NULL;
-    }
-    if (entry != NULL) {
-        entry->value = value;
-        keyspace_changed(client, entry);
-        return bytes;
-    }
-    return keyspace_put(client, 1, value, false) != NULL ? bytes : NULL;
-}
-
 static bool string_fits(struct client *client, uint64_t length, uint64_t more) {
     uint64_t limit = (uint64_t)client->server->config.max_bulk_bytes;
     if (length <= limit && more <= limit && length + more <= limit) return true;
@@ -387,7 +371,7 @@ static void append_command(struct client *client) {
         if (keyspace_put(client, 1, keyspace_string(client, 2), false) == NULL) return;
     } else {
         if (!string_fits(client, length, tail->length)) return;
-        uint8_t *bytes = writable(client, entry, length + tail->length);
+        uint8_t *bytes = keyspace_writable(client, 1, entry, length + tail->length);
         if (bytes == NULL) return;
         memcpy(bytes + length, tail->data, tail->length);
     }
@@ -408,7 +392,7 @@ static void setrange_command(struct client *client) {
     if (part->length > 0) {
         if (!string_fits(client, (uint64_t)offset, part->length)) return;
         size_t end = (size_t)offset + part->length;
-        uint8_t *bytes = writable(client, entry, end);
+        uint8_t *bytes = keyspace_writable(client, 1, entry, end);
         if (bytes == NULL) return;
         memcpy(bytes + offset, part->data, part->length);
         length = end > length ? end : length;

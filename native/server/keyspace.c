@@ -66,6 +66,21 @@ struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct di
     return entry;
 }
 
+uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
+    struct value *value = entry != NULL ? store_value(entry) : NULL;
+    uint8_t *bytes = string_writable(&value, length);
+    if (bytes == NULL) {
+        reply_out_of_memory(client);
+        return NULL;
+    }
+    if (entry != NULL) {
+        entry->value = value;
+        keyspace_changed(client, entry);
+        return bytes;
+    }
+    return keyspace_put(client, index, value, false) != NULL ? bytes : NULL;
+}
+
 void keyspace_remove(struct client *client, struct dict_entry *entry) {
     store_remove(client->server->store, (unsigned)client->database, entry);
 }

@@ -29,6 +29,10 @@ void keyspace_remove(struct client *client, struct dict_entry *entry);
 /* Exchanges the value of `entry`, keeping its expiry, or stores a new key if `entry` is NULL. As keyspace_put. */
 struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct dict_entry *entry, struct value *value);
 
+/* The bytes of the string in `entry` (NULL: a new key under the name in argument `index`), made at least `length` bytes
+ * long, zero-padded; what changes them follows at once. NULL: the error is replied, nothing has changed. */
+uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length);
+
 /* A string made of argument `index`. NULL: memory is exhausted; nothing is replied. */
 struct value *keyspace_string(struct client *client, uint32_t index);
 
