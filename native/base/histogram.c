@@ -45,6 +45,13 @@ uint64_t histogram_quantile(const struct histogram *histogram, double quantile) 
     return histogram->max;
 }
 
+uint64_t histogram_count_to(const struct histogram *histogram, uint64_t value) {
+    if (value >= histogram->max) return histogram->count;
+    uint64_t seen = 0;
+    for (uint32_t i = 0; i < HISTOGRAM_BUCKETS && bucket_upper_bound(i) <= value; i++) seen += histogram->buckets[i];
+    return seen;
+}
+
 void histogram_reset(struct histogram *histogram) {
     memset(histogram, 0, sizeof *histogram);
 }

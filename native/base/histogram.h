@@ -15,6 +15,8 @@ struct histogram {
 
 void histogram_record(struct histogram *histogram, uint64_t value);
 uint64_t histogram_quantile(const struct histogram *histogram, double quantile); /* 0 when empty */
+/* How many values were at most so large, as far as the buckets tell. */
+uint64_t histogram_count_to(const struct histogram *histogram, uint64_t value);
 void histogram_reset(struct histogram *histogram);
 
 #endif

@@ -126,6 +126,7 @@ void client_close(struct client *client) {
     transaction_discard(client);
     replay_streams_client_gone(client);
     pubsub_client_gone(client);
+    monitor_client_gone(client);
     forget_pending(client);
     /* Where the transport still reads the bytes of replies, they stay until it says `closed`. */
     if (operations_of(client)->releases_at_write) output_clear(&client->output, &client->server->output_pool);
@@ -152,6 +153,7 @@ void client_closed(void *context, void *owner) {
     share_close(client);
     replay_streams_client_gone(client);
     pubsub_client_gone(client);
+    monitor_client_gone(client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
     if (client->writing) server->writers--;

@@ -164,6 +164,7 @@ static void quit_command(struct client *client) {
 
 static void reset_command(struct client *client) {
     pubsub_client_gone(client);
+    monitor_client_gone(client);
     transaction_discard(client);
     client->database = 0;
     client->resp = 2;

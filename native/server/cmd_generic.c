@@ -280,56 +280,6 @@ static void persist_command(struct client *client) {
     reply_integer(client, ends);
 }
 
-/* ---- looking inside ---------------------------------------------------------------------------------------------- */
-
-/* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */
-static bool memory_samples_valid(struct client *client) {
-    for (uint32_t i = 3; i < client->argc; i += 2) {
-        int64_t samples;
-        if (!argument_is(&client->argv[i], "samples") || i + 1 >= client->argc) {
-            reply_syntax_error(client);
-            return false;
-        }
-        if (!integer_argument(client, i + 1, &samples)) return false;
-        if (samples < 0) {
-            reply_syntax_error(client);
-            return false;
-        }
-    }
-    return true;
-}
-
-static void memory_command(struct client *client) {
-    static const char *const help[] = {
-        "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "USAGE <key> [SAMPLES <count>]",
-        "    Return memory in bytes used by <key> and its value.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    const struct resp_argument *word = &client->argv[1];
-    bool usage = argument_is(word, "usage"), wants_help = argument_is(word, "help");
-    if (!usage && !wants_help) {
-        reply_unknown_subcommand(client);
-        return;
-    }
-    if (usage ? client->argc < 3 : client->argc != 2) {
-        reply_subcommand_arity_error(client);
-        return;
-    }
-    if (wants_help) {
-        reply_help(client, help);
-        return;
-    }
-    if (!memory_samples_valid(client)) return;
-    const struct dict_entry *entry = keyspace_find(client, 2);
-    if (entry == NULL)
-        reply_null(client);
-    else
-        reply_integer(client, (int64_t)(sizeof *entry + entry->key_length + value_memory_bytes(store_value(entry))));
-}
-
 #define READ COMMAND_READONLY
 #define WRITE COMMAND_WRITE
 #define FAST COMMAND_FAST
@@ -347,7 +297,6 @@ const struct command commands_generic[] = {
     SERVER_ROW(flushall, -1, WRITE, "Removes all keys from all databases."),
     SERVER_ROW(flushdb, -1, WRITE, "Removes all keys from the current database."),
     ROW(keys, 2, READ, 0, 0, "Returns all key names that match a pattern."),
-    {"memory", memory_command, -2, READ, 2, 2, 1, "server", "Tells how much memory a key and its value take.", NULL},
     ROW(persist, 2, WRITE | FAST, 1, 1, "Removes the expiration time of a key."),
     ROW(pexpire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in milliseconds."),
     ROW(pexpireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix milliseconds timestamp."),

@@ -1,134 +1,10 @@
-/* cmd_server: CONFIG, INFO, TIME, SHUTDOWN, DEBUG. */
-#include <stdio.h>
-#include <string.h>
+/* cmd_server: INFO, TIME, SHUTDOWN, and what asks about replication, of which there is none. */
 #include <time.h>
 
 #include "base/clock.h"
 #include "server/client.h"
-#include "server/command_table.h"
-#include "server/config.h"
 #include "server/keyspace.h"
 #include "server/server.h"
-#include "store/glob.h"
-
-/* ---- CONFIG ------------------------------------------------------------------------------------------ */
-
-static void lower_case(const struct resp_argument *argument, char *out, size_t size) {
-    size_t length = argument->data ? argument->length : 0;
-    if (length >= size) length = size - 1;
-    for (size_t i = 0; i < length; i++)
-        out[i] = argument->data[i] >= 'A' && argument->data[i] <= 'Z' ? (char)(argument->data[i] + 32)
-                                                                      : (char)argument->data[i];
-    out[length] = '\0';
-}
-
-static bool matches_any(struct client *client, const char *name) {
-    for (uint32_t i = 2; i < client->argc; i++) {
-        char pattern[256];
-        lower_case(&client->argv[i], pattern, sizeof pattern);
-        if (glob_match((const uint8_t *)pattern, strlen(pattern), (const uint8_t *)name, strlen(name))) return true;
-    }
-    return false;
-}
-
-/* CONFIG GET pattern … */
-static void config_get(struct client *client) {
-    size_t matching = 0;
-    for (size_t i = 0; i < config_count(); i++) matching += matches_any(client, config_name(i));
-    reply_map(client, matching);
-    for (size_t i = 0; i < config_count(); i++) {
-        if (!matches_any(client, config_name(i))) continue;
-        char value[CONFIG_VALUE_BYTES];
-        config_value(&client->server->config, i, value);
-        reply_bulk_string(client, config_name(i));
-        reply_bulk_string(client, value);
-    }
-}
-
-static bool copy_argument(const struct resp_argument *argument, char *out, size_t size) {
-    if (!argument->data || argument->length >= size || memchr(argument->data, '\0', argument->length)) return false;
-    memcpy(out, argument->data, argument->length);
-    out[argument->length] = '\0';
-    return true;
-}
-
-/* CONFIG SET name value …: all of them or none. */
-static void config_set(struct client *client) {
-    struct server *server = client->server;
-    if (client->argc % 2 != 0) {
-        reply_subcommand_arity_error(client);
-        return;
-    }
-    struct server_config changed = server->config;
-    for (uint32_t i = 2; i < client->argc; i += 2) {
-        char name[64], value[CONFIG_VALUE_BYTES];
-        struct error error = {0};
-        int result = -1;
-        if (!copy_argument(&client->argv[i], name, sizeof name))
-            error_set(&error, ERROR_NOTABLE, "unknown");
-        else if (!copy_argument(&client->argv[i + 1], value, sizeof value))
-            error_set(&error, ERROR_GENERIC, "the value is too long, or holds a zero byte");
-        else
-            result = config_assign(&changed, name, value, true, &error);
-        if (result == 0) continue;
-        int shown = client->argv[i].data && client->argv[i].length < 64 ? (int)client->argv[i].length : 0;
-        if (error.code == ERROR_NOTABLE)
-            reply_error(client, "ERR Unknown option or number of arguments for CONFIG SET - '%.*s'", shown,
-                        (const char *)client->argv[i].data);
-        else
-            reply_error(client, "ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, error.message);
-        return;
-    }
-    server->config = changed;
-    config_apply(server);
-    reply_status(client, "OK");
-}
-
-static void reset_stats(struct server *server) {
-    struct stats *stats = &server->stats;
-    *stats = (struct stats){.started_us = stats->started_us, .sample_us = server->now_us};
-    for (size_t i = 0; i < command_table_count(server->commands); i++) {
-        struct command_entry *entry = command_table_at(server->commands, i);
-        memset(&entry->stats, 0, sizeof entry->stats);
-    }
-}
-
-static void config_help(struct client *client) {
-    static const char *const lines[] = {
-        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "GET <pattern>",
-        "    Return parameters matching the glob-like <pattern> and their values.",
-        "SET <directive> <value>",
-        "    Set the configuration <directive> to <value>.",
-        "RESETSTAT",
-        "    Reset statistics reported by the INFO command.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
-
-static void config_command(struct client *client) {
-    const struct resp_argument *word = &client->argv[1];
-    if (argument_is(word, "get") && client->argc >= 3) {
-        config_get(client);
-    } else if (argument_is(word, "set") && client->argc >= 4) {
-        config_set(client);
-    } else if (argument_is(word, "resetstat") && client->argc == 2) {
-        reset_stats(client->server);
-        reply_status(client, "OK");
-    } else if (argument_is(word, "help") && client->argc == 2) {
-        config_help(client);
-    } else if (argument_is(word, "get") || argument_is(word, "set") || argument_is(word, "resetstat") ||
-               argument_is(word, "help")) {
-        reply_subcommand_arity_error(client);
-    } else {
-        reply_unknown_subcommand(client);
-    }
-}
-
-/* ---- INFO and the rest ------------------------------------------------------------------------------- */
 
 static void info_command(struct client *client) {
     struct text text = {0};
@@ -169,39 +45,75 @@ static void shutdown_command(struct client *client) {
     server_ask_stop(client->server);
 }
 
+/* ROLE: there is no replication. */
+static void role_command(struct client *client) {
+    reply_array(client, 3);
+    reply_bulk_string(client, "master");
+    reply_integer(client, 0);
+    reply_array(client, 0);
+}
+
+/* WAIT replicas milliseconds: none will ever have it. */
+static void reply_no_replicas(struct client *client) {
+    reply_integer(client, 0);
+}
+
 static bool never_sooner(struct client *client) {
     (void)client;
     return false;
 }
 
-static void wake_up(struct client *client) {
-    reply_status(client, "OK");
+static void wait_command(struct client *client) {
+    int64_t replicas, timeout_ms;
+    if (!integer_argument(client, 1, &replicas)) return;
+    if (!argument_int64(&client->argv[2], &timeout_ms)) {
+        reply_error(client, "ERR timeout is not an integer or out of range");
+    } else if (timeout_ms < 0) {
+        reply_error(client, "ERR timeout is negative");
+    } else if (timeout_ms > INT64_MAX - clock_unix_ms()) {
+        reply_error(client, "ERR timeout is out of range");
+    } else if (replicas <= 0 || client->deny_blocking) {
+        reply_integer(client, 0);
+    } else {
+        uint64_t wait_us = timeout_ms < INT64_MAX / 1000 ? (uint64_t)timeout_ms * 1000 : INT64_MAX;
+        uint64_t until_us = timeout_ms == 0 ? UINT64_MAX - 1 : client->server->now_us + wait_us;
+        client_block(client, NULL, until_us, never_sooner, reply_no_replicas);
+    }
 }
 
-/* DEBUG SLEEP seconds: delays this client only; nothing may hold the loop. */
-static void debug_command(struct client *client) {
-    double seconds;
-    if (argument_is(&client->argv[1], "sleep") && client->argc == 3) {
-        if (!argument_double(&client->argv[2], &seconds) || seconds < 0 || seconds > 3600)
-            reply_error(client, "ERR DEBUG SLEEP takes seconds, from 0 to 3600");
-        else
-            client_block(client, NULL, client->server->now_us + (uint64_t)(seconds * 1e6), never_sooner, wake_up);
-        return;
-    }
-    reply_unknown_subcommand(client);
+static void lolwut_command(struct client *client) {
+    static const char picture[] = "\n"
+                                  "   .-.   .-.   .-.   .-.   .-.\n"
+                                  "  ( o ) ( o ) ( o ) ( o ) ( o )   frames, once stored, often seen\n"
+                                  "   `-'   `-'   `-'   `-'   `-'\n\n"
+                                  "Redis ver. " SERVER_REDIS_VERSION ", replay-server " SERVER_VERSION "\n";
+    int64_t version;
+    if (client->argc >= 3 && argument_is(&client->argv[1], "version") && !integer_argument(client, 2, &version)) return;
+    reply_verbatim(client, picture, sizeof picture - 1);
 }
+
+/* REPLICAOF NO ONE is what it is already; to follow another server is refused. */
+static void replicaof_command(struct client *client) {
+    if (argument_is(&client->argv[1], "no") && argument_is(&client->argv[2], "one"))
+        reply_status(client, "OK");
+    else
+        reply_error(client, "ERR this server does not follow others: it has no replication");
+}
+
+#define ADMIN (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE)
+#define ASK (COMMAND_LOADING | COMMAND_STALE)
+#define ROW(name, arity, flags, text) {#name, name##_command, arity, flags, .group = "server", .summary = text}
+#define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING)
 
 const struct command commands_server[] = {
-    {"config", config_command, -2, COMMAND_ADMIN | COMMAND_LOADING, 0, 0, 0, "server", "Reads and changes settings.",
-     NULL},
-    {"debug", debug_command, -2, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "server",
-     "Delays the client, for tests.", NULL},
-    {"info", info_command, -1, COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "server",
-     "Returns what the server holds and has done.", NULL},
-    {"shutdown", shutdown_command, -1,
-     COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_NO_MULTI | COMMAND_ALLOW_BUSY, 0, 0,
-     0, "server", "Stops the server.", NULL},
-    {"time", time_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, 0, 0, 0, "server",
-     "Returns the server's time.", NULL},
+    ROW(info, -1, ASK, "Returns what the server holds and has done."),
+    ROW(lolwut, -1, COMMAND_READONLY | COMMAND_FAST, "Draws something."),
+    ROW(replicaof, 3, FOLLOW, "Accepts NO ONE: the server follows no other."),
+    ROW(role, 1, COMMAND_NOSCRIPT | ASK | COMMAND_FAST, "Returns the part in replication: a master without replicas."),
+    ROW(shutdown, -1, ADMIN | COMMAND_NO_MULTI | COMMAND_ALLOW_BUSY, "Stops the server."),
+    {"slaveof", replicaof_command, 3, FOLLOW, .group = "server", .summary = "REPLICAOF by its former name."},
+    ROW(time, 1, ASK | COMMAND_FAST, "Returns the server's time."),
+    {"wait", wait_command, 3, COMMAND_NOSCRIPT, .group = "generic",
+     .summary = "Waits for replicas, of which there are none."},
     {0},
 };

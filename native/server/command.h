@@ -72,6 +72,8 @@ struct command {
 
 /* ---- replies ----------------------------------------------------------------------------------------- */
 void reply_status(struct client *client, const char *text);                  /* +OK */
+/* Bytes that are a whole reply, or some, in the protocol's form. */
+void reply_raw(struct client *client, const void *bytes, size_t length);
 void reply_error(struct client *client, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* "CODE text" */
 void reply_failure(struct client *client, const struct error *error);        /* -CODE message */

@@ -26,6 +26,11 @@ struct command_table {
 // clang-format off
 static const struct command *const tables[] = {
     commands_acl,
+    commands_config,
+    commands_debug,
+    commands_memory,
+    commands_monitor,
+    commands_slow_log,
     commands_connection, commands_client, commands_server, commands_introspection, commands_string, commands_list, commands_hash, commands_set, commands_sort, commands_generic, commands_replay, commands_share, commands_snapshot, commands_weights, commands_pubsub, commands_list_move, commands_zset, commands_zset_range, commands_transactions, commands_zset_pop, commands_zset_algebra, commands_zset_random,
     commands_bits,
     commands_lcs,

@@ -80,6 +80,7 @@ static const struct setting settings[] = {
     FLAG("lazyfree-lazy-server-del", true, lazyfree_lazy_server_del),
     FLAG("lazyfree-lazy-user-del", true, lazyfree_lazy_user_del),
     FLAG("lazyfree-lazy-user-flush", true, lazyfree_lazy_user_flush),
+    NUMBER("latency-monitor-threshold", SETTING_NUMBER, true, latency_monitor_threshold_ms, 0, INT64_MAX),
     NUMBER("lfu-decay-time", SETTING_NUMBER, true, lfu_decay_time, 0, INT32_MAX),
     NUMBER("lfu-log-factor", SETTING_NUMBER, true, lfu_log_factor, 0, INT32_MAX),
     NUMBER("max-arguments", SETTING_NUMBER, true, max_arguments, 16, LIMIT_ARGUMENTS),
@@ -95,6 +96,8 @@ static const struct setting settings[] = {
     FIXED("save", ""),
     NUMBER("shared-memory-client-limit", SETTING_BYTES, true, shared_memory_client_limit_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("shared-memory-limit", SETTING_BYTES, true, shared_memory_limit_bytes, 0, INT64_MAX / 2),
+    NUMBER("slowlog-log-slower-than", SETTING_NUMBER, true, slowlog_log_slower_than, -1, INT64_MAX),
+    NUMBER("slowlog-max-len", SETTING_NUMBER, true, slowlog_max_len, 0, INT32_MAX),
     NUMBER("snapshot-keep", SETTING_NUMBER, true, snapshot_keep, 1, 1000),
     NUMBER("timeout", SETTING_NUMBER, true, timeout_s, 0, INT32_MAX),
     TEXT("unixsocket", false, unixsocket),
@@ -129,10 +132,19 @@ void server_config_defaults(struct server_config *config) {
         .appenddirname = "appendonlydir",
         .appendfilename = "appendonly.aof",
         .snapshot_keep = SNAPSHOT_KEEP,
+        .slowlog_log_slower_than = 10000,
+        .slowlog_max_len = 128,
         .max_request_bytes = LIMIT_REQUEST_BYTES,
         .max_bulk_bytes = LIMIT_BULK_BYTES,
         .max_arguments = LIMIT_ARGUMENTS,
     };
+}
+
+int config_find(const char *name) {
+    for (size_t i = 0; i < SETTINGS; i++) {
+        if (strcasecmp(settings[i].name, name) == 0) return (int)i;
+    }
+    return -1;
 }
 
 size_t config_count(void) {
@@ -257,6 +269,7 @@ int config_assign(struct server_config *config, const char *name, const char *va
 
 void config_apply(struct server *server) {
     const struct server_config *config = &server->config;
+    slow_log_configure(server);
     server->limits = (struct resp_limits){
         .max_request_bytes = (size_t)config->max_request_bytes,
         .max_bulk_bytes = (size_t)config->max_bulk_bytes,

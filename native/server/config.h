@@ -10,6 +10,7 @@
 
 size_t config_count(void);
 const char *config_name(size_t index);
+int config_find(const char *name); /* in any case; −1: there is none */
 /* Writes the value as CONFIG GET shows it. */
 void config_value(const struct server_config *config, size_t index, char value[CONFIG_VALUE_BYTES]);
 /* Sets one value in `config` only. `live`: refuse what takes effect only at start. */

@@ -158,6 +158,8 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     uint64_t took_ns = server->now_ns > began_ns ? server->now_ns - began_ns : 0;
     entry->stats.calls++;
     histogram_record(&entry->stats.latency_ns, took_ns);
+    if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
+    if (server->monitors.count > 0) monitor_feed(client, entry->command);
     if (client->error_replied) entry->stats.failed++;
     client->active_us = server->now_us;
     client->commands++;

@@ -64,7 +64,7 @@ static void human(char *out, size_t size, double bytes) {
         snprintf(out, size, "%.2f%c", bytes, units[unit]);
 }
 
-static size_t resident_bytes(void) {
+size_t server_resident_bytes(void) {
     FILE *file = fopen("/proc/self/statm", "r");
     if (!file) return 0;
     size_t total = 0, resident = 0;
@@ -81,7 +81,7 @@ static void memory_section(struct server *server, struct text *out) {
     text_append(out,
                 "# Memory\r\nused_memory:%zu\r\nused_memory_human:%s\r\nused_memory_rss:%zu\r\nused_memory_peak:%zu\r\n"
                 "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
-                memory_used_bytes(), used, resident_bytes(), memory_peak_bytes(), peak,
+                memory_used_bytes(), used, server_resident_bytes(), memory_peak_bytes(), peak,
                 memory_mapped_bytes() - server->shares.bytes, server->output_pool.inline_bytes);
     text_append(out, "used_memory_shared:%zu\r\nshared_memory_clients:%u\r\nshared_memory_leases:%u\r\n",
                 server->shares.bytes, server->shares.arenas, server->shares.leases);

@@ -66,6 +66,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
     keyspace_listen(server);
     config_apply(server);
     name_run(server);
+    server->startup_bytes = memory_used_bytes();
     server_tick(server);
     server->stats.started_us = server->stats.sample_us = server->now_us;
     server->next_sweep_us = server->now_us + SWEEP_US;
@@ -94,6 +95,8 @@ void server_free(struct server *server) {
     if (server->store) store_free(server->store);
     pubsub_free(server->pubsub);
     acl_free(server->acl);
+    memory_free(server->monitors.clients);
+    slow_log_reset(&server->slow_log);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
     memory_free(server->deadlines);
@@ -200,6 +203,7 @@ static void count_turn(struct server *server) {
     server->stats.turns++;
     uint64_t took_us = server->now_us - server->turn_began_us;
     if (took_us > server->stats.turn_us_max) server->stats.turn_us_max = took_us;
+    if (took_us * 1000 >= server->slow_ns) latency_add(server, LATENCY_LOOP_TURN, took_us / 1000);
     server->turn_began_us = 0;
     server->landings_before = server->landings;
     server->landings = 0;

@@ -108,6 +108,10 @@ void reply_status(struct client *client, const char *text) {
     end_small(client, length + 3);
 }
 
+void reply_raw(struct client *client, const void *bytes, size_t length) {
+    append(client, bytes, length);
+}
+
 /* An error is one line: whatever a client's own bytes brought into it must not end it early. */
 static void append_error_line(struct client *client, const char *code, const char *message) {
     char line[1024];

@@ -14,9 +14,11 @@
 #include "resp/parse.h"
 #include "server/command.h"
 #include "server/make_room.h"
+#include "server/monitor.h"
 #include "server/output.h"
 #include "server/pause.h"
 #include "server/share.h"
+#include "server/slow_log.h"
 
 struct client;
 struct key_waits;
@@ -65,6 +67,8 @@ struct server_config {
     int64_t appendonly, appendfsync, aof_load_truncated; /* places in their lists of words (config.c) */
     char appenddirname[256], appendfilename[128];
     int64_t snapshot_keep; /* files of snapshots that stay, the newest */
+    int64_t slowlog_log_slower_than, slowlog_max_len; /* µs, −1: none; how many are kept */
+    int64_t latency_monitor_threshold_ms; /* 0: nothing is kept for LATENCY */
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
     int64_t max_arguments;
@@ -113,6 +117,11 @@ struct server {
     uint32_t blocked_clients;
     struct watched_keys *watched_keys; /* NULL: none were yet */
     struct pause pause; /* of clients' commands */
+    struct monitors monitors;
+    struct slow_log slow_log;
+    struct latency latency;
+    size_t startup_bytes; /* of heap, before there was anything to keep */
+    uint64_t slow_ns; /* commands that take so long are looked at by slow_log_command */
     uint64_t next_client_id;
     struct client *sweep; /* where the next look for stalled clients begins */
 
@@ -172,6 +181,7 @@ void server_begin_turn(struct server *server);
 void server_tick(struct server *server);
 /* INFO's text: the named sections, or the default ones when count is 0. */
 void server_info_text(struct server *server, const struct resp_argument *sections, uint32_t count, struct text *out);
+size_t server_resident_bytes(void); /* of the process, as the system counts */
 struct client *server_client_by_id(const struct server *server, uint64_t id);
 
 /* Sections of INFO that other files write: "# Replay\r\n…" and "# Keyspace\r\n…". */

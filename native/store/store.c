@@ -278,10 +278,10 @@ uint64_t store_step(struct store *store, uint64_t budget_us) {
     int64_t now_ms = clock_unix_ms();
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         struct store_database *db = &store->databases[d];
-        if (!expire_due(store, d, now_ms, deadline_us)) return now_us;
+        if (!store->leaves_expired && !expire_due(store, d, now_ms, deadline_us)) return now_us;
         while (dict_rehash(&db->keys, REHASH_SLICE))
             if (clock_monotonic_us() >= deadline_us) return now_us;
-        if (db->expiry.count > 0) {
+        if (!store->leaves_expired && db->expiry.count > 0) {
             /* A key has run out only when its millisecond is over; a time far off must not overflow. */
             uint64_t wait_ms = (uint64_t)(db->expiry.items[0].at_ms - now_ms) + 1;
             uint64_t due_us = wait_ms < UINT32_MAX ? now_us + wait_ms * 1000 : now_us + UINT32_MAX * 1000ull;

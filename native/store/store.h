@@ -50,6 +50,7 @@ struct store {
     uint64_t discarded_count; /* values and databases that wait to be freed */
     bool keeps_expired; /* while read from a file keys whose time is over stay: what follows may need them */
     struct random_state random;
+    bool leaves_expired; /* store_step leaves them until somebody asks for them; for tests */
     struct access_clock access;
     struct eviction eviction;
     struct store_events events;
