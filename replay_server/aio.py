@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -17,7 +18,7 @@ from .aio_writer import AsyncVectorWriter, AsyncWriter
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
 from .client import Client as BlockingClient
-from .codec import Reading, encode_command
+from .codec import Buffer, Reading, encode_command
 from .commands import Command, ServedTable, SharedBatch, greet
 from .connection import Address, ReadBuffer, on_same_host, set_options
 from .connection import Connection as BlockingConnection
@@ -83,6 +84,52 @@ async def _connected(family: int, target: Any, timeout_s: float) -> socket.socke
     return opened
 
 
+class _TlsStream:
+    """TLS over a socket that does not block: event loops read and write plain sockets alone."""
+
+    def __init__(self, connected: socket.socket, address: Address) -> None:
+        self._socket, self._loop = connected, asyncio.get_running_loop()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = address.tls_context().wrap_bio(self._incoming, self._outgoing, server_hostname=address.host)
+
+    async def _exchange(self) -> None:
+        """Sends what TLS has to say, and takes in what the server has sent."""
+        await self._flush()
+        if data := await self._loop.sock_recv(self._socket, 64 * 1024):
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    async def _flush(self) -> None:
+        if data := self._outgoing.read():
+            await self._loop.sock_sendall(self._socket, data)
+
+    async def handshake(self) -> None:
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._exchange()
+        await self._flush()
+
+    async def send(self, buffer: Buffer) -> None:
+        view = memoryview(buffer).cast("B")
+        while view:
+            view = view[self._tls.write(view[: 64 * 1024]) :]
+            await self._flush()
+
+    async def receive_into(self, target: memoryview) -> int:
+        while True:
+            try:
+                count: Any = self._tls.read(len(target), target)  # with a target, a number
+                return count
+            except ssl.SSLWantReadError:
+                await self._exchange()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return 0
+
+
 class _Connection:
     """One connection, one request at a time. After any failure but an error reply `usable` is False."""
 
@@ -91,6 +138,7 @@ class _Connection:
         self._loop = asyncio.get_running_loop()
         self._buffer = ReadBuffer()
         self.arena: Arena | None = None
+        self._tls: _TlsStream | None = None
         self.usable = True
 
     @classmethod
@@ -98,11 +146,22 @@ class _Connection:
         """Connects and greets; errors as for `connection.Connection`."""
         connection = cls(address, await _open_socket(address, connect_timeout), socket_timeout)
         try:
+            if address.is_encrypted:
+                await connection.encrypt(connect_timeout)
             await connection.execute(greet(address.username, address.password))
         except BaseException:
             connection.close()
             raise
         return connection
+
+    async def encrypt(self, connect_timeout: float) -> None:
+        """Begins TLS. Raises ConnectionLost where the two do not come to terms."""
+        try:
+            self._tls = _TlsStream(self._socket, self._address)
+            await asyncio.wait_for(self._tls.handshake(), connect_timeout)
+        except (OSError, asyncio.TimeoutError) as error:
+            sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
+            raise ConnectionLost(f"cannot connect to {self._address}: {sentence}") from error
 
     @classmethod
     async def open_shared(cls, address: Address, connect_timeout: float, socket_timeout: float) -> _Connection:
@@ -119,6 +178,9 @@ class _Connection:
             return opened
 
         opened = await asyncio.get_running_loop().run_in_executor(None, connected)
+        if address.is_encrypted and opened.arena is None:
+            opened.close()  # on another host: TLS made by a thread does not go on here
+            return await cls.open(address, connect_timeout, socket_timeout)
         detached = opened.detach()
         detached.setblocking(False)
         taken = cls(address, detached, socket_timeout)
@@ -134,7 +196,7 @@ class _Connection:
                     *(encode_command(before.arguments) if before is not None else ()),
                     *encode_command(command.sent(self.arena)),
                 ]:
-                    await self._within(self._loop.sock_sendall(self._socket, buffer), self._timeout)
+                    await self._within(self._send(buffer), self._timeout)
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise await self._parting_words(command) or error from None
             wait = None if command.wait_s is None else command.wait_s + self._timeout
@@ -152,6 +214,9 @@ class _Connection:
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
         return result
+
+    def _send(self, buffer: Buffer) -> Coroutine[Any, Any, None]:
+        return self._loop.sock_sendall(self._socket, buffer) if self._tls is None else self._tls.send(buffer)
 
     async def _parting_words(self, command: Command[T]) -> ReplayError | None:
         """The error reply that the server sent before it closed on a request that it would not read to the end."""
@@ -185,7 +250,10 @@ class _Connection:
         self._buffer.end += count
 
     async def _some(self, target: memoryview, wait: float | None) -> int:
-        count = await self._within(self._loop.sock_recv_into(self._socket, target), wait)
+        if self._tls is None:
+            count = await self._within(self._loop.sock_recv_into(self._socket, target), wait)
+        else:
+            count = await self._within(self._tls.receive_into(target), wait)
         if count == 0:
             raise ConnectionResetError("the server closed the connection")
         return count
@@ -197,7 +265,8 @@ class _Connection:
     def gone(self) -> bool:
         """Whether the server has closed an idle connection, as far as can be seen without sending."""
         try:
-            return self._socket.recv(1, socket.MSG_PEEK) == b""
+            seen = self._socket.recv(1, socket.MSG_PEEK)
+            return seen == b"" or self._tls is not None  # of TLS, a good-bye is bytes too
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:

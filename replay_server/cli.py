@@ -151,6 +151,13 @@ _SETTINGS: tuple[tuple[str, str, type, str], ...] = (
         "work of the device: auto (all that it can, the default), none, or names",
     ),
     ("--fstack-config", "fstack-config", str, "F-Stack's config.ini (default: made from the options above)"),
+    ("--tls-port", "tls-port", int, "port for TLS (rediss://) beside --port; 0 = any free one"),
+    ("--tls-cert-file", "tls-cert-file", str, "the server's certificate, PEM"),
+    ("--tls-key-file", "tls-key-file", str, "its key, PEM"),
+    ("--tls-ca-cert-file", "tls-ca-cert-file", str, "who signs clients' certificates, PEM"),
+    ("--tls-auth-clients", "tls-auth-clients", str, "whether clients show a certificate: yes (default), no, optional"),
+    ("--aclfile", "aclfile", str, "file of users, as ACL SAVE writes it"),
+    ("--protected-mode", "protected-mode", str, "yes (default): other hosts are refused while there is no password"),
     ("--busy-poll-us", "busy-poll-us", int, "with --transport kernel: look so long for events before sleeping"),
 )
 
@@ -187,8 +194,8 @@ def _merged(options: argparse.Namespace) -> ServeConfig:
         settings.maxmemory = parse_size(options.maxmemory)
     if not -1 <= settings.port <= 65535:
         raise ConfigError(f"port must be between 0 and 65535, or -1 for no TCP; got {settings.port}")
-    if settings.port == -1 and settings.unixsocket is None:
-        raise ConfigError("port -1 without --unixsocket leaves nothing to listen on")
+    if settings.port == -1 and settings.unixsocket is None and int(settings.config.get("tls-port", -1)) < 0:
+        raise ConfigError("port -1 without --unixsocket or --tls-port leaves nothing to listen on")
     if settings.unixsocketperm is not None and not re.fullmatch("[0-7]{3,4}", settings.unixsocketperm):
         raise ConfigError(f"unixsocketperm must be octal, such as 700; got {settings.unixsocketperm!r}")
     return settings

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlsplit
 
 from . import commands
 from .codec import MAX_LINE_BYTES, Buffer, Reading, encode_command, not_resp
@@ -21,12 +22,17 @@ T = TypeVar("T")
 
 _BUFFER_BYTES = 64 * 1024
 _VECTORS = 256  # well under IOV_MAX
+_RECORD_BYTES = 16 * 1024  # the most that a record of TLS holds
 _MOST_DESCRIPTORS = 4  # one is expected; what does not fit is dropped by the kernel
 
 
 @dataclass(frozen=True)
 class Address:
     """Where a server listens, from its URL: `redis://[[user]:password@]host[:port]` or `unix://[[user]:password@]/path`.
+
+    `rediss://` is TLS. What it checks is said as redis-py has it: `?ssl_ca_certs=FILE` (whose certificates are trusted,
+    in place of the system's), `ssl_cert_reqs=required|none`, `ssl_check_hostname=true|false`, and the client's own
+    `ssl_certfile=FILE` and `ssl_keyfile=FILE`, joined by `&`.
 
     Raises:
         ValueError: the URL is neither.
@@ -38,6 +44,8 @@ class Address:
     path: str | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: tuple[tuple[str, str], ...] | None = None
+    """Options of TLS as in the URL; None = no TLS."""
     abstract: str | None = None
     """Name of an abstract unix socket to connect to in place of host and port, as the server there has told it."""
 
@@ -49,10 +57,11 @@ class Address:
         if parts.scheme == "unix" and parts.path:
             password = parse_qs(parts.query).get("password", [password])[0]
             return cls(url, path=unquote(parts.path), username=username, password=password)
-        if parts.scheme == "redis" and parts.hostname and parts.path in ("", "/", "/0"):
-            return cls(url, parts.hostname, parts.port or 6379, None, username, password)
+        if parts.scheme in ("redis", "rediss") and parts.hostname and parts.path in ("", "/", "/0"):
+            tls = tls_options(parts.query) if parts.scheme == "rediss" else None
+            return cls(url, parts.hostname, parts.port or 6379, None, username, password, tls)
         shown = url if "@" not in url else f"{parts.scheme}://…@{url.rpartition('@')[2]}"
-        raise ValueError(f"expected redis://[:password@]host:port or unix:///path, got {shown!r}")
+        raise ValueError(f"expected redis://[:password@]host:port, rediss://… for TLS, or unix:///path, got {shown!r}")
 
     @property
     def is_local(self) -> bool:
@@ -61,7 +70,31 @@ class Address:
 
     def __str__(self) -> str:
         """The address without its password."""
-        return f"unix://{self.path}" if self.path is not None else f"redis://{self.host}:{self.port}"
+        if self.path is not None:
+            return f"unix://{self.path}"
+        return f"{'redis' if self.tls is None else 'rediss'}://{self.host}:{self.port}"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether a connection is TLS: on the abstract socket of the same host it is not."""
+        return self.tls is not None and self.abstract is None
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What TLS checks, by the URL's options.
+
+        Raises:
+            OSError: a file cannot be read, or is no certificate or key.
+        """
+        options = dict(self.tls or ())
+        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+        if options.get("ssl_check_hostname", "true").lower() in ("false", "no", "0"):
+            context.check_hostname = False
+        if options.get("ssl_cert_reqs", "required").lower() == "none":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if "ssl_certfile" in options:
+            context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
+        return context
 
     def open_socket(self, timeout_s: float) -> socket.socket:
         """A connected socket.
@@ -82,11 +115,37 @@ class Address:
             else:
                 opened = socket.create_connection((self.host, self.port), timeout_s)
                 set_options(opened)
+                if self.tls is not None:
+                    opened = self._encrypt(opened)
         except OSError as error:
             raise ConnectionLost(
                 f"cannot connect to {self}: {error.strerror or error}. Is the server running?"
             ) from error
         return opened
+
+    def _encrypt(self, opened: socket.socket) -> socket.socket:
+        """The same connection after the handshake; closed where that fails."""
+        try:
+            return self.tls_context().wrap_socket(opened, server_hostname=self.host)
+        except BaseException:
+            opened.close()
+            raise
+
+
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_cert_reqs", "ssl_check_hostname", "ssl_certfile", "ssl_keyfile")
+
+
+def tls_options(query: str) -> tuple[tuple[str, str], ...]:
+    """A URL's options of TLS.
+
+    Raises:
+        ValueError: one is not known.
+    """
+    options = tuple(parse_qsl(query))
+    for name, _ in options:
+        if name not in _TLS_OPTIONS:
+            raise ValueError(f"expected options {', '.join(_TLS_OPTIONS)} in a rediss:// URL, got {name!r}")
+    return options
 
 
 def url_with_password(url: str, password: str | None) -> str:
@@ -104,6 +163,22 @@ def set_options(connected: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, option):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def in_records(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes with small pieces joined, since each write is a record of TLS by itself."""
+    joined = bytearray()
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        if len(view) < _RECORD_BYTES:
+            joined += view
+        if joined and (len(view) >= _RECORD_BYTES or len(joined) >= _RECORD_BYTES):
+            yield joined
+            joined = bytearray()
+        if len(view) >= _RECORD_BYTES:
+            yield view
+    if joined:
+        yield joined
 
 
 class ReadBuffer:
@@ -253,6 +328,10 @@ class Connection:
         if len(buffers) == 1:
             self._socket.sendall(buffers[0])
             return
+        if isinstance(self._socket, ssl.SSLSocket):
+            for piece in in_records(buffers):
+                self._socket.sendall(piece)
+            return
         pending = [memoryview(buffer) for buffer in buffers]
         first = 0
         while first < len(pending):
@@ -329,8 +408,11 @@ class Connection:
         """Whether the server has closed an idle connection, as far as can be seen without sending."""
         self._socket.setblocking(False)
         try:
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.recv(1)
+                return True  # the end, or bytes that nobody asked for
             return self._socket.recv(1, socket.MSG_PEEK) == b""
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except OSError:
             return True
@@ -338,7 +420,7 @@ class Connection:
     def abort(self) -> None:
         """From any thread: ends the connection, and a wait on it at once."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its lock
 
     def close(self) -> None:
         self.usable = False

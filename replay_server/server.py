@@ -23,7 +23,9 @@ from .errors import ServerError
 from .table import Table
 
 TRANSPORTS = ("kernel", "dpdk", "fstack")
-_READY = re.compile(r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)(?: admin=(?P<admin>\S+))?$")
+_READY = re.compile(
+    r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)(?: admin=(?P<admin>\S+))?(?: tls=(?P<tls>\S+))?$"
+)
 _MISSING = {
     "kernel": "install the package again (pip install .)",
     "dpdk": "it is built where DPDK and lwIP's source are: in the source tree, type make lwip; ./setup_dpdk.sh sets up "
@@ -146,7 +148,9 @@ class Server:
         start_timeout: seconds until the server must be ready.
 
     Attributes:
-        url: for `Client`: of TCP, or of the unix socket where there is no TCP.
+        url: for `Client`: of TCP, else of TLS, else of the unix socket.
+        tls_url: of the port for TLS (`config`: "tls-port", "tls-cert-file", "tls-key-file"), None = there is none. It
+            names "tls-ca-cert-file", where that is set, as what a client trusts.
         unix_url: of the unix socket, None = there is none.
         admin_url: of the admin port, None = there is none.
         pid: process id.
@@ -197,7 +201,12 @@ class Server:
         path = quote(os.path.abspath(ready["unix"]))
         self.unix_url = url_with_password(f"unix://{path}", password) if ready["unix"] else None
         self.admin_url = url_with_password(ready["admin"], password) if ready["admin"] else None
-        url = url_with_password(ready["url"], password) if ready["url"] else self.unix_url
+        authorities = (config or {}).get("tls-ca-cert-file")
+        trust = (
+            f"?ssl_ca_certs={quote(os.path.abspath(os.path.join(directory or '', authorities)))}" if authorities else ""
+        )
+        self.tls_url = url_with_password(ready["tls"], password) + trust if ready["tls"] else None
+        url = url_with_password(ready["url"], password) if ready["url"] else self.tls_url or self.unix_url
         if url is None:
             raise ServerError("the server listens nowhere: give it a port or a unix socket")
         self.url: str = url

@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "net/sockets.h"
+#include "net/tls.h"
 #include "net/transport.h"
 
 struct watch {
@@ -25,11 +26,16 @@ struct kernel_connection {
     struct socket_connection socket;
     bool carries;               /* `attached` goes along with the next byte */
     int attached;
+    struct tls_session *session; /* NULL: without TLS */
+    struct kernel_connection *next_due; /* has input that no event will tell of */
+    bool is_due;
 };
 
 struct kernel_transport {
     struct sockets sockets;
     struct watch *watches;
+    struct tls *tls;
+    struct kernel_connection *due;
 };
 
 /* ---- the kernel's calls ------------------------------------------------------------------------------ */
@@ -83,13 +89,126 @@ static const struct socket_calls kernel_calls = {
     .epoll_wait = epoll_wait,
 };
 
-/* ---- descriptors sent along -------------------------------------------------------------------------- */
+static void tls_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events);
 
 static void drop_attached(struct socket_connection *base) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
     if (connection->carries) close(connection->attached);
     connection->carries = false;
 }
+
+/* ---- TLS --------------------------------------------------------------------------------------------- */
+
+/* Before a connection is told of. Those without TLS have nothing to do here. */
+static bool begin_session(struct socket_connection *base) {
+    struct kernel_connection *connection = (struct kernel_connection *)base;
+    const struct kernel_transport *transport = (const struct kernel_transport *)base->base.transport;
+    if (!base->base.is_tls) return true;
+    if (transport->tls) connection->session = tls_session_new(transport->tls, base->descriptor.number);
+    base->descriptor.ready = tls_ready;
+    return connection->session != NULL;
+}
+
+static void forget_due(struct kernel_connection *connection) {
+    struct kernel_transport *transport = (struct kernel_transport *)connection->socket.base.transport;
+    if (!connection->is_due) return;
+    struct kernel_connection **link = &transport->due;
+    while (*link != connection) link = &(*link)->next_due;
+    *link = connection->next_due;
+    connection->is_due = false;
+}
+
+static void forget(struct socket_connection *base) {
+    struct kernel_connection *connection = (struct kernel_connection *)base;
+    drop_attached(base);
+    forget_due(connection);
+    tls_session_free(connection->session);
+    connection->session = NULL;
+}
+
+/* What was read from the socket but not asked for yet waits inside the session: the next poll hands it on. */
+static void note_due(struct kernel_connection *connection) {
+    struct kernel_transport *transport = (struct kernel_transport *)connection->socket.base.transport;
+    bool due = tls_has_more(connection->session) && (connection->socket.interest & EPOLLIN);
+    if (!due || connection->is_due || connection->socket.dying) return;
+    connection->is_due = true;
+    connection->next_due = transport->due;
+    transport->due = connection;
+}
+
+static int hand_on_due(struct kernel_transport *transport) {
+    struct kernel_connection *connection = transport->due;
+    int handed = 0;
+    transport->due = NULL; /* who becomes due now waits for the next poll */
+    for (struct kernel_connection *at = connection; at; at = at->next_due) at->is_due = false;
+    while (connection) {
+        struct kernel_connection *next = connection->next_due; /* none is freed before the poll's end */
+        const struct transport_events *to = &transport->sockets.base.events;
+        if (!connection->socket.dying && (connection->socket.interest & EPOLLIN)) {
+            to->readable(to->context, connection->socket.base.owner);
+            handed++;
+        }
+        connection = next;
+    }
+    return handed;
+}
+
+/* A handshake may have to write before it can read on. */
+static void tls_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events) {
+    struct socket_connection *connection =
+        (struct socket_connection *)((char *)descriptor - offsetof(struct socket_connection, descriptor));
+    if ((events & EPOLLOUT) && connection->own_interest != 0) {
+        if (!sockets_wait_for(connection, 0)) sockets_begin_dying(connection);
+        events |= EPOLLIN;
+    }
+    if (connection->interest == 0 || !(connection->interest & EPOLLOUT)) events &= ~(uint32_t)EPOLLOUT;
+    sockets_connection_ready(sockets, descriptor, events);
+}
+
+static ssize_t read_session(struct kernel_connection *connection, const struct iovec *vectors, int count) {
+    struct socket_connection *base = &connection->socket;
+    if (base->dying) return -2;
+    ssize_t got = tls_readv(connection->session, vectors, count);
+    bool needs_room = got < 0 && tls_read_needs_room(connection->session);
+    if (got == -2 || (needs_room && !sockets_wait_for(base, EPOLLOUT))) {
+        sockets_begin_dying(base);
+        return -2;
+    }
+    note_due(connection);
+    return got;
+}
+
+static ssize_t kernel_readv(struct connection *base, const struct iovec *vectors, int count) {
+    struct kernel_connection *connection = (struct kernel_connection *)base;
+    return connection->session ? read_session(connection, vectors, count) : sockets_readv(base, vectors, count);
+}
+
+static ssize_t write_session(struct kernel_connection *connection, const struct iovec *vectors, int count) {
+    if (connection->socket.dying) return -2;
+    ssize_t sent = tls_writev(connection->session, vectors, count);
+    if (sent == -2) sockets_begin_dying(&connection->socket);
+    return sent;
+}
+
+static void kernel_want_read(struct connection *base, bool on) {
+    sockets_want_read(base, on);
+    if (on && ((struct kernel_connection *)base)->session) note_due((struct kernel_connection *)base);
+}
+
+int transport_kernel_use_tls(struct transport *base, const struct tls_settings *settings, struct error *error) {
+    struct kernel_transport *transport = (struct kernel_transport *)base;
+    struct tls *tls = tls_new(settings, error);
+    if (!tls) return -1;
+    tls_free(transport->tls);
+    transport->tls = tls;
+    return 0;
+}
+
+void transport_kernel_keepalive(struct transport *base, int64_t seconds) {
+    ((struct sockets *)base)->keepalive_s = (int)seconds;
+}
+
+/* ---- descriptors sent along, and writing ------------------------------------------------------------- */
 
 static int kernel_attach(struct connection *base, int descriptor) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
@@ -124,6 +243,7 @@ static ssize_t send_attached(struct kernel_connection *connection, const struct 
 
 static ssize_t kernel_writev(struct connection *base, const struct iovec *vectors, int count) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
+    if (connection->session) return write_session(connection, vectors, count);
     if (!connection->carries || connection->socket.dying) return sockets_writev(base, vectors, count);
     return sockets_wrote(&connection->socket, send_attached(connection, vectors, count));
 }
@@ -234,6 +354,12 @@ int transport_kernel_watch(struct transport *base, int descriptor, void (*ready)
     return 0;
 }
 
+static int kernel_poll(struct transport *base, uint64_t max_wait_us) {
+    struct kernel_transport *transport = (struct kernel_transport *)base;
+    int handed = transport->due ? hand_on_due(transport) : 0;
+    return handed + sockets_poll(base, handed > 0 || transport->due ? 0 : max_wait_us);
+}
+
 static void kernel_stop(struct transport *transport) {
     (void)transport; /* polled: its loop is the server's */
 }
@@ -247,6 +373,7 @@ static void kernel_free(struct transport *base) {
         transport->watches = watch->next;
         memory_free(watch);
     }
+    tls_free(transport->tls);
     memory_free(transport);
 }
 
@@ -254,13 +381,13 @@ static const struct transport_operations kernel_operations = {
     .name = "kernel",
     .releases_at_write = true,
     .listen = kernel_listen,
-    .poll = sockets_poll,
+    .poll = kernel_poll,
     .stop = kernel_stop,
     .stop_listening = kernel_stop_listening,
     .free = kernel_free,
-    .readv = sockets_readv,
+    .readv = kernel_readv,
     .writev = kernel_writev,
-    .want_read = sockets_want_read,
+    .want_read = kernel_want_read,
     .want_write = sockets_want_write,
     .close = sockets_close_connection,
     .attach = kernel_attach,
@@ -276,7 +403,9 @@ struct transport *transport_kernel_new(const struct transport_events *events, st
         .base = {.operations = &kernel_operations, .events = *events},
         .calls = &kernel_calls,
         .connection_bytes = sizeof(struct kernel_connection),
-        .forget = drop_attached,
+        .begin = begin_session,
+        .forget = forget,
+        .keepalive_s = SOCKETS_KEEPALIVE_S,
     };
     if (sockets_open(&transport->sockets, error) < 0) {
         memory_free(transport);

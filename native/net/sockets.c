@@ -15,7 +15,6 @@
 #define EVENTS_PER_POLL 256
 #define ACCEPTS_PER_EVENT 64
 #define BACKLOG 511
-#define KEEPALIVE_S 300
 #define DRAIN_READS 16 /* of 64 KB, before closing: see close_descriptor */
 #define LONGEST_WAIT_MS 60000
 
@@ -31,10 +30,15 @@ static const struct socket_calls *calls_of(struct socket_connection *connection)
 
 static bool set_interest(struct socket_connection *connection, uint32_t interest) {
     struct sockets *sockets = sockets_of(connection);
-    struct epoll_event event = {.events = interest, .data.ptr = &connection->descriptor};
+    struct epoll_event event = {.events = interest | connection->own_interest, .data.ptr = &connection->descriptor};
     if (!(interest & EPOLLIN) && !connection->hung_up) event.events |= EPOLLRDHUP; /* no read will find out */
     connection->interest = interest;
     return sockets->calls->epoll_ctl(sockets->epoll, EPOLL_CTL_MOD, connection->descriptor.number, &event) == 0;
+}
+
+bool sockets_wait_for(struct socket_connection *connection, uint32_t events) {
+    connection->own_interest = events;
+    return set_interest(connection, connection->interest);
 }
 
 void sockets_begin_dying(struct socket_connection *connection) {
@@ -139,7 +143,7 @@ static int bury(struct sockets *sockets) {
     return buried;
 }
 
-static void connection_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events) {
+void sockets_connection_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events) {
     struct socket_connection *connection =
         (struct socket_connection *)((char *)descriptor - offsetof(struct socket_connection, descriptor));
     const struct transport_events *to = &sockets->base.events;
@@ -178,6 +182,7 @@ static void name_ends(struct socket_connection *connection, const struct socket_
     base->is_unix = listener->is_unix;
     base->is_abstract = listener->is_abstract;
     base->is_admin = listener->is_admin;
+    base->is_tls = listener->is_tls;
     if (listener->is_unix) {
         const char *mark = listener->is_abstract ? "@" : "";
         snprintf(base->peer, sizeof base->peer, "%s%.104s:0", mark, listener->path);
@@ -194,10 +199,12 @@ static void name_ends(struct socket_connection *connection, const struct socket_
         format_address(&address, base->local, sizeof base->local);
 }
 
-static void set_tcp_options(const struct socket_calls *calls, int number) {
-    int on = 1;
-    int idle_s = KEEPALIVE_S, interval_s = KEEPALIVE_S / 3, probes = 3;
+static void set_tcp_options(const struct sockets *sockets, int number) {
+    const struct socket_calls *calls = sockets->calls;
+    int on = 1, idle_s = sockets->keepalive_s, probes = 3;
+    int interval_s = idle_s >= 3 ? idle_s / 3 : 1;
     calls->setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (idle_s <= 0) return;
     calls->setsockopt(number, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     calls->setsockopt(number, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     calls->setsockopt(number, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
@@ -212,12 +219,18 @@ static void admit(struct sockets *sockets, const struct socket_listener *listene
         return;
     }
     connection->base.transport = &sockets->base;
-    connection->descriptor = (struct descriptor){.number = number, .ready = connection_ready};
+    connection->descriptor = (struct descriptor){.number = number, .ready = sockets_connection_ready};
     connection->interest = EPOLLIN;
-    if (!listener->is_unix) set_tcp_options(calls, number);
+    if (!listener->is_unix) set_tcp_options(sockets, number);
     name_ends(connection, listener);
+    if (sockets->begin && !sockets->begin(connection)) {
+        calls->close(number);
+        memory_free(connection);
+        return;
+    }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &connection->descriptor};
     if (calls->epoll_ctl(sockets->epoll, EPOLL_CTL_ADD, number, &event) < 0) {
+        if (sockets->forget) sockets->forget(connection);
         calls->close(number);
         memory_free(connection);
         return;
@@ -280,6 +293,7 @@ struct socket_listener *sockets_add_listener(struct sockets *sockets, int number
     listener->is_unix = address->path != NULL;
     listener->is_abstract = address->is_abstract;
     listener->is_admin = address->is_admin;
+    listener->is_tls = address->is_tls;
     if (address->path) snprintf(listener->path, sizeof listener->path, "%s", address->path);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &listener->descriptor};
     if (sockets->calls->listen(number, BACKLOG) < 0 ||

@@ -16,6 +16,8 @@
 
 #include "net/transport.h"
 
+#define SOCKETS_KEEPALIVE_S 300
+
 struct sockets;
 
 struct socket_calls {
@@ -48,7 +50,7 @@ struct descriptor {
 struct socket_listener {
     struct descriptor descriptor;
     struct socket_listener *next;
-    bool is_unix, is_abstract, is_admin;
+    bool is_unix, is_abstract, is_admin, is_tls;
     char path[108];
 };
 
@@ -56,7 +58,8 @@ struct socket_listener {
 struct socket_connection {
     struct connection base;
     struct descriptor descriptor;
-    uint32_t interest; /* EPOLLIN, EPOLLOUT */
+    uint32_t interest; /* EPOLLIN, EPOLLOUT: what the server waits for */
+    uint32_t own_interest; /* and what the transport does, for itself */
     bool dying; /* in the list of those that `closed` is due for */
     bool hung_up; /* the event was given */
     struct socket_connection *next, *previous, *next_dying;
@@ -67,7 +70,9 @@ struct sockets {
     struct transport base;
     const struct socket_calls *calls;
     size_t connection_bytes; /* of the transport's own connection, zeroed when it begins */
+    bool (*begin)(struct socket_connection *connection); /* before `opened`; false: drop it. NULL: nothing to do */
     void (*forget)(struct socket_connection *connection); /* before one is freed; NULL: nothing to do */
+    int keepalive_s; /* 0: no probes */
     int epoll;
     int spare; /* a descriptor to give up when there is none left for accept */
     struct socket_listener *listeners;
@@ -75,7 +80,7 @@ struct sockets {
     struct socket_connection *dying;
 };
 
-/* `base`, `calls`, `connection_bytes` and `forget` are set; makes the rest. */
+/* `base`, `calls`, `connection_bytes`, `begin`, `forget` and `keepalive_s` are set; makes the rest. */
 int sockets_open(struct sockets *sockets, struct error *error);
 /* Closes everything without events, but frees not the struct. */
 void sockets_close(struct sockets *sockets);
@@ -89,6 +94,10 @@ int sockets_refuse_address(struct error *error, const char *what, const char *st
 
 /* From here on the connection only waits for its `closed`, at the end of the poll in progress or of the next. */
 void sockets_begin_dying(struct socket_connection *connection);
+/* What a connection's events lead to. */
+void sockets_connection_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events);
+/* Waits for these events as well; false: the connection is broken. */
+bool sockets_wait_for(struct socket_connection *connection, uint32_t events);
 /* What a write returned, by the rules of `transport_operations.writev`. */
 ssize_t sockets_wrote(struct socket_connection *connection, ssize_t sent);
 

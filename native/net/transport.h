@@ -30,6 +30,7 @@ struct connection {
     bool is_unix;
     bool is_abstract;     /* a unix socket without a file: whoever knows its name may connect */
     bool is_admin;        /* came in through an admin listener */
+    bool is_tls;
 };
 
 struct transport_events {
@@ -53,6 +54,7 @@ struct listen_address {
     uint32_t mode;        /* permission bits of a unix socket */
     bool is_abstract;     /* `path` is a name without a file (Linux) */
     bool is_admin;
+    bool is_tls;          /* the kernel's transport alone, after transport_kernel_use_tls */
 };
 
 /* Runs due work and returns the microseconds until the next (UINT64_MAX: none). */
@@ -107,6 +109,24 @@ struct transport *transport_kernel_new(const struct transport_events *events, st
 /* Calls `ready` when the descriptor is readable (signals, the parent's lifeline). */
 int transport_kernel_watch(struct transport *transport, int descriptor, void (*ready)(void *context, int descriptor),
                            void *context, struct error *error);
+
+enum tls_clients { TLS_CLIENTS_PROVE, TLS_CLIENTS_NEED_NOT, TLS_CLIENTS_MAY }; /* show a certificate */
+
+/* Texts are "" where nothing was said. */
+struct tls_settings {
+    const char *certificate, *key,
+        *key_password; /* files of the server's own, PEM; the key may be with the certificate */
+    const char *authorities, *authorities_folder; /* that clients' certificates are checked by */
+    const char *protocols; /* "TLSv1.2 TLSv1.3" */
+    const char *ciphers, *ciphersuites; /* for TLS 1.2, and for 1.3, as OpenSSL names them */
+    enum tls_clients clients;
+    bool prefer_own_ciphers, no_session_cache;
+};
+
+/* With these certificates, for listeners that are TLS; also while it runs, for connections that come from then on. */
+int transport_kernel_use_tls(struct transport *transport, const struct tls_settings *settings, struct error *error);
+/* Connections that come from now on are probed after so many seconds without a word; 0: never. */
+void transport_kernel_keepalive(struct transport *transport, int64_t seconds);
 
 /* lwIP over a DPDK port, in the executables built with them. It owns the loop; there is one a process. */
 struct transport *transport_dpdk_new(const struct transport_settings *settings, const struct transport_events *events,

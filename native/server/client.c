@@ -51,17 +51,35 @@ void client_use_limits(struct client *client) {
     client->parser.limits = known ? &client->server->limits : &client->server->limits_unauthenticated;
 }
 
+/* Who may not even ask: it is told why, and let go. */
+static void turn_away(struct server *server, struct connection *connection, const char *why) {
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)why, .iov_len = strlen(why)};
+    server->stats.connections_rejected++;
+    connection->transport->operations->writev(connection, &vector, 1);
+}
+
+static bool is_from_this_host(const struct connection *connection) {
+    return connection->is_unix || strcmp(connection->transport->operations->name, "memory") == 0 ||
+           strncmp(connection->peer, "127.", 4) == 0 || strncmp(connection->peer, "[::1]", 5) == 0 ||
+           strncmp(connection->peer, "[::ffff:127.", 12) == 0;
+}
+
 void *client_opened(void *context, struct connection *connection) {
     struct server *server = context;
     server->stats.connections++;
+    if (server->config.protected_mode && acl_lets_strangers_in(server->acl) && !is_from_this_host(connection)) {
+        turn_away(
+            server, connection,
+            "-DENIED Redis is running in protected mode: no password is set for the default user, so that "
+            "connections are only accepted from this host. To accept them from others, set a password (requirepass, "
+            "or ACL SETUSER default), or, if nobody else can reach the network, turn protected-mode off.\r\n");
+        return NULL;
+    }
     struct client *client = NULL;
     uint64_t most = (uint64_t)server->config.maxclients + (connection->is_admin ? LIMIT_ADMIN_CLIENTS : 0);
     if (server->clients.count < most && !server->stopping) client = memory_calloc(1, sizeof *client);
     if (!client) {
-        static const char refusal[] = "-ERR max number of clients reached\r\n";
-        struct iovec vector = {.iov_base = (void *)(uintptr_t)refusal, .iov_len = sizeof refusal - 1};
-        server->stats.connections_rejected++;
-        connection->transport->operations->writev(connection, &vector, 1);
+        turn_away(server, connection, "-ERR max number of clients reached\r\n");
         return NULL;
     }
     server_tick(server);

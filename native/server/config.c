@@ -45,6 +45,7 @@ struct setting {
     {name, SETTING_CHOICE, live, offsetof(struct server_config, field), 0, 0, 0, NULL, choices}
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
 
+static const char *const tls_client_words[] = {"yes", "no", "optional", NULL}; /* as enum tls_clients */
 static const char *const acl_channel_words[] = {"resetchannels", "allchannels", NULL};
 static const char *const sync_policies[] = {"always", "everysec", "no", NULL}; /* as enum append_policy */
 
@@ -92,6 +93,7 @@ static const struct setting settings[] = {
     NUMBER("maxmemory-samples", SETTING_NUMBER, true, maxmemory_samples, 1, INT32_MAX),
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
+    FLAG("protected-mode", true, protected_mode),
     TEXT("requirepass", true, requirepass),
     FIXED("save", ""),
     NUMBER("shared-memory-client-limit", SETTING_BYTES, true, shared_memory_client_limit_bytes, 1 << 20, INT64_MAX / 2),
@@ -99,7 +101,20 @@ static const struct setting settings[] = {
     NUMBER("slowlog-log-slower-than", SETTING_NUMBER, true, slowlog_log_slower_than, -1, INT64_MAX),
     NUMBER("slowlog-max-len", SETTING_NUMBER, true, slowlog_max_len, 0, INT32_MAX),
     NUMBER("snapshot-keep", SETTING_NUMBER, true, snapshot_keep, 1, 1000),
+    NUMBER("tcp-keepalive", SETTING_NUMBER, true, tcp_keepalive_s, 0, 32767),
     NUMBER("timeout", SETTING_NUMBER, true, timeout_s, 0, INT32_MAX),
+    CHOICE("tls-auth-clients", false, tls_auth_clients, tls_client_words),
+    TEXT("tls-ca-cert-dir", false, tls_ca_cert_dir),
+    TEXT("tls-ca-cert-file", false, tls_ca_cert_file),
+    TEXT("tls-cert-file", false, tls_cert_file),
+    TEXT("tls-ciphers", false, tls_ciphers),
+    TEXT("tls-ciphersuites", false, tls_ciphersuites),
+    TEXT("tls-key-file", false, tls_key_file),
+    TEXT("tls-key-file-pass", false, tls_key_file_pass),
+    NUMBER("tls-port", SETTING_NUMBER, false, tls_port, -1, 65535),
+    FLAG("tls-prefer-server-ciphers", false, tls_prefer_server_ciphers),
+    TEXT("tls-protocols", false, tls_protocols),
+    FLAG("tls-session-caching", false, tls_session_caching),
     TEXT("unixsocket", false, unixsocket),
     NUMBER("unixsocketperm", SETTING_OCTAL, false, unixsocketperm, 0, 0777),
 };
@@ -117,6 +132,10 @@ void server_config_defaults(struct server_config *config) {
         .dir = ".",
         .maxclients = LIMIT_CLIENTS,
         .acllog_max_len = 128,
+        .protected_mode = 1,
+        .tcp_keepalive_s = 300,
+        .tls_port = -1,
+        .tls_session_caching = 1,
         .maxmemory_eviction_tenacity = 10,
         .maxmemory_policy = EVICTION_NONE,
         .maxmemory_samples = 5,
@@ -288,6 +307,11 @@ void config_apply(struct server *server) {
         server->store->access.decay_minutes = (uint32_t)config->lfu_decay_time;
         eviction_use(server->store, (enum eviction_policy)config->maxmemory_policy,
                      (uint32_t)config->maxmemory_samples);
+    }
+    for (int i = 0; i < server->transport_count; i++) {
+        struct transport *transport = server->transports[i];
+        if (strcmp(transport->operations->name, "kernel") == 0)
+            transport_kernel_keepalive(transport, config->tcp_keepalive_s);
     }
     if (server->acl) acl_follow_config(server->acl);
 }

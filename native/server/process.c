@@ -202,6 +202,28 @@ static int open_user_space(struct server *server, const struct data_transport *d
     return transport ? server_add_transport(server, transport, error) : -1;
 }
 
+/* With the certificates and the port for TLS, which are of the kernel's sockets. */
+static int open_tls(struct server_config *config, struct transport *kernel, struct error *error) {
+    const struct tls_settings settings = {
+        .certificate = config->tls_cert_file,
+        .key = config->tls_key_file,
+        .key_password = config->tls_key_file_pass,
+        .authorities = config->tls_ca_cert_file,
+        .authorities_folder = config->tls_ca_cert_dir,
+        .protocols = config->tls_protocols,
+        .ciphers = config->tls_ciphers,
+        .ciphersuites = config->tls_ciphersuites,
+        .clients = (enum tls_clients)config->tls_auth_clients,
+        .prefer_own_ciphers = config->tls_prefer_server_ciphers != 0,
+        .no_session_cache = config->tls_session_caching == 0,
+    };
+    if (transport_kernel_use_tls(kernel, &settings, error) < 0) return -1;
+    struct listen_address address = {.host = config->host, .port = (uint16_t)config->tls_port, .is_tls = true};
+    if (kernel->operations->listen(kernel, &address, error) < 0) return -1;
+    config->tls_port = address.port;
+    return 0;
+}
+
 static int open_listeners(struct server *server, struct transport *kernel, struct error *error) {
     struct server_config *config = &server->config;
     if (config->port >= 0) {
@@ -210,6 +232,7 @@ static int open_listeners(struct server *server, struct transport *kernel, struc
         if (transport->operations->listen(transport, &tcp, error) < 0) return -1;
         config->port = tcp.port;
     }
+    if (config->tls_port >= 0 && open_tls(config, kernel, error) < 0) return -1;
     if (config->admin_port >= 0) {
         struct listen_address admin = {.host = "127.0.0.1", .port = (uint16_t)config->admin_port, .is_admin = true};
         if (kernel->operations->listen(kernel, &admin, error) < 0) return -1;
@@ -241,11 +264,12 @@ static void print_ready(const struct server_config *config) {
     const char *host = config->host;
     if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) host = strcmp(host, "::") == 0 ? "::1" : "127.0.0.1";
     bool is_v6 = strchr(host, ':') != NULL;
+    const char *before = is_v6 ? "[" : "", *after = is_v6 ? "]" : "";
     printf("ready url=");
-    if (config->port >= 0)
-        printf("redis://%s%s%s:%lld", is_v6 ? "[" : "", host, is_v6 ? "]" : "", (long long)config->port);
+    if (config->port >= 0) printf("redis://%s%s%s:%lld", before, host, after, (long long)config->port);
     printf(" unix=%s pid=%ld", config->unixsocket, (long)getpid());
     if (config->admin_port >= 0) printf(" admin=redis://127.0.0.1:%lld", (long long)config->admin_port);
+    if (config->tls_port >= 0) printf(" tls=rediss://%s%s%s:%lld", before, host, after, (long long)config->tls_port);
     printf("\n");
     fflush(stdout);
 }
@@ -283,6 +307,7 @@ static int serve(struct server *server, const struct options *options, const str
     struct error error = {0};
     struct transport *transport = transport_kernel_new(server_events(server), &error);
     if (!transport) return fail(EXIT_FAILED, error.message);
+    transport_kernel_keepalive(transport, server->config.tcp_keepalive_s);
     if (server_add_transport(server, transport, &error) < 0 ||
         watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
@@ -335,9 +360,12 @@ static int check(struct options *options, const struct data_transport *data) {
     struct server_config *config = &options->config;
     int code = data->open ? check_user_space(config) : 0;
     if (code != 0) return code;
-    if (config->port < 0 && config->unixsocket[0] == '\0')
-        return fail(EXIT_USAGE, "nothing to listen on: --port -1 needs --unixsocket PATH");
-    if (config->port >= 0 && !is_loopback(config->host) && config->requirepass[0] == '\0' && !options->allow_remote) {
+    if (config->port < 0 && config->tls_port < 0 && config->unixsocket[0] == '\0')
+        return fail(EXIT_USAGE, "nothing to listen on: --port -1 needs --unixsocket PATH or a tls-port");
+    if (options->allow_remote) config->protected_mode = 0;
+    bool is_remote = (config->port >= 0 || config->tls_port >= 0) && !is_loopback(config->host);
+    bool has_users = config->requirepass[0] != '\0' || config->aclfile[0] != '\0';
+    if (is_remote && !has_users && config->protected_mode) {
         fprintf(stderr,
                 "%s: --host %s lets other machines in, but there is no password: set one, or say "
                 "--allow-remote if the network is private\n",

@@ -57,6 +57,13 @@ struct server_config {
     char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128], dpdk_offloads[64];
     char fstack_config[PATH_MAX];
     int64_t dpdk_mtu, dpdk_lcore, dpdk_memory_bytes; /* as in struct transport_settings */
+    int64_t tls_port;                     /* of the kernel's sockets; −1: none; 0 before listening: any */
+    char tls_cert_file[PATH_MAX], tls_key_file[PATH_MAX], tls_ca_cert_file[PATH_MAX], tls_ca_cert_dir[PATH_MAX];
+    char tls_key_file_pass[256], tls_protocols[64], tls_ciphers[1024], tls_ciphersuites[512];
+    int64_t tls_auth_clients;             /* of enum tls_clients */
+    int64_t tls_prefer_server_ciphers, tls_session_caching;
+    int64_t tcp_keepalive_s;              /* 0: none */
+    int64_t protected_mode;
     int64_t maxclients;
     int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;

@@ -362,6 +362,7 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
     transport->sockets = (struct sockets){
         .base = {.operations = &fstack_operations, .events = *events},
         .calls = &fstack_calls,
+        .keepalive_s = SOCKETS_KEEPALIVE_S,
         .connection_bytes = sizeof(struct fstack_connection),
         .forget = forget,
     };
