@@ -196,7 +196,7 @@ static bool unite(const struct algebra *algebra, struct zset *result) {
             bool found = zset_find(result, item.member, item.length, &place);
             if (found) score = aggregated(algebra->aggregate, place.score, score);
             if (found && score == place.score) continue;
-            if (!zset_put(result, &place, item.member, item.length, score)) return false;
+            if (!zset_note(result, &place, item.member, item.length, score)) return false;
         }
     }
     return true;
@@ -209,16 +209,20 @@ static bool choose(const struct algebra *algebra, struct zset *result) {
         struct zset_item chosen = item;
         bool is_chosen =
             algebra->operation == INTERSECTION ? in_all(algebra, &item, &chosen.score) : !in_another(algebra, &item);
-        if (is_chosen && !zset_append(result, &chosen)) return false;
+        struct zset_place place;
+        if (!is_chosen) continue;
+        zset_find(result, chosen.member, chosen.length, &place);
+        if (!zset_note(result, &place, chosen.member, chosen.length, chosen.score)) return false;
     }
     return true;
 }
 
 /* The result, in the large form. NULL: memory is exhausted. */
 static struct zset *work_out(const struct algebra *algebra) {
-    struct zset *result = zset_new();
+    struct zset *result = zset_new_unordered();
     if (result == NULL) return NULL;
-    if (zset_unpack(result) && (algebra->operation == UNION ? unite(algebra, result) : choose(algebra, result)))
+    if ((algebra->operation == UNION ? unite(algebra, result) : choose(algebra, result)) &&
+        zset_order(result, NULL, NULL))
         return result;
     value_free(&result->head);
     return NULL;

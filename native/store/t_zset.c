@@ -10,6 +10,7 @@
 #define PACKED_FRAME 3   /* the same and the size behind */
 #define PACKED_STEP 16   /* what the buffer grows by, at least */
 #define MEMORY_SAMPLES 64
+#define ORDER_REST 256   /* members between two rests of zset_order */
 
 _Static_assert(PACKED_FRAME + sizeof(double) + ZSET_PACKED_BYTES <= UINT8_MAX, "sizes are bytes");
 _Static_assert((PACKED_FRAME + sizeof(double) + ZSET_PACKED_BYTES) * ZSET_PACKED_MEMBERS <= UINT16_MAX / 4 * 3,
@@ -181,8 +182,7 @@ static struct zset_large *large_of(const struct zset *zset) {
     return large;
 }
 
-bool zset_unpack(struct zset *zset) {
-    if (!is_packed(zset)) return true;
+static bool unpack(struct zset *zset) {
     struct zset_large *large = large_of(zset);
     if (large == NULL) return false;
     memory_free(zset->packed);
@@ -231,7 +231,7 @@ bool zset_put(struct zset *zset, const struct zset_place *place, const uint8_t *
         bool fits = length <= ZSET_PACKED_BYTES && (place->found || zset->count < ZSET_PACKED_MEMBERS);
         if (fits) return packed_put(zset, place, member, length, score);
         assert(!place->found);
-        return zset_unpack(zset) && large_add(zset->large, dict_hash(member, length), member, length, score);
+        return unpack(zset) && large_add(zset->large, dict_hash(member, length), member, length, score);
     }
     if (!place->found) return large_add(zset->large, place->hash, member, length, score);
     if (!zset_index_move(&zset->large->order, place->score, score, place->entry)) return false;
@@ -370,6 +370,41 @@ bool zset_previous(const struct zset *zset, struct zset_position *position, stru
     }
     slot_view(&position->leaf->slots[--position->at], item);
     return true;
+}
+
+/* ---- filled first, put in order later ---------------------------------------------------------------------------- */
+
+struct zset *zset_new_unordered(void) {
+    struct zset *zset = zset_new();
+    if (zset == NULL || unpack(zset)) return zset;
+    memory_free(zset);
+    return NULL;
+}
+
+bool zset_note(struct zset *zset, const struct zset_place *place, const uint8_t *member, size_t length, double score) {
+    struct dict_entry *entry =
+        place->found ? place->entry : dict_add(&zset->large->members, place->hash, member, length);
+    if (entry != NULL) entry_set_score(entry, score);
+    return entry != NULL;
+}
+
+bool zset_order(struct zset *zset, void (*rest)(void *context), void *context) {
+    struct zset_large *large = zset->large;
+    uint64_t count = dict_count(&large->members), filled = 0;
+    struct zset_slot *slots = memory_alloc((count + 1) * sizeof *slots);
+    if (slots == NULL) return false;
+    struct dict_position position = {0};
+    for (struct dict_entry *entry; (entry = dict_next(&large->members, &position)) != NULL; filled++) {
+        slots[filled] = (struct zset_slot){zset_entry_score(entry), entry};
+        if (filled % ORDER_REST == 0 && rest != NULL) rest(context);
+    }
+    bool ordered = zset_sort(slots, count, rest, context);
+    for (uint64_t i = 0; ordered && i < count; i++) {
+        ordered = zset_index_insert(&large->order, slots[i].score, slots[i].entry);
+        if (i % ORDER_REST == 0 && rest != NULL) rest(context);
+    }
+    memory_free(slots);
+    return ordered;
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */

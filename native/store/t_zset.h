@@ -41,9 +41,8 @@ struct zset_place {
 };
 
 struct zset *zset_new(void); /* NULL: memory exhausted */
-/* Brings a set into the large form, and one that is small enough into the packed form. False: memory exhausted, the set
- * is as it was. A score of −0 is 0 in the packed form, as in Redis. */
-bool zset_unpack(struct zset *zset);
+/* Brings a set that is small enough into the packed form, where a score of −0 is 0, as in Redis. False: memory exhausted,
+ * the set is as it was. */
 bool zset_pack(struct zset *zset);
 uint64_t zset_count(const struct zset *zset);
 /* True if the member is there. */
@@ -54,6 +53,13 @@ bool zset_put(struct zset *zset, const struct zset_place *place, const uint8_t *
 void zset_take(struct zset *zset, const struct zset_place *place);
 /* Removes up to `count` members from `rank` on. */
 void zset_remove_range(struct zset *zset, uint64_t rank, uint64_t count);
+
+/* A large set that is filled before it is put in order, which is quicker than member by member. Until zset_order only
+ * zset_find, zset_note, zset_count and value_release are for it. */
+struct zset *zset_new_unordered(void); /* NULL: memory exhausted */
+bool zset_note(struct zset *zset, const struct zset_place *place, const uint8_t *member, size_t length, double score);
+/* False: memory exhausted; the set can then only be released. `rest`: as of zset_sort. */
+bool zset_order(struct zset *zset, void (*rest)(void *context), void *context);
 
 /* How many members come before the one that was found. */
 uint64_t zset_rank(const struct zset *zset, const struct zset_place *place, const uint8_t *member, size_t length);

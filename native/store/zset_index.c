@@ -91,6 +91,58 @@ static uint32_t child_for(const struct branch *branch, const struct zset_bound *
     return before > 0 ? before - 1 : 0;
 }
 
+/* ---- sorting ----------------------------------------------------------------------------------------------------- */
+
+#define SORT_RUN 16   /* so many are sorted by insertion */
+#define SORT_REST 512 /* slots moved between two rests */
+
+static bool slot_precedes(const struct zset_slot *left, const struct zset_slot *right) {
+    if (left->score != right->score) return left->score < right->score;
+    return zset_compare_members(left->entry->key, left->entry->key_length, right->entry->key,
+                                right->entry->key_length) < 0;
+}
+
+static void sort_run(struct zset_slot *slots, uint64_t count) {
+    for (uint64_t i = 1; i < count; i++) {
+        struct zset_slot slot = slots[i];
+        uint64_t at = i;
+        for (; at > 0 && slot_precedes(&slot, &slots[at - 1]); at--) slots[at] = slots[at - 1];
+        slots[at] = slot;
+    }
+}
+
+/* Merges slots [0, middle) and [middle, end), each in order, to another place. */
+static void merge(const struct zset_slot *slots, uint64_t middle, uint64_t end, struct zset_slot *merged,
+                  void (*rest)(void *context), void *context) {
+    uint64_t left = 0, right = middle;
+    for (uint64_t i = 0; i < end; i++) {
+        bool from_right = left == middle || (right < end && slot_precedes(&slots[right], &slots[left]));
+        merged[i] = slots[from_right ? right++ : left++];
+        if (i % SORT_REST == SORT_REST - 1 && rest != NULL) rest(context);
+    }
+}
+
+bool zset_sort(struct zset_slot *slots, uint64_t count, void (*rest)(void *context), void *context) {
+    struct zset_slot *from = slots, *to = memory_alloc((count + 1) * sizeof *to), *other = to;
+    if (other == NULL) return false;
+    for (uint64_t at = 0; at < count; at += SORT_RUN) {
+        sort_run(slots + at, count - at < SORT_RUN ? count - at : SORT_RUN);
+        if (at % SORT_REST == 0 && rest != NULL) rest(context);
+    }
+    for (uint64_t width = SORT_RUN; width < count; width *= 2) {
+        for (uint64_t at = 0; at < count; at += 2 * width) {
+            uint64_t left = count - at;
+            merge(from + at, width < left ? width : left, 2 * width < left ? 2 * width : left, to + at, rest, context);
+        }
+        struct zset_slot *merged = to;
+        to = from;
+        from = merged;
+    }
+    if (from != slots) memcpy(slots, from, count * sizeof *slots);
+    memory_free(other);
+    return true;
+}
+
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 static struct zset_leaf *leaf_new(struct zset_index *index) {

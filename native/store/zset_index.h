@@ -59,6 +59,9 @@ struct zset_index {
 void zset_index_init(struct zset_index *index); /* no allocation until the first member */
 /* False: memory exhausted, the order is unchanged. */
 bool zset_index_insert(struct zset_index *index, double score, struct dict_entry *entry);
+/* Puts slots in order, which takes as much memory again: false where there is none. Calls `rest` once in a while, where it
+ * is not NULL, so that a large sort can be put down in its midst. */
+bool zset_sort(struct zset_slot *slots, uint64_t count, void (*rest)(void *context), void *context);
 /* The member must be there, under this score. */
 void zset_index_remove(struct zset_index *index, double score, const struct dict_entry *entry);
 /* Gives the entry, which stays where it is in the dict, another score. False: memory exhausted, nothing has changed. */

@@ -101,6 +101,12 @@ def popping(keys: Keys) -> list[Commands]:
         command("zpopmax", keys, words("0", "1", "2", "5", "-1", "x", "1 1")),
         command("zmpop", words("1"), keys, words("MIN", "max", "min COUNT 2", "MAX count 3", "MIN COUNT 0", "nope")),
         command("zmpop", words("2"), keys, keys, words("MIN", "max COUNT 2", "MIN COUNT 1 COUNT 1", "")),
+    ]
+
+
+def popping_or_waiting(keys: Keys) -> list[Commands]:
+    """Not for long, but Redis looks only ten times a second whether a wait is over: not for long sequences."""
+    return [
         command("bzpopmin", keys, keys, words("0.001", "x", "-1")),
         command("bzpopmax", keys, words("0.001")),
         command("bzmpop", words("0.001 1", "x 1", "0.001 0"), keys, words("MIN", "max COUNT 2", "nope")),
@@ -165,7 +171,7 @@ def test_random_sequences_by_member(pair: Pair) -> None:
 
 
 def test_random_sequences_of_pops(pair: Pair) -> None:
-    run_random_sequences(pair, adding(KEYS) + popping(KEYS) + OTHERS)
+    run_random_sequences(pair, adding(KEYS) * 2 + popping(KEYS) + popping_or_waiting(KEYS) + OTHERS)
 
 
 def test_random_sequences_of_algebra(pair: Pair) -> None:
@@ -173,14 +179,23 @@ def test_random_sequences_of_algebra(pair: Pair) -> None:
     run_random_sequences(pair, adding(few) + algebra(few) + OTHERS, examples=300)
 
 
+FEW = st.sampled_from([b"a", b"b"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_long_random_sequences(pair: Pair) -> None:
-    few = st.sampled_from([b"a", b"b"])
-    run_long_random_sequences(pair, adding(few) * 2 + reading(few) + removing(few) + OTHERS)
-    run_long_random_sequences(pair, by_member(few))
-    run_long_random_sequences(pair, adding(few) + algebra(few) + OTHERS)
-    run_long_random_sequences(pair, adding(few) * 3 + popping(few) + OTHERS)
+@pytest.mark.parametrize(
+    "commands",
+    [
+        adding(FEW) * 2 + reading(FEW) + removing(FEW) + OTHERS,
+        by_member(FEW),
+        adding(FEW) + algebra(FEW) + OTHERS,
+        adding(FEW) * 3 + popping(FEW) + OTHERS,
+    ],
+    ids=["ranges", "by member", "algebra", "pops"],
+)
+def test_long_random_sequences(pair: Pair, commands: list[Commands]) -> None:
+    run_long_random_sequences(pair, commands)
 
 
 def lines(text: str) -> list[str]:

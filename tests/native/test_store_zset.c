@@ -158,6 +158,45 @@ static void sets_of_equal_scores_behave_like_a_sorted_array(void) {
     random_changes(1000, 1, 6000, 200);
 }
 
+static uint64_t rests;
+
+static void count_rest(void *context) {
+    (void)context;
+    rests++;
+}
+
+/* Filled without order, with scores that change on the way, then put in order: the same as one that always was. */
+static void a_set_can_be_put_in_order_at_the_end(void) {
+    char member[24];
+    struct random_state random;
+    random_seed(&random, 11);
+    for (int members = 0; members <= 3000; members = members * 2 + 7) {
+        struct zset *zset = zset_new_unordered(), *other = zset_new();
+        for (int i = 0; i < members * 2; i++) {
+            struct zset_place place;
+            double score = (double)random_below(&random, 1 + (uint64_t)members / 3);
+            snprintf(member, sizeof member, "m%d", (int)random_below(&random, (uint64_t)members));
+            zset_find(zset, bytes_of(member), strlen(member), &place);
+            CHECK(zset_note(zset, &place, bytes_of(member), strlen(member), score));
+            CHECK(put(other, member, score));
+        }
+        rests = 0;
+        CHECK(zset_order(zset, count_rest, NULL));
+        CHECK(members < 1000 || rests > (uint64_t)members / 256);
+        CHECK(zset_count(zset) == zset_count(other));
+        struct zset_position position = {0}, other_position = {0};
+        struct zset_item item, expected;
+        while (zset_next(other, &other_position, &expected)) {
+            CHECK(zset_next(zset, &position, &item) && item.score == expected.score);
+            CHECK(item.length == expected.length && memcmp(item.member, expected.member, item.length) == 0);
+        }
+        CHECK(!zset_next(zset, &position, &item));
+        CHECK(zset_pack(zset) && zset->head.encoding == other->head.encoding);
+        value_free(&zset->head);
+        value_free(&other->head);
+    }
+}
+
 static void members_in_order_fill_what_is_allocated_for_them(void) {
     char member[24];
     for (int descending = 0; descending < 2; descending++) {
@@ -218,6 +257,7 @@ int main(void) {
     RUN(small_sets_behave_like_a_sorted_array);
     RUN(large_sets_behave_like_a_sorted_array);
     RUN(sets_of_equal_scores_behave_like_a_sorted_array);
+    RUN(a_set_can_be_put_in_order_at_the_end);
     RUN(members_in_order_fill_what_is_allocated_for_them);
     RUN(a_set_that_has_shrunk_gives_its_memory_back);
     RUN(every_score_comes_back_as_it_went_in);
