@@ -195,7 +195,6 @@ static bool unite(const struct algebra *algebra, struct zset *result) {
             double score = weighted(&algebra->sources[i], item.score);
             bool found = zset_find(result, item.member, item.length, &place);
             if (found) score = aggregated(algebra->aggregate, place.score, score);
-            if (found && score == place.score) continue;
             if (!zset_note(result, &place, item.member, item.length, score)) return false;
         }
     }

@@ -264,6 +264,17 @@ def test_a_scan_of_a_large_set_finds_every_member_once_or_more(pair: Pair) -> No
     assert found == {b"member:%d" % number: b"%d" % (number * 7919 % 1009) for number in range(3000)}
 
 
+def test_a_sum_that_is_zero_has_the_sign_of_redis(pair: Pair) -> None:
+    pair.words("FLUSHALL")
+    pair.run((b"ZADD", b"z", b"0", b"member", b"-0", b"other", b"5", b"long" * 20))
+    for line in lines("""
+        ZUNION 2 z z WEIGHTS -2 3 WITHSCORES|ZUNION 2 z z WEIGHTS -2 0 WITHSCORES|ZINTER 2 z z WEIGHTS -2 3 WITHSCORES
+        ZUNION 2 z z WEIGHTS -2 3 AGGREGATE MIN WITHSCORES|ZUNIONSTORE y 2 z z WEIGHTS -2 3|ZRANGE y 0 -1 WITHSCORES
+        ZUNIONSTORE y 1 z WEIGHTS -1|ZRANGE y 0 -1 WITHSCORES
+    """):
+        pair.words(line)
+
+
 def test_algebra_of_large_sets(pair: Pair) -> None:
     pair.words("FLUSHALL")
     fill(pair, b"large", 3000)
