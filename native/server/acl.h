@@ -66,6 +66,9 @@ bool acl_log_in(struct client *client, const struct resp_argument *name, const s
 /* Whether the user may run this; `at` is the argument that is in the way. */
 enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, const struct acl_item *item,
                            uint32_t argc, const struct resp_argument *argv, uint32_t *at);
+/* Whether the rights by which the client may run its request, of the command named, let it read every key: for commands
+ * that find keys which their arguments do not name. */
+bool acl_may_read_every_key(const struct client *client, const char *command);
 /* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
 /* Whether a request that has begun with these arguments may become one that is allowed. */

@@ -134,6 +134,32 @@ enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, c
     return worst;
 }
 
+static bool reads_every_key(const struct acl_selector *selector) {
+    if (selector->flags & ACL_ALL_KEYS) return true;
+    for (uint32_t i = 0; i < selector->keys.count; i++) {
+        const struct acl_pattern *pattern = &selector->keys.items[i];
+        if ((pattern->access & KEY_READ) && pattern->length == 1 && pattern->bytes[0] == '*') return true;
+    }
+    return false;
+}
+
+bool acl_may_read_every_key(const struct client *client, const char *command) {
+    const struct acl_user *user = client->user;
+    if (!user || user->unrestricted) return true;
+    const struct acl_commands *commands = client->server->acl->commands;
+    const struct acl_item *item = acl_commands_find(commands, command, strlen(command));
+    struct keys_found keys = {0};
+    bool found = false;
+    for (uint32_t i = 0; item && i < user->selector_count && !found; i++) {
+        const struct acl_selector *selector = user->selectors[i];
+        uint32_t at;
+        found = reads_every_key(selector) && check_selector(selector, (uint32_t)(item - commands->items), item,
+                                                            client->argc, client->argv, &keys, &at) == ACL_ALLOWED;
+    }
+    forget_keys(&keys);
+    return found;
+}
+
 const char *acl_verdict_sentence(enum acl_verdict verdict) {
     switch (verdict) {
     case ACL_DENIED_COMMAND: return "can't run this command or subcommand";

@@ -1,6 +1,7 @@
 /* cmd_sort: SORT and SORT_RO. Order of checks and error texts follow Redis 7.0's sort.c. Texts are compared byte by byte, as
  * Redis does in the C locale. */
 #include "base/memory.h"
+#include "server/acl.h"
 #include "server/command_table.h"
 #include "server/propagate.h"
 #include "server/sort.h"
@@ -35,6 +36,13 @@ static void option_get(struct sort_request *request, const struct resp_argument 
     request->looks_elsewhere |= pattern->has_star;
 }
 
+/* Patterns lead to keys that the rights of a user do not know of. False: the error is replied. */
+static bool may_look_elsewhere(struct client *client, const char *option, const char *command) {
+    if (acl_may_read_every_key(client, command)) return true;
+    reply_error(client, "ERR %s option of SORT denied due to insufficient ACL permissions.", option);
+    return false;
+}
+
 /* False: an error is replied. */
 static bool parse(struct client *client, bool may_store, struct sort_request *request) {
     *request = (struct sort_request){.limit = -1};
@@ -43,6 +51,7 @@ static bool parse(struct client *client, bool may_store, struct sort_request *re
         reply_out_of_memory(client);
         return false;
     }
+    const char *command = may_store ? "sort" : "sort_ro";
     for (uint32_t i = 2; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
         uint32_t left = client->argc - i - 1;
@@ -60,7 +69,9 @@ static bool parse(struct client *client, bool may_store, struct sort_request *re
             request->store_at = ++i;
         } else if (argument_is(word, "by") && left >= 1) {
             option_by(request, &client->argv[++i]);
+            if (request->by.has_star && !may_look_elsewhere(client, "BY", command)) return false;
         } else if (argument_is(word, "get") && left >= 1) {
+            if (!may_look_elsewhere(client, "GET", command)) return false;
             option_get(request, &client->argv[++i]);
         } else {
             reply_syntax_error(client);

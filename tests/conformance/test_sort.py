@@ -189,6 +189,29 @@ def test_numbers_must_be_within_a_double(pair: Pair) -> None:
         )
 
 
+def test_patterns_lead_nobody_to_keys_that_are_not_theirs(pair: Pair) -> None:
+    pair.run((b"RPUSH", b"app:list", b"1"), (b"SET", b"secret_1", b"7"))
+    users = {
+        "limited": "on nopass +@all ~app:*",
+        "writer": "on nopass +@all ~app:* %W~*",
+        "reader": "on nopass +@all ~app:* %R~*",
+        "either": "on nopass +@all ~app:* (+sort %R~*)",
+        "other": "on nopass +@all ~app:* (+sort_ro %R~*)",
+    }
+    lines = ["BY secret_*", "BY nosort", "GET secret_*", "GET #", "BY secret_* GET nope", "GET secret_* STORE app:out"]
+    try:
+        for user, rules in users.items():
+            pair.words(f"ACL SETUSER {user} {rules}")
+            pair.words(f"AUTH {user} x")
+            for line in lines:
+                pair.words(f"SORT app:list {line}")
+                pair.words(f"SORT_RO app:list {line}")
+            pair.words("AUTH default x")
+    finally:
+        pair.words("AUTH default x")
+        pair.words(f"ACL DELUSER {' '.join(users)}")
+
+
 def test_wrong_types_and_errors_agree(pair: Pair) -> None:
     pair.run((b"SET", b"s", b"1"), (b"HSET", b"h", b"f", b"v"), (b"RPUSH", b"l", b"1", b"x"))
     for line in [
