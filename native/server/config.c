@@ -21,6 +21,7 @@ enum setting_kind {
     SETTING_OCTAL,
     SETTING_FLAG,   /* yes or no */
     SETTING_CHOICE, /* one of some words */
+    SETTING_EVENTS, /* letters of notify-keyspace-events */
     SETTING_TEXT,
     SETTING_FIXED,
 };
@@ -91,6 +92,7 @@ static const struct setting settings[] = {
     NUMBER("maxmemory-eviction-tenacity", SETTING_NUMBER, true, maxmemory_eviction_tenacity, 0, 100),
     CHOICE("maxmemory-policy", true, maxmemory_policy, eviction_policy_names),
     NUMBER("maxmemory-samples", SETTING_NUMBER, true, maxmemory_samples, 1, INT32_MAX),
+    NUMBER("notify-keyspace-events", SETTING_EVENTS, true, notify_keyspace_events, 0, 0),
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
     FLAG("protected-mode", true, protected_mode),
@@ -186,6 +188,7 @@ void config_value(const struct server_config *config, size_t index, char value[C
     case SETTING_BYTES: snprintf(value, CONFIG_VALUE_BYTES, "%" PRId64, *(const int64_t *)field); break;
     case SETTING_OCTAL: snprintf(value, CONFIG_VALUE_BYTES, "%" PRIo64, (uint64_t)*(const int64_t *)field); break;
     case SETTING_FLAG: snprintf(value, CONFIG_VALUE_BYTES, "%s", *(const int64_t *)field ? "yes" : "no"); break;
+    case SETTING_EVENTS: notify_text((int)*(const int64_t *)field, value); break;
     case SETTING_CHOICE: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->choices[*(const int64_t *)field]); break;
     case SETTING_TEXT: snprintf(value, CONFIG_VALUE_BYTES, "%s", field); break;
     case SETTING_FIXED: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->fixed); break;
@@ -271,6 +274,14 @@ static int assign_choice(struct server_config *config, const struct setting *set
     return error_set(error, ERROR_GENERIC, "argument(s) must be one of the following: %s", words);
 }
 
+static int assign_events(struct server_config *config, const struct setting *setting, const char *value,
+                         struct error *error) {
+    int flags = notify_parse(value);
+    if (flags < 0) return error_set(error, ERROR_GENERIC, "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.");
+    *number_of(config, setting) = flags;
+    return 0;
+}
+
 int config_assign(struct server_config *config, const char *name, const char *value, bool live, struct error *error) {
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct setting *setting = &settings[i];
@@ -279,6 +290,7 @@ int config_assign(struct server_config *config, const char *name, const char *va
         if (setting->kind == SETTING_FIXED || (live && !setting->live))
             return error_set(error, ERROR_GENERIC, "can't set immutable config");
         if (setting->kind == SETTING_FLAG) return assign_flag(config, setting, value, error);
+        if (setting->kind == SETTING_EVENTS) return assign_events(config, setting, value, error);
         if (setting->kind == SETTING_CHOICE) return assign_choice(config, setting, value, error);
         if (setting->kind == SETTING_TEXT) return assign_text(config, setting, value, error);
         return assign_number(config, setting, value, error);
@@ -289,6 +301,7 @@ int config_assign(struct server_config *config, const char *name, const char *va
 void config_apply(struct server *server) {
     const struct server_config *config = &server->config;
     slow_log_configure(server);
+    server->notify.flags = (int)config->notify_keyspace_events;
     server->limits = (struct resp_limits){
         .max_request_bytes = (size_t)config->max_request_bytes,
         .max_bulk_bytes = (size_t)config->max_bulk_bytes,

@@ -172,6 +172,7 @@ void command_call(struct client *client, struct command_entry *entry) {
     client->error_replied = false;
     entry->command->handler(client);
     propagate_call(client, (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes);
+    if (server->notify.length > 0) notify_command(client, entry->command);
     count_call(client, entry, began_ns);
 }
 

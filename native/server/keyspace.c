@@ -25,6 +25,9 @@ struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
     struct store *store = client->server->store;
     *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
     if (entry != NULL && !client->no_touch) store_touch(store, entry);
+    const struct resp_argument *key = &client->argv[index];
+    if (entry == NULL && (client->server->notify.flags & NOTIFY_MISS))
+        notify_event(client->server, NOTIFY_MISS, "keymiss", (unsigned)client->database, key->data, key->length);
     return entry;
 }
 

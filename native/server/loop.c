@@ -97,6 +97,7 @@ void server_free(struct server *server) {
     acl_free(server->acl);
     memory_free(server->monitors.clients);
     slow_log_reset(&server->slow_log);
+    notify_free(&server->notify);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
     memory_free(server->deadlines);

@@ -15,6 +15,7 @@
 #include "server/command.h"
 #include "server/make_room.h"
 #include "server/monitor.h"
+#include "server/notify.h"
 #include "server/output.h"
 #include "server/pause.h"
 #include "server/share.h"
@@ -75,6 +76,7 @@ struct server_config {
     char appenddirname[256], appendfilename[128];
     int64_t snapshot_keep; /* files of snapshots that stay, the newest */
     int64_t slowlog_log_slower_than, slowlog_max_len; /* µs, −1: none; how many are kept */
+    int64_t notify_keyspace_events; /* of enum notify_class */
     int64_t latency_monitor_threshold_ms; /* 0: nothing is kept for LATENCY */
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
@@ -127,6 +129,7 @@ struct server {
     struct monitors monitors;
     struct slow_log slow_log;
     struct latency latency;
+    struct notify notify;
     size_t startup_bytes; /* of heap, before there was anything to keep */
     uint64_t slow_ns; /* commands that take so long are looked at by slow_log_command */
     uint64_t next_client_id;

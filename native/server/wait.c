@@ -156,6 +156,7 @@ bool client_retry(struct client *client) {
     uint64_t changes = client->server->store->changes;
     if (!client->retry(client)) return false;
     propagate_call(client, client->server->store->changes != changes);
+    if (client->server->notify.length > 0) notify_command(client, client->command);
     if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
     if (client->blocked)
         leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */
