@@ -4,6 +4,8 @@
 #include "base/memory.h"
 #include "server/cmd_set.h"
 
+#define UNION_BY_SEARCH 4 /* sets, at most, whose union is replied without being made */
+
 /* The sets named by `count` arguments from `first` on; NULL where there is no key. */
 struct operands {
     struct value **sets;
@@ -64,6 +66,19 @@ static bool unite(const struct operands *operands, struct result *result) {
             if (!result_add(result, &member)) return false;
     }
     return true;
+}
+
+/* Looks for every member in the sets before its own, which costs less than making a set where there are few. */
+static void reply_union(const struct operands *operands, struct result *result) {
+    struct set_member member;
+    for (uint32_t i = 0; i < operands->count; i++) {
+        struct set_position position = {0};
+        while (set_next(operands->sets[i], &position, &member)) {
+            uint32_t before = 0;
+            while (before < i && !set_contains(operands->sets[before], &member)) before++;
+            if (before == i) result_add(result, &member);
+        }
+    }
 }
 
 static int compare_counts(const void *left, const void *right) {
@@ -190,9 +205,12 @@ void sunion_command(struct client *client) {
     if (!operands_find(client, 1, client->argc - 1, &operands)) return;
     compact(&operands);
     struct result result = {.client = client};
-    if (operands.count < 2) {
-        reply_set(client, operands.count > 0 ? set_count(operands.sets[0]) : 0);
-        unite(&operands, &result);
+    if (operands.count <= UNION_BY_SEARCH) {
+        size_t mark = reply_array_deferred(client);
+        /* What the largest set holds is not looked for. */
+        qsort(operands.sets, operands.count, sizeof *operands.sets, compare_counts_falling);
+        reply_union(&operands, &result);
+        reply_set_set_length(client, mark, result.count);
     } else if ((result.set = result_set(client)) != NULL) {
         bool whole = unite(&operands, &result);
         reply_result_set(client, result.set, whole);

@@ -8,7 +8,10 @@ LEFT_OPEN = [
     "Times: replies that tell of a time to live or of a time may differ by what lies between the two servers' runs.",
 ]
 
-DIFFERENCES: dict[str, str] = {}
+DIFFERENCES: dict[str, str] = {
+    "sort": "`ALPHA` compares bytes, as Redis does in the C locale, but does not end at a zero byte. Elements of equal "
+    "weight stay in the order in which they were found.",
+}
 
 NOT_WANTED = {
     "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",

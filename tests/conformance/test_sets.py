@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from against_redis import (
     words,
 )
 from hypothesis import strategies as st
+from test_durability import assert_same, contents, kill, serve
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 # Few members, so that sets have some in common; integers of every width; some that are too long to be packed.
@@ -55,6 +58,7 @@ def sets(keys: Keys) -> list[Commands]:
         command("smove", keys, keys, MEMBERS),
         command("sinter", some(keys)),
         command("sunion", some(keys)),
+        command("sunion", some(keys, 4, 7)),
         command("sdiff", some(keys)),
         command("sinterstore", keys, some(keys)),
         command("sunionstore", keys, some(keys)),
@@ -283,3 +287,28 @@ def test_sets_take_no_more_memory_than_in_redis(pair: Pair) -> None:
         (_, redis), (_, ours) = (connection.run(b"MEMORY", b"USAGE", b"s") for connection in (pair.redis, pair.ours))
         assert 0 < ours <= redis
         pair.words("DEL s")
+
+
+def test_a_restart_leaves_what_chance_took_and_what_was_sorted(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    keys = ["ints", "few", "many"]
+    with serve(tmp_path) as (server, client):
+        client.mset({f"w_{i}": chance.randrange(50) for i in range(0, 1000, 2)})
+        client.sadd("ints", *range(500))
+        client.sadd("few", *(f"m{i}" for i in range(60)))
+        client.sadd("many", *(f"m{i}" for i in range(900)))
+        for _ in range(60):
+            key = chance.choice(keys)
+            client.spop(key)
+            client.spop(key, chance.randrange(5))
+            client.smove(key, chance.choice(keys), client.srandmember(key) or b"none")
+            client.execute_command("SUNIONSTORE", f"union:{key}", *chance.sample(keys, 2))
+        client.spop("few", 10_000)
+        client.execute_command("SORT", "ints", "BY", "w_*", "GET", "#", "GET", "w_*", "STORE", "sorted")
+        client.execute_command("SORT", "many", "BY", "nosort", "STORE", "unsorted")
+        client.execute_command("SORT", "few", "BY", "w_*", "STORE", "w_0")
+        client.mset({f"w_{i}": -i for i in range(1000)})
+        before = contents(client)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert_same(contents(client), before)
