@@ -5,6 +5,7 @@
 #include "server/command_table.h"
 #include "server/key_wait.h"
 #include "server/keyspace.h"
+#include "server/watch.h"
 
 static bool is_database(int64_t number) {
     return number >= 0 && number < STORE_DATABASES;
@@ -125,6 +126,21 @@ static bool exchanged_argument(struct client *client, uint32_t index, const char
     return false;
 }
 
+/* Watches see both the keys that go and those that come. */
+static void break_watches(struct server *server, unsigned first, unsigned second) {
+    watch_will_flush(server, first);
+    watch_will_flush(server, second);
+}
+
+static void exchange(struct server *server, unsigned first, unsigned second) {
+    if (first == second) return;
+    break_watches(server, first, second);
+    store_exchange(server->store, first, second);
+    break_watches(server, first, second);
+    key_wait_exchanged(server, first);
+    key_wait_exchanged(server, second);
+}
+
 static void swapdb_command(struct client *client) {
     int64_t first, second;
     if (!exchanged_argument(client, 1, "first", &first) || !exchanged_argument(client, 2, "second", &second)) return;
@@ -132,9 +148,7 @@ static void swapdb_command(struct client *client) {
         reply_no_such_database(client);
         return;
     }
-    store_exchange(client->server->store, (unsigned)first, (unsigned)second);
-    key_wait_exchanged(client->server, (unsigned)first);
-    key_wait_exchanged(client->server, (unsigned)second);
+    exchange(client->server, (unsigned)first, (unsigned)second);
     reply_status(client, "OK");
 }
 

@@ -313,3 +313,70 @@ def test_redis_py_waits_through_timeouts_and_pushes(our_peer: Any) -> None:
         assert client.brpop(["none", "a"], timeout=1) == (b"a", b"3")
         assert client.blmpop(0.02, 1, "a", direction="LEFT", count=5) == [b"a", [b"1", b"2"]]
         assert client.blmpop(0.02, 1, "a", direction="LEFT") is None
+
+
+def test_a_transaction_serves_who_waits_when_it_is_over(main: Pair, connect: Connect) -> None:
+    """From the key that came first, although the other one stands first in the request."""
+    first, second = connect(), connect()
+    wait(first, "BLPOP a b 0", 1)
+    wait(second, "BLMPOP 0 2 a b RIGHT COUNT 9", 2)
+    for line in ["MULTI", "RPUSH b 1 2", "LPOP b", "RPUSH a 3", "EXEC"]:
+        main.words(line)
+    assert replies(first) == ("*", [("$", b"b"), ("$", b"2")])
+    replies(second)
+    main.words("EXISTS a b")
+
+
+def test_what_a_transaction_takes_back_serves_nobody(main: Pair, connect: Connect) -> None:
+    waiting = connect()
+    wait(waiting, "BLPOP a 0", 1)
+    for line in ["MULTI", "RPUSH a 1", "DEL a", "EXEC", "MULTI", "RPUSH a 1", "RENAME a c", "SET a 1", "EXEC", "DEL a"]:
+        main.words(line)
+    until_blocked(main.redis, 1)
+    until_blocked(main.ours, 1)
+    main.words("RPUSH a 7")
+    assert replies(waiting) == ("*", [("$", b"a"), ("$", b"7")])
+
+
+def test_nothing_waits_inside_a_transaction(main: Pair) -> None:
+    for line in [
+        "BLPOP a 0",
+        "BLMOVE a b LEFT LEFT 0",
+        "BRPOPLPUSH a b 0",
+        "BLMPOP 0 1 a LEFT",
+        "BLPOP l 0",
+        "BRPOP l 0",
+    ]:
+        for part in ["RPUSH l 1 2 3", "MULTI", line, "EXEC"]:
+            main.words(part)
+
+
+def test_a_watched_key_that_a_waiting_client_empties_is_noticed(main: Pair, connect: Connect) -> None:
+    waiting = connect()
+    wait(waiting, "BLPOP a 0", 1)
+    other = connect()
+    other.words("WATCH a")
+    main.words("RPUSH a 1")
+    replies(waiting)
+    for line in ["MULTI", "PING", "EXEC"]:
+        other.words(line)
+
+
+def test_a_watch_sees_a_key_come_from_another_database(main: Pair, connect: Connect) -> None:
+    main.words("WATCH w")
+    other = connect()
+    for part in ["SELECT 1", "SET w 1", "SWAPDB 0 1"]:
+        other.words(part)
+    for part in ["MULTI", "PING", "EXEC", "FLUSHALL"]:
+        main.words(part)
+
+
+@pytest.mark.parametrize(
+    "line", ["SWAPDB 0 1", "MOVE w 1", "COPY v w REPLACE", "SWAPDB 1 0", "SWAPDB 2 3", "SWAPDB 0 0", "TOUCH w"]
+)
+def test_watches_see_keys_go_between_databases(main: Pair, connect: Connect, line: str) -> None:
+    for part in ["SET w 1", "SET v 2", "WATCH w"]:
+        main.words(part)
+    connect().words(line)
+    for part in ["MULTI", "PING", "EXEC", "SELECT 0", "FLUSHALL"]:
+        main.words(part)
