@@ -32,6 +32,11 @@
 #define LIMIT_SHARED_BYTES (1ll << 30)
 #define LIMIT_SHARED_CLIENT_BYTES (256ll << 20)
 
+/* scripts */
+#define LIMIT_BUSY_REPLY_MS 5000 /* after which others hear BUSY, and may end a script */
+#define LIMIT_SCRIPT_BYTES (64 << 20) /* of memory, for all of Lua */
+#define LIMIT_SCRIPTS_EVALUATED 500u /* that EVAL has compiled and SCRIPT LOAD has not; the oldest go */
+
 /* fairness: what one client may do in one turn of the loop */
 /* (Of bytes, all clients that have much share one turn's, down to a least slice for each.) */
 #define LIMIT_TURN_READ_BYTES (1u << 20)
@@ -46,6 +51,7 @@
 #define LIMIT_TURN_SNAPSHOT_US 500u /* copying for a snapshot */
 #define LIMIT_TURN_STREAMS_US 500u /* giving back the steps of closed streams */
 #define LIMIT_TURN_CHANGE_US 500u /* resets and changes of tables, items that are too old */
+#define LIMIT_TURN_EXCLUSIVE_US 800u /* one slice of a script or a transaction */
 #define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 
 /* stopping */

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "server/acl.h"
 #include "server/append_log.h"
+#include "server/exclusive.h"
 #include "server/pubsub.h"
 #include "server/replay_streams.h"
 #include "server/server.h"
@@ -179,6 +180,7 @@ void client_closed(void *context, void *owner) {
     if (client->in_ready) leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
     resp_parser_free(&client->parser);
     unlink_client(server, client);
+    if (exclusive_adopts(client)) return;
     memory_free(client->name);
     memory_free(client);
 }
@@ -226,7 +228,7 @@ static size_t feed(struct client *client, const uint8_t *data, size_t length) {
     uint64_t until_us = client->server->now_us + LIMIT_TURN_COMMANDS_US;
     size_t at = 0;
     while (at < length && !client->blocked && !client->close_after_reply && !client->closing) {
-        if (is_backlogged(client) || client->server->now_us >= until_us) break;
+        if (is_backlogged(client) || client->server->now_us >= until_us || exclusive_makes_wait(client->server)) break;
         size_t consumed;
         enum resp_status status = resp_parser_feed(&client->parser, data + at, length - at, &consumed);
         at += consumed;
@@ -338,7 +340,8 @@ void client_readable(void *context, void *owner) {
 }
 
 void client_run_pending(struct client *client) {
-    if (client->closing || client->blocked || client->held || client->pending_length == 0 || is_backlogged(client))
+    if (client->closing || client->blocked || client->held || client->pending_length == 0 || is_backlogged(client) ||
+        exclusive_makes_wait(client->server))
         return; /* whoever ends that state makes the client ready again */
     size_t consumed = feed(client, client->pending + client->pending_at, client->pending_length);
     if (client->closing) return;

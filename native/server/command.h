@@ -86,6 +86,11 @@ void reply_bulk(struct client *client, const void *data, size_t length);
 void reply_bulk_string(struct client *client, const char *text);
 void reply_bulk_format(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void reply_verbatim(struct client *client, const char *text, size_t length); /* RESP2: bulk string */
+/* The same in another format, three letters. */
+void reply_verbatim_as(struct client *client, const char *format, size_t format_length, const char *text,
+                       size_t length);
+/* One line of the type ('+': status, '(': big number); what would end it early becomes a blank. */
+void reply_line(struct client *client, char type, const char *text, size_t length);
 void reply_array(struct client *client, size_t count);
 void reply_map(struct client *client, size_t pairs);                         /* RESP2: array of 2 * pairs */
 void reply_set(struct client *client, size_t count);

@@ -37,6 +37,7 @@ static const struct command *const tables[] = {
     commands_hash_random,
     commands_database,
     commands_object,
+    commands_scripts,
 };
 // clang-format on
 

@@ -30,6 +30,7 @@ extern const struct command commands_replay[];
 extern const struct command commands_share[];
 extern const struct command commands_snapshot[];
 extern const struct command commands_transactions[];
+extern const struct command commands_scripts[];
 extern const struct command commands_weights[];
 extern const struct command commands_pubsub[];
 extern const struct command commands_slow_log[];

@@ -18,6 +18,7 @@
 #include "store/store.h"
 
 #define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
+#define BUSY_REFUSAL "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
@@ -122,6 +123,13 @@ __attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, 
     return false;
 }
 
+/* May it run although another client's command has the server to itself? */
+static bool is_for_busy(const struct client *client, const struct command *command) {
+    bool without_saving = false;
+    for (uint32_t i = 1; i < client->argc; i++) without_saving |= argument_is(&client->argv[i], "nosave");
+    return (command->flags & COMMAND_ALLOW_BUSY) && (without_saving || strcmp(command->name, "shutdown") != 0);
+}
+
 bool command_admit(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     const struct command *command = entry->command;
@@ -142,6 +150,7 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     if ((transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0 &&
         append_log_refuses(server->append_log, text, sizeof text))
         return refuse(client, "%s", text);
+    if (exclusive_is_busy(server) && !is_for_busy(client, command)) return refuse(client, BUSY_REFUSAL);
     if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
         return refuse(
             client,

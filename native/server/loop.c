@@ -18,6 +18,7 @@
 #include "server/pubsub.h"
 #include "server/replay_registry.h"
 #include "server/replay_streams.h"
+#include "server/scripts.h"
 #include "server/server.h"
 #include "server/snapshots.h"
 #include "server/watch.h"
@@ -86,6 +87,8 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
+    exclusive_free(server);
+    scripts_free(server);
     watch_free(server);
     append_log_free(server->append_log);
     snapshots_free(server->snapshots); /* it holds tables */
@@ -216,20 +219,23 @@ uint64_t server_step(void *context) {
     server_begin_turn(server);
     run_ready(server);
     if (server->woken || key_wait_pending(server)) server_run_woken(server);
-    uint64_t deadline_us = earlier(server_run_deadlines(server), pause_step(server));
+    bool exclusive_left = exclusive_step(server);
+    uint64_t deadline_us =
+        earlier(server_run_deadlines(server), server->exclusive.on ? CLOCK_NEVER : pause_step(server));
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
-    bool short_of_memory = make_room_step(server);
+    bool short_of_memory = !server->exclusive.on && make_room_step(server);
     bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
     bool changes_left = replay_change_step(server, clock_monotonic_us() + LIMIT_TURN_CHANGE_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
     deadline_us = earlier(deadline_us, append_log_step(server->append_log)); /* replies may have to wait for it */
     write_unsent(server);
-    deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
+    if (!server->exclusive.on)
+        deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
     if (server->ready_head || server->woken || key_wait_pending(server) || gathers || streams_left || changes_left ||
-        short_of_memory || server->stop_asked != server->stopping)
+        short_of_memory || exclusive_left || server->stop_asked != server->stopping)
         return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);

@@ -227,14 +227,32 @@ void reply_bulk_format(struct client *client, const char *format, ...) {
     text_free(&text);
 }
 
-void reply_verbatim(struct client *client, const char *text, size_t length) {
+void reply_verbatim_as(struct client *client, const char *format, size_t format_length, const char *text,
+                       size_t length) {
     if (client->resp == 2) {
         reply_bulk(client, text, length);
         return;
     }
     append_head(client, '=', (int64_t)length + 4);
-    append(client, "txt:", 4);
+    for (size_t i = 0; i < 3; i++) append(client, i < format_length ? format + i : " ", 1);
+    append(client, ":", 1);
     append(client, text, length);
+    append(client, "\r\n", 2);
+}
+
+void reply_verbatim(struct client *client, const char *text, size_t length) {
+    reply_verbatim_as(client, "txt", 3, text, length);
+}
+
+void reply_line(struct client *client, char type, const char *text, size_t length) {
+    append(client, &type, 1);
+    for (size_t at = 0; at < length;) {
+        size_t end = at;
+        while (end < length && text[end] != '\r' && text[end] != '\n') end++;
+        append(client, text + at, end - at);
+        if (end < length) append(client, " ", 1);
+        at = end + 1;
+    }
     append(client, "\r\n", 2);
 }
 

@@ -13,6 +13,7 @@
 #include "net/transport.h"
 #include "resp/parse.h"
 #include "server/command.h"
+#include "server/exclusive.h"
 #include "server/make_room.h"
 #include "server/monitor.h"
 #include "server/notify.h"
@@ -32,6 +33,7 @@ struct pubsub;
 struct command_table;
 struct watched_keys;
 struct acl;
+struct scripts;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
@@ -65,6 +67,8 @@ struct server_config {
     int64_t tls_prefer_server_ciphers, tls_session_caching;
     int64_t tcp_keepalive_s;              /* 0: none */
     int64_t protected_mode;
+    int64_t busy_reply_threshold_ms;   /* others are told that a script runs; 0 = never */
+    int64_t script_memory_limit_bytes; /* of Lua, for all scripts */
     int64_t maxclients;
     int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;
@@ -124,6 +128,8 @@ struct server {
     struct wait_queue *woken; /* queues to retry after the current command */
     struct key_waits *key_waits; /* clients that wait for keys; NULL: there was none yet */
     uint32_t blocked_clients;
+    struct exclusive exclusive;        /* a script or a transaction that takes several turns */
+    struct scripts *scripts;           /* NULL: none were yet */
     struct watched_keys *watched_keys; /* NULL: none were yet */
     struct pause pause; /* of clients' commands */
     struct monitors monitors;

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "server/keyspace.h"
 #include "server/propagate.h"
 #include "server/server.h"
@@ -170,6 +171,11 @@ static void discard_command(struct client *client) {
     reply_status(client, "OK");
 }
 
+/* What is about the client's connection alone. */
+static bool concerns_connection(const struct command *command) {
+    return (command->flags & COMMAND_NOSCRIPT) && !(command->flags & (COMMAND_WRITE | COMMAND_MOVABLEKEYS));
+}
+
 /* One after the other, each with a reply of its own; whatever one of them replies, the next is run. */
 static void run_all(struct client *client, const struct transaction *transaction) {
     struct command_entry *entry = client->entry;
@@ -180,6 +186,8 @@ static void run_all(struct client *client, const struct transaction *transaction
     reply_array(client, transaction->count);
     for (uint32_t i = 0; i < transaction->count; i++) {
         const struct queued *queued = &transaction->commands[i];
+        if (i > 0) exclusive_rest(client->server);
+        if (client->closing && concerns_connection(queued->entry->command)) continue;
         client->argc = queued->argc;
         client->argv = queued->argv;
         client->entry = queued->entry;
@@ -193,6 +201,20 @@ static void run_all(struct client *client, const struct transaction *transaction
     client->argv = argv;
     client->entry = entry;
     client->command = entry->command;
+}
+
+static void release(void *transaction) {
+    transaction_free(transaction);
+}
+
+static void run_transaction(struct client *client) {
+    struct server *server = client->server;
+    struct transaction *transaction = server->exclusive.owned;
+    propagate_begin(server);
+    run_all(client, transaction);
+    propagate_end(server);
+    server->exclusive.owned = NULL;
+    transaction_free(transaction);
 }
 
 static void exec_command(struct client *client) {
@@ -214,11 +236,9 @@ static void exec_command(struct client *client) {
     /* Its own changes break no watch of it; and should the client be closed meanwhile, it runs to its end. */
     client->transaction = NULL;
     watch_forget(client);
-    propagate_begin(client->server);
-    run_all(client, transaction);
-    propagate_end(client->server);
-    propagate_nothing(client);
-    transaction_free(transaction);
+    client->server->exclusive.owned = transaction;
+    client->server->exclusive.release = release;
+    exclusive_run(client, run_transaction);
 }
 
 static void watch_command(struct client *client) {

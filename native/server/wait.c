@@ -189,6 +189,7 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
 
 void server_run_woken(struct server *server) {
     uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
+    if (server->exclusive.on) return; /* none of them may come in between */
     if (!key_wait_run(server, until_us)) return;
     while (server->woken) {
         struct wait_queue *queue = server->woken;

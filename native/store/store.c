@@ -110,6 +110,11 @@ bool store_has_expired(const struct store *store, unsigned database, const struc
     return !store->keeps_expired && store_expiry(store, database, entry, &at_ms) && at_ms < now_ms;
 }
 
+/* The time at which keys are looked at. */
+static int64_t now_ms(const struct store *store) {
+    return store->frozen_ms != 0 ? store->frozen_ms : clock_unix_ms();
+}
+
 static void expire_now(struct store *store, unsigned database, struct dict_entry *entry) {
     store->expired_keys++;
     if (store->events.expired) store->events.expired(store->events.context, database, entry->key, entry->key_length);
@@ -128,7 +133,7 @@ bool store_evict(struct store *store) {
 
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
-    if (entry == NULL || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, clock_unix_ms()))
+    if (entry == NULL || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, now_ms(store)))
         return entry;
     expire_now(store, database, entry);
     return NULL;
@@ -249,18 +254,18 @@ void store_persist(struct store *store, unsigned database, struct dict_entry *en
 }
 
 struct dict_entry *store_random(struct store *store, unsigned database) {
-    int64_t now_ms = clock_unix_ms();
+    int64_t at_ms = now_ms(store);
     for (int tries = 0; tries < RANDOM_TRIES; tries++) {
         struct dict_entry *entry = dict_random(&store->databases[database].keys, &store->random);
-        if (entry == NULL || !store_has_expired(store, database, entry, now_ms)) return entry;
+        if (entry == NULL || !store_has_expired(store, database, entry, at_ms)) return entry;
     }
     return NULL;
 }
 
 /* Removes keys that have run out until the deadline; false when some are left. */
-static bool expire_due(struct store *store, unsigned database, int64_t now_ms, uint64_t deadline_us) {
+static bool expire_due(struct store *store, unsigned database, int64_t due_ms, uint64_t deadline_us) {
     const struct expire_heap *heap = &store->databases[database].expiry;
-    for (unsigned removed = 0; heap->count > 0 && heap->items[0].at_ms < now_ms; removed++) {
+    for (unsigned removed = 0; heap->count > 0 && heap->items[0].at_ms < due_ms; removed++) {
         if (removed % EXPIRE_SLICE == EXPIRE_SLICE - 1 && clock_monotonic_us() >= deadline_us) return false;
         expire_now(store, database, heap->items[0].entry);
     }
@@ -275,15 +280,15 @@ bool store_free_discarded(struct store *store, uint64_t deadline_us) {
 
 uint64_t store_step(struct store *store, uint64_t budget_us) {
     uint64_t now_us = clock_monotonic_us(), deadline_us = now_us + budget_us, next_us = CLOCK_NEVER;
-    int64_t now_ms = clock_unix_ms();
+    int64_t at_ms = clock_unix_ms();
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         struct store_database *db = &store->databases[d];
-        if (!store->leaves_expired && !expire_due(store, d, now_ms, deadline_us)) return now_us;
+        if (!store->leaves_expired && store->frozen_ms == 0 && !expire_due(store, d, at_ms, deadline_us)) return now_us;
         while (dict_rehash(&db->keys, REHASH_SLICE))
             if (clock_monotonic_us() >= deadline_us) return now_us;
         if (!store->leaves_expired && db->expiry.count > 0) {
             /* A key has run out only when its millisecond is over; a time far off must not overflow. */
-            uint64_t wait_ms = (uint64_t)(db->expiry.items[0].at_ms - now_ms) + 1;
+            uint64_t wait_ms = (uint64_t)(db->expiry.items[0].at_ms - at_ms) + 1;
             uint64_t due_us = wait_ms < UINT32_MAX ? now_us + wait_ms * 1000 : now_us + UINT32_MAX * 1000ull;
             if (due_us < next_us) next_us = due_us;
         }

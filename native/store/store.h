@@ -54,6 +54,7 @@ struct store {
     struct access_clock access;
     struct eviction eviction;
     struct store_events events;
+    int64_t frozen_ms; /* not 0: the time at which keys are seen, and none is removed because its time is over */
     /* for INFO */
     uint64_t changes;         /* keys changed since start */
     uint64_t expired_keys, evicted_keys;

@@ -1,0 +1,23 @@
+/* fiber: a stack of its own for work that is put down in its midst and taken up again: a script, a transaction. */
+#ifndef REPLAY_BASE_FIBER_H
+#define REPLAY_BASE_FIBER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define FIBER_STACK_BYTES (1u << 20) /* committed as it is used, with a guard page below */
+
+struct fiber;
+
+struct fiber *fiber_new(void); /* NULL: memory is exhausted */
+/* Also in the midst of work, which is then never taken up again: what it holds is its owner's to free. */
+void fiber_free(struct fiber *fiber); /* NULL is allowed */
+
+/* Runs body(context) on the fiber's stack until it returns (true) or yields (false). */
+bool fiber_start(struct fiber *fiber, void (*body)(void *context), void *context);
+/* Goes on behind the yield; returns as fiber_start. */
+bool fiber_resume(struct fiber *fiber);
+/* Called on the fiber's stack: back to whoever started or resumed it. */
+void fiber_yield(struct fiber *fiber);
+
+#endif

@@ -1,0 +1,57 @@
+/* sha1: FIPS 180-4, section 6.1. */
+#include "base/sha1.h"
+
+#include <string.h>
+
+#define BLOCK_BYTES 64u
+
+static uint32_t rotate(uint32_t value, int by) {
+    return (value << by) | (value >> (32 - by));
+}
+
+static void add_block(uint32_t state[5], const uint8_t *block) {
+    uint32_t w[80];
+    for (int t = 0; t < 16; t++)
+        w[t] = (uint32_t)block[4 * t] << 24 | (uint32_t)block[4 * t + 1] << 16 | (uint32_t)block[4 * t + 2] << 8 |
+               block[4 * t + 3];
+    for (int t = 16; t < 80; t++) w[t] = rotate(w[t - 3] ^ w[t - 8] ^ w[t - 14] ^ w[t - 16], 1);
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4];
+    for (int t = 0; t < 80; t++) {
+        uint32_t f, k;
+        if (t < 20)
+            f = (b & c) | (~b & d), k = 0x5a827999u;
+        else if (t < 40)
+            f = b ^ c ^ d, k = 0x6ed9eba1u;
+        else if (t < 60)
+            f = (b & c) | (b & d) | (c & d), k = 0x8f1bbcdcu;
+        else
+            f = b ^ c ^ d, k = 0xca62c1d6u;
+        uint32_t next = rotate(a, 5) + f + e + k + w[t];
+        e = d;
+        d = c;
+        c = rotate(b, 30);
+        b = a;
+        a = next;
+    }
+    state[0] += a;
+    state[1] += b;
+    state[2] += c;
+    state[3] += d;
+    state[4] += e;
+}
+
+void sha1_hex(const void *data, size_t length, char hex[SHA1_HEX_BYTES]) {
+    uint32_t state[5] = {0x67452301u, 0xefcdab89u, 0x98badcfeu, 0x10325476u, 0xc3d2e1f0u};
+    const uint8_t *bytes = data;
+    size_t whole = length / BLOCK_BYTES * BLOCK_BYTES, rest = length - whole;
+    for (size_t at = 0; at < whole; at += BLOCK_BYTES) add_block(state, bytes + at);
+    /* The rest, a one bit, zeros, and the length in bits fill one or two blocks. */
+    uint8_t end[2 * BLOCK_BYTES] = {0};
+    if (rest > 0) memcpy(end, bytes + whole, rest);
+    end[rest] = 0x80;
+    size_t end_bytes = rest + 9 <= BLOCK_BYTES ? BLOCK_BYTES : 2 * BLOCK_BYTES;
+    for (int i = 0; i < 8; i++) end[end_bytes - 1 - (size_t)i] = (uint8_t)((uint64_t)length * 8 >> (8 * i));
+    for (size_t at = 0; at < end_bytes; at += BLOCK_BYTES) add_block(state, end + at);
+    for (int i = 0; i < 40; i++) hex[i] = "0123456789abcdef"[state[i / 8] >> (28 - 4 * (i % 8)) & 15];
+    hex[40] = '\0';
+}

@@ -1,0 +1,12 @@
+/* sha1: names of scripts (FIPS 180-4). Not for anything secret. */
+#ifndef REPLAY_BASE_SHA1_H
+#define REPLAY_BASE_SHA1_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHA1_HEX_BYTES 41 /* with its final zero */
+
+void sha1_hex(const void *data, size_t length, char hex[SHA1_HEX_BYTES]);
+
+#endif

@@ -1,0 +1,128 @@
+/* exclusive: commands that nothing of another client may come in between, run in slices on a stack of their own. */
+#include "server/exclusive.h"
+
+#include <assert.h>
+
+#include "base/clock.h"
+#include "base/fiber.h"
+#include "base/memory.h"
+#include "server/client.h"
+#include "server/propagate.h"
+#include "server/server.h"
+#include "store/store.h"
+
+static void run_body(void *context) {
+    struct exclusive *exclusive = context;
+    exclusive->body(exclusive->client);
+}
+
+/* What the command has changed is taken down by what it runs, never as the command itself. */
+static void run_slice(struct server *server, bool first) {
+    struct exclusive *exclusive = &server->exclusive;
+    exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
+    exclusive->inside = true;
+    bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
+    exclusive->inside = false;
+    exclusive->on = !ended;
+    if (!exclusive->orphaned) propagate_nothing(exclusive->client);
+}
+
+static bool next_slice(struct client *client) {
+    run_slice(client->server, false);
+    return !client->server->exclusive.on;
+}
+
+static void abandon(struct client *client) {
+    client->server->exclusive.abandoned = true;
+    reply_error(client, "ERR the server stops");
+}
+
+static void wake_waiting(struct server *server) {
+    for (struct client *client = server->clients.head; client; client = client->next) {
+        if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
+    }
+}
+
+static void free_orphan(struct exclusive *exclusive) {
+    if (!exclusive->orphaned) return;
+    memory_free(exclusive->client->name);
+    memory_free(exclusive->client);
+    exclusive->client = NULL;
+    exclusive->orphaned = false;
+}
+
+void exclusive_run(struct client *client, void (*body)(struct client *client)) {
+    struct server *server = client->server;
+    struct exclusive *exclusive = &server->exclusive;
+    assert(!exclusive->on || exclusive->inside);
+    /* Within another one, for the server's own clients, and without memory for a stack: at once. */
+    if (!exclusive->inside && client->connection && !exclusive->fiber) exclusive->fiber = fiber_new();
+    if (exclusive->inside || !client->connection || !exclusive->fiber) {
+        body(client);
+        propagate_nothing(client);
+        return;
+    }
+    exclusive->client = client;
+    exclusive->body = body;
+    exclusive->began_us = clock_monotonic_us();
+    server->store->frozen_ms = clock_unix_ms(); /* no key's time is over in its midst */
+    run_slice(server, true);
+    if (!exclusive->on) {
+        server->store->frozen_ms = 0;
+        return;
+    }
+    bool denied = client->deny_blocking;
+    client->deny_blocking = false;
+    client_block(client, &server->exclusive.waiting, CLOCK_NEVER, next_slice, abandon);
+    client->deny_blocking = denied;
+}
+
+void exclusive_rest(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (exclusive->inside && clock_monotonic_us() >= exclusive->until_us) fiber_yield(exclusive->fiber);
+}
+
+bool exclusive_step(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (!exclusive->on || exclusive->abandoned) return false;
+    uint64_t limit_us = (uint64_t)server->config.busy_reply_threshold_ms * 1000;
+    if (!exclusive->busy && limit_us > 0 && server->now_us >= exclusive->began_us + limit_us) {
+        exclusive->busy = true;
+        wake_waiting(server);
+    }
+    if (exclusive->client->blocked)
+        client_retry(exclusive->client);
+    else
+        run_slice(server, false); /* it has closed, or is about to */
+    if (exclusive->on) return true;
+    exclusive->busy = false;
+    server->store->frozen_ms = 0;
+    free_orphan(exclusive);
+    wake_waiting(server);
+    return true;
+}
+
+bool exclusive_makes_wait(const struct server *server) {
+    return server->exclusive.on && !server->exclusive.busy;
+}
+
+bool exclusive_is_busy(const struct server *server) {
+    return server->exclusive.busy && !server->exclusive.inside;
+}
+
+bool exclusive_adopts(struct client *client) {
+    struct exclusive *exclusive = &client->server->exclusive;
+    if (!exclusive->on || exclusive->client != client) return false;
+    client->connection = NULL;
+    exclusive->orphaned = true;
+    return true;
+}
+
+void exclusive_free(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (exclusive->owned) exclusive->release(exclusive->owned);
+    exclusive->owned = NULL;
+    free_orphan(exclusive);
+    fiber_free(exclusive->fiber);
+    exclusive->fiber = NULL;
+}

@@ -1,0 +1,46 @@
+/* exclusive: commands that nothing of another client may come in between (scripts, transactions), run in slices.
+ *
+ * Between two slices transports and timers are served, but no other client's command is run: their requests wait, and
+ * from busy-reply-threshold on they are refused as BUSY, but for those that may end the matter. */
+#ifndef REPLAY_SERVER_EXCLUSIVE_H
+#define REPLAY_SERVER_EXCLUSIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/command.h"
+
+struct fiber;
+
+struct exclusive {
+    struct fiber *fiber;       /* NULL: none was needed yet */
+    struct wait_queue waiting; /* of that client, while it is put down */
+    struct client *client;     /* whose command runs */
+    void (*body)(struct client *client);
+    bool on;                   /* a command is put down in its midst */
+    bool inside;               /* its next slice is running */
+    bool busy;                 /* it takes long: others are told */
+    bool orphaned;             /* its client has gone, but for the struct */
+    bool abandoned;            /* the server stops: it is never taken up again */
+    uint64_t began_us, until_us;
+    void *owned;               /* what the body would have freed; used where it is abandoned */
+    void (*release)(void *owned);
+};
+
+/* Runs body(client), within a handler, whole or in slices: what needs more than one is done later, and the handler
+ * returns before. The body replies. */
+void exclusive_run(struct client *client, void (*body)(struct client *client));
+/* Within the body, where it may be put down: does so when the slice is over. */
+void exclusive_rest(struct server *server);
+/* One more slice, called in each turn of the loop. True: there is more to do. */
+bool exclusive_step(struct server *server);
+
+/* Must other clients' requests wait? */
+bool exclusive_makes_wait(const struct server *server);
+/* Are they refused, because they have waited for long? */
+bool exclusive_is_busy(const struct server *server);
+/* The client's connection has closed. True: the struct is still needed and will be freed here. */
+bool exclusive_adopts(struct client *client);
+void exclusive_free(struct server *server);
+
+#endif

@@ -1,0 +1,78 @@
+/* script_engine: what the files on scripts share: the Lua state, what runs in it, and the parts that it is made of. */
+#ifndef REPLAY_SERVER_SCRIPT_ENGINE_H
+#define REPLAY_SERVER_SCRIPT_ENGINE_H
+
+#ifdef REPLAY_LUA
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/sha1.h"
+#include "server/client.h"
+#include "store/dict.h"
+
+#define SCRIPT_KILLED "ERR Script killed by user with SCRIPT KILL..."
+
+enum script_flags {
+    SCRIPT_NO_WRITES = 1 << 0,
+    SCRIPT_ALLOW_OOM = 1 << 1,
+    SCRIPT_DECLARED = 1 << 2, /* it says what it does: "#!lua …" */
+};
+
+/* A compiled script, known by its SHA1. */
+struct script {
+    char sha[SHA1_HEX_BYTES];
+    uint32_t flags;
+    int reference;           /* of its function, in Lua's registry */
+    bool loaded;             /* by SCRIPT LOAD: stays until SCRIPT FLUSH */
+    struct script *next, *previous; /* of those that only EVAL has seen, the oldest first */
+};
+
+struct scripts {
+    struct server *server;
+    lua_State *lua;          /* NULL: made when first needed */
+    size_t memory_bytes;
+    struct dict cache;       /* of struct script */
+    struct script *oldest, *newest;
+    uint32_t evaluated;      /* scripts on that list */
+    struct client *client;   /* runs the commands that scripts call */
+
+    /* the script that runs */
+    struct client *caller;   /* NULL: none runs */
+    struct script *script;
+    uint32_t key_count;
+    bool read_only, wrote, killed, replying;
+    struct resp_argument *argv; /* room for the arguments of calls */
+    uint32_t argv_capacity;
+    uint8_t *flat;           /* a reply of more than one piece */
+};
+
+struct scripts *script_of(lua_State *lua);
+
+/* script_state: a new state with all that scripts may use. False: memory is exhausted. */
+bool script_state_open(struct scripts *scripts);
+void script_state_close(struct scripts *scripts);
+/* Makes the table on the stack one that scripts can read but not change: what stands for it replaces it. */
+void script_protect(lua_State *lua);
+/* Raises {err = "ERR …"}, as Redis's own functions do: where it happened is added by whoever reports it. */
+int script_raise(lua_State *lua, const char *message);
+void script_push_error(lua_State *lua, const char *message);
+/* Called every so many instructions, and behind every call of a command. */
+void script_rest(lua_State *lua);
+
+/* script_redis: the table `redis`; leaves it on the stack. */
+void script_open_redis(lua_State *lua);
+/* script_bit, script_struct: the table; leaves it on the stack. */
+void script_open_bit(lua_State *lua);
+
+/* script_reply: the reply that the scripts' client holds, as a value on the stack; the client's output is cleared. */
+void script_take_reply(lua_State *lua, struct scripts *scripts);
+/* Replies the value on the top of the stack, which is popped, to the caller. */
+void script_send_reply(lua_State *lua, struct scripts *scripts);
+
+#endif
+#endif
