@@ -68,9 +68,8 @@ struct fiber *fiber_new(void) {
     if (!fiber) return NULL;
     fiber->guard_bytes = (size_t)sysconf(_SC_PAGESIZE);
     fiber->ended = true;
-    void *stack = mmap(NULL, fiber->guard_bytes + FIBER_STACK_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED) {
+    void *stack = memory_map(fiber->guard_bytes + FIBER_STACK_BYTES);
+    if (!stack) {
         memory_free(fiber);
         return NULL;
     }
@@ -88,7 +87,7 @@ struct fiber *fiber_new(void) {
 
 void fiber_free(struct fiber *fiber) {
     if (!fiber) return;
-    munmap(fiber->stack, fiber->guard_bytes + FIBER_STACK_BYTES);
+    memory_unmap(fiber->stack, fiber->guard_bytes + FIBER_STACK_BYTES);
     memory_free(fiber);
 }
 

@@ -71,6 +71,8 @@ enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, c
 bool acl_may_read_every_key(const struct client *client, const char *command);
 /* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
+/* As acl_refusal, for scripts and transactions, which have words of their own. */
+enum acl_verdict acl_denial(struct client *client, const struct command_entry *entry);
 /* Whether a request that has begun with these arguments may become one that is allowed. */
 bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,
                             const struct resp_argument *argv);

@@ -190,6 +190,15 @@ const char *acl_refusal(struct client *client, const struct command_entry *entry
     return message;
 }
 
+enum acl_verdict acl_denial(struct client *client, const struct command_entry *entry) {
+    char message[256];
+    if (!acl_refusal(client, entry, message, sizeof message)) return ACL_ALLOWED;
+    const struct acl *acl = client->server->acl;
+    const struct acl_item *item = acl_commands_of_request(acl->commands, entry, client->argc, client->argv);
+    uint32_t at;
+    return acl_check(acl, client->user, item, client->argc, client->argv, &at);
+}
+
 bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,
                             const struct resp_argument *argv) {
     if (!client->user || client->user->unrestricted) return true;

@@ -336,6 +336,7 @@ static void run_script(struct client *caller) {
     scripts->caller = caller;
     scripts->wrote = scripts->killed = scripts->replying = false;
     client->database = caller->database;
+    client->user = caller->user;
     client->resp = 2;
     propagate_begin(server);
     if (lua_cpcall(scripts->lua, run_protected, scripts) != 0) send_failure(scripts);
@@ -344,6 +345,7 @@ static void run_script(struct client *caller) {
     output_clear(&client->output, &server->output_pool);
     memory_free(scripts->flat);
     scripts->flat = NULL;
+    client->user = NULL;
     scripts->caller = NULL;
     scripts->script = NULL;
 }

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/sha1.h"
+#include "server/acl.h"
 #include "server/command_table.h"
 #include "server/script_engine.h"
 #include "server/server.h"
@@ -67,7 +68,10 @@ static void call_command(lua_State *lua, struct scripts *scripts, struct command
     client->entry = entry;
     client->command = entry->command;
     client->error_replied = false;
-    if (command_admit(client, entry)) {
+    enum acl_verdict denial = acl_denial(client, entry);
+    if (denial != ACL_ALLOWED) {
+        reply_error(client, "ERR The user executing the script %s", acl_verdict_sentence(denial));
+    } else if (command_admit(client, entry)) {
         if (entry->command->flags & COMMAND_WRITE) scripts->wrote = true;
         command_call(client, entry);
         client_command_done(client);
@@ -209,9 +213,15 @@ static int redis_acl_check_cmd(lua_State *lua) {
     if (take_arguments(lua, scripts))
         return script_raise(lua, "ERR redis.acl_check_cmd() command arguments must be strings or integers");
     struct client *client = scripts->client;
-    if (!command_table_find_request(scripts->server->commands, client->argc, client->argv))
-        return script_raise(lua, "ERR Invalid command passed to redis.acl_check_cmd()");
-    return answer_true(lua);
+    const struct command_entry *entry =
+        command_table_find_request(scripts->server->commands, client->argc, client->argv);
+    if (!entry) return script_raise(lua, "ERR Invalid command passed to redis.acl_check_cmd()");
+    const struct acl *acl = scripts->server->acl;
+    const struct acl_item *item = acl_commands_of_request(acl->commands, entry, client->argc, client->argv);
+    uint32_t at;
+    bool allowed = !client->user || acl_check(acl, client->user, item, client->argc, client->argv, &at) == ACL_ALLOWED;
+    lua_pushboolean(lua, allowed);
+    return 1;
 }
 
 static const luaL_Reg functions[] = {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/acl.h"
 #include "server/command_table.h"
 #include "server/exclusive.h"
 #include "server/keyspace.h"
@@ -176,6 +177,17 @@ static bool concerns_connection(const struct command *command) {
     return (command->flags & COMMAND_NOSCRIPT) && !(command->flags & (COMMAND_WRITE | COMMAND_MOVABLEKEYS));
 }
 
+static const char *reason_of(enum acl_verdict denial) {
+    switch (denial) {
+    case ACL_DENIED_COMMAND: return "no permission to execute the command or subcommand";
+    case ACL_DENIED_KEY: return "no permission to touch the specified keys";
+    case ACL_DENIED_CHANNEL: return "no permission to access one of the channels used as arguments";
+    case ACL_ALLOWED:
+    case ACL_DENIED_LOGIN: break;
+    }
+    return "no permission";
+}
+
 /* One after the other, each with a reply of its own; whatever one of them replies, the next is run. */
 static void run_all(struct client *client, const struct transaction *transaction) {
     struct command_entry *entry = client->entry;
@@ -192,6 +204,15 @@ static void run_all(struct client *client, const struct transaction *transaction
         client->argv = queued->argv;
         client->entry = queued->entry;
         client->command = queued->entry->command;
+        enum acl_verdict denial =
+            acl_denial(client, queued->entry); /* what was allowed when it was queued may be no more */
+        if (denial != ACL_ALLOWED) {
+            reply_error(client,
+                        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC "
+                        "call. This command is no longer allowed for the following reason: %s",
+                        reason_of(denial));
+            continue;
+        }
         command_call(client, queued->entry);
         client_command_done(client);
     }

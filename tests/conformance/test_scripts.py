@@ -67,7 +67,7 @@ def wait_until_busy(client: redis.Redis) -> None:
         client.get("a")
 
 
-# ---- against Redis --------------------------------------------------------------------------------------------------
+# ---- against Redis ----------------------------------------
 
 SAME = r"""
 return 1
@@ -422,7 +422,7 @@ def test_random_commands_in_scripts_do_as_in_redis(pair: Pair) -> None:
     run()
 
 
-# ---- what a script cannot do ------------------------------------------------------------
+# ---- what a script cannot do ----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_a_script_cannot_use_what_is_about_connections(client: redis.Redis) -> N
             client.eval(f"return redis.call({call})", 0)
 
 
-# ---- time ---------------------------------------------------------------------------------------------------------------
+# ---- time ----------------------------------------
 
 
 def test_commands_wait_while_a_script_runs_and_connections_are_served(our_peer: Any, client: redis.Redis) -> None:
@@ -628,7 +628,7 @@ def test_no_key_runs_out_in_the_midst_of_a_script(client: redis.Redis) -> None:
     assert client.get("k") is None
 
 
-# ---- redis-py -------------------------------------------------------------------------------------------------------------
+# ---- redis-py ----------------------------------------
 
 
 def test_redis_py_locks_work(client: redis.Redis) -> None:
@@ -671,3 +671,28 @@ def test_redis_py_asyncio_locks_exclude_each_other(our_peer: Any, client: redis.
 
     asyncio.run(count())
     assert client.get("n") == b"40"
+
+
+# ---- users ---------------------------------------------------------------------------------------------------------
+
+
+def test_scripts_and_transactions_do_what_their_user_may(pair: Pair, peers: Any) -> None:
+    pair.words("ACL SETUSER limited on nopass ~own:* +@all -incr")
+    limited = Pair(peers, 2)
+    limited.words("AUTH limited x")
+    for script in [
+        "return redis.call('set', 'own:a', 1)",
+        "return redis.call('set', 'other', 1)",
+        "return redis.pcall('set', 'other', 1)",
+        "return redis.call('incr', 'own:a')",
+        "return redis.acl_check_cmd('set', 'own:a', 1)",
+        "return tostring(redis.acl_check_cmd('set', 'other', 1))",
+        "return tostring(redis.acl_check_cmd('incr', 'own:a'))",
+    ]:
+        limited.run((b"EVAL", script.encode(), b"0"))
+    for line in ["MULTI", "SET own:a 2", "GET own:a", "SET own:b 2"]:
+        limited.words(line)
+    pair.words("ACL SETUSER limited -set")
+    limited.words("EXEC")
+    limited.close()
+    pair.words("ACL DELUSER limited")
