@@ -20,7 +20,12 @@
 #define RECLAIM_PIECE_BYTES (4u << 20)
 #define LARGEST_HEAP_BLOCK_BYTES (32u << 20) /* glibc maps anything larger apart */
 
+/* The sum is what is held; each alone may be below zero, where what one thread allocated another has freed. Only the thread
+ * that said memory_count_alone writes the second: without a lock of the processor's bus, which would be a good part of what
+ * a small key costs. */
 static atomic_size_t heap_bytes;
+static atomic_size_t lone_bytes;
+static _Thread_local bool counts_alone;
 static atomic_size_t heap_peak_bytes;
 static atomic_size_t reclaiming_bytes; /* no longer in heap_bytes, but not given back yet */
 static atomic_size_t mapped_bytes;
@@ -52,9 +57,27 @@ static bool leave_to_reclaimer(void *pointer, size_t size_bytes, bool mapped) {
     return true;
 }
 
+void memory_count_alone(bool on) {
+    counts_alone = on;
+}
+
+size_t memory_live_bytes(void) {
+    return atomic_load_explicit(&heap_bytes, memory_order_relaxed) +
+           atomic_load_explicit(&lone_bytes, memory_order_relaxed);
+}
+
+static void count(size_t size_bytes) {
+    if (counts_alone)
+        atomic_store_explicit(&lone_bytes, atomic_load_explicit(&lone_bytes, memory_order_relaxed) + size_bytes,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&heap_bytes, size_bytes, memory_order_relaxed);
+}
+
 static void count_up(size_t size_bytes) {
-    size_t now = atomic_fetch_add_explicit(&heap_bytes, size_bytes, memory_order_relaxed) + size_bytes;
-    now += atomic_load_explicit(&reclaiming_bytes, memory_order_relaxed);
+    count(size_bytes);
+    size_t now = memory_live_bytes() + atomic_load_explicit(&reclaiming_bytes, memory_order_relaxed);
+    if (now > SIZE_MAX / 2) return; /* read between two changes that belong together */
     size_t peak = atomic_load_explicit(&heap_peak_bytes, memory_order_relaxed);
     while (now > peak && !atomic_compare_exchange_weak_explicit(&heap_peak_bytes, &peak, now, memory_order_relaxed,
                                                                 memory_order_relaxed)) {
@@ -62,7 +85,7 @@ static void count_up(size_t size_bytes) {
 }
 
 static void count_down(size_t size_bytes) {
-    atomic_fetch_sub_explicit(&heap_bytes, size_bytes, memory_order_relaxed);
+    count(0 - size_bytes);
 }
 
 void *memory_alloc(size_t size_bytes) {
@@ -98,10 +121,6 @@ void memory_free(void *pointer) {
         atomic_fetch_sub_explicit(&reclaiming_bytes, size_bytes, memory_order_relaxed);
     }
     free(pointer);
-}
-
-size_t memory_live_bytes(void) {
-    return atomic_load_explicit(&heap_bytes, memory_order_relaxed);
 }
 
 size_t memory_used_bytes(void) {

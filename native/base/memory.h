@@ -13,6 +13,8 @@ void memory_free(void *pointer);
 size_t memory_used_bytes(void); /* heap bytes now held, as the allocator rounds them */
 size_t memory_live_bytes(void); /* those but what the reclaimer (see below) is about to give back */
 size_t memory_peak_bytes(void);
+/* The calling thread, one of the process's at most, is the one that allocates and frees most: it counts for itself. */
+void memory_count_alone(bool on);
 
 /* Anonymous mapping for table storage: pages are committed when first touched. Counted apart from the heap. */
 void *memory_map(size_t size_bytes);

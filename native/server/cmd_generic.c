@@ -51,6 +51,7 @@ static void type_command(struct client *client) {
 
 static void rename_generic(struct client *client, bool only_new) {
     struct dict_entry *entry = keyspace_find(client, 1);
+    keyspace_use(client, entry);
     if (entry == NULL) {
         reply_no_such_key(client);
         return;
@@ -204,6 +205,7 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
     }
     struct store *store = client->server->store;
     struct dict_entry *entry = keyspace_find(client, 1);
+    keyspace_use(client, entry);
     bool ends = entry != NULL && store_expiry(store, database_of(client), entry, &current_ms);
     if (entry == NULL || !expiry_allowed(flags, ends, current_ms, at_ms)) {
         reply_integer(client, 0);
@@ -275,6 +277,7 @@ static void pexpiretime_command(struct client *client) {
 
 static void persist_command(struct client *client) {
     struct dict_entry *entry = keyspace_find(client, 1);
+    keyspace_use(client, entry);
     bool ends = entry != NULL && store_value(entry)->expiry != 0;
     if (ends) store_persist(client->server->store, database_of(client), entry);
     reply_integer(client, ends);

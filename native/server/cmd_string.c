@@ -143,6 +143,7 @@ static void set_command(struct client *client) {
         entry = get ? keyspace_find_read(client, 1) : keyspace_find(client, 1);
         if (get && !keyspace_type_is(client, entry, VALUE_STRING)) return;
         if (entry != NULL ? options.flags & SET_NX : options.flags & SET_XX) {
+            if (!get) keyspace_use(client, entry);
             reply_string_or_null(client, get ? entry : NULL);
             return;
         }
@@ -154,7 +155,9 @@ static void set_command(struct client *client) {
 }
 
 static void setnx_command(struct client *client) {
-    bool there = keyspace_find(client, 1) != NULL;
+    const struct dict_entry *entry = keyspace_find(client, 1);
+    bool there = entry != NULL;
+    keyspace_use(client, entry);
     if (there || set_string(client, 2, false, false, 0)) reply_integer(client, !there);
 }
 
@@ -179,7 +182,9 @@ static void mset_generic(struct client *client, bool only_new) {
         return;
     }
     for (uint32_t i = 1; only_new && i < client->argc; i += 2) {
-        if (keyspace_find(client, i) != NULL) {
+        const struct dict_entry *entry = keyspace_find(client, i);
+        if (entry != NULL) {
+            keyspace_use(client, entry);
             reply_integer(client, 0);
             return;
         }

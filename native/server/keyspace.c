@@ -20,11 +20,15 @@ struct dict_entry *keyspace_find(struct client *client, uint32_t index) {
     return store_find(client->server->store, (unsigned)client->database, key->data, key->length);
 }
 
+void keyspace_use(struct client *client, const struct dict_entry *entry) {
+    if (entry != NULL && !client->no_touch) store_touch(client->server->store, entry);
+}
+
 struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
     struct store *store = client->server->store;
     *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
-    if (entry != NULL && !client->no_touch) store_touch(store, entry);
+    keyspace_use(client, entry);
     const struct resp_argument *key = &client->argv[index];
     if (entry == NULL && (client->server->notify.flags & NOTIFY_MISS))
         notify_event(client->server, NOTIFY_MISS, "keymiss", (unsigned)client->database, key->data, key->length);
@@ -34,9 +38,8 @@ struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
 struct dict_entry *keyspace_find_write(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
     if (entry == NULL) return NULL;
-    struct store *store = client->server->store;
-    store_will_change(store, (unsigned)client->database, entry);
-    if (!client->no_touch) store_touch(store, entry);
+    store_will_change(client->server->store, (unsigned)client->database, entry);
+    keyspace_use(client, entry);
     return entry;
 }
 

@@ -17,6 +17,8 @@
 struct dict_entry *keyspace_find(struct client *client, uint32_t index);
 struct dict_entry *keyspace_find_read(struct client *client, uint32_t index);
 struct dict_entry *keyspace_find_write(struct client *client, uint32_t index);
+/* Counts as a use of the key that keyspace_find found; NULL is allowed. */
+void keyspace_use(struct client *client, const struct dict_entry *entry);
 void keyspace_changed(struct client *client, const struct dict_entry *entry);
 
 /* True where `entry` is NULL or of the type; replies WRONGTYPE where not. */
