@@ -6,7 +6,6 @@ What is deployed is `serverless/deploy/lambda`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import threading
@@ -26,19 +25,17 @@ from botocore.exceptions import (
 )
 
 from replay_server.rl.function_contract import (
-    ContractError,
     WarmRequest,
-    decode_request,
-    decode_response,
     encode_request,
 )
 from replay_server.serverless.backends.backend import (
     Attempt,
     FunctionError,
-    FunctionFailed,
     FunctionLost,
     FunctionTimeout,
+    checked_warm,
     unrecorded,
+    work_of,
 )
 from replay_server.serverless.entry_lambda import PAYLOAD_LIMIT_BYTES, decode_event, encode_event
 
@@ -190,19 +187,11 @@ class LambdaPlatform:
 
     def _warm(self, request: WarmRequest, attempt: Attempt) -> str:
         payload = encode_request(request)
-        response = decode_response(attempt(payload, lambda: self.invoke(payload, WARM_TIMEOUT_S)))
-        if response.failure is not None:
-            message = f"functions for {', '.join(request.work)} cannot be made warm: {response.failure.message}"
-            raise FunctionFailed(message, response.failure)
-        return response.measured.instance
+        return checked_warm(attempt(payload, lambda: self.invoke(payload, WARM_TIMEOUT_S))).measured.instance
 
     def _function(self, payload: bytes) -> str:
         """What is called with a request; what is none fails there."""
-        kind = "actor"
-        if len(self._functions) > 1:
-            with contextlib.suppress(ContractError):
-                request = decode_request(payload)
-                kind = request.work[0] if isinstance(request, WarmRequest) and request.work else request.kind
+        kind = work_of(payload) if len(self._functions) > 1 else "actor"
         return self._functions.get(kind, self._functions["actor"])
 
     def _call(self, function: str, event: bytes, timeout_s: float) -> bytes:

@@ -24,10 +24,13 @@ from replay_server.rl.function_contract import (
     Measured,
     Request,
     Response,
+    WarmRequest,
     decode_request,
     decode_response,
 )
 
+WARM_S = 120.0
+"""Patience with an instance that is made warm."""
 RETRY_S = 0.05
 """Rest before the second attempt; twice as long before each further one, at most `RETRY_S_MAX`."""
 RETRY_S_MAX = 2.0
@@ -400,6 +403,23 @@ class Backend:
                 f"{response.request!r}"
             )
         return response
+
+
+def checked_warm(answer: bytes) -> Response:
+    """The response of an instance that was made warm. FunctionFailed where it could not be; ContractError."""
+    response = decode_response(answer)
+    if (failure := response.failure) is not None:
+        raise FunctionFailed(f"an instance cannot be made warm: {failure.type}: {failure.message}", failure)
+    return response
+
+
+def work_of(payload: bytes) -> str:
+    """What kind of work a request in a payload is, or makes warm for; "" where it is no request."""
+    try:
+        request = decode_request(payload)
+    except ContractError:
+        return ""
+    return request.work[0] if isinstance(request, WarmRequest) and request.work else request.kind
 
 
 def _outcome(error: FunctionError | None) -> str:

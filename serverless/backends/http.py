@@ -24,18 +24,17 @@ from typing import Any
 
 from replay_server.rl.function_contract import WarmRequest, decode_response, encode_request
 from replay_server.serverless.backends.backend import (
+    WARM_S,
     Attempt,
     FunctionError,
-    FunctionFailed,
     FunctionLost,
     FunctionTimeout,
+    checked_warm,
     unrecorded,
 )
 from replay_server.serverless.backends.http_service import HOST, HttpService, ServiceDied
 from replay_server.serverless.cloud_event import CONTENT_TYPE, REQUEST_TYPE, RESPONSE_TYPE, TOKEN
 
-WARM_S = 120.0
-"""Patience with instances that are made warm."""
 WARM_HOLD_S = 1.0
 """How long each of them is kept busy, so that a platform elsewhere starts another one for the next."""
 STARTS = 3
@@ -138,7 +137,7 @@ class HttpPlatform:
         if payloads:
             with ThreadPoolExecutor(len(payloads)) as threads:
                 for answer in threads.map(lambda payload: attempt(payload, lambda: call(payload)), payloads):
-                    _check_warm(answer)
+                    checked_warm(answer)
 
     def close(self) -> None:
         """Ends every service of ours, and the wait for those elsewhere: what runs raises FunctionLost."""
@@ -356,11 +355,6 @@ def _checked(response: http.client.HTTPResponse, body: bytes) -> bytes:
     if (came := response.headers.get("ce-type")) != RESPONSE_TYPE:
         raise FunctionLost(f"expected an event of type {RESPONSE_TYPE}, came {came!r}: is the URL the function's?")
     return body
-
-
-def _check_warm(answer: bytes) -> None:
-    if (failure := decode_response(answer).failure) is not None:
-        raise FunctionFailed(f"an instance cannot be made warm: {failure.type}: {failure.message}", failure)
 
 
 def _left_s(deadline: float) -> float:

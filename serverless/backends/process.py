@@ -13,16 +13,19 @@ from replay_server.rl.function_contract import (
     ActorRequest,
     ContractError,
     WarmRequest,
-    decode_request,
-    decode_response,
     encode_request,
 )
-from replay_server.serverless.backends.backend import Attempt, FunctionFailed, FunctionLost, FunctionTimeout, unrecorded
+from replay_server.serverless.backends.backend import (
+    WARM_S,
+    Attempt,
+    FunctionLost,
+    FunctionTimeout,
+    checked_warm,
+    unrecorded,
+    work_of,
+)
 from replay_server.serverless.backends.worker import HANDLER
 from replay_server.serverless.backends.worker_process import WorkerDied, WorkerProcess, WorkerTimeout
-
-WARM_S = 120.0
-"""Patience with an instance that is made warm."""
 
 
 class ProcessPlatform:
@@ -92,7 +95,7 @@ class ProcessPlatform:
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
         """Runs the handler once in a worker and returns its answer. FunctionTimeout, FunctionLost."""
         ends = time.monotonic() + timeout_s
-        kind = _kind(payload)
+        kind = work_of(payload)
         worker = self._take(kind) or self._start()
         worker.kinds.add(kind)
         return self._call(worker, payload, max(0.0, ends - time.monotonic()), timeout_s)
@@ -145,8 +148,7 @@ class ProcessPlatform:
 
         answer = attempt(payload, call)
         with contextlib.suppress(ContractError):  # another handler has another contract
-            if (failure := decode_response(answer).failure) is not None:
-                raise FunctionFailed(f"a worker cannot be made warm: {failure.type}: {failure.message}", failure)
+            checked_warm(answer)
 
     def _call(self, worker: WorkerProcess, payload: bytes, left_s: float, timeout_s: float) -> bytes:
         known = {"instance": worker.instance, "cold": worker.calls == 0}
@@ -233,12 +235,3 @@ class ProcessPlatform:
     def _check_open(self) -> None:
         if self._closed:
             raise FunctionLost("the platform is closed: make another one")
-
-
-def _kind(payload: bytes) -> str:
-    """What the request in a payload has to be imported for; "" where another handler has another contract."""
-    try:
-        request = decode_request(payload)
-    except ContractError:
-        return ""
-    return request.work[0] if isinstance(request, WarmRequest) and request.work else request.kind

@@ -19,13 +19,18 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from replay_server.rl.function_contract import WarmRequest, decode_response, encode_request
+from replay_server.rl.function_contract import WarmRequest, encode_request
 from replay_server.rl.ray_cluster import RayCluster
-from replay_server.serverless.backends.backend import Attempt, FunctionFailed, FunctionLost, FunctionTimeout, unrecorded
+from replay_server.serverless.backends.backend import (
+    WARM_S,
+    Attempt,
+    FunctionLost,
+    FunctionTimeout,
+    checked_warm,
+    unrecorded,
+)
 from replay_server.serverless.function import INSTANCE
 
-WARM_S = 120.0
-"""Patience with instances that are made warm ahead."""
 CLOSE_S = 5.0
 """Patience with invocations whose instances were ended."""
 
@@ -129,9 +134,7 @@ class RayPlatform:
                     lambda each: attempt(payload, lambda: self._call_new(each, payload, len(started))), started
                 )
                 for answer in warm:
-                    if (failure := decode_response(answer).failure) is not None:
-                        message = f"an instance cannot be made warm: {failure.type}: {failure.message}"
-                        raise FunctionFailed(message, failure)
+                    checked_warm(answer)
 
     def _call_new(self, instance: _Placed, payload: bytes, count: int) -> bytes:
         kept = False
