@@ -11,6 +11,7 @@
 #include "persist/snapshot_format.h"
 #include "replay/table_cut.h"
 
+#define STORE_MEMORY_PART 6u /* of the store a larger part may wait for the disk: 1/4 */
 #define KEPT_BLOCKS 20u /* to be filled again */
 
 struct snapshot_part {
@@ -32,6 +33,8 @@ struct snapshot {
     bool write_failed;        /* the rest need not be copied */
     bool ending, ended;       /* the end was given to the worker, came back from it */
     struct error error;
+    struct store_cut_sink store_sink;
+    struct store_cut *store; /* NULL: none, or all of it is handed out */
     uint32_t count, left, next;
     struct snapshot_part parts[];
 };
@@ -121,6 +124,11 @@ static uint8_t *part_record(struct table_cut_sink *sink, enum table_record kind,
     return add_record(part->snapshot, kind, part->number, bytes);
 }
 
+static uint8_t *store_record(struct store_cut_sink *sink, uint32_t kind, uint32_t database, size_t bytes) {
+    struct snapshot *snapshot = (struct snapshot *)(void *)((char *)sink - offsetof(struct snapshot, store_sink));
+    return add_record(snapshot, kind, database, bytes);
+}
+
 /* ---- the cut ------------------------------------------------------------------------------------------------------- */
 
 static int describe(struct snapshot *snapshot, const struct snapshot_part *part) {
@@ -152,7 +160,7 @@ static int cut(struct snapshot *snapshot, const struct snapshot_options *options
     for (uint32_t i = 0; i < snapshot->count; i++) {
         bytes += bytes_of(tables[i]);
     }
-    snapshot->memory_bytes = memory_limit(options, bytes);
+    snapshot->memory_bytes = memory_limit(options, bytes + options->store_bytes * STORE_MEMORY_PART);
     for (uint32_t i = 0; i < snapshot->count; i++) {
         struct snapshot_part *part = &snapshot->parts[i];
         /* What is held in slots is shared out by size. */
@@ -168,6 +176,11 @@ static int cut(struct snapshot *snapshot, const struct snapshot_options *options
         if (describe(snapshot, part)) {
             return -1;
         }
+    }
+    if (options->store) {
+        snapshot->store = options->store;
+        snapshot->store_sink.record = store_record;
+        store_cut_begin(snapshot->store, &snapshot->store_sink);
     }
     snapshot->left = snapshot->count;
     return 0;
@@ -186,6 +199,7 @@ struct snapshot *snapshot_begin(const struct snapshot_options *options, struct t
     if (snapshot->file) {
         snapshot->bytes = sizeof(struct snapshot_file_header);
         snapshot->file->keep_newest = options->keep;
+        snapshot->file->contents = options->store ? SNAPSHOT_HAS_STORE : 0;
     }
     snapshot->worker = snapshot->file ? worker_new() : NULL;
     if (!snapshot->worker) {
@@ -201,6 +215,11 @@ struct snapshot *snapshot_begin(const struct snapshot_options *options, struct t
         return NULL;
     }
     return snapshot;
+}
+
+static void end_store(struct snapshot *snapshot) {
+    if (snapshot->store) store_cut_end(snapshot->store);
+    snapshot->store = NULL;
 }
 
 static void end_part(struct snapshot_part *part) {
@@ -230,6 +249,7 @@ static void take_back(struct snapshot *snapshot, struct worker_job *job) {
 
 static void end(struct snapshot *snapshot, bool keep) {
     snapshot->ending = true;
+    end_store(snapshot);
     for (uint32_t i = 0; i < snapshot->count; i++) {
         end_part(&snapshot->parts[i]);
     }
@@ -247,10 +267,23 @@ static void write_end(struct snapshot *snapshot) {
     end(snapshot, body != NULL);
 }
 
+/* The last records come out at its end. */
+static void copy_of_store(struct snapshot *snapshot) {
+    if (store_cut_step(snapshot->store)) return;
+    if (store_cut_failed(snapshot->store) && snapshot->error.code == ERROR_NONE)
+        error_set(&snapshot->error, ERROR_GENERIC, "out of memory for a snapshot");
+    snapshot->store = NULL;
+}
+
 /* One piece of the next table that is not through, in turns, so that what one holds does not wait for all of another. */
 static void copy_piece(struct snapshot *snapshot) {
-    struct snapshot_part *part = &snapshot->parts[snapshot->next];
-    snapshot->next = (snapshot->next + 1) % snapshot->count;
+    uint32_t which = snapshot->next;
+    snapshot->next = (which + 1) % (snapshot->count + 1);
+    if (which == snapshot->count) {
+        if (snapshot->store) copy_of_store(snapshot);
+        return;
+    }
+    struct snapshot_part *part = &snapshot->parts[which];
     if (part->table && !table_cut_step(part->table) && !table_cut_failed(part->table)) {
         end_part(part);
         snapshot->left--;
@@ -277,7 +310,7 @@ enum snapshot_state snapshot_step(struct snapshot *snapshot, uint64_t until_us, 
         }
         if (snapshot->error.code != ERROR_NONE || snapshot->write_failed) {
             end(snapshot, false);
-        } else if (snapshot->left == 0) {
+        } else if (snapshot->left == 0 && !snapshot->store) {
             write_end(snapshot);
         } else if (snapshot->waiting_bytes > SNAPSHOT_AHEAD_BYTES && snapshot->writing > 0) {
             return SNAPSHOT_WRITING;
@@ -298,6 +331,7 @@ void snapshot_progress(const struct snapshot *snapshot, struct snapshot_progress
 }
 
 void snapshot_free(struct snapshot *snapshot) {
+    end_store(snapshot);
     for (uint32_t i = 0; i < snapshot->count; i++) {
         end_part(&snapshot->parts[i]);
     }

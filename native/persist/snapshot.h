@@ -7,6 +7,7 @@
 #ifndef REPLAY_PERSIST_SNAPSHOT_H
 #define REPLAY_PERSIST_SNAPSHOT_H
 
+#include "persist/store_cut.h"
 #include "replay/table.h"
 
 #define SNAPSHOT_AHEAD_BYTES (16u << 20)       /* waiting for the disk: copying pauses */
@@ -18,20 +19,22 @@ struct snapshot;
 struct snapshot_options {
     const char *folder, *name; /* of the file */
     const char *run_id;        /* of this server; NULL: none */
-    uint32_t keep;             /* snapshots of names given by snapshot_name_new that stay; 0: all */
-    uint64_t memory_bytes;     /* 0: as said above */
+    struct store_cut *store; /* the store's; NULL: tables only. Weights are added to it right after snapshot_begin */
+    uint64_t store_bytes; /* about what the store holds */
+    uint32_t keep; /* snapshots of names given by snapshot_name_new that stay; 0: all */
+    uint64_t memory_bytes; /* 0: as said above */
 };
 
 enum snapshot_state {
     SNAPSHOT_COPYING, /* there is something to do now */
     SNAPSHOT_WRITING, /* the disk has to take something first */
-    SNAPSHOT_DONE,    /* the file is there, whole and on the disk */
-    SNAPSHOT_FAILED   /* no file is there */
+    SNAPSHOT_DONE, /* the file is there, whole and on the disk */
+    SNAPSHOT_FAILED /* no file is there */
 };
 
 struct snapshot_progress {
     int64_t cut_unix_ms;
-    uint64_t bytes;        /* of the file, so far */
+    uint64_t bytes; /* of the file, so far */
     uint64_t waiting_bytes, most_waiting_bytes; /* copied, not on the way to the disk yet */
 };
 

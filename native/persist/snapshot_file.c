@@ -77,8 +77,10 @@ static void sync_some(struct snapshot_file *file) {
 /* ---- the worker's jobs --------------------------------------------------------------------------------------------- */
 
 static int write_header(struct snapshot_file *file) {
-    struct snapshot_file_header header = {
-        .version = SNAPSHOT_VERSION, .tables = file->tables, .cut_unix_ms = file->cut_unix_ms};
+    struct snapshot_file_header header = {.version = SNAPSHOT_VERSION,
+                                          .tables = file->tables,
+                                          .contents = file->contents,
+                                          .cut_unix_ms = file->cut_unix_ms};
     memcpy(header.magic, SNAPSHOT_MAGIC, sizeof header.magic);
     memcpy(header.run_id, file->run_id, sizeof header.run_id);
     header.checksum = crc32c(0, &header, offsetof(struct snapshot_file_header, checksum));

@@ -40,7 +40,7 @@ struct snapshot_file {
     int descriptor, folder;
     char name[NAME_MAX + 1]; /* in `folder` */
     bool created;
-    uint32_t tables;
+    uint32_t tables, contents;
     char run_id[32];
     int64_t cut_unix_ms;
     uint32_t keep_newest; /* of the files named by snapshot_name_new; 0: all */

@@ -12,7 +12,9 @@
 #endif
 
 #define SNAPSHOT_MAGIC "RPLYSNAP"
-#define SNAPSHOT_VERSION 1u
+#define SNAPSHOT_VERSION 2u
+#define SNAPSHOT_OLDEST_VERSION 1u /* that is read: without a store */
+#define SNAPSHOT_HAS_STORE 1u /* contents: keys and weights are in it, though perhaps none */
 #define SNAPSHOT_BLOCK_MAGIC 0x4b434c42u /* "BLCK" */
 #define SNAPSHOT_BLOCK_BYTES (1u << 20) /* of a block, unless a single record is larger */
 #define SNAPSHOT_MAX_BLOCK_BYTES (1ull << 30) /* the largest item, and what is said of it, fit */
@@ -25,7 +27,7 @@ struct snapshot_file_header {
     uint32_t tables;
     int64_t cut_unix_ms;
     char run_id[32]; /* of the server that wrote it; zeros where there is none */
-    uint32_t reserved;
+    uint32_t contents;
     uint32_t checksum; /* CRC-32C of what stands before it */
 };
 
@@ -47,6 +49,8 @@ struct snapshot_record_header {
 
 /* Kinds of the file itself; those of a table's parts are in replay/table_cut.h (TABLE_RECORD_…). */
 #define SNAPSHOT_RECORD_TABLE 1u /* a table's description; comes before its parts */
+#define SNAPSHOT_RECORD_KEYS 16u /* of database `table`: pieces (persist/store_piece.h) */
+#define SNAPSHOT_RECORD_WEIGHTS 17u /* one piece of a string, whose end is its version */
 #define SNAPSHOT_RECORD_END 9u /* two uint64: blocks before this one, records before this one; nothing follows */
 
 _Static_assert(sizeof(struct snapshot_file_header) == 64, "as documented");

@@ -27,6 +27,7 @@ struct reader {
     size_t block_room;
     struct snapshot_file_header header;
     struct table_restore **restores;
+    struct store_restore *store;
     uint32_t count;
     bool ended;
 };
@@ -107,6 +108,16 @@ static int restore_end(struct reader *reader, const uint8_t *body, size_t length
     return 0;
 }
 
+static int restore_store(struct reader *reader, const struct snapshot_record_header *header, const uint8_t *body,
+                         struct error *error) {
+    if (!reader->store) {
+        return error_set(error, ERROR_GENERIC, "a key, though the header says that there are none");
+    }
+    size_t length = (size_t)header->length;
+    return header->kind == SNAPSHOT_RECORD_KEYS ? store_restore_keys(reader->store, header->table, body, length, error)
+                                                : store_restore_weights(reader->store, body, length, error);
+}
+
 static int restore_record(struct reader *reader, const struct snapshot_record_header *header, const uint8_t *body,
                           struct error *error) {
     size_t length = (size_t)header->length;
@@ -119,6 +130,9 @@ static int restore_record(struct reader *reader, const struct snapshot_record_he
     }
     if (header->kind == SNAPSHOT_RECORD_END) {
         return restore_end(reader, body, length, error);
+    }
+    if (header->kind == SNAPSHOT_RECORD_KEYS || header->kind == SNAPSHOT_RECORD_WEIGHTS) {
+        return restore_store(reader, header, body, error);
     }
     if (header->table >= reader->count) {
         return error_set(error, ERROR_GENERIC, "a record of table %" PRIu32 ", which was not described", header->table);
@@ -197,12 +211,12 @@ static int read_header(struct reader *reader) {
     if (memcmp(header->magic, SNAPSHOT_MAGIC, sizeof header->magic) != 0) {
         return refuse(reader, 0, "this is no snapshot");
     }
-    if (header->version != SNAPSHOT_VERSION) {
-        return refuse(reader, 8, "a snapshot of version %" PRIu32 ", this server reads version %u", header->version,
-                      SNAPSHOT_VERSION);
+    if (header->version < SNAPSHOT_OLDEST_VERSION || header->version > SNAPSHOT_VERSION) {
+        return refuse(reader, 8, "a snapshot of version %" PRIu32 ", this server reads versions %u to %u",
+                      header->version, SNAPSHOT_OLDEST_VERSION, SNAPSHOT_VERSION);
     }
     if (header->checksum != crc32c(0, header, offsetof(struct snapshot_file_header, checksum)) ||
-        header->tables > SNAPSHOT_MAX_TABLES) {
+        header->tables > SNAPSHOT_MAX_TABLES || header->contents > SNAPSHOT_HAS_STORE) {
         return refuse(reader, 0, "the header is damaged");
     }
     return 0;
@@ -217,6 +231,12 @@ static int read_all(struct reader *reader) {
     reader->restores = memory_calloc(reader->header.tables + 1, sizeof *reader->restores);
     if (!reader->restores) {
         return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->header.tables);
+    }
+    if (reader->header.contents & SNAPSHOT_HAS_STORE) {
+        reader->store = store_restore_begin();
+        if (!reader->store) {
+            return refuse(reader, 0, "no memory for a store");
+        }
     }
     while (!reader->ended) {
         if (reader->stop && atomic_load_explicit(reader->stop, memory_order_relaxed)) {
@@ -237,6 +257,14 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
     content->cut_unix_ms = reader->header.cut_unix_ms;
     content->bytes = reader->size;
     memcpy(content->run_id, reader->header.run_id, sizeof reader->header.run_id);
+    if (reader->store) {
+        struct error why;
+        if (store_restore_finish(reader->store, &content->store, &why)) {
+            return refuse(reader, reader->size, "%s", why.message);
+        }
+        store_restore_free(reader->store);
+        reader->store = NULL;
+    }
     for (uint32_t i = 0; i < reader->count; i++) {
         struct error why;
         struct table *table = table_restore_finish(reader->restores[i], &why);
@@ -264,6 +292,7 @@ int snapshot_read(int descriptor, const char *name, struct snapshot_content *con
         table_restore_free(reader.restores[i]);
     }
     memory_free(reader.restores);
+    store_restore_free(reader.store);
     memory_free(reader.block);
     if (failed) {
         snapshot_content_free(content);
@@ -290,5 +319,6 @@ void snapshot_content_free(struct snapshot_content *content) {
         }
     }
     memory_free(content->tables);
+    store_content_free(&content->store);
     *content = (struct snapshot_content){0};
 }

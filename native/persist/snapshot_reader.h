@@ -5,11 +5,13 @@
 
 #include <stdatomic.h>
 
+#include "persist/store_restore.h"
 #include "replay/table.h"
 
 struct snapshot_content {
     struct table **tables; /* the caller's, who frees them and the list */
     uint32_t count;
+    struct store_content store; /* keys and weights; store.store NULL: the file has none, or they were not wanted */
     int64_t cut_unix_ms;
     uint64_t bytes;
     char run_id[33];

@@ -90,18 +90,22 @@ void store_discard(struct store *store, struct value *value) {
         value_free(value);
 }
 
-void store_flush(struct store *store, unsigned database) {
-    struct store_database *db = &store->databases[database];
-    if (store->events.will_flush) store->events.will_flush(store->events.context, database);
-    store->changes += dict_count(&db->keys);
-    struct store_discarded *discarded = dict_count(&db->keys) > FREE_AT_ONCE ? discarded_push(store) : NULL;
+void store_discard_keys(struct store *store, struct dict *keys) {
+    struct store_discarded *discarded = dict_count(keys) > FREE_AT_ONCE ? discarded_push(store) : NULL;
     if (discarded != NULL) {
-        discarded->keys = db->keys;
-        dict_init(&db->keys);
+        discarded->keys = *keys;
+        dict_init(keys);
     } else {
         size_t steps = SIZE_MAX;
-        dict_release(&db->keys, &steps, drop_value, store);
+        dict_release(keys, &steps, drop_value, store);
     }
+}
+
+void store_flush(struct store *store, unsigned database) {
+    struct store_database *db = &store->databases[database];
+    store->changes += dict_count(&db->keys);
+    if (store->events.will_flush) store->events.will_flush(store->events.context, database);
+    store_discard_keys(store, &db->keys); /* what nobody has taken over */
     expire_free(&db->expiry);
 }
 

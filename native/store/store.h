@@ -109,6 +109,8 @@ bool store_rename(struct store *store, unsigned database, struct dict_entry *ent
 bool store_move(struct store *store, unsigned database, struct dict_entry *entry, unsigned target);
 void store_exchange(struct store *store, unsigned first, unsigned second);
 void store_flush(struct store *store, unsigned database);
+/* Frees keys and values that were taken out of a database, which may be many, in slices; `keys` is empty then. */
+void store_discard_keys(struct store *store, struct dict *keys);
 /* Frees the value, later and in slices if it is large. */
 void store_discard(struct store *store, struct value *value);
 

@@ -19,7 +19,8 @@ enum value_encoding {
 };
 
 struct value {
-    uint32_t type : 4;
+    uint32_t type : 3;
+    uint32_t cut_mark : 1; /* while a snapshot is taken: it is not to be copied any more (persist/store_cut.h) */
     uint32_t encoding : 4;
     uint32_t access : 24; /* when or how often it was used, as the eviction policy wants it */
     uint32_t expiry; /* place in the database's expiry heap, counted from 1; 0: lives until deleted */

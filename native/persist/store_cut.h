@@ -1,0 +1,41 @@
+/* store_cut: a store, and weights beside it, as they are at one moment, handed out piece by piece while they change.
+ *
+ * Keys are walked in the order of their hashes. A key about to change that was not walked past yet is handed out first; one
+ * that came after the cut is marked, in its value, and passed over. Large strings are kept by reference and copied later.
+ * A database that is flushed is taken over and freed when it has been walked. A large value of many parts that changes
+ * while it waits, or while it is being copied, is copied to its end at once. */
+#ifndef REPLAY_PERSIST_STORE_CUT_H
+#define REPLAY_PERSIST_STORE_CUT_H
+
+#include "base/blob.h"
+#include "store/store.h"
+
+struct store_cut;
+
+struct store_cut_sink {
+    /* Room for a record's body. NULL: the cut is of no use any more. */
+    uint8_t *(*record)(struct store_cut_sink *sink, uint32_t kind, uint32_t database, size_t bytes);
+};
+
+struct store_cut *store_cut_new(struct store *store); /* NULL: memory is exhausted */
+/* The store is there still. */
+void store_cut_free(struct store_cut *cut);
+
+/* False: the last cut is still being cleared away (store_cut_step does). */
+bool store_cut_may_begin(const struct store_cut *cut);
+void store_cut_begin(struct store_cut *cut, struct store_cut_sink *sink);
+/* Keeps a reference to the blob. False: memory is exhausted. */
+bool store_cut_add_weights(struct store_cut *cut, const void *key, size_t length, int64_t version, struct blob *blob);
+/* Hands out a little. False: all is handed out, or cleared away, or there is no cut. */
+bool store_cut_step(struct store_cut *cut);
+bool store_cut_failed(const struct store_cut *cut);
+/* Nothing more is handed out. Where it had not come to its end, store_cut_step clears it away. */
+void store_cut_end(struct store_cut *cut);
+
+/* Events of the store. */
+void store_cut_will_change(struct store_cut *cut, unsigned database, struct dict_entry *entry);
+void store_cut_changed(struct store_cut *cut, unsigned database, const uint8_t *key, size_t length);
+void store_cut_will_flush(struct store_cut *cut, unsigned database);
+void store_cut_will_swap(struct store_cut *cut, unsigned first, unsigned second);
+
+#endif

@@ -1,0 +1,33 @@
+/* store_restore: keys and weights out of the records of a snapshot, into a store of their own. Nothing of it is trusted. */
+#ifndef REPLAY_PERSIST_STORE_RESTORE_H
+#define REPLAY_PERSIST_STORE_RESTORE_H
+
+#include "base/blob.h"
+#include "base/error.h"
+#include "store/store.h"
+
+struct store_weights {
+    struct store_weights *next;
+    struct blob *blob;
+    int64_t version;
+    size_t key_length;
+    uint8_t key[];
+};
+
+struct store_content {
+    struct store *store; /* the caller's; NULL: none */
+    struct store_weights *weights; /* the newest first */
+    uint64_t keys;
+};
+void store_content_free(struct store_content *content);
+
+struct store_restore;
+struct store_restore *store_restore_begin(void); /* NULL: memory is exhausted */
+int store_restore_keys(struct store_restore *restore, uint32_t database, const uint8_t *body, size_t length,
+                       struct error *error);
+int store_restore_weights(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error);
+/* Nothing more comes. -1: something that was begun has no end. The content is the caller's, also then. */
+int store_restore_finish(struct store_restore *restore, struct store_content *content, struct error *error);
+void store_restore_free(struct store_restore *restore); /* NULL is allowed */
+
+#endif
