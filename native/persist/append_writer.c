@@ -80,33 +80,41 @@ static void run_write(struct append_writer *writer) {
     }
 }
 
-static int open_increment(struct append_writer *writer, const struct append_manifest *manifest) {
-    char name[NAME_MAX + 1];
-    append_increment_name(manifest, manifest->first + manifest->count - 1, name);
-    int descriptor =
-        openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (descriptor < 0) return fail(&writer->job, "cannot create", name);
+static void use_increment(struct append_writer *writer, int descriptor, const char *name) {
     if (writer->descriptor >= 0) {
         (void)fsync(writer->descriptor); /* where it matters whether that succeeds, it was synced before */
         close(writer->descriptor);
     }
     writer->descriptor = descriptor;
-    memcpy(writer->name, name, sizeof writer->name);
+    snprintf(writer->name, sizeof writer->name, "%s", name);
     writer->size = 0;
     writer->checksum = 0;
-    return 0;
 }
 
-/* The manifest names an increment only once it is there, and no file goes before the manifest forgets it. When the
- * manifest cannot be written, the new increment, which nobody would read, must not be written to either. */
+/* The manifest names an increment only once it is there, and no file goes before the manifest forgets it. */
 static void run_switch(struct append_writer *writer) {
     struct append_job *job = &writer->job;
-    if (job->open_last && open_increment(writer, &job->manifest) < 0) return;
-    if (append_manifest_write(writer->folder, &job->manifest, &job->error) < 0) {
-        job->broken = job->open_last;
+    const struct append_manifest *manifest = &job->manifest;
+    char name[NAME_MAX + 1];
+    int descriptor = -1;
+    append_increment_name(manifest, manifest->first + manifest->count - 1, name);
+    if (job->switches & APPEND_SWITCH_OPEN) {
+        descriptor =
+            openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (descriptor < 0) {
+            fail(job, "cannot create", name);
+            return;
+        }
+    }
+    if ((job->switches & APPEND_SWITCH_MANIFEST) && append_manifest_write(writer->folder, manifest, &job->error) < 0) {
+        if (descriptor >= 0) {
+            close(descriptor);
+            (void)unlinkat(writer->folder, name, 0);
+        }
         return;
     }
-    append_manifest_tidy(writer->folder, &job->manifest);
+    if (descriptor >= 0) use_increment(writer, descriptor, name);
+    if (job->switches == APPEND_SWITCH_MANIFEST) append_manifest_tidy(writer->folder, manifest);
 }
 
 static void run(struct worker_job *base) {
@@ -173,9 +181,9 @@ void append_writer_hand_over(struct append_writer *writer, bool sync) {
     give(writer, APPEND_WRITE);
 }
 
-void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, bool open_last) {
+void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, unsigned switches) {
     writer->job.manifest = *manifest;
-    writer->job.open_last = open_last;
+    writer->job.switches = switches;
     give(writer, APPEND_SWITCH);
 }
 

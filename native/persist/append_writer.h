@@ -21,7 +21,12 @@
 #define APPEND_CHECKSUM_LINE 15u
 #define APPEND_CHECKSUM_FORMAT "#CRC:%08" PRIx32 "\r\n"
 
-enum append_job_kind { APPEND_WRITE, APPEND_SWITCH, APPEND_FORGET };
+enum append_job_kind { APPEND_WRITE, APPEND_SWITCH };
+
+enum append_switch {
+    APPEND_SWITCH_OPEN = 1,    /* make the manifest's last increment: it is written to from here on */
+    APPEND_SWITCH_MANIFEST = 2 /* write the manifest, and remove the files that it does not name */
+};
 
 struct append_writer;
 
@@ -31,7 +36,7 @@ struct append_job {
     enum append_job_kind kind;
     bool sync;
     struct append_manifest manifest; /* of a switch */
-    bool open_last;                  /* the manifest's last increment is new: it is written to from here on */
+    unsigned switches;               /* enum append_switch */
     struct error error;              /* ERROR_NONE: it was done */
     bool broken;                     /* the file's end is not known any more: only a new file helps */
 };
@@ -66,9 +71,9 @@ int append_writer_continue(struct append_writer *writer, const char *name, uint6
 
 /* Hands over all that was added, `sync`: to be brought to the disk. Nothing may be on its way. */
 void append_writer_hand_over(struct append_writer *writer, bool sync);
-/* Writes the manifest; with `open_last` first makes the new increment that it ends with, in which all that is added from
- * here on belongs. `open` must be empty where that is so, and nothing on its way. */
-void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, bool open_last);
+/* To other files, as enum append_switch says: both, or if that fails nothing. Nothing may be on its way, and what is added
+ * belongs in the new increment, if there is to be one. */
+void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, unsigned switches);
 /* True when the job that was on its way is done: its outcome is in writer->job. */
 bool append_writer_collect(struct append_writer *writer);
 void append_writer_wait(struct append_writer *writer); /* until it is */

@@ -12,9 +12,12 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "persist/append_reader.h"
+#include "persist/snapshot_reader.h"
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/restore.h"
 #include "server/server.h"
+#include "server/weights_registry.h"
 #include "store/store.h"
 
 #define MOST_SAID 10u /* commands that failed are named up to here */
@@ -35,6 +38,19 @@ int append_load_folder(const char *name, struct error *error) {
     int folder = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return folder >= 0 ? folder
                        : error_set(error, ERROR_GENERIC, "cannot open the folder %s: %s", name, strerror(errno));
+}
+
+bool append_load_exists(const char *name, const char *stem) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s" APPEND_MANIFEST_SUFFIX, name, stem);
+    return access(path, F_OK) == 0;
+}
+
+bool append_load_holds_something(const struct server *server) {
+    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+        if (dict_count(&server->store->databases[d].keys) > 0) return true;
+    }
+    return server->weights->count > 0;
 }
 
 /* ---- one command --------------------------------------------------------------------------------------------------- */
@@ -139,9 +155,29 @@ static int load_increment(struct load *load, int folder, const char *name, bool 
 
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
 
+/* The store as it was at a cut. */
+static int load_base(struct load *load, int folder, const struct append_manifest *manifest,
+                     struct append_loaded *loaded) {
+    char name[NAME_MAX + 1];
+    append_base_name(manifest, manifest->base, name);
+    int descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor < 0)
+        return error_set(load->error, ERROR_GENERIC, "cannot open the base %s: %s", name, strerror(errno));
+    struct snapshot_content content;
+    int result = snapshot_read(descriptor, name, &content, NULL, load->error);
+    close(descriptor);
+    if (result < 0) return -1;
+    loaded->base_bytes = content.bytes;
+    result = content.store.store ? restore_adopt_store(load->server, &content.store, load->error)
+                                 : error_set(load->error, ERROR_GENERIC, "%s holds no keys", name);
+    snapshot_content_free(&content);
+    return result;
+}
+
 static int load_all(struct load *load, int folder, const struct append_manifest *manifest,
                     struct append_loaded *loaded) {
     char name[NAME_MAX + 1];
+    if (manifest->base > 0 && load_base(load, folder, manifest, loaded) < 0) return -1;
     for (uint64_t i = 0; i < manifest->count; i++) {
         append_increment_name(manifest, manifest->first + i, name);
         if (load_increment(load, folder, name, i + 1 == manifest->count, loaded) < 0) return -1;

@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "server/append_load.h"
+#include "server/append_rewrite.h"
 #include "server/client.h"
 #include "server/server.h"
 
@@ -59,7 +60,7 @@ static bool may_show_changes(const struct command *command) {
 }
 
 void append_log_replied(struct append_log *log, struct client *client) {
-    if (!log->writer || log->failing || log->broken || log->writer->appended == come_to(log)) return;
+    if (!append_log_takes(log) || log->failing || log->beginning || log->writer->appended == come_to(log)) return;
     if (!client->connection || client->closing || !client->command || !may_show_changes(client->command)) return;
     if (policy_of(log) != APPEND_SYNC_ALWAYS) {
         if (!is_late(log)) return;
@@ -102,17 +103,21 @@ static void say_failure(const struct append_log *log, const char *what) {
 }
 
 void append_log_break(struct append_log *log, const char *format, ...) {
-    if (log->broken) return;
+    if (log->broken && !log->renewing) return;
     va_list arguments;
     va_start(arguments, format);
     log->error.code = ERROR_GENERIC;
     vsnprintf(log->error.message, sizeof log->error.message, format, arguments);
     va_end(arguments);
     log->broken = true;
+    log->renewing = false;
+    append_rewrite_give_up(log);
     append_buffer_clear(&log->writer->open);
     log->writer->appended = log->writer->handed;
-    say_failure(log, "writes are refused until it could be written anew");
+    log->unsynced_us = log->waiting_us = 0;
+    say_failure(log, log->beginning ? "it is tried again" : "writes are refused until it could be written anew");
     close_held(log);
+    append_rewrite_want(log);
 }
 
 static void failed(struct append_log *log) {
@@ -143,7 +148,9 @@ static void succeeded(struct append_log *log) {
 
 static void take_back(struct append_log *log) {
     if (!append_writer_collect(log->writer)) return;
-    if (log->writer->job.error.code == ERROR_NONE)
+    if (log->writer->job.kind == APPEND_SWITCH)
+        append_rewrite_switched(log);
+    else if (log->writer->job.error.code == ERROR_NONE)
         succeeded(log);
     else
         failed(log);
@@ -169,7 +176,7 @@ static uint64_t due(const struct append_log *log, bool *sync) {
     return sync_us < at ? sync_us : at;
 }
 
-static void hand_over(struct append_log *log, bool sync) {
+void append_log_hand_over(struct append_log *log, bool sync) {
     if (log->writer->open.total == 0 || log->writer->retry) {
         append_writer_hand_over(log->writer, sync);
         return;
@@ -182,18 +189,21 @@ static void hand_over(struct append_log *log, bool sync) {
 uint64_t append_log_step(struct append_log *log) {
     if (!log->writer) return CLOCK_NEVER;
     take_back(log);
+    if (log->held) release(log); /* another policy may hold now */
     uint64_t look_us = log->notifier >= 0 ? CLOCK_NEVER : log->server->now_us + LOOK_AGAIN_US;
     if (log->writer->busy) return look_us;
-    if (log->broken) return CLOCK_NEVER;
+    uint64_t rewrite_us = append_rewrite_step(log);
+    if (log->writer->busy) return look_us;
+    if (!append_log_takes(log)) return rewrite_us;
     bool sync;
     uint64_t at = due(log, &sync);
-    if (at > log->server->now_us) return at;
-    hand_over(log, sync);
+    if (at > log->server->now_us) return at < rewrite_us ? at : rewrite_us;
+    append_log_hand_over(log, sync);
     return look_us;
 }
 
 bool append_log_refuses(const struct append_log *log, char *text, size_t size) {
-    if (!log->writer || (!log->failing && !log->broken)) return false;
+    if (!log->writer || (!log->failing && (!log->broken || log->beginning))) return false;
     snprintf(text, size, "MISCONF Errors writing to the AOF file: %s", log->error.message);
     return true;
 }
@@ -225,12 +235,29 @@ int append_log_watch(struct append_log *log, struct transport *transport, struct
 
 /* A first increment after nothing: an empty store. */
 static int begin_empty(struct append_log *log, struct error *error) {
-    log->manifest.count = 1;
-    append_writer_switch(log->writer, &log->manifest, true);
+    log->manifest.count = log->newest_increment = 1;
+    append_writer_switch(log->writer, &log->manifest, APPEND_SWITCH_OPEN | APPEND_SWITCH_MANIFEST);
     append_writer_wait(log->writer);
     if (log->writer->job.error.code == ERROR_NONE) return 0;
     *error = log->writer->job.error;
     return -1;
+}
+
+static int open_writer(struct append_log *log, int folder, struct error *error) {
+    log->database = -1;
+    log->newest_base = log->manifest.base;
+    log->newest_increment = log->manifest.first + log->manifest.count - 1;
+    log->writer = append_writer_new(folder, notify, log);
+    if (log->writer) return 0;
+    close(folder);
+    return error_set(error, ERROR_GENERIC, "no memory or thread for the append-only file");
+}
+
+/* The store as it is comes first, as a base. */
+static void begin_with_base(struct append_log *log) {
+    log->broken = log->beginning = true;
+    error_set(&log->error, ERROR_GENERIC, "its base is not on the disk yet");
+    append_rewrite_want(log);
 }
 
 int append_log_start(struct append_log *log, struct text *said, struct error *error) {
@@ -240,34 +267,76 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
     int folder = append_load_folder(config->appenddirname, error);
     if (folder < 0) return -1;
     int found = append_load(log->server, folder, config->appendfilename, &log->manifest, &loaded, said, error);
-    log->writer = found < 0 ? NULL : append_writer_new(folder, notify, log);
-    if (!log->writer) {
+    if (found < 0) {
         close(folder);
-        return found < 0 ? -1 : error_set(error, ERROR_GENERIC, "no memory or thread for the append-only file");
+        return -1;
+    }
+    if (open_writer(log, folder, error) < 0) return -1;
+    if (found == 0 && append_load_holds_something(log->server)) {
+        text_append(said, "what was restored is being written to the append-only file\n");
+        begin_with_base(log);
+        return 0;
     }
     if (found == 0) return begin_empty(log, error);
     log->base_bytes = loaded.base_bytes;
     log->earlier_bytes = loaded.earlier_bytes;
+    log->grown_from_bytes = loaded.base_bytes + loaded.earlier_bytes + loaded.bytes;
     append_manifest_tidy(folder, &log->manifest);
     return append_writer_continue(log->writer, loaded.name, loaded.bytes, loaded.checksum, error);
+}
+
+static int turn_on(struct append_log *log, struct error *error) {
+    const struct server_config *config = &log->server->config;
+    if (log->writer) return 0;
+    int folder = append_load_folder(config->appenddirname, error);
+    if (folder < 0) return -1;
+    /* Numbers go on from those of files that are there, which stay until there is a new base. */
+    if (append_manifest_read(folder, config->appendfilename, &log->manifest, error) < 0) {
+        close(folder);
+        return -1;
+    }
+    if (open_writer(log, folder, error) < 0) return -1;
+    begin_with_base(log);
+    return 0;
+}
+
+/* What is left is written and brought to the disk, or has failed. */
+static void finish(struct append_log *log) {
+    struct append_writer *writer = log->writer;
+    append_writer_wait(writer);
+    for (int tries = 0; tries < 2 && append_log_takes(log); tries++) { /* one may be a second try of what had failed */
+        append_writer_hand_over(writer, true);
+        append_writer_wait(writer);
+        if (writer->job.error.code != ERROR_NONE) {
+            log->error = writer->job.error;
+            say_failure(log, "the last changes are lost");
+            break;
+        }
+        if (writer->open.total == 0) break;
+    }
+}
+
+static void turn_off(struct append_log *log) {
+    if (!log->writer) return;
+    append_rewrite_give_up(log);
+    finish(log);
+    while (log->held) client_let_go(log->held);
+    append_writer_free(log->writer);
+    log->writer = NULL;
+    log->failing = log->broken = log->renewing = log->beginning = log->rewrite_wanted = log->in_transaction = false;
+    log->unsynced_us = log->waiting_us = log->base_bytes = log->earlier_bytes = log->grown_from_bytes = 0;
+}
+
+int append_log_configure(struct append_log *log, bool on, struct error *error) {
+    if (on) return turn_on(log, error);
+    turn_off(log);
+    return 0;
 }
 
 void append_log_free(struct append_log *log) {
     if (!log) return;
     if (log->writer) {
-        append_writer_wait(log->writer);
-        if (log->writer->job.error.code != ERROR_NONE) {
-            log->failing |= !log->broken;
-            log->error = log->writer->job.error;
-        }
-        if (!log->broken) {
-            append_writer_hand_over(log->writer, true);
-            append_writer_wait(log->writer);
-            if (log->writer->open.total > 0 && !log->writer->retry) { /* it was a second try */
-                append_writer_hand_over(log->writer, true);
-                append_writer_wait(log->writer);
-            }
-        }
+        finish(log);
         append_writer_free(log->writer);
     }
     if (log->notifier >= 0) close(log->notifier);
@@ -275,18 +344,32 @@ void append_log_free(struct append_log *log) {
     memory_free(log);
 }
 
+uint64_t append_log_bytes(const struct append_log *log) {
+    return log->base_bytes + log->earlier_bytes + log->writer->file_bytes;
+}
+
 /* ---- INFO ---------------------------------------------------------------------------------------------------------- */
 
 void append_log_info(const struct append_log *log, struct text *out) {
     const struct append_writer *writer = log->writer;
-    text_append(out, "aof_enabled:%d\r\naof_last_write_status:%s\r\n", writer != NULL,
-                log->failing || log->broken ? "err" : "ok");
+    bool running = append_rewrite_is_running(log), is_bad = log->failing || (log->broken && !log->beginning);
+    uint64_t running_us = running ? log->server->now_us - log->rewrite_began_us : 0;
+    text_append(out,
+                "aof_enabled:%d\r\naof_rewrite_in_progress:%d\r\naof_rewrite_scheduled:%d\r\n"
+                "aof_last_rewrite_time_sec:%lld\r\naof_current_rewrite_time_sec:%lld\r\n"
+                "aof_last_bgrewrite_status:%s\r\naof_rewrites:%" PRIu64 "\r\naof_last_write_status:%s\r\n",
+                writer != NULL, running, log->rewrite_wanted && !running,
+                log->rewrites > 0 ? (long long)(log->rewrite_took_us / 1000000) : -1,
+                running ? (long long)(running_us / 1000000) : -1, log->rewrite_error.code == ERROR_NONE ? "ok" : "err",
+                log->rewrites, is_bad ? "err" : "ok");
     if (!writer) return;
     text_append(out,
-                "aof_current_size:%" PRIu64 "\r\naof_base_size:%" PRIu64 "\r\naof_buffer_length:%zu\r\n"
-                "aof_pending_bio_fsync:%d\r\naof_delayed_fsync:%" PRIu64 "\r\naof_fsyncs:%" PRIu64
-                "\r\naof_held_clients:%u\r\naof_last_write_error:%s\r\n",
-                log->base_bytes + log->earlier_bytes + writer->file_bytes, log->base_bytes, writer->open.total,
+                "aof_current_size:%" PRIu64 "\r\naof_base_size:%" PRIu64 "\r\naof_pending_rewrite:%d\r\n"
+                "aof_buffer_length:%zu\r\naof_pending_bio_fsync:%d\r\naof_delayed_fsync:%" PRIu64
+                "\r\naof_fsyncs:%" PRIu64 "\r\naof_held_clients:%u\r\naof_last_write_error:%s\r\n"
+                "aof_last_rewrite_error:%s\r\n",
+                append_log_bytes(log), log->grown_from_bytes, log->beginning, writer->open.total,
                 writer->busy && writer->job.sync, log->delayed_fsyncs, writer->fsyncs, log->held_count,
-                log->failing || log->broken ? log->error.message : "");
+                is_bad ? log->error.message : "",
+                log->rewrite_error.code != ERROR_NONE ? log->rewrite_error.message : "");
 }

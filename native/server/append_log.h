@@ -41,6 +41,19 @@ struct append_log {
     uint64_t delayed_fsyncs; /* replies were held since the disk was late */
     struct client *held; /* whose replies wait for the disk */
     uint32_t held_count;
+    /* the rewrite (append_rewrite.c) */
+    bool rewrite_wanted;
+    unsigned rewrite; /* enum rewrite_state */
+    unsigned base_outcome; /* enum base_outcome, of the one that runs */
+    bool renewing; /* broken, but since a cut all is taken down: whole again once the base is there */
+    bool beginning; /* there is no whole file yet, and nobody has been promised one */
+    struct append_manifest next; /* as it is once the base is there */
+    uint64_t newest_base, newest_increment; /* numbers, none of which is used twice */
+    uint64_t rewrite_began_us, rewrite_took_us, rewrite_retry_us;
+    uint64_t rewrites, rewrites_failed;
+    struct error rewrite_error; /* of the last; ERROR_NONE: it succeeded */
+    uint64_t next_base_bytes, switched_bytes;
+    uint64_t grown_from_bytes; /* how large all was after the last rewrite, or at the start */
     uint64_t base_bytes; /* of the base, for INFO */
     uint64_t earlier_bytes; /* of the increments before the one that is written to */
 };
@@ -55,9 +68,18 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
 /* Wakes the loop through this transport, the kernel's, when the disk has caught up. */
 int append_log_watch(struct append_log *log, struct transport *transport, struct error *error);
 
+/* At run time: what CONFIG SET appendonly does. Begins with a rewrite; ends with all on the disk. */
+int append_log_configure(struct append_log *log, bool on, struct error *error);
+
 static inline bool append_log_is_on(const struct append_log *log) {
     return log->writer != NULL;
 }
+/* Changes are taken down. */
+static inline bool append_log_takes(const struct append_log *log) {
+    return log->writer != NULL && (!log->broken || log->renewing);
+}
+uint64_t append_log_bytes(const struct append_log *log);
+void append_log_hand_over(struct append_log *log, bool sync);
 /* Something was added; or nothing more can be, since memory is exhausted. */
 void append_log_added(struct append_log *log);
 void append_log_break(struct append_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,6 +1,7 @@
 /* cmd_config: CONFIG GET, SET and RESETSTAT. */
 #include <string.h>
 
+#include "server/append_log.h"
 #include "server/client.h"
 #include "server/command_table.h"
 #include "server/config.h"
@@ -84,6 +85,11 @@ static void config_set(struct client *client) {
         copy_argument(&client->argv[i + 1], value, sizeof value);
         if (config_assign(&changed, name, value, true, &error) == 0) continue;
         reply_error(client, "ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, error.message);
+        return;
+    }
+    struct error why;
+    if (append_log_configure(server->append_log, changed.appendonly, &why) < 0) {
+        reply_error(client, "ERR CONFIG SET failed (possibly related to argument 'appendonly') - %s", why.message);
         return;
     }
     server->config = changed;

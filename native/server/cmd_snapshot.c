@@ -1,9 +1,12 @@
 /* cmd_snapshot: REPLAY.SAVE, REPLAY.RESTORE and LASTSAVE. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "persist/snapshot_file.h"
 #include "persist/snapshot_folder.h"
+#include "server/append_log.h"
+#include "server/append_rewrite.h"
 #include "server/client.h"
 #include "server/cmd_snapshot.h"
 #include "server/restore.h"
@@ -14,6 +17,7 @@
 struct save_request {
     uint64_t number;          /* of the snapshot that will do; 0: one that has not begun yet */
     char name[NAME_MAX + 1];  /* "": any */
+    bool says_ok;             /* as SAVE does, not its path */
 };
 
 static bool ends_as_snapshot(const char *name) {
@@ -48,7 +52,9 @@ static bool save_attempt(struct client *client) {
     const struct snapshots *snapshots = client->server->snapshots;
     const struct save_request *request = client_state(client);
     if (request->number == 0 || request->number != snapshots->done_number) return false;
-    if (snapshots->outcome.code == ERROR_NONE)
+    if (snapshots->outcome.code == ERROR_NONE && request->says_ok)
+        reply_status(client, "OK");
+    else if (snapshots->outcome.code == ERROR_NONE)
         reply_bulk_string(client, snapshots->path);
     else
         reply_failure(client, &snapshots->outcome);
@@ -66,8 +72,8 @@ static void drop_save(struct client *client, void *state) {
 
 /* Everyone who waits for a snapshot that has not begun, and wants the same name as the first, or none, gets this one. */
 void snapshots_take_name(struct snapshots *snapshots) {
-    const struct save_request *first = client_state(snapshots->savers.head);
-    if (first->name[0])
+    const struct save_request *first = snapshots->savers.head ? client_state(snapshots->savers.head) : NULL;
+    if (first && first->name[0])
         memcpy(snapshots->name, first->name, sizeof snapshots->name);
     else
         snapshot_name_new(snapshots->name, clock_unix_ms());
@@ -77,21 +83,72 @@ void snapshots_take_name(struct snapshots *snapshots) {
     }
 }
 
-static void save_command(struct client *client) {
+static void wait_for_snapshot(struct client *client, const char *name, bool says_ok) {
+    struct save_request *request = memory_calloc(1, sizeof *request);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    snprintf(request->name, sizeof request->name, "%s", name);
+    request->says_ok = says_ok;
+    client_set_state(client, request, drop_save);
+    client_block(client, &client->server->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
+}
+
+static void replay_save_command(struct client *client) {
     char name[NAME_MAX + 1] = "";
     if (client->argc > 2) {
         reply_arity_error(client);
         return;
     }
     if (client->argc == 2 && !take_name(client, &client->argv[1], name)) return;
-    struct save_request *request = memory_calloc(1, sizeof *request);
-    if (!request) {
-        reply_error(client, "ERR out of memory");
+    wait_for_snapshot(client, name, false);
+}
+
+static bool refuse_second(struct client *client) {
+    const struct snapshots *snapshots = client->server->snapshots;
+    bool saves = (snapshots->running && !snapshots->is_base) || snapshots->wanted || snapshots->savers.length > 0;
+    if (saves) reply_error(client, "ERR Background save already in progress");
+    return saves;
+}
+
+/* SAVE: others are served meanwhile. */
+static void save_command(struct client *client) {
+    if (!refuse_second(client)) wait_for_snapshot(client, "", true);
+}
+
+/* BGSAVE [SCHEDULE] */
+static void bgsave_command(struct client *client) {
+    struct snapshots *snapshots = client->server->snapshots;
+    bool schedules = client->argc == 2 && argument_is(&client->argv[1], "schedule");
+    if (client->argc > 2 || (client->argc == 2 && !schedules)) {
+        reply_syntax_error(client);
         return;
     }
-    memcpy(request->name, name, sizeof name);
-    client_set_state(client, request, drop_save);
-    client_block(client, &client->server->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
+    if (refuse_second(client)) return;
+    if (snapshots->is_base && !schedules) {
+        reply_error(client,
+                    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in "
+                    "order to schedule a BGSAVE whenever possible.");
+        return;
+    }
+    snapshots->wanted = true;
+    reply_status(client, snapshots->is_base ? "Background saving scheduled" : "Background saving started");
+}
+
+static void bgrewriteaof_command(struct client *client) {
+    struct append_log *log = client->server->append_log;
+    if (append_rewrite_is_running(log)) {
+        reply_error(client, "ERR Background append only file rewriting already in progress");
+        return;
+    }
+    if (!append_log_is_on(log)) {
+        reply_error(client, "ERR there is no append-only file to write anew: CONFIG SET appendonly yes begins one");
+        return;
+    }
+    append_rewrite_want(log);
+    reply_status(client, client->server->snapshots->running ? "Background append only file rewriting scheduled"
+                                                            : "Background append only file rewriting started");
 }
 
 /* ---- RESTORE ------------------------------------------------------------------------------------------------------- */
@@ -134,12 +191,20 @@ static void lastsave_command(struct client *client) {
 }
 
 const struct command commands_snapshot[] = {
+    {"bgrewriteaof", bgrewriteaof_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, 0, 0, 0,
+     "server", "Writes the append-only file anew, in the background."},
+    {"bgsave", bgsave_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, 0, 0, 0, "server",
+     "Saves all keys and tables to a file of the server's folder, in the background."},
+    {"save", save_command, 1,
+     COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI | COMMAND_BLOCKING, 0, 0, 0,
+     "server", "Saves all keys and tables to a file of the server's folder."},
     {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, 0, 0, 0, "server",
      "Returns the time of the last snapshot in Unix seconds; 0: none.", NULL},
     {"replay.restore", restore_command, 2,
      COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
      "Puts the tables of a snapshot in the place of those of the same names.", NULL},
-    {"replay.save", save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0,
-     "replay", "Saves all tables to a file of the server's folder and returns its path once it is on the disk.", NULL},
+    {"replay.save", replay_save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0,
+     0, 0, "replay", "Saves all tables to a file of the server's folder and returns its path once it is on the disk.",
+     NULL},
     {0},
 };

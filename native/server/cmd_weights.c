@@ -46,6 +46,22 @@ static struct weights_entry *entry_new(const struct resp_argument *key) {
     return entry;
 }
 
+bool weights_registry_adopt(struct weights_registry *registry, const void *key, size_t length, int64_t version,
+                            struct blob *blob) {
+    struct resp_argument name = {.data = (uint8_t *)(uintptr_t)key, .length = length};
+    struct weights_entry **link = find(registry, &name), *entry = *link ? *link : entry_new(&name);
+    if (!entry) return false;
+    if (!*link) {
+        *link = entry;
+        registry->count++;
+    }
+    blob_retain(blob);
+    blob_release(entry->blob);
+    entry->blob = blob;
+    entry->version = version;
+    return true;
+}
+
 static struct blob *take_blob(const struct resp_argument *argument) {
     if (argument->blob) {
         return blob_retain(argument->blob);

@@ -59,7 +59,9 @@ static const struct setting settings[] = {
     TEXT("appenddirname", false, appenddirname),
     TEXT("appendfilename", false, appendfilename),
     CHOICE("appendfsync", true, appendfsync, sync_policies),
-    FLAG("appendonly", false, appendonly),
+    FLAG("appendonly", true, appendonly),
+    NUMBER("auto-aof-rewrite-min-size", SETTING_BYTES, true, auto_aof_rewrite_min_size, 0, INT64_MAX),
+    NUMBER("auto-aof-rewrite-percentage", SETTING_NUMBER, true, auto_aof_rewrite_percentage, 0, INT32_MAX),
     TEXT("bind", false, host),
     NUMBER("busy-reply-threshold", SETTING_NUMBER, true, busy_reply_threshold_ms, 0, INT64_MAX / 1000),
     NUMBER("busy-poll-us", SETTING_NUMBER, true, busy_poll_us, 0, INT32_MAX),
@@ -99,13 +101,14 @@ static const struct setting settings[] = {
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
     FLAG("protected-mode", true, protected_mode),
     TEXT("requirepass", true, requirepass),
-    FIXED("save", ""),
+    TEXT("save", true, save),
     NUMBER("script-memory-limit", SETTING_BYTES, true, script_memory_limit_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("shared-memory-client-limit", SETTING_BYTES, true, shared_memory_client_limit_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("shared-memory-limit", SETTING_BYTES, true, shared_memory_limit_bytes, 0, INT64_MAX / 2),
     NUMBER("slowlog-log-slower-than", SETTING_NUMBER, true, slowlog_log_slower_than, -1, INT64_MAX),
     NUMBER("slowlog-max-len", SETTING_NUMBER, true, slowlog_max_len, 0, INT32_MAX),
     NUMBER("snapshot-keep", SETTING_NUMBER, true, snapshot_keep, 1, 1000),
+    FLAG("stop-writes-on-bgsave-error", true, stop_writes_on_bgsave_error),
     NUMBER("tcp-keepalive", SETTING_NUMBER, true, tcp_keepalive_s, 0, 32767),
     NUMBER("timeout", SETTING_NUMBER, true, timeout_s, 0, INT32_MAX),
     CHOICE("tls-auth-clients", false, tls_auth_clients, tls_client_words),
@@ -155,6 +158,9 @@ void server_config_defaults(struct server_config *config) {
         .shared_memory_client_limit_bytes = LIMIT_SHARED_CLIENT_BYTES,
         .appendfsync = APPEND_SYNC_EVERYSEC,
         .aof_load_truncated = 1,
+        .stop_writes_on_bgsave_error = 1,
+        .auto_aof_rewrite_percentage = 100,
+        .auto_aof_rewrite_min_size = 64 << 20,
         .appenddirname = "appendonlydir",
         .appendfilename = "appendonly.aof",
         .snapshot_keep = SNAPSHOT_KEEP,
@@ -297,6 +303,8 @@ int config_assign(struct server_config *config, const char *name, const char *va
         if (setting->kind == SETTING_FLAG) return assign_flag(config, setting, value, error);
         if (setting->kind == SETTING_EVENTS) return assign_events(config, setting, value, error);
         if (setting->kind == SETTING_CHOICE) return assign_choice(config, setting, value, error);
+        if (strcmp(setting->name, "save") == 0 && !snapshots_rules_are_valid(value))
+            return error_set(error, ERROR_GENERIC, "Invalid save parameters");
         if (setting->kind == SETTING_TEXT) return assign_text(config, setting, value, error);
         return assign_number(config, setting, value, error);
     }

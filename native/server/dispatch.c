@@ -14,11 +14,17 @@
 #include "server/propagate.h"
 #include "server/pubsub.h"
 #include "server/server.h"
+#include "server/snapshots.h"
 #include "server/transaction.h"
 #include "store/store.h"
 
 #define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
 #define BUSY_REFUSAL "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+#define SAVE_REFUSAL                                                                                                  \
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that " \
+    "may modify the data set are disabled, because this instance is configured to report errors during writes if "    \
+    "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
+    "RDB error."
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
@@ -147,9 +153,10 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         (transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
     char text[640];
-    if ((transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0 &&
-        append_log_refuses(server->append_log, text, sizeof text))
-        return refuse(client, "%s", text);
+    if ((transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0) {
+        if (snapshots_refuse_writes(server->snapshots)) return refuse(client, SAVE_REFUSAL);
+        if (append_log_refuses(server->append_log, text, sizeof text)) return refuse(client, "%s", text);
+    }
     if (exclusive_is_busy(server) && !is_for_busy(client, command)) return refuse(client, BUSY_REFUSAL);
     if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
         return refuse(

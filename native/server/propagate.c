@@ -11,7 +11,7 @@
 /* The log that takes down what happens now; NULL: none. */
 static struct append_log *log_of(const struct server *server) {
     struct append_log *log = server->append_log;
-    return log && log->writer && !log->broken && !server->loading ? log : NULL;
+    return log && append_log_takes(log) && !server->loading ? log : NULL;
 }
 
 static void check(struct append_log *log, bool added) {
@@ -87,7 +87,7 @@ static void take_down(struct append_log *log, const struct client *client) {
     check(log, add_preamble(log, client->database) &&
                    (log->instead_count > 0 ? add_replacement(log)
                                            : add_command(&log->writer->open, client->argc, client->argv)));
-    if (!log->broken) append_log_added(log);
+    if (append_log_takes(log)) append_log_added(log);
 }
 
 void propagate_call(struct client *client, bool changed) {
@@ -108,7 +108,7 @@ void propagate_removed(struct server *server, unsigned database, const uint8_t *
     struct append_buffer *buffer = &log->writer->open;
     check(log, add_preamble(log, (int)database) && append_buffer_add_head(buffer, 2) &&
                    append_buffer_add_word(buffer, "DEL", 3, NULL) && append_buffer_add_word(buffer, key, length, NULL));
-    if (!log->broken) append_log_added(log);
+    if (append_log_takes(log)) append_log_added(log);
 }
 
 void propagate_begin(struct server *server) {
@@ -120,7 +120,7 @@ void propagate_end(struct server *server) {
     struct append_log *log = server->append_log;
     if (!log || --log->depth > 0 || !log->in_transaction) return;
     log->in_transaction = false;
-    if (!log->writer || log->broken) return;
+    if (!append_log_takes(log)) return;
     check(log, add_text(&log->writer->open, "*1\r\n$4\r\nEXEC\r\n"));
-    if (!log->broken) append_log_added(log);
+    if (append_log_takes(log)) append_log_added(log);
 }

@@ -11,9 +11,12 @@
 #include "base/worker.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_reader.h"
+#include "server/append_load.h"
 #include "server/client.h"
 #include "server/replay_registry.h"
 #include "server/server.h"
+#include "server/weights_registry.h"
+#include "store/store.h"
 
 #define LOOK_AGAIN_US 5000u /* while the thread reads */
 
@@ -47,12 +50,30 @@ static void say_tables(const struct snapshot_content *content, const char *path,
     text_append(said, "restored %s, cut at ", path);
     say_when(content->cut_unix_ms, said);
     text_append(said, "; what was added, sampled and updated after that is lost\n");
+    if (content->store.store) text_append(said, "%" PRIu64 " keys\n", content->store.keys);
     for (uint32_t i = 0; i < content->count; i++) {
         struct table_info info;
         table_info(content->tables[i], &info);
         text_append(said, "table '%s': %" PRIu64 " items of %" PRIu64 " added, %" PRIu64 " sampled\n",
                     table_config(content->tables[i])->name, info.size, info.added, info.sampled);
     }
+}
+
+int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
+    for (const struct store_weights *weights = content->weights; weights; weights = weights->next) {
+        if (!weights_registry_adopt(server->weights, weights->key, weights->key_length, weights->version,
+                                    weights->blob))
+            return error_set(error, ERROR_GENERIC, "no memory for weights");
+    }
+    store_adopt(server->store, content->store);
+    return 0;
+}
+
+/* While the server serves, and where an append-only file tells more, keys and weights stay as they are. */
+static void leave_out_store(struct store_content *content, const char *why, struct text *said) {
+    if (!content->store) return;
+    text_append(said, "%" PRIu64 " keys of it, and weights, were left out: %s\n", content->keys, why);
+    store_content_free(content);
 }
 
 /* All tables or none. */
@@ -106,6 +127,7 @@ uint64_t restore_step(struct snapshots *snapshots) {
     if (job->failed) {
         snapshots->restore_outcome = job->error;
     } else {
+        leave_out_store(&job->content.store, "those that there are stay", &snapshots->restore_said);
         install(snapshots, &job->content, job->path, &snapshots->restore_said, &snapshots->restore_outcome);
     }
     forget(snapshots);
@@ -138,7 +160,11 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
     }
     struct snapshot_content content;
     if (snapshot_read_file(path, &content, NULL, error)) return -1;
+    const struct server_config *config = &snapshots->server->config;
+    if (config->appendonly && append_load_exists(config->appenddirname, config->appendfilename))
+        leave_out_store(&content.store, "the append-only file has what came later", said);
     int failed = install(snapshots, &content, path, said, error);
+    if (!failed && content.store.store) failed = restore_adopt_store(snapshots->server, &content.store, error);
     snapshot_content_free(&content);
     return failed;
 }

@@ -11,4 +11,9 @@ int restore_begin(struct snapshots *snapshots, const char *name, struct error *e
 uint64_t restore_step(struct snapshots *snapshots);
 void restore_give_up(struct snapshots *snapshots);
 
+struct server;
+/* Puts keys and weights of a snapshot into the server's store, which is empty. */
+struct store_content;
+int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
+
 #endif

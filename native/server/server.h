@@ -76,6 +76,8 @@ struct server_config {
     int64_t client_output_backlog_bytes;
     int64_t shared_memory_limit_bytes;        /* of all clients together; 0 = none is shared */
     int64_t shared_memory_client_limit_bytes; /* of one */
+    char save[512]; /* rules: seconds and changes, in pairs; "": none */
+    int64_t stop_writes_on_bgsave_error, auto_aof_rewrite_percentage, auto_aof_rewrite_min_size;
     int64_t appendonly, appendfsync, aof_load_truncated; /* places in their lists of words (config.c) */
     char appenddirname[256], appendfilename[128];
     int64_t snapshot_keep; /* files of snapshots that stay, the newest */

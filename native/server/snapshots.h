@@ -20,7 +20,12 @@ struct restore_job;
 
 struct snapshots {
     struct server *server;
+    struct store_cut *cut; /* of the store, for whichever snapshot runs */
     struct snapshot *running; /* NULL: none */
+    bool is_base; /* it is a base of the append-only file, not for clients */
+    bool wanted; /* one in the background, by BGSAVE or a rule of `save` */
+    uint64_t cut_changes, saved_changes; /* of the store, at the cut of the one running, of the last that succeeded */
+    uint64_t retry_us; /* no rule applies before, since one has failed */
     struct replay_entry **entries; /* whose tables are being saved; retained */
     uint32_t entry_count;
     char name[NAME_MAX + 1]; /* of the file being written */
@@ -30,6 +35,7 @@ struct snapshots {
     struct error outcome; /* of the one that ended last; ERROR_NONE: it is there */
     char path[PATH_MAX]; /* of the last that succeeded */
     int64_t saved_unix_ms; /* and when its cut was; 0: none yet */
+    uint64_t saved_us; /* and when it was there, by the monotonic clock */
     uint64_t saved_bytes, took_us, most_waiting_bytes;
     uint64_t saved, failed;
     struct restore_job *restoring; /* NULL: none */
@@ -48,6 +54,16 @@ uint64_t snapshots_step(struct snapshots *snapshots);
 /* Restores at the start, before anyone is served: `file` is a path, or "latest": the newest of the folder, if any. What was
  * restored and what is lost is written to `said`, line by line. -1 with `error`: refused, and nothing is loaded. */
 int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, struct text *said, struct error *error);
+
+/* Cuts and begins to write the store alone, as a base of the append-only file, whose rewrite hears of its end. Nothing may
+ * be running. */
+int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, struct error *error);
+bool snapshots_may_begin(const struct snapshots *snapshots);
+void snapshots_give_up_base(struct snapshots *snapshots);
+/* "3600 1 300 100": after so many seconds if so many changes were made. False: it is none. */
+bool snapshots_rules_are_valid(const char *rules);
+/* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
+bool snapshots_refuse_writes(const struct snapshots *snapshots);
 
 void snapshots_info(const struct snapshots *snapshots, struct text *out); /* lines of INFO persistence */
 

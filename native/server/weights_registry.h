@@ -2,6 +2,7 @@
 #ifndef REPLAY_SERVER_WEIGHTS_REGISTRY_H
 #define REPLAY_SERVER_WEIGHTS_REGISTRY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,9 @@ struct weights_registry {
 };
 
 struct weights_registry *weights_registry_new(struct server *server); /* NULL: memory is exhausted */
+/* Puts in weights that were read from a file; takes its own reference. False: memory is exhausted. */
+bool weights_registry_adopt(struct weights_registry *registry, const void *key, size_t length, int64_t version,
+                            struct blob *blob);
 void weights_registry_free(struct weights_registry *registry);
 
 #endif

@@ -1,6 +1,7 @@
 /* store: the databases, and the slices in which expiry, rehash and freeing are done. */
 #include "store/store.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -71,6 +72,17 @@ void store_free(struct store *store) {
     }
     free_discarded(store, SIZE_MAX);
     memory_free(store);
+}
+
+void store_adopt(struct store *store, struct store *from) {
+    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+        assert(dict_count(&store->databases[d].keys) == 0 && store->databases[d].expiry.count == 0);
+        expire_free(&store->databases[d].expiry);
+        size_t steps = SIZE_MAX;
+        dict_release(&store->databases[d].keys, &steps, drop_at_once, NULL);
+        store->databases[d] = from->databases[d];
+        memset(&from->databases[d], 0, sizeof from->databases[d]);
+    }
 }
 
 static struct store_discarded *discarded_push(struct store *store) {

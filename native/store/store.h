@@ -73,6 +73,8 @@ static inline void store_changed(struct store *store, unsigned database, const u
 
 struct store *store_new(void); /* NULL: memory exhausted */
 void store_free(struct store *store);
+/* Takes over all keys of `from`, which is empty then; the databases must be empty. */
+void store_adopt(struct store *store, struct store *from);
 
 /* Does due work (expiry, rehash, freeing) for about budget_us, and returns when to call again: a time of
  * clock_monotonic_us, which is now or past while work is left, or CLOCK_NEVER. */

@@ -28,7 +28,7 @@ static struct append_writer *open_writer(struct append_manifest *manifest) {
     struct append_writer *writer = append_writer_new(folder, NULL, NULL);
     CHECK(writer);
     manifest->count = 1;
-    append_writer_switch(writer, manifest, true);
+    append_writer_switch(writer, manifest, APPEND_SWITCH_OPEN | APPEND_SWITCH_MANIFEST);
     append_writer_wait(writer);
     CHECK(writer->job.error.code == ERROR_NONE);
     return writer;
