@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -255,3 +257,272 @@ def test_a_manifest_that_names_what_is_not_there_is_refused(tmp_path: Path) -> N
     write_some(tmp_path)
     (tmp_path / INCREMENT).unlink()
     assert "cannot open appendonly.aof.1.incr.aof" in refusal(tmp_path)
+
+
+# ---- snapshots and rewrites ---------------------------------------------------------------------------------------
+
+
+def fill(client: redis.Redis[bytes], large: int = 3000) -> None:
+    """Values of every type, small and large, some that end."""
+    numbers = [str(n) for n in range(large)]
+    for prefix, some_ in (("small", numbers[:5]), ("large", numbers)):
+        client.rpush(f"{prefix}:list", *some_)
+        client.hset(f"{prefix}:hash", mapping={n: f"value {n}" for n in some_})
+        client.sadd(f"{prefix}:integers", *some_)
+        client.sadd(f"{prefix}:set", *(f"member {n}" for n in some_))
+        client.zadd(f"{prefix}:zset", {f"member {n}": int(n) / 3 for n in some_})
+        client.set(f"{prefix}:string", "x" * len(some_) * 500)
+    client.set("ends", 1, ex=10_000)
+    client.execute_command("SELECT", 7)
+    client.set("elsewhere", b"\x00\xff\r\n")
+    client.execute_command("SELECT", 0)
+    client.execute_command("WEIGHTS.PUBLISH", "policy", 7, b"w" * 700_000)
+
+
+def test_a_snapshot_brings_back_keys_weights_and_tables(tmp_path: Path) -> None:
+    table = rs.Table("t", capacity=10, signature={"x": rs.Column("float32", ())})
+    with rs.Server([table], directory=str(tmp_path)) as server, rs.Client(server.url) as client:
+        fill(client.redis)
+        client.add("t", {"x": [1.0, 2.0]})
+        before = contents(client.redis)
+        assert client.redis.execute_command("SAVE") in (b"OK", True)
+        client.redis.flushall()
+        assert client.redis.execute_command("LASTSAVE")
+    with rs.Server(directory=str(tmp_path), restore="latest") as server, rs.Client(server.url) as client:
+        assert contents(client.redis) == before
+        assert client.redis.execute_command("WEIGHTS.GET", "policy") == [7, b"w" * 700_000]
+        assert client.info("t")["size"] == 2
+        assert client.redis.info("persistence")["rdb_changes_since_last_save"] == 0
+
+
+def test_a_snapshot_is_the_store_at_one_moment_whatever_is_written_meanwhile(tmp_path: Path) -> None:
+    """Two keys that a transaction changes together are equal in every snapshot."""
+    with rs.Server([], directory=str(tmp_path)) as server, redis.Redis.from_url(server.url) as client:
+        fill(client, 60_000)
+        client.execute_command("BGSAVE")
+        count = 0
+        while client.info("persistence")["rdb_bgsave_in_progress"] or count < 10:
+            client.pipeline().set("first", count).rpush("large:list", count).set("second", count).execute()
+            count += 1
+        assert client.info("persistence")["rdb_last_bgsave_status"] == "ok"
+    with (
+        rs.Server([], directory=str(tmp_path), restore="latest") as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        assert client.get("first") == client.get("second")
+        assert client.llen("large:list") == 60_000 + int(client.get("first") or -1) + 1
+        assert client.scard("large:set") == client.zcard("large:zset") == client.hlen("large:hash") == 60_000
+
+
+def test_a_rule_saves_after_so_many_changes(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path), config={"save": "1 3"}) as server:
+        client = redis.Redis.from_url(server.url)
+        client.set("a", 1)
+        client.set("b", 2)
+        time.sleep(1.2)
+        assert client.info("persistence")["snapshots_saved"] == 0
+        client.set("c", 3)
+        wait_until(lambda: client.info("persistence")["snapshots_saved"] == 1)
+        assert client.info("persistence")["rdb_changes_since_last_save"] == 0
+        with pytest.raises(redis.ResponseError, match="Invalid save parameters"):
+            client.config_set("save", "1 x")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def test_a_rewrite_keeps_everything_and_what_is_written_meanwhile(tmp_path: Path) -> None:
+    with serve(tmp_path) as (server, client):
+        fill(client)
+        for n in range(300):
+            client.set("counter", n)
+        before = contents(client)
+        client.execute_command("BGREWRITEAOF")
+        for n in range(300):
+            client.rpush("later", n)
+        wait_until(lambda: client.info("persistence")["aof_rewrites"] == 1)
+        client.incr("last")
+        assert sorted(path.name for path in (tmp_path / "appendonlydir").iterdir()) == [
+            "appendonly.aof.1.base.snapshot",
+            "appendonly.aof.2.incr.aof",
+            "appendonly.aof.manifest",
+        ]
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert client.lrange("later", 0, -1) == [str(n).encode() for n in range(300)]
+        assert client.get("last") == b"1"
+        client.delete("later", "last")
+        assert contents(client) == before
+
+
+def test_a_file_that_has_grown_is_written_anew_by_itself(tmp_path: Path) -> None:
+    with serve(tmp_path, "no", auto_aof_rewrite_min_size="100000") as (_, client):
+        for n in range(3000):
+            client.set("key", f"{n:60}")
+        wait_until(lambda: client.info("persistence")["aof_rewrites"] > 0)
+        assert client.info("persistence")["aof_current_size"] < 200_000
+
+
+def kill_while_rewriting(folder: Path, seconds: float) -> None:
+    folder.mkdir()
+    with serve(folder) as (server, client):
+        fill(client, 20_000)
+        writers = [Writer(server.url, f"writer:{n}:{time.monotonic_ns()}") for n in range(4)]
+        for writer in writers:
+            writer.start()
+        client.execute_command("BGREWRITEAOF")
+        time.sleep(seconds)
+        kill(server)
+        for writer in writers:
+            writer.join()
+    with serve(folder) as (_, client):
+        for writer in writers:
+            there = client.lrange(writer.key, 0, -1)
+            assert writer.acknowledged <= len(there) <= writer.acknowledged + 1
+            assert there == [str(n).encode() for n in range(len(there))]
+        assert client.scard("large:set") == client.zcard("large:zset") == 20_000
+
+
+def test_a_kill_at_any_moment_of_a_rewrite_loses_nothing(tmp_path: Path) -> None:
+    for n in range(4):
+        kill_while_rewriting(tmp_path / str(n), n * 0.02)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_of_a_rewrite_loses_nothing_in_many_tries(tmp_path: Path) -> None:
+    for n in range(40):
+        kill_while_rewriting(tmp_path / str(n), n * 0.004)
+
+
+def test_the_file_can_be_turned_on_and_off_while_serving(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path)) as server, redis.Redis.from_url(server.url) as client:
+        fill(client)
+        client.config_set("appendonly", "yes")
+        client.config_set("appendfsync", "always")
+        wait_until(lambda: client.info("persistence")["aof_pending_rewrite"] == 0)
+        client.set("on", 1)
+        client.config_set("appendonly", "no")
+        assert client.info("persistence")["aof_enabled"] == 0
+        client.set("off", 1)
+        client.config_set("appendonly", "yes")
+        wait_until(lambda: client.info("persistence")["aof_pending_rewrite"] == 0)
+        client.set("on again", 1)
+        before = contents(client)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert contents(client) == before
+
+
+def test_what_was_restored_from_a_snapshot_goes_to_a_new_file(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path)) as server, redis.Redis.from_url(server.url) as client:
+        fill(client)
+        before = contents(client)
+        client.execute_command("SAVE")
+    config = {"appendonly": "yes"}
+    with (
+        rs.Server([], directory=str(tmp_path), restore="latest", config=config) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        assert contents(client) == before
+        wait_until(lambda: client.info("persistence")["aof_pending_rewrite"] == 0)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert contents(client) == before
+
+
+# ---- disks that refuse --------------------------------------------------------------------------------------------
+
+
+def limit_files(server: rs.Server, size: int) -> None:
+    """No file of the server may be longer: writing fails as on a full disk."""
+    hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+@pytest.mark.parametrize("policy", ["always", "everysec"])
+def test_writes_are_refused_while_the_file_cannot_be_written_and_go_on_afterwards(tmp_path: Path, policy: str) -> None:
+    with serve(tmp_path, policy) as (server, client):
+        client.set("before", 1)
+        wait_until(lambda: (tmp_path / INCREMENT).stat().st_size > 0)
+        limit_files(server, (tmp_path / INCREMENT).stat().st_size + 10)
+        with contextlib.suppress(redis.ConnectionError):  # with `always` nobody is told that this is on the disk
+            client.set("unsure", "x" * 1000)
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err")
+        with pytest.raises(redis.ResponseError, match="MISCONF Errors writing to the AOF file: cannot write"):
+            client.set("refused", 1)
+        assert client.get("before") == b"1"
+        limit_files(server, resource.RLIM_INFINITY)
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+        client.set("after", 1)
+        wait_until(lambda: client.info("persistence")["aof_buffer_length"] == 0)
+        time.sleep(0.1)
+        kill(server)
+    with serve(tmp_path, policy) as (server, client):
+        assert client.mget("before", "unsure", "refused", "after") == [b"1", b"x" * 1000, None, b"1"]
+        assert "cut off" not in server.log()
+
+
+def test_a_rewrite_that_fails_leaves_the_old_file_in_place(tmp_path: Path) -> None:
+    with serve(tmp_path) as (server, client):
+        fill(client)
+        for _ in range(3):
+            client.set("key", "x" * 1_000_000)
+            client.delete("key")
+        limit_files(server, 500_000)
+        client.execute_command("BGREWRITEAOF")
+        wait_until(lambda: client.info("persistence")["aof_last_bgrewrite_status"] == "err")
+        limit_files(server, resource.RLIM_INFINITY)
+        client.set("after", 1)
+        before = contents(client)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert contents(client) == before
+
+
+def test_writes_are_refused_while_saving_fails_if_rules_ask_for_it(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path), config={"save": "3600 1"}) as server:
+        client = redis.Redis.from_url(server.url)
+        fill(client)
+        limit_files(server, 100_000)
+        with pytest.raises(redis.ResponseError):
+            client.execute_command("SAVE")
+        with pytest.raises(redis.ResponseError, match="MISCONF Redis is configured to save RDB snapshots"):
+            client.set("refused", 1)
+        client.config_set("stop-writes-on-bgsave-error", "no")
+        client.set("allowed", 1)
+        client.config_set("stop-writes-on-bgsave-error", "yes")
+        limit_files(server, resource.RLIM_INFINITY)
+        client.execute_command("SAVE")
+        client.set("after", 1)
+
+
+def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
+    try:
+        with serve(disk) as (server, client):
+            written = 0
+            with contextlib.suppress(redis.RedisError):
+                while written < 100 and client.set(f"key:{written}", "x" * 100_000):
+                    written += 1
+            assert written < 100
+            with pytest.raises(redis.ResponseError, match=r"MISCONF .*No space left on device"):
+                client.set("refused", 1)
+            assert client.strlen("key:0") == 100_000
+            kill(server)
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
+        with serve(disk) as (_, client):
+            assert client.exists(*(f"key:{n}" for n in range(written))) == written > 5
+            client.set("after", 1)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

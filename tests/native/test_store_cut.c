@@ -232,7 +232,9 @@ static void change(bool may_flush) {
     struct dict_entry *entry = store_find(store, d, key, length);
     switch (random_below(&chance, may_flush ? 400 : 397)) {
     case 398: store_exchange(store, d, (unsigned)random_below(&chance, 3)); return;
-    case 397: if (entry && !store_find(store, (d + 1) % 3, key, length)) CHECK(store_move(store, d, entry, (d + 1) % 3)); return;
+    case 397:
+        if (entry && !store_find(store, (d + 1) % 3, key, length)) CHECK(store_move(store, d, entry, (d + 1) % 3));
+        return;
     case 399: store_flush(store, d); return;
     case 0 ... 149: CHECK(store_put(store, d, key, length, some_value(), random_below(&chance, 2))); return;
     case 150 ... 219:
@@ -275,8 +277,11 @@ static void set_up(uint64_t seed) {
     random_seed(&chance, seed);
     store = store_new();
     cut = store_cut_new(store);
-    store->events =
-        (struct store_events){.context = cut, .will_change = will_change, .changed = changed, .will_flush = will_flush, .will_exchange = will_exchange};
+    store->events = (struct store_events){.context = cut,
+                                          .will_change = will_change,
+                                          .changed = changed,
+                                          .will_flush = will_flush,
+                                          .will_exchange = will_exchange};
     for (int i = 0; i < 600; i++) change(false);
 }
 
