@@ -115,6 +115,7 @@ static void ended(struct append_log *log) {
     log->manifest = log->next;
     log->rewrite = REWRITE_NONE;
     log->rewrites++;
+    log->rewrite_error.code = ERROR_NONE;
     log->rewrite_took_us = log->server->now_us - log->rewrite_began_us;
     log->base_bytes = log->next_base_bytes;
     log->earlier_bytes = 0;
@@ -125,8 +126,8 @@ static void ended(struct append_log *log) {
 
 /* One that was given up meanwhile has left the files that there were, and perhaps a new increment, which they go on in. */
 void append_rewrite_switched(struct append_log *log) {
-    log->rewrite_error = log->writer->job.error;
-    bool done = log->rewrite_error.code == ERROR_NONE;
+    bool done = log->writer->job.error.code == ERROR_NONE;
+    if (!done) log->rewrite_error = log->writer->job.error;
     switch ((enum rewrite_state)log->rewrite) {
     case REWRITE_SWITCHING:
         if (done) opened(log);

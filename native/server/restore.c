@@ -25,14 +25,23 @@ struct restore_job {
     struct worker *worker;
     char path[PATH_MAX];
     struct snapshot_content content;
+    uint64_t left_out; /* keys */
     atomic_bool stop;
     int failed;
     struct error error;
 };
 
+/* Where others tell more, keys and weights stay as they are. Returns how many keys were left out. */
+static uint64_t leave_out_store(struct store_content *content) {
+    uint64_t keys = content->keys;
+    store_content_free(content);
+    return keys;
+}
+
 static void run(struct worker_job *base) {
     struct restore_job *job = (struct restore_job *)(void *)base;
     job->failed = snapshot_read_file(job->path, &job->content, &job->stop, &job->error);
+    job->left_out = leave_out_store(&job->content.store); /* here, since it may take long */
 }
 
 /* ---- into service -------------------------------------------------------------------------------------------------- */
@@ -50,13 +59,16 @@ static void say_tables(const struct snapshot_content *content, const char *path,
     text_append(said, "restored %s, cut at ", path);
     say_when(content->cut_unix_ms, said);
     text_append(said, "; what was added, sampled and updated after that is lost\n");
-    if (content->store.store) text_append(said, "%" PRIu64 " keys\n", content->store.keys);
     for (uint32_t i = 0; i < content->count; i++) {
         struct table_info info;
         table_info(content->tables[i], &info);
         text_append(said, "table '%s': %" PRIu64 " items of %" PRIu64 " added, %" PRIu64 " sampled\n",
                     table_config(content->tables[i])->name, info.size, info.added, info.sampled);
     }
+    if (content->store.keys > 0) text_append(said, "%" PRIu64 " keys\n", content->store.keys);
+    for (const struct store_weights *weights = content->store.weights; weights; weights = weights->next)
+        text_append(said, "weights '%.*s': version %" PRId64 "\n", (int)weights->key_length, (const char *)weights->key,
+                    weights->version);
 }
 
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
@@ -69,11 +81,8 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
     return 0;
 }
 
-/* While the server serves, and where an append-only file tells more, keys and weights stay as they are. */
-static void leave_out_store(struct store_content *content, const char *why, struct text *said) {
-    if (!content->store) return;
-    text_append(said, "%" PRIu64 " keys of it, and weights, were left out: %s\n", content->keys, why);
-    store_content_free(content);
+static void say_left_out(uint64_t keys, const char *why, struct text *said) {
+    if (keys > 0) text_append(said, "its %" PRIu64 " keys were left out: %s\n", keys, why);
 }
 
 /* All tables or none. */
@@ -127,8 +136,8 @@ uint64_t restore_step(struct snapshots *snapshots) {
     if (job->failed) {
         snapshots->restore_outcome = job->error;
     } else {
-        leave_out_store(&job->content.store, "those that there are stay", &snapshots->restore_said);
         install(snapshots, &job->content, job->path, &snapshots->restore_said, &snapshots->restore_outcome);
+        say_left_out(job->left_out, "those that are here stay", &snapshots->restore_said);
     }
     forget(snapshots);
     wait_queue_wake(snapshots->server, &snapshots->restorers);
@@ -161,9 +170,11 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
     struct snapshot_content content;
     if (snapshot_read_file(path, &content, NULL, error)) return -1;
     const struct server_config *config = &snapshots->server->config;
+    uint64_t left_out = 0;
     if (config->appendonly && append_load_exists(config->appenddirname, config->appendfilename))
-        leave_out_store(&content.store, "the append-only file has what came later", said);
+        left_out = leave_out_store(&content.store);
     int failed = install(snapshots, &content, path, said, error);
+    say_left_out(left_out, "the append-only file has what came later", said);
     if (!failed && content.store.store) failed = restore_adopt_store(snapshots->server, &content.store, error);
     snapshot_content_free(&content);
     return failed;
