@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "persist/store_cut.h"
+#include "server/append_log.h"
 #include "server/append_rewrite.h"
 #include "server/client.h"
 #include "server/cmd_snapshot.h"
@@ -209,6 +210,7 @@ bool snapshots_refuse_writes(const struct snapshots *snapshots) {
 /* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
 static void begin_next(struct snapshots *snapshots) {
     if (snapshots->server->stopping || !tables_are_ready(snapshots)) return;
+    if (snapshots->server->append_log->depth > 0) return; /* in the midst of a script */
     struct error error = {.code = ERROR_NONE};
     snapshots->number++;
     snapshots->began_us = clock_monotonic_us();
