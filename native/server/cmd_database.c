@@ -2,6 +2,7 @@
  * 7.0's db.c. */
 #include <string.h>
 
+#include "server/cmd_keys.h"
 #include "server/command_table.h"
 #include "server/key_wait.h"
 #include "server/keyspace.h"
@@ -134,6 +135,7 @@ static void break_watches(struct server *server, unsigned first, unsigned second
 
 static void exchange(struct server *server, unsigned first, unsigned second) {
     if (first == second) return;
+    keys_finish(server);
     break_watches(server, first, second);
     store_exchange(server->store, first, second);
     break_watches(server, first, second);

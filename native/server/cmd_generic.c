@@ -5,7 +5,6 @@
 #include "server/command_table.h"
 #include "server/keyspace.h"
 #include "server/propagate.h"
-#include "store/glob.h"
 
 static unsigned database_of(const struct client *client) {
     return (unsigned)client->database;
@@ -57,7 +56,10 @@ static void rename_generic(struct client *client, bool only_new) {
         return;
     }
     const struct resp_argument *name = &client->argv[2];
-    struct dict_entry *target = keyspace_find(client, 2);
+    /* A key is looked up once: the second time it could have run out. */
+    bool same = name->length == client->argv[1].length &&
+                (name->length == 0 || memcmp(name->data, client->argv[1].data, name->length) == 0);
+    struct dict_entry *target = same ? entry : keyspace_find(client, 2);
     if (only_new && target != NULL) {
         reply_integer(client, 0);
         return;
@@ -90,24 +92,6 @@ static void randomkey_command(struct client *client) {
 
 static void dbsize_command(struct client *client) {
     reply_integer(client, (int64_t)dict_count(&client->server->store->databases[client->database].keys));
-}
-
-/* One pass over the database, which holds the loop for as long as it takes: large databases are for SCAN. */
-static void keys_command(struct client *client) {
-    struct store *store = client->server->store;
-    const struct resp_argument *pattern = &client->argv[1];
-    bool all = pattern->length == 1 && pattern->data[0] == '*';
-    int64_t now_ms = clock_unix_ms();
-    size_t mark = reply_array_deferred(client), count = 0;
-    struct dict_position position = {0};
-    const struct dict_entry *entry;
-    while ((entry = dict_next(&store->databases[client->database].keys, &position)) != NULL) {
-        if (!all && !glob_match(pattern->data, pattern->length, entry->key, entry->key_length)) continue;
-        if (store_has_expired(store, database_of(client), entry, now_ms)) continue;
-        reply_bulk(client, entry->key, entry->key_length);
-        count++;
-    }
-    reply_set_array_length(client, mark, count);
 }
 
 static void scan_command(struct client *client) {
@@ -299,7 +283,6 @@ const struct command commands_generic[] = {
     ROW(expiretime, 2, READ | FAST, 1, 1, "Returns the expiration time of a key as a Unix timestamp."),
     SERVER_ROW(flushall, -1, WRITE, "Removes all keys from all databases."),
     SERVER_ROW(flushdb, -1, WRITE, "Removes all keys from the current database."),
-    ROW(keys, 2, READ, 0, 0, "Returns all key names that match a pattern."),
     ROW(persist, 2, WRITE | FAST, 1, 1, "Removes the expiration time of a key."),
     ROW(pexpire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in milliseconds."),
     ROW(pexpireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix milliseconds timestamp."),

@@ -35,6 +35,7 @@ static const struct command *const tables[] = {
     commands_bits,
     commands_lcs,
     commands_hash_random,
+    commands_keys,
     commands_database,
     commands_object,
     commands_scripts,

@@ -24,6 +24,7 @@ extern const struct command commands_generic[];
 extern const struct command commands_bits[];
 extern const struct command commands_lcs[];
 extern const struct command commands_hash_random[];
+extern const struct command commands_keys[];
 extern const struct command commands_database[];
 extern const struct command commands_object[];
 extern const struct command commands_replay[];

@@ -9,6 +9,7 @@
 #include "server/acl.h"
 #include "server/append_log.h"
 #include "server/client.h"
+#include "server/cmd_keys.h"
 #include "server/cmd_replay.h"
 #include "server/command_table.h"
 #include "server/config.h"
@@ -228,14 +229,15 @@ uint64_t server_step(void *context) {
     bool changes_left = replay_change_step(server, clock_monotonic_us() + LIMIT_TURN_CHANGE_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
+    bool searches = keys_step(server);
     deadline_us = earlier(deadline_us, append_log_step(server->append_log)); /* replies may have to wait for it */
     write_unsent(server);
     if (!server->exclusive.on)
         deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || key_wait_pending(server) || gathers || streams_left || changes_left ||
-        short_of_memory || exclusive_left || server->stop_asked != server->stopping)
+    if (server->ready_head || server->woken || key_wait_pending(server) || gathers || searches || streams_left ||
+        changes_left || short_of_memory || exclusive_left || server->stop_asked != server->stopping)
         return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);

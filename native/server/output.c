@@ -142,6 +142,18 @@ bool output_append_source(struct output *output, struct output_pool *pool, struc
     return true;
 }
 
+void output_append_output(struct output *output, struct output *more) {
+    assert(more->unsent == more->head);
+    if (!more->head) return;
+    *(output->tail ? &output->tail->next : &output->head) = more->head;
+    output->tail = more->tail;
+    if (!output->unsent) output->unsent = more->head;
+    output->unsent_bytes += more->unsent_bytes;
+    output->unsent_source_bytes += more->unsent_source_bytes;
+    output->inline_bytes += more->inline_bytes;
+    *more = (struct output){0};
+}
+
 struct segment *output_append_deferred(struct output *output, struct output_pool *pool) {
     struct segment *segment = push(output, pool, SEGMENT_SMALL);
     if (segment) segment->sealed = true;

@@ -60,6 +60,8 @@ bool output_append_blob(struct output *output, struct output_pool *pool,
                         struct blob *blob); /* takes its own reference */
 /* On failure the source is released at once. */
 bool output_append_source(struct output *output, struct output_pool *pool, struct reply_source *source);
+/* Moves all of `more`, of which nothing was sent, to the end. */
+void output_append_output(struct output *output, struct output *more);
 /* An empty piece to be filled by output_fill_deferred before anything is sent. NULL: memory is exhausted. */
 struct segment *output_append_deferred(struct output *output, struct output_pool *pool);
 void output_fill_deferred(struct output *output, struct segment *segment, const void *bytes, size_t length);

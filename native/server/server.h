@@ -148,6 +148,7 @@ struct server {
     uint8_t *read_buffer; /* shared: input is parsed out of it at once */
     struct output_pool output_pool;
     struct share_totals shares;
+    struct wait_queue searching; /* clients whose KEYS is not done */
     struct wait_queue gathering; /* clients whose batch is being put into shared memory */
     char share_socket[64];       /* name of the abstract socket for clients of this host; "": none */
 

@@ -184,3 +184,16 @@ def test_redis_py_copies_moves_and_exchanges(our_peer: Any) -> None:
         assert client.object("encoding", "m") == b"quicklist"
         assert client.object("idletime", "m") == 0
         client.flushall()
+
+
+def test_keys_of_a_large_database_agree(pair: Pair) -> None:
+    pair.words("FLUSHALL")
+    pair.run((b"MSET", *(part for n in range(5000) for part in (b"key:%d" % n, b"1"))))
+    for pattern in ["*", "key:*7", "key:1[0-4]?", "none*", "key:4321"]:
+        pair.words(f"KEYS {pattern}")
+        for line in ["MULTI", f"KEYS {pattern}", "EXEC"]:
+            if line != "EXEC":
+                pair.words(line)
+        replies = [connection.run(b"EXEC") for connection in (pair.redis, pair.ours)]
+        assert sorted(replies[0][1][0][1]) == sorted(replies[1][1][0][1])
+    pair.words("FLUSHALL")
