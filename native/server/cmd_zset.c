@@ -32,21 +32,6 @@ void reply_item(struct client *client, const struct zset_item *item, bool with_s
     if (with_score) reply_double(client, item->score);
 }
 
-void reply_items(struct client *client, const struct zset *zset, uint64_t first, uint64_t last, bool backwards,
-                 bool with_scores) {
-    reply_items_head(client, last - first, with_scores);
-    struct zset_position position;
-    struct zset_item item;
-    zset_seek(zset, backwards ? last : first, &position);
-    for (uint64_t left = last - first; left > 0; left--) {
-        if (backwards)
-            zset_previous(zset, &position, &item);
-        else
-            zset_next(zset, &position, &item);
-        reply_item(client, &item, with_scores);
-    }
-}
-
 void zset_remove_from(struct client *client, struct dict_entry *entry, uint64_t first, uint64_t count) {
     if (count == 0) return;
     if (count == zset_count(zset_of(entry))) {
@@ -67,12 +52,6 @@ void zset_store_result(struct client *client, uint32_t index, struct zset *resul
     struct dict_entry *entry = keyspace_find(client, index);
     if (entry != NULL) keyspace_remove(client, entry);
     reply_integer(client, 0);
-}
-
-bool zset_append(struct zset *result, const struct zset_item *item) {
-    struct zset_place place;
-    zset_find(result, item->member, item->length, &place);
-    return zset_put(result, &place, item->member, item->length, item->score);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */

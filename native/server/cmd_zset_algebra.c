@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/cmd_zset.h"
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "store/t_set.h"
 
 enum operation { UNION, INTERSECTION, DIFFERENCE };
@@ -22,9 +23,13 @@ struct algebra {
     enum operation operation;
     enum aggregate aggregate;
     bool with_scores;
+    bool store;          /* under argument 1 */
+    bool count_alone;    /* ZINTERCARD */
     int64_t limit;       /* of ZINTERCARD; 0: none */
     uint32_t count;
     struct source *sources;
+    struct client *client;
+    uint32_t looked_up;  /* members since the start, to know when to rest */
 };
 
 /* ---- sources ----------------------------------------------------------------------------------------------------- */
@@ -108,7 +113,7 @@ static bool parse_aggregate(const struct resp_argument *word, enum aggregate *ag
 }
 
 /* Reads a word of WEIGHTS, AGGREGATE or WITHSCORES at argument *at and moves behind it. False: the error is replied. */
-static bool parse_option(struct client *client, bool store, uint32_t *at, struct algebra *algebra) {
+static bool parse_option(struct client *client, uint32_t *at, struct algebra *algebra) {
     const struct resp_argument *word = &client->argv[*at];
     uint32_t left = client->argc - *at;
     bool scored = algebra->operation != DIFFERENCE;
@@ -124,7 +129,7 @@ static bool parse_option(struct client *client, bool store, uint32_t *at, struct
         *at += 2;
         return true;
     }
-    if (!store && argument_is(word, "withscores")) {
+    if (!algebra->store && argument_is(word, "withscores")) {
         algebra->with_scores = true;
         *at += 1;
         return true;
@@ -186,7 +191,16 @@ static bool in_another(const struct algebra *algebra, const struct zset_item *it
     return false;
 }
 
-static bool unite(const struct algebra *algebra, struct zset *result) {
+/* `more` members were looked up. False: the client is lost, and the sources with it. */
+static bool go_on(struct algebra *algebra, uint32_t more) {
+    uint32_t before = algebra->looked_up / ZSET_PARTS_TO_REST;
+    algebra->looked_up += more;
+    return algebra->looked_up / ZSET_PARTS_TO_REST == before || zset_rest(algebra->client);
+}
+
+/* These return false also where the client is lost. */
+
+static bool unite(struct algebra *algebra, struct zset *result) {
     for (uint32_t i = 0; i < algebra->count; i++) {
         struct source_position position = {0};
         struct zset_item item;
@@ -195,36 +209,113 @@ static bool unite(const struct algebra *algebra, struct zset *result) {
             double score = weighted(&algebra->sources[i], item.score);
             bool found = zset_find(result, item.member, item.length, &place);
             if (found) score = aggregated(algebra->aggregate, place.score, score);
-            if (!zset_note(result, &place, item.member, item.length, score)) return false;
+            if (!zset_note(result, &place, item.member, item.length, score) || !go_on(algebra, 1)) return false;
         }
     }
     return true;
 }
 
-static bool choose(const struct algebra *algebra, struct zset *result) {
+static bool choose(struct algebra *algebra, struct zset *result) {
     struct source_position position = {0};
     struct zset_item item;
     while (source_next(&algebra->sources[0], &position, &item)) {
         struct zset_item chosen = item;
         bool is_chosen =
             algebra->operation == INTERSECTION ? in_all(algebra, &item, &chosen.score) : !in_another(algebra, &item);
-        struct zset_place place;
-        if (!is_chosen) continue;
-        zset_find(result, chosen.member, chosen.length, &place);
-        if (!zset_note(result, &place, chosen.member, chosen.length, chosen.score)) return false;
+        if (is_chosen) {
+            struct zset_place place;
+            zset_find(result, chosen.member, chosen.length, &place);
+            if (!zset_note(result, &place, chosen.member, chosen.length, chosen.score)) return false;
+        }
+        if (!go_on(algebra, algebra->count)) return false;
     }
     return true;
 }
 
-/* The result, in the large form. NULL: memory is exhausted. */
-static struct zset *work_out(const struct algebra *algebra) {
+static bool count_chosen(struct algebra *algebra, int64_t *count) {
+    struct source_position position = {0};
+    struct zset_item item;
+    double score;
+    *count = 0;
+    while (source_next(&algebra->sources[0], &position, &item)) {
+        *count += in_all(algebra, &item, &score);
+        if (*count == algebra->limit && *count > 0) return true;
+        if (!go_on(algebra, algebra->count)) return false;
+    }
+    return true;
+}
+
+static void rest(void *context) {
+    exclusive_rest(context);
+}
+
+/* The result, in the large form. NULL: memory is exhausted, or the client is lost. */
+static struct zset *work_out(struct algebra *algebra) {
     struct zset *result = zset_new_unordered();
     if (result == NULL) return NULL;
     if ((algebra->operation == UNION ? unite(algebra, result) : choose(algebra, result)) &&
-        zset_order(result, NULL, NULL))
+        zset_order(result, rest, algebra->client->server) && !exclusive_is_lost(algebra->client))
         return result;
-    value_free(&result->head);
+    store_discard(algebra->client->server->store, &result->head);
     return NULL;
+}
+
+static void run_count(struct client *client, struct algebra *algebra) {
+    int64_t count;
+    if (count_chosen(algebra, &count)) reply_integer(client, count);
+}
+
+static void run_operation(struct client *client, struct algebra *algebra) {
+    struct zset *result = work_out(algebra);
+    if (exclusive_is_lost(client)) return;
+    if (algebra->store) {
+        if (result != NULL && !zset_pack(result)) {
+            value_free(&result->head);
+            result = NULL;
+        }
+        zset_store_result(client, 1, result);
+    } else if (result != NULL) {
+        reply_items_here(client, result, algebra->with_scores);
+        store_discard(client->server->store, &result->head);
+    } else {
+        reply_out_of_memory(client);
+    }
+}
+
+static void run(struct client *client, struct algebra *algebra) {
+    if (algebra->count_alone)
+        run_count(client, algebra);
+    else
+        run_operation(client, algebra);
+}
+
+static void drop_algebra(struct client *client, void *state) {
+    (void)client;
+    struct algebra *algebra = state;
+    memory_free(algebra->sources);
+    memory_free(algebra);
+}
+
+/* The client's state, and the sources with it, goes with the client. */
+static void run_in_slices(struct client *client) {
+    struct algebra algebra = *(struct algebra *)client_state(client);
+    run(client, &algebra);
+}
+
+/* Takes the sources over. */
+static void begin(struct client *client, struct algebra *algebra) {
+    uint64_t members = 0;
+    for (uint32_t i = 0; i < algebra->count; i++) members += algebra->sources[i].count;
+    struct algebra *kept = NULL;
+    if (members > ZSET_PARTS_AT_ONCE && !client->server->exclusive.inside) kept = memory_alloc(sizeof *kept);
+    if (kept != NULL) {
+        *kept = *algebra;
+        client_set_state(client, kept, drop_algebra);
+        exclusive_run_command(client, run_in_slices);
+    } else {
+        run(client, algebra);
+        memory_free(algebra->sources);
+    }
 }
 
 static void sort_sources(struct algebra *algebra) {
@@ -232,40 +323,30 @@ static void sort_sources(struct algebra *algebra) {
         qsort(algebra->sources, algebra->count, sizeof *algebra->sources, compare_sources);
 }
 
-/* Reads the arguments from `at` on. False: the error is replied. The caller frees algebra->sources in any case. */
-static bool parse(struct client *client, uint32_t at, bool store, struct algebra *algebra) {
-    if (!find_sources(client, at, algebra)) return false;
-    for (uint32_t i = at + 1 + algebra->count; i < client->argc;)
-        if (!parse_option(client, store, &i, algebra)) return false;
-    sort_sources(algebra);
-    return true;
+/* Reads the arguments from `at` on; false: the error is replied. */
+static bool parse(struct client *client, uint32_t at, struct algebra *algebra) {
+    bool valid = find_sources(client, at, algebra);
+    for (uint32_t i = at + 1 + algebra->count; valid && i < client->argc;)
+        valid = algebra->count_alone ? parse_limit(client, &i, algebra) : parse_option(client, &i, algebra);
+    return valid;
+}
+
+static void algebra_command(struct client *client, struct algebra *algebra) {
+    algebra->client = client;
+    if (parse(client, algebra->store ? 2 : 1, algebra)) {
+        sort_sources(algebra);
+        begin(client, algebra);
+    } else {
+        memory_free(algebra->sources);
+    }
 }
 
 static void reply_command(struct client *client, enum operation operation) {
-    struct algebra algebra = {.operation = operation};
-    if (parse(client, 1, false, &algebra)) {
-        struct zset *result = work_out(&algebra);
-        if (result != NULL) {
-            reply_items(client, result, 0, zset_count(result), false, algebra.with_scores);
-            store_discard(client->server->store, &result->head);
-        } else {
-            reply_out_of_memory(client);
-        }
-    }
-    memory_free(algebra.sources);
+    algebra_command(client, &(struct algebra){.operation = operation});
 }
 
 static void store_command(struct client *client, enum operation operation) {
-    struct algebra algebra = {.operation = operation};
-    if (parse(client, 2, true, &algebra)) {
-        struct zset *result = work_out(&algebra);
-        if (result != NULL && !zset_pack(result)) {
-            value_free(&result->head);
-            result = NULL;
-        }
-        zset_store_result(client, 1, result);
-    }
-    memory_free(algebra.sources);
+    algebra_command(client, &(struct algebra){.operation = operation, .store = true});
 }
 
 static void zunion_command(struct client *client) {
@@ -292,25 +373,8 @@ static void zdiffstore_command(struct client *client) {
     store_command(client, DIFFERENCE);
 }
 
-static int64_t count_intersection(struct algebra *algebra) {
-    struct source_position position = {0};
-    struct zset_item item;
-    int64_t count = 0;
-    double score;
-    sort_sources(algebra);
-    while (source_next(&algebra->sources[0], &position, &item)) {
-        count += in_all(algebra, &item, &score);
-        if (count == algebra->limit && count > 0) break;
-    }
-    return count;
-}
-
 static void zintercard_command(struct client *client) {
-    struct algebra algebra = {.operation = INTERSECTION};
-    bool valid = find_sources(client, 1, &algebra);
-    for (uint32_t i = 2 + algebra.count; valid && i < client->argc;) valid = parse_limit(client, &i, &algebra);
-    if (valid) reply_integer(client, count_intersection(&algebra));
-    memory_free(algebra.sources);
+    algebra_command(client, &(struct algebra){.operation = INTERSECTION, .count_alone = true});
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */

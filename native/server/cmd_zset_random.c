@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "server/cmd_zset.h"
 #include "server/command_table.h"
+#include "server/exclusive.h"
 
 static void item_at(const struct zset *zset, uint64_t rank, struct zset_item *item) {
     struct zset_position position;
@@ -20,6 +21,11 @@ static bool reply_is_lost(const struct client *client) {
     return client->closing || client->output_failed || client->reply_mode != CLIENT_REPLY_ON;
 }
 
+/* After each member that was looked at. False: the client is lost. */
+static bool go_on(struct client *client, uint64_t looked_at) {
+    return looked_at % ZSET_PARTS_TO_REST != 0 || zset_rest(client);
+}
+
 /* Any member at each place, also one that was there before. */
 static void reply_repeated(struct client *client, const struct zset *zset, uint64_t count, bool with_scores) {
     reply_items_head(client, count, with_scores);
@@ -27,6 +33,7 @@ static void reply_repeated(struct client *client, const struct zset *zset, uint6
         struct zset_item item;
         item_at(zset, random_rank(client, zset), &item);
         reply_item(client, &item, with_scores);
+        if (!go_on(client, count)) return;
     }
 }
 
@@ -36,6 +43,7 @@ static void reply_most(struct client *client, const struct zset *zset, uint64_t 
     struct zset_item item;
     reply_items_head(client, count, with_scores);
     for (uint64_t left = zset_count(zset); count > 0 && zset_next(zset, &position, &item); left--) {
+        if (!go_on(client, left)) return;
         if (random_below(&client->server->store->random, left) >= count) continue;
         reply_item(client, &item, with_scores);
         count--;
@@ -66,7 +74,7 @@ static void reply_few(struct client *client, const struct zset *zset, uint64_t c
         return;
     }
     reply_items_head(client, count, with_scores);
-    while (count > 0) {
+    while (count > 0 && go_on(client, count)) {
         struct zset_item item;
         uint64_t rank = random_rank(client, zset);
         if (!draw(&drawn, rank)) continue;
@@ -97,21 +105,41 @@ static bool parse_count(struct client *client, int64_t *count, bool *with_scores
     return true;
 }
 
+static void reply_drawn(struct client *client, const struct zset *zset, int64_t count, bool with_scores) {
+    uint64_t all = zset_count(zset);
+    if (count < 0)
+        reply_repeated(client, zset, (uint64_t)-count, with_scores);
+    else if ((uint64_t)count > all / 4 || zset->head.encoding == ENCODING_PACKED)
+        reply_most(client, zset, (uint64_t)count < all ? (uint64_t)count : all, with_scores);
+    else
+        reply_few(client, zset, (uint64_t)count, with_scores);
+}
+
+/* Within the slices: the arguments are good, but the key's time may be over just now. */
+static void draw_in_slices(struct client *client) {
+    int64_t count;
+    bool with_scores;
+    if (!parse_count(client, &count, &with_scores)) return;
+    const struct dict_entry *entry = keyspace_find(client, 1);
+    if (entry != NULL)
+        reply_drawn(client, zset_of(entry), count, with_scores);
+    else
+        reply_array(client, 0);
+}
+
 static void reply_random(struct client *client) {
     int64_t count;
     bool with_scores;
     struct zset *zset;
     if (!parse_count(client, &count, &with_scores) || !zset_for_reading(client, 1, &zset)) return;
+    bool is_long = count < -ZSET_PARTS_AT_ONCE ||
+                   (zset != NULL && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4);
     if (zset == NULL || count == 0)
         reply_array(client, 0);
-    else if (count < 0)
-        reply_repeated(client, zset, (uint64_t)-count, with_scores);
-    else if ((uint64_t)count >= zset_count(zset))
-        reply_items(client, zset, 0, zset_count(zset), false, with_scores);
-    else if ((uint64_t)count > zset_count(zset) / 4 || zset->head.encoding == ENCODING_PACKED)
-        reply_most(client, zset, (uint64_t)count, with_scores);
+    else if (is_long && !client->server->exclusive.inside)
+        exclusive_run_command(client, draw_in_slices);
     else
-        reply_few(client, zset, (uint64_t)count, with_scores);
+        reply_drawn(client, zset, count, with_scores);
 }
 
 static void zrandmember_command(struct client *client) {

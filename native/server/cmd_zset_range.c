@@ -183,22 +183,6 @@ static void zrevrangebylex_command(struct client *client) {
     range_command(client, RANGE_MEMBER, BACKWARDS);
 }
 
-/* A set of the members [first, last) of another. NULL: memory is exhausted. */
-static struct zset *copy_range(const struct zset *zset, uint64_t first, uint64_t last) {
-    struct zset *result = zset_new();
-    if (result == NULL || zset == NULL) return result;
-    struct zset_position position;
-    struct zset_item item;
-    zset_seek(zset, first, &position);
-    for (; first < last; first++) {
-        zset_next(zset, &position, &item);
-        if (zset_append(result, &item)) continue;
-        value_free(&result->head);
-        return NULL;
-    }
-    return result;
-}
-
 static void zrangestore_command(struct client *client) {
     struct range range = {.kind = RANGE_ANY};
     struct zset *zset;
@@ -206,7 +190,7 @@ static void zrangestore_command(struct client *client) {
     if (!parse_range(client, 2, true, EITHER, &range) || !zset_for_reading(client, 2, &zset)) return;
     if (zset != NULL) find_range(zset, &range, &first, &last);
     if (range.kind != RANGE_RANK) apply_limit(&range, &first, &last);
-    zset_store_result(client, 1, copy_range(zset, first, last));
+    zset_store_items(client, 1, zset, first, last);
 }
 
 /* ---- counting and removing --------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@ static void run_body(void *context) {
     exclusive->body(exclusive->client);
 }
 
-/* What the command has changed is taken down by what it runs, never as the command itself. */
+/* What a script or a transaction has changed is taken down by what it runs, never as the command itself. */
 static void run_slice(struct server *server, bool first) {
     struct exclusive *exclusive = &server->exclusive;
     exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
@@ -24,7 +24,7 @@ static void run_slice(struct server *server, bool first) {
     bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
     exclusive->inside = false;
     exclusive->on = !ended;
-    if (!exclusive->orphaned) propagate_nothing(exclusive->client);
+    if (!exclusive->orphaned && !exclusive->plain) propagate_nothing(exclusive->client);
 }
 
 static bool next_slice(struct client *client) {
@@ -51,7 +51,7 @@ static void free_orphan(struct exclusive *exclusive) {
     exclusive->orphaned = false;
 }
 
-void exclusive_run(struct client *client, void (*body)(struct client *client)) {
+static void run(struct client *client, void (*body)(struct client *client), bool plain) {
     struct server *server = client->server;
     struct exclusive *exclusive = &server->exclusive;
     assert(!exclusive->on || exclusive->inside);
@@ -59,10 +59,11 @@ void exclusive_run(struct client *client, void (*body)(struct client *client)) {
     if (!exclusive->inside && client->connection && !exclusive->fiber) exclusive->fiber = fiber_new();
     if (exclusive->inside || !client->connection || !exclusive->fiber) {
         body(client);
-        propagate_nothing(client);
+        if (!plain) propagate_nothing(client);
         return;
     }
     exclusive->client = client;
+    exclusive->plain = plain;
     exclusive->body = body;
     exclusive->began_us = clock_monotonic_us();
     server->store->frozen_ms = clock_unix_ms(); /* no key's time is over in its midst */
@@ -77,6 +78,20 @@ void exclusive_run(struct client *client, void (*body)(struct client *client)) {
     client->deny_blocking = denied;
 }
 
+void exclusive_run(struct client *client, void (*body)(struct client *client)) {
+    run(client, body, false);
+}
+
+void exclusive_run_command(struct client *client, void (*body)(struct client *client)) {
+    run(client, body, true);
+}
+
+bool exclusive_is_lost(const struct client *client) {
+    const struct exclusive *exclusive = &client->server->exclusive;
+    return exclusive->inside && exclusive->plain && exclusive->client == client &&
+           (exclusive->orphaned || client->closing);
+}
+
 void exclusive_rest(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
     if (exclusive->inside && clock_monotonic_us() >= exclusive->until_us) fiber_yield(exclusive->fiber);
@@ -86,7 +101,7 @@ bool exclusive_step(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
     if (!exclusive->on || exclusive->abandoned) return false;
     uint64_t limit_us = (uint64_t)server->config.busy_reply_threshold_ms * 1000;
-    if (!exclusive->busy && limit_us > 0 && server->now_us >= exclusive->began_us + limit_us) {
+    if (!exclusive->busy && !exclusive->plain && limit_us > 0 && server->now_us >= exclusive->began_us + limit_us) {
         exclusive->busy = true;
         wake_waiting(server);
     }

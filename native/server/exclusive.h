@@ -22,6 +22,7 @@ struct exclusive {
     bool busy;                 /* it takes long: others are told */
     bool orphaned;             /* its client has gone, but for the struct */
     bool abandoned;            /* the server stops: it is never taken up again */
+    bool plain;                /* by exclusive_run_command */
     uint64_t began_us, until_us;
     void *owned;               /* what the body would have freed; used where it is abandoned */
     void (*release)(void *owned);
@@ -30,6 +31,11 @@ struct exclusive {
 /* Runs body(client), within a handler, whole or in slices: what needs more than one is done later, and the handler
  * returns before. The body replies. */
 void exclusive_run(struct client *client, void (*body)(struct client *client));
+/* The same for a command that has much to do in itself, and is taken down as it came: it is never busy. Once its client
+ * is lost its arguments are too: a body that finds so after a rest touches nothing more of the client, leaves the store
+ * as it was, and ends. */
+void exclusive_run_command(struct client *client, void (*body)(struct client *client));
+bool exclusive_is_lost(const struct client *client);
 /* Within the body, where it may be put down: does so when the slice is over. */
 void exclusive_rest(struct server *server);
 /* One more slice, called in each turn of the loop. True: there is more to do. */
