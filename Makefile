@@ -48,7 +48,7 @@ setup: $(STAMP)/installed
 SYSTEM_PACKAGES = PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
     python3-dev=header:Python.h python3-venv=module:ensurepip \
     -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark \
-    iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
+    liblua5.1-0-dev=header:lua5.1/lua.h iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
     shellcheck=command:shellcheck libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis
 
 $(STAMP)/system: .ci/system-packages

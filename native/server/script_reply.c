@@ -1,6 +1,7 @@
 /* script_reply: replies of commands as values of Lua, and values of Lua as replies. */
 #ifdef REPLAY_LUA
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -168,6 +168,11 @@ redis.setresp(3) return redis.call('get', 'nokey')
 redis.setresp(3) return tostring(redis.call('get', 'nokey'))
 redis.setresp(3) return {map={a=1}}
 redis.setresp(3) return {double=1.5}
+redis.call('zadd', 'z', 1.5, 'm') redis.setresp(3) return redis.call('zscore', 'z', 'm')
+redis.setresp(3) return redis.call('zscore', 'z', 'm').double + 1
+redis.setresp(3) return redis.call('zrange', 'z', 0, -1, 'withscores')
+redis.setresp(3) return redis.call('smembers', 'nokey')
+redis.call('sadd', 'members', 'x') redis.setresp(3) return tostring(redis.call('smembers', 'members').set.x)
 redis.setresp(4)
 redis.setresp()
 redis.setresp(3) redis.setresp(2) return redis.call('hgetall', 'h')

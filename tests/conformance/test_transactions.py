@@ -109,7 +109,7 @@ def test_the_database_chosen_in_a_transaction_stays_chosen(pair: Pair) -> None:
 
 CHANGES = """SET w 2, DEL w, EXPIRE w 100, EXPIRE w -1, RENAME w v, RENAME x w, FLUSHDB, FLUSHALL, APPEND w y, GET w,
     SET other 1, PERSIST w, EXISTS w, SETNX w 1, DEL nothing, UNLINK w, GETDEL w, GETEX w PERSIST, GETEX w EX 100,
-    TOUCH w, SETRANGE w 0 abc"""
+    TOUCH w, SETRANGE w 0 abc, SWAPDB 0 1, SWAPDB 2 3, SWAPDB 0 0, COPY x w REPLACE, COPY w v, MOVE w 1"""
 
 
 @pytest.mark.parametrize("change", [change.strip() for change in CHANGES.split(",")])

@@ -1,0 +1,221 @@
+/* test_scripts: fibers, names of scripts, and scripts and transactions that take several turns of the loop. */
+#include "base/fiber.h"
+#include "base/sha1.h"
+#include "server/exclusive.h"
+#include "server/scripts.h"
+#include "server_stage.h"
+
+/* ---- parts -------------------------------------------------------------------------------------------- */
+
+static struct fiber *fiber;
+static int steps;
+
+static int deep(int depth) {
+    volatile char room[512];
+    memset((void *)(uintptr_t)room, depth, sizeof room);
+    if (depth == 0) fiber_yield(fiber);
+    return depth == 0 ? room[0] : deep(depth - 1) + 1;
+}
+
+static void count_steps(void *context) {
+    int *most = context;
+    while (steps < *most) {
+        steps++;
+        CHECK(deep(200) == 200);
+    }
+}
+
+static void a_fiber_is_put_down_and_taken_up_again(void) {
+    fiber = fiber_new();
+    CHECK(fiber);
+    for (int round = 1; round <= 3; round++) {
+        int most = 5;
+        steps = 0;
+        bool ended = fiber_start(fiber, count_steps, &most);
+        for (int i = 1; i <= 5; i++) {
+            CHECK(!ended && steps == i);
+            ended = fiber_resume(fiber);
+        }
+        CHECK(ended);
+    }
+    int most = 2;
+    steps = 0;
+    CHECK(!fiber_start(fiber, count_steps, &most));
+    fiber_free(fiber); /* in its midst */
+}
+
+/* The examples of FIPS 180. */
+static void names_are_sha1(void) {
+    char hex[SHA1_HEX_BYTES];
+    sha1_hex("abc", 3, hex);
+    CHECK(strcmp(hex, "a9993e364706816aba3e25717850c26c9cd0d89d") == 0);
+    sha1_hex("", 0, hex);
+    CHECK(strcmp(hex, "da39a3ee5e6b4b0d3255bfef95601890afd80709") == 0);
+    const char *two_blocks = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+    sha1_hex(two_blocks, strlen(two_blocks), hex);
+    CHECK(strcmp(hex, "84983e441c3bd26ebaae4aa1f95129e5e54670f1") == 0);
+    char *million = malloc(1000000);
+    memset(million, 'a', 1000000);
+    sha1_hex(million, 1000000, hex);
+    free(million);
+    CHECK(strcmp(hex, "34aa973cd4c4daa4f61eeb2bdbad27316534016f") == 0);
+}
+
+/* ---- scripts ------------------------------------------------------------------------------------------ */
+
+static bool has_lua(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    say(peer, "*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n");
+    settle();
+    bool has = has_received(peer, ":1");
+    close_server();
+    return has;
+}
+
+static void eval(struct memory_peer *peer, const char *script) {
+    send_arguments(peer, 3);
+    send_word(peer, "EVAL");
+    send_word(peer, script);
+    send_word(peer, "0");
+}
+
+static void turn(void) {
+    server_step(server);
+    transport->operations->poll(transport, 0);
+}
+
+#define FOREVER "while true do end"
+#define LONG "local n = 0 for i = 1, 3000000 do n = n + i end "
+
+static void commands_wait_until_a_script_has_ended(void) {
+    open_server(false, NULL);
+    struct memory_peer *caller = connect_peer(), *other = connect_peer();
+    eval(caller, LONG "redis.call('set', 'k', 'v') return n");
+    turn();
+    CHECK(server->exclusive.on);
+    say(other, "GET k\r\n");
+    say(caller, "PING\r\n");
+    for (int i = 0; i < 3; i++) turn();
+    size_t length;
+    memory_peer_received(other, &length);
+    CHECK(server->exclusive.on && length == 0);
+    settle();
+    CHECK(!server->exclusive.on);
+    CHECK(received(other, "$1\r\nv\r\n"));
+    CHECK(received(caller, ":4500001500000\r\n+PONG\r\n"));
+    close_server();
+}
+
+static void be_busy_soon(struct server_config *config) {
+    config->busy_reply_threshold_ms = 1;
+}
+
+static void a_script_is_killed(void) {
+    open_server(false, be_busy_soon);
+    struct memory_peer *caller = connect_peer(), *other = connect_peer();
+    eval(caller, "while true do pcall(function() while true do local t = {} end end) end");
+    while (!server->exclusive.busy) turn();
+    say(other, "GET k\r\nMULTI\r\nGET k\r\nEXEC\r\nSCRIPT KILL\r\n");
+    settle();
+    CHECK(has_received(caller, "-ERR Script killed by user with SCRIPT KILL"));
+    CHECK(has_received(other, "-BUSY ") && has_received(other, "-EXECABORT ") && received_prefix(other, "-BUSY"));
+    CHECK(answers(other, "GET k\r\n", "$-1\r\n"));
+    close_server();
+}
+
+static void a_script_outlives_its_client(void) {
+    open_server(false, NULL);
+    struct memory_peer *caller = connect_peer(), *other = connect_peer();
+    eval(caller, LONG "redis.call('set', 'k', n) return {1, {2, redis.call('get', 'k')}}");
+    turn();
+    CHECK(server->exclusive.on);
+    memory_peer_vanish(caller);
+    for (int i = 0; i < 3; i++) turn();
+    CHECK(server->exclusive.on && server->exclusive.orphaned && server->clients.count == 1);
+    settle();
+    CHECK(!server->exclusive.on && answers(other, "GET k\r\n", "$13\r\n4500001500000\r\n"));
+    close_server();
+}
+
+static void a_transaction_outlives_its_client(void) {
+    open_server(false, NULL);
+    struct memory_peer *caller = connect_peer(), *other = connect_peer();
+    say(caller, "MULTI\r\nSET k 1\r\n");
+    eval(caller, LONG "return n");
+    say(caller, "CLIENT INFO\r\nINCR k\r\nEXEC\r\n");
+    turn();
+    CHECK(server->exclusive.on);
+    memory_peer_vanish(caller);
+    settle();
+    CHECK(!server->exclusive.on && answers(other, "GET k\r\n", "$1\r\n2\r\n"));
+    close_server();
+}
+
+static void a_server_ends_in_the_midst_of_a_script(void) {
+    for (int in_transaction = 0; in_transaction < 2; in_transaction++) {
+        open_server(false, NULL);
+        struct memory_peer *caller = connect_peer(), *other = connect_peer();
+        if (in_transaction) say(caller, "MULTI\r\nSET k 1\r\n");
+        eval(caller, "local s = string.rep('x', 100000) redis.call('set', 'k', s) " FOREVER);
+        if (in_transaction) say(caller, "EXEC\r\n");
+        turn();
+        CHECK(server->exclusive.on);
+        say(other, "GET k\r\n");
+        turn();
+        close_server();
+    }
+}
+
+static void a_server_stops_in_the_midst_of_a_script(void) {
+    open_server(false, NULL);
+    struct memory_peer *caller = connect_peer();
+    eval(caller, FOREVER);
+    turn();
+    server_ask_stop(server);
+    server_run(server);
+    CHECK(server->clients.count == 0);
+    (void)caller;
+    close_server();
+}
+
+/* What is cut off by memory at any moment leaves the state usable. */
+static void little_memory(struct server_config *config) {
+    config->script_memory_limit_bytes = 1 << 20;
+}
+
+static void memory_runs_out_anywhere(void) {
+    open_server(false, little_memory);
+    struct memory_peer *peer = connect_peer();
+    for (int size = 100; size < 400000; size += size / 3) {
+        char script[300];
+        snprintf(script, sizeof script,
+                 "local t = {} for i = 1, 20 do t[i] = string.rep('x', %d) .. i redis.call('set', 'k' .. i, t[i]) end "
+                 "return {t, redis.call('mget', 'k1', 'k2', 'k3')}",
+                 size);
+        eval(peer, script);
+        settle();
+        memory_peer_forget_received(peer);
+        if (memory_peer_is_closed(peer)) peer = connect_peer();
+    }
+    eval(peer, "return 1");
+    settle();
+    CHECK(received(peer, ":1\r\n"));
+    close_server();
+}
+
+int main(void) {
+    size_t before = memory_used_bytes();
+    RUN(a_fiber_is_put_down_and_taken_up_again);
+    RUN(names_are_sha1);
+    if (!has_lua()) return 0;
+    RUN(commands_wait_until_a_script_has_ended);
+    RUN(a_script_is_killed);
+    RUN(a_script_outlives_its_client);
+    RUN(a_transaction_outlives_its_client);
+    RUN(a_server_ends_in_the_midst_of_a_script);
+    RUN(a_server_stops_in_the_midst_of_a_script);
+    RUN(memory_runs_out_anywhere);
+    CHECK(memory_used_bytes() == before);
+    return 0;
+}
