@@ -49,6 +49,8 @@ struct acl_terms acl_terms(const struct acl *acl);
 /* After a change of settings: gives a new requirepass to the default user. */
 void acl_follow_config(struct acl *acl);
 
+/* Closes the user's subscribers to channels that it may no longer listen to; `asking` after its reply. */
+void acl_close_subscribers(struct acl *acl, const struct acl_user *user, struct client *asking);
 struct acl_user *acl_find(const struct acl *acl, const void *name, size_t length);
 /* Makes or changes a user by these rules, by all or by none. False: `why` is told. */
 bool acl_set_user(struct acl *acl, const char *name, size_t length, const struct resp_argument *rules, uint32_t count,
@@ -69,6 +71,7 @@ enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, c
 /* Whether the rights by which the client may run its request, of the command named, let it read every key: for commands
  * that find keys which their arguments do not name. */
 bool acl_may_read_every_key(const struct client *client, const char *command);
+bool acl_allows_channel(const struct acl_selector *selector, const struct resp_argument *channel, bool is_pattern);
 /* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
 /* As acl_refusal, for scripts and transactions, which have words of their own. */

@@ -50,7 +50,7 @@ static bool allows_key(const struct acl_selector *selector, const struct resp_ar
 }
 
 /* A pattern to subscribe to must be among the user's word for word, since nobody can tell what it will match. */
-static bool allows_channel(const struct acl_selector *selector, const struct resp_argument *channel, bool is_pattern) {
+bool acl_allows_channel(const struct acl_selector *selector, const struct resp_argument *channel, bool is_pattern) {
     for (uint32_t i = 0; i < selector->channels.count; i++) {
         const struct acl_pattern *pattern = &selector->channels.items[i];
         bool same = channel->data && pattern->length == channel->length &&
@@ -86,7 +86,7 @@ static bool allows_channels(const struct acl_selector *selector, const struct co
         if (strcmp(channel_commands[i].name, command->name) != 0) continue;
         uint32_t end = channel_commands[i].many || argc < 2 ? argc : 2;
         for (*at = 1; *at < end; (*at)++) {
-            if (!allows_channel(selector, &argv[*at], channel_commands[i].patterns)) return false;
+            if (!acl_allows_channel(selector, &argv[*at], channel_commands[i].patterns)) return false;
         }
     }
     return true;
@@ -178,7 +178,9 @@ const char *acl_refusal(struct client *client, const struct command_entry *entry
     uint32_t at;
     enum acl_verdict verdict = acl_check(acl, client->user, item, client->argc, client->argv, &at);
     if (verdict == ACL_ALLOWED) return NULL;
-    const char *context = !client->connection ? "lua" : client->transaction ? "multi" : "toplevel";
+    const char *context = !client->connection                            ? "lua"
+                          : client->transaction || client->deny_blocking ? "multi"
+                                                                         : "toplevel";
     if (verdict == ACL_DENIED_COMMAND) {
         acl_log_add(client, verdict, context, item->name, strlen(item->name), client->user->name);
         snprintf(message, size, "NOPERM this user has no permissions to run the '%s' command", item->name);

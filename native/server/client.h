@@ -85,6 +85,7 @@ struct client {
     char library_name[64], library_version[64];
     uint64_t created_us, active_us;       /* last request */
     uint64_t input_us, output_us;         /* last progress in either direction */
+    uint64_t soft_limit_us;               /* since when too much output waits; 0: it does not */
     uint64_t input_bytes, output_bytes, commands;
 };
 

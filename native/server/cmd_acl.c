@@ -64,10 +64,13 @@ static void acl_setuser(struct client *client) {
     }
     struct text why = {0};
     if (acl_set_user(client->server->acl, (const char *)name->data, name->length, client->argv + 3, client->argc - 3,
-                     &why))
+                     &why)) {
+        struct acl *acl = client->server->acl;
+        acl_close_subscribers(acl, acl_find(acl, name->data, name->length), client);
         reply_status(client, "OK");
-    else
+    } else {
         reply_error(client, "ERR %s", why.data ? why.data : "no memory");
+    }
     text_free(&why);
 }
 

@@ -11,6 +11,7 @@
 #include "server/keyspace.h"
 
 #define MAX_COMMANDS 512u
+#define MAX_ALIASES 128u
 #define SLOTS 1024u         /* open addressing, at most half full */
 #define MAX_NAME_BYTES 64u
 #define LOWER 0x2020202020202020u
@@ -20,6 +21,11 @@ struct command_table {
     struct command_entry *sorted[MAX_COMMANDS];
     struct command_entry *slots[SLOTS];
     struct command_entry entries[MAX_COMMANDS];
+    struct command_alias {
+        char name[MAX_NAME_BYTES + 1];
+        struct command_entry *entry;
+    } aliases[MAX_ALIASES]; /* of commands that were renamed */
+    size_t alias_count;
 };
 
 /* One a line, so that families come and go apart. */
@@ -123,8 +129,52 @@ struct command_table *command_table_new(void) {
     return table;
 }
 
+/* The next word of `*text`, which moves on; its length, or −1 where there is none. */
+static int next_word(const char **text, const char **word) {
+    *text += strspn(*text, " ");
+    if (**text == '\0') return -1;
+    *word = *text;
+    size_t length = strcspn(*text, " ");
+    *text += length;
+    if (length == 2 && memcmp(*word, "\"\"", 2) == 0) length = 0;
+    return (int)length;
+}
+
+int command_table_rename(struct command_table *table, const char *pairs, struct error *error) {
+    const char *from, *to;
+    int from_length, to_length;
+    while ((from_length = next_word(&pairs, &from)) >= 0) {
+        to_length = next_word(&pairs, &to);
+        struct command_entry *entry = command_table_find(table, from, (size_t)from_length);
+        if (!entry || entry->container || entry->hidden)
+            return error_set(error, ERROR_GENERIC, "rename-command: there is no command '%.*s'", from_length, from);
+        if (to_length < 0 || to_length > (int)MAX_NAME_BYTES || table->alias_count == MAX_ALIASES)
+            return error_set(
+                error, ERROR_GENERIC,
+                "rename-command: expected pairs of a command and its new name, \"\" for none, of at most %u "
+                "bytes, and at most %u of them",
+                MAX_NAME_BYTES, MAX_ALIASES);
+        if (to_length > 0 && command_table_find(table, to, (size_t)to_length))
+            return error_set(error, ERROR_GENERIC, "rename-command: there is a command '%.*s' already", to_length, to);
+        entry->hidden = true;
+        if (to_length == 0) continue;
+        struct command_alias *alias = &table->aliases[table->alias_count++];
+        memcpy(alias->name, to, (size_t)to_length);
+        alias->entry = entry;
+    }
+    return 0;
+}
+
 void command_table_free(struct command_table *table) {
     memory_free(table);
+}
+
+static struct command_entry *find_alias(struct command_table *table, const void *name, size_t length) {
+    for (size_t i = 0; i < table->alias_count; i++) {
+        const char *alias = table->aliases[i].name;
+        if (strlen(alias) == length && strncasecmp(alias, name, length) == 0) return table->aliases[i].entry;
+    }
+    return NULL;
 }
 
 struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length) {
@@ -133,7 +183,7 @@ struct command_entry *command_table_find(struct command_table *table, const void
     for (uint32_t slot = hash_words(words, length); table->slots[slot]; slot = (slot + 1) % SLOTS) {
         if (is_named(table->slots[slot], words, name, length)) return table->slots[slot];
     }
-    return NULL;
+    return find_alias(table, name, length);
 }
 
 struct command_entry *command_entry_subcommand(const struct command_entry *entry, const struct resp_argument *word) {
@@ -148,6 +198,7 @@ struct command_entry *command_table_find_request(struct command_table *table, ui
                                                  const struct resp_argument *argv) {
     struct command_entry *entry = argc > 0 ? command_table_find(table, argv[0].data, argv[0].length) : NULL;
     if (!entry || entry->container) return NULL; /* "client|id" is two words */
+    if (entry->hidden && find_alias(table, argv[0].data, argv[0].length) != entry) return NULL;
     if (entry->subcommand_count == 0 || argc < 2) return entry;
     struct command_entry *part = command_entry_subcommand(entry, &argv[1]);
     return part ? part : entry;

@@ -63,6 +63,7 @@ struct command_entry {
     struct command_entry *subcommands; /* of a container; they lie in a row, in the order of its table */
     size_t subcommand_count;
     struct command_entry *container; /* of a subcommand; NULL: it is none */
+    bool hidden;                     /* clients do not find it by its own name: it was renamed or taken away */
     uint32_t acl_id;                 /* its number in access rules */
     struct command_stats stats;      /* large, so it comes last */
 };
@@ -79,6 +80,9 @@ int command_keys_counted(uint32_t argc, const struct resp_argument *argv, uint32
 
 struct command_table *command_table_new(void); /* NULL: memory is exhausted */
 void command_table_free(struct command_table *table);
+/* "flushall wipe config \"\"": gives commands other names for clients, or none ("" or \"\"), which takes them away. Access rules
+ * and files go on with their own names. */
+int command_table_rename(struct command_table *table, const char *pairs, struct error *error);
 /* By name in any case, subcommands as "client|id"; NULL if there is none. */
 struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length);
 /* What a request runs: the subcommand where there is one, else the container, whose handler then complains. NULL: there

@@ -23,6 +23,7 @@ enum setting_kind {
     SETTING_CHOICE, /* one of some words */
     SETTING_EVENTS, /* letters of notify-keyspace-events */
     SETTING_TEXT,
+    SETTING_OUTPUT_LIMITS,
     SETTING_FIXED,
 };
 
@@ -66,7 +67,7 @@ static const struct setting settings[] = {
     NUMBER("busy-reply-threshold", SETTING_NUMBER, true, busy_reply_threshold_ms, 0, INT64_MAX / 1000),
     NUMBER("busy-poll-us", SETTING_NUMBER, true, busy_poll_us, 0, INT32_MAX),
     NUMBER("client-output-backlog", SETTING_BYTES, true, client_output_backlog_bytes, 1 << 20, INT64_MAX),
-    NUMBER("client-output-buffer-limit", SETTING_BYTES, true, client_output_limit_bytes, 1 << 20, INT64_MAX),
+    {"client-output-buffer-limit", SETTING_OUTPUT_LIMITS, true, offsetof(struct server_config, output_limits)},
     NUMBER("client-stall-timeout", SETTING_NUMBER, true, client_stall_timeout_s, 1, 86400),
     FIXED("databases", "16"),
     TEXT("dir", false, dir),
@@ -100,6 +101,7 @@ static const struct setting settings[] = {
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
     FLAG("protected-mode", true, protected_mode),
+    TEXT("rename-command", false, rename_commands),
     TEXT("requirepass", true, requirepass),
     TEXT("save", true, save),
     NUMBER("script-memory-limit", SETTING_BYTES, true, script_memory_limit_bytes, 1 << 20, INT64_MAX / 2),
@@ -152,7 +154,9 @@ void server_config_defaults(struct server_config *config) {
         .lfu_decay_time = 1,
         .lfu_log_factor = 10,
         .client_stall_timeout_s = LIMIT_CLIENT_STALL_TIMEOUT_S,
-        .client_output_limit_bytes = LIMIT_OUTPUT_INLINE_BYTES,
+        .output_limits = {{.hard_bytes = LIMIT_OUTPUT_INLINE_BYTES},
+                          {.hard_bytes = 256 << 20, .soft_bytes = 64 << 20, .soft_s = 60},
+                          {.hard_bytes = 32 << 20, .soft_bytes = 8 << 20, .soft_s = 60}},
         .client_output_backlog_bytes = LIMIT_OUTPUT_BACKLOG_BYTES,
         .shared_memory_limit_bytes = LIMIT_SHARED_BYTES,
         .shared_memory_client_limit_bytes = LIMIT_SHARED_CLIENT_BYTES,
@@ -202,12 +206,12 @@ void config_value(const struct server_config *config, size_t index, char value[C
     case SETTING_EVENTS: notify_text((int)*(const int64_t *)field, value); break;
     case SETTING_CHOICE: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->choices[*(const int64_t *)field]); break;
     case SETTING_TEXT: snprintf(value, CONFIG_VALUE_BYTES, "%s", field); break;
+    case SETTING_OUTPUT_LIMITS: output_limits_write(config->output_limits, value, CONFIG_VALUE_BYTES); break;
     case SETTING_FIXED: snprintf(value, CONFIG_VALUE_BYTES, "%s", setting->fixed); break;
     }
 }
 
-/* "100", "64kb", "2gb": k, m, g are powers of 1000, kb, mb, gb of 1024, as in Redis. */
-static bool parse_bytes(const char *text, int64_t *value) {
+bool config_parse_bytes(const char *text, int64_t *value) {
     static const struct {
         const char *suffix;
         int64_t factor;
@@ -233,7 +237,7 @@ static bool parse_plain(const char *text, int base, int64_t *value) {
 static int assign_number(struct server_config *config, const struct setting *setting, const char *value,
                          struct error *error) {
     int64_t number;
-    bool parsed = setting->kind == SETTING_BYTES ? parse_bytes(value, &number)
+    bool parsed = setting->kind == SETTING_BYTES ? config_parse_bytes(value, &number)
                                                  : parse_plain(value, setting->kind == SETTING_OCTAL ? 8 : 10, &number);
     if (!parsed)
         return error_set(error, ERROR_GENERIC, "%s",
@@ -305,6 +309,7 @@ int config_assign(struct server_config *config, const char *name, const char *va
         if (setting->kind == SETTING_CHOICE) return assign_choice(config, setting, value, error);
         if (strcmp(setting->name, "save") == 0 && !snapshots_rules_are_valid(value))
             return error_set(error, ERROR_GENERIC, "Invalid save parameters");
+        if (setting->kind == SETTING_OUTPUT_LIMITS) return output_limits_parse(config->output_limits, value, error);
         if (setting->kind == SETTING_TEXT) return assign_text(config, setting, value, error);
         return assign_number(config, setting, value, error);
     }
@@ -339,6 +344,7 @@ void config_apply(struct server *server) {
         if (strcmp(transport->operations->name, "kernel") == 0)
             transport_kernel_keepalive(transport, config->tcp_keepalive_s);
     }
+    server->least_output_limit = output_limits_least(config->output_limits);
     if (server->acl) acl_follow_config(server->acl);
 }
 

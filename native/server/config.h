@@ -8,6 +8,8 @@
 
 #define CONFIG_VALUE_BYTES 4200u /* enough for any value written by config_value */
 
+/* "100", "64kb", "2gb": k, m, g are powers of 1000, kb, mb, gb of 1024, as in Redis. */
+bool config_parse_bytes(const char *text, int64_t *value);
 size_t config_count(void);
 const char *config_name(size_t index);
 int config_find(const char *name); /* in any case; −1: there is none */

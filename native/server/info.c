@@ -146,8 +146,8 @@ static void limits_section(struct server *server, struct text *out) {
                 "\r\nclient_pending_input_bytes:%u\r\n"
                 "client_stall_timeout_s:%" PRId64 "\r\nshared_memory_limit_bytes:%" PRId64
                 "\r\nshared_memory_client_limit_bytes:%" PRId64 "\r\nshared_memory_client_leases:%u\r\n",
-                config->client_output_limit_bytes, config->client_output_backlog_bytes, LIMIT_PENDING_INPUT_BYTES,
-                config->client_stall_timeout_s, config->shared_memory_limit_bytes,
+                config->output_limits[OUTPUT_NORMAL].hard_bytes, config->client_output_backlog_bytes,
+                LIMIT_PENDING_INPUT_BYTES, config->client_stall_timeout_s, config->shared_memory_limit_bytes,
                 config->shared_memory_client_limit_bytes, SHARE_LEASES);
 }
 

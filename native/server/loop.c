@@ -52,6 +52,10 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server->config = *config;
     server->read_buffer = memory_alloc(LIMIT_PENDING_INPUT_BYTES);
     server->commands = command_table_new();
+    if (server->commands && command_table_rename(server->commands, config->rename_commands, error) < 0) {
+        server_free(server);
+        return NULL;
+    }
     server->acl = server->commands ? acl_new(server) : NULL;
     server->store = store_new();
     server->replay = replay_registry_new(server);
@@ -179,8 +183,10 @@ static void sweep(struct server *server) {
         struct client *client = server->sweep ? server->sweep : server->clients.head;
         server->sweep = client->next;
         bool stalled = has_stalled(client, server->now_us);
-        if (!stalled && !is_idle(client, server->now_us)) continue;
+        bool full = client->soft_limit_us != 0 && output_limit_is_exceeded(client, 0);
+        if (!stalled && !full && !is_idle(client, server->now_us)) continue;
         if (stalled && !client->closing) server->stats.stall_closes++;
+        if (full && !client->closing) server->stats.output_limit_closes++;
         client_close(client);
     }
     struct stats *stats = &server->stats;

@@ -29,7 +29,10 @@ static void fail_output(struct client *client) {
 
 static void check_limit(struct client *client, size_t more) {
     struct server *server = client->server;
-    if (client->output.inline_bytes + more <= (size_t)server->config.client_output_limit_bytes) return;
+    const struct output *output = &client->output;
+    size_t most = output->inline_bytes > output->unsent_bytes ? output->inline_bytes : output->unsent_bytes;
+    if (most + more <= server->least_output_limit && client->soft_limit_us == 0) return;
+    if (!output_limit_is_exceeded(client, more)) return;
     server->stats.output_limit_closes++;
     fail_output(client);
     schedule_write(client);

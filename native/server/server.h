@@ -18,6 +18,7 @@
 #include "server/monitor.h"
 #include "server/notify.h"
 #include "server/output.h"
+#include "server/output_limits.h"
 #include "server/pause.h"
 #include "server/share.h"
 #include "server/slow_log.h"
@@ -72,7 +73,8 @@ struct server_config {
     int64_t maxclients;
     int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;
-    int64_t client_output_limit_bytes;
+    struct output_limit output_limits[OUTPUT_CLASSES];
+    char rename_commands[4096];           /* pairs of words; "": none */
     int64_t client_output_backlog_bytes;
     int64_t shared_memory_limit_bytes;        /* of all clients together; 0 = none is shared */
     int64_t shared_memory_client_limit_bytes; /* of one */
@@ -147,6 +149,7 @@ struct server {
     struct resp_limits limits_unauthenticated;
     uint8_t *read_buffer; /* shared: input is parsed out of it at once */
     struct output_pool output_pool;
+    size_t least_output_limit; /* of all classes */
     struct share_totals shares;
     struct wait_queue searching; /* clients whose KEYS is not done */
     struct wait_queue gathering; /* clients whose batch is being put into shared memory */

@@ -1,4 +1,5 @@
 /* test_server_slow: large values, and clients that do not read: bounds on what the server holds for them. */
+#include "server/config.h"
 #include "server_stage.h"
 
 static void a_client_that_does_not_read_runs_nothing_more(void) {
@@ -58,7 +59,8 @@ static void a_slow_reader_that_is_to_be_closed_does_not_keep_the_loop_awake(void
 
 static void a_reply_larger_than_the_limit_closes_the_client(void) {
     open_server(false, NULL);
-    server->config.client_output_limit_bytes = 1 << 20;
+    server->config.output_limits[OUTPUT_NORMAL].hard_bytes = 1 << 20;
+    config_apply(server);
     struct memory_peer *peer = connect_peer();
     static char value[10000]; /* below what is sent without a copy */
     send_arguments(peer, 3);
