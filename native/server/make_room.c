@@ -36,6 +36,8 @@ static enum room remove_keys(struct server *server, size_t more_bytes) {
 }
 
 enum room make_room(struct server *server, size_t more_bytes) {
+    if (server->exclusive.on) return server->room; /* between two slices of a script all keys stay as it left them */
+    if (server->pause.kind != PAUSE_NOTHING) return ROOM_ENOUGH;
     if (server->config.maxmemory == 0 || !is_short(server, more_bytes))
         server->room = ROOM_ENOUGH;
     else

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +139,70 @@ def test_what_is_over_goes_when_the_limit_is_lowered(server: redis.Redis) -> Non
     while used(server) > before - ROOM // 2 + 65536:
         pass
     assert 0 < server.dbsize() < 2000
+
+
+def test_who_listens_is_told_of_keys_that_go(server: redis.Redis) -> None:
+    server.config_set("notify-keyspace-events", "Ee")
+    listener = server.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe("__keyevent@0__:evicted")
+    assert listener.get_message(timeout=5) is None  # it listens
+    limit(server, "allkeys-random")
+    fill(server, 0, 4000)
+    gone = set()
+    while (told := listener.get_message(timeout=0.5)) is not None:
+        gone.add(told["data"])
+    assert 1000 < len(gone) <= evicted(server) < len(gone) + 50  # this reply takes memory, too
+    assert not server.exists(*gone)
+    listener.close()
+
+
+def test_keys_that_went_do_not_come_back_with_the_append_only_file(tmp_path: Path) -> None:
+    settings = {"appendonly": "yes", "appendfsync": "no"}
+    with (
+        replay_server.Server([], directory=str(tmp_path), config=settings) as started,
+        redis.Redis.from_url(started.url) as client,
+    ):
+        limit(client, "allkeys-lru")
+        fill(client, 0, KEYS)
+        left = set(client.keys())
+        assert 500 < len(left) < KEYS
+    with (
+        replay_server.Server([], directory=str(tmp_path), config=settings) as again,
+        redis.Redis.from_url(again.url) as client,
+    ):
+        # A few more may have gone after we asked.
+        assert set(client.keys()) <= left
+        assert client.dbsize() > len(left) - 100
+
+
+def test_no_key_goes_in_the_midst_of_a_script(server: redis.Redis) -> None:
+    limit(server, "allkeys-random", busy_reply_threshold=1)
+    fill(server, 0, KEYS)
+    script = """
+        local before = redis.call('DBSIZE')
+        for i = 1, 1000 do redis.call('SET', 'script:' .. i, string.rep('x', 1000)) end
+        local began = redis.call('TIME')
+        repeat
+            local now = redis.call('TIME')
+        until (now[1] - began[1]) * 1000000 + now[2] - began[2] > 300000
+        return redis.call('DBSIZE') - before
+    """
+    with redis.Redis(port=server.get_connection_kwargs()["port"]) as other:
+        running = threading.Thread(target=lambda: added.append(server.eval(script, 0)))
+        added: list[Any] = []
+        running.start()
+        busy = 0
+        while running.is_alive():
+            try:
+                other.ping()
+            except redis.exceptions.ResponseError as error:
+                busy += str(error).startswith("BUSY")
+        running.join()
+    assert busy > 0, "nobody came while the script ran"
+    assert added == [1000]
+    gone = evicted(server)
+    server.ping()
+    assert gone > 0
 
 
 def test_settings_are_read_and_refused_as_redis_does(pair: Pair) -> None:
