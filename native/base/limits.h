@@ -20,6 +20,7 @@
 /* With more than this unsent a client runs no further command. Many clients send a whole pipeline before they read, so
  * the bound is generous; replies gathered from tables keep items pinned, so theirs is tight. */
 #define LIMIT_OUTPUT_BACKLOG_BYTES (64u << 20)
+#define LIMIT_SLICES_BACKLOG_BYTES (1u << 20) /* of a reply that is made in slices */
 #define LIMIT_SOURCE_BACKLOG_BYTES (1u << 20)
 #define LIMIT_CLIENT_STALL_TIMEOUT_S 60            /* output pending, or a request half sent, and no progress */
 /* Replies in flight pin items. When another finds none left to pin, whoever takes nothing of its reply for so long, or has
@@ -47,6 +48,7 @@
 #define LIMIT_TURN_SHARE_BYTES (1u << 18) /* gathered into shared memory, for all clients together */
 #define LIMIT_TURN_SHARE_US 500u /* after which no further piece of it is begun */
 #define LIMIT_TURN_COMMANDS_US 500u /* then its remaining commands wait for the next turn */
+#define LIMIT_TURN_SLICES_US 500u /* replies that are made in slices, for all clients together */
 #define LIMIT_TURN_STORE_US 500u /* background work of the store: expiry, freeing, rehashing */
 #define LIMIT_TURN_SNAPSHOT_US 500u /* copying for a snapshot */
 #define LIMIT_TURN_STREAMS_US 500u /* giving back the steps of closed streams */

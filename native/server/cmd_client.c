@@ -12,6 +12,7 @@
 #include "server/pause.h"
 #include "server/pubsub.h"
 #include "server/server.h"
+#include "server/slices.h"
 #include "server/transaction.h"
 
 /* ---- one line for each client ------------------------------------------------------------------------ */
@@ -233,7 +234,7 @@ static void client_unblock_other(struct client *client) {
     }
     if (!integer_argument(client, 2, &id)) return;
     struct client *other = id > 0 ? server_client_by_id(client->server, (uint64_t)id) : NULL;
-    if (!other || !other->blocked || pause_is_waiting(other)) {
+    if (!other || !other->blocked || pause_is_waiting(other) || slices_is_going_on(other)) {
         reply_integer(client, 0);
         return;
     }

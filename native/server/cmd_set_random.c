@@ -1,8 +1,14 @@
 /* cmd_set_random: members of a set that chance picks: SPOP and SRANDMEMBER. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "server/cmd_set.h"
 #include "server/propagate.h"
+#include "server/slices.h"
 
+#define AT_ONCE 1000          /* members with repetitions that are replied in one go */
+#define AT_ONCE_LIMIT 1000000 /* that may be asked for where nothing else can run meanwhile */
+#define SLICE_MEMBERS 16      /* between two looks at the clock */
 #define SPARSE_FACTOR 4 /* a set has so many times the members wanted: then picking one by one is cheaper than a walk */
 
 /* What is popped is taken down by name: chance would pick others when the command is run again. */
@@ -76,11 +82,83 @@ static void reply_random(struct client *client, struct value *set) {
     reply_member(client, &member);
 }
 
-/* With repetitions. A reply that has become too long, or that nobody wants, is not worth the rest. */
+/* ---- with repetitions: a short request for a long reply ---------------------------------------------------------- */
+
+/* What is left to reply. The set may change meanwhile, or go: then one of its members is repeated that was there. */
+struct repeated {
+    uint64_t left;
+    uint8_t *last;
+    size_t last_length, last_capacity;
+};
+
+static bool keep_last(struct repeated *repeated, struct set_member *member) {
+    set_member_text(member);
+    if (member->length >= repeated->last_capacity) {
+        uint8_t *grown = memory_realloc(repeated->last, member->length + 1);
+        if (grown == NULL) return false; /* the one before will do */
+        repeated->last = grown;
+        repeated->last_capacity = member->length + 1;
+    }
+    memcpy(repeated->last, member->data, member->length);
+    repeated->last_length = member->length;
+    return true;
+}
+
+static void drop_repeated(struct client *client, void *state) {
+    struct repeated *repeated = state;
+    (void)client;
+    memory_free(repeated->last);
+    memory_free(repeated);
+}
+
+static bool repeat_some(struct client *client) {
+    struct repeated *repeated = client_state(client);
+    struct dict_entry *entry = find_again(client, 1);
+    struct value *set = entry != NULL && store_value(entry)->type == VALUE_SET ? store_value(entry) : NULL;
+    struct set_member member;
+    bool picked = false;
+    set_member_of(&member, repeated->last, repeated->last_length);
+    while (repeated->left > 0 && reply_is_wanted(client) && slices_have_time(client)) {
+        for (int i = 0; i < SLICE_MEMBERS && repeated->left > 0; i++, repeated->left--) {
+            if (set != NULL) set_random(set, &client->server->store->random, &member);
+            reply_member(client, &member);
+        }
+        picked = set != NULL;
+    }
+    if (picked) keep_last(repeated, &member);
+    return repeated->left == 0 || !reply_is_wanted(client);
+}
+
+static void reply_in_slices(struct client *client, struct value *set, uint64_t count) {
+    struct repeated *repeated = memory_calloc(1, sizeof *repeated);
+    struct set_member member;
+    set_random(set, &client->server->store->random, &member);
+    if (repeated == NULL || !keep_last(repeated, &member)) {
+        memory_free(repeated);
+        reply_out_of_memory(client);
+        return;
+    }
+    repeated->left = count;
+    reply_array(client, count);
+    client_set_state(client, repeated, drop_repeated);
+    slices_begin(client, repeat_some);
+}
+
 static void reply_repeated(struct client *client, struct value *set, uint64_t count) {
+    if (count > AT_ONCE && client_may_block(client)) {
+        reply_in_slices(client, set, count);
+        return;
+    }
+    if (count > AT_ONCE_LIMIT) {
+        reply_error(client, "LIMIT %llu members are too many in a transaction or a script: ask for %d at most",
+                    (unsigned long long)count, AT_ONCE_LIMIT);
+        return;
+    }
     reply_array(client, count);
     for (; count > 0 && reply_is_wanted(client); count--) reply_random(client, set);
 }
+
+/* ---- without --------------------------------------------------------------------------------------------------------- */
 
 /* One walk: each member is taken with the chance that is left for it (selection sampling: Knuth, vol. 2, 3.4.2, S). */
 static void reply_selected(struct client *client, const struct value *set, uint64_t count) {

@@ -21,6 +21,7 @@
 #include "server/replay_streams.h"
 #include "server/scripts.h"
 #include "server/server.h"
+#include "server/slices.h"
 #include "server/snapshots.h"
 #include "server/watch.h"
 #include "server/weights_registry.h"
@@ -236,14 +237,15 @@ uint64_t server_step(void *context) {
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
     bool searches = keys_step(server);
+    bool slices_left = !server->exclusive.on && slices_step(server);
     deadline_us = earlier(deadline_us, append_log_step(server->append_log)); /* replies may have to wait for it */
     write_unsent(server);
     if (!server->exclusive.on)
         deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
     count_turn(server);
-    if (server->ready_head || server->woken || key_wait_pending(server) || gathers || searches || streams_left ||
-        changes_left || short_of_memory || exclusive_left || server->stop_asked != server->stopping)
+    if (server->ready_head || server->woken || key_wait_pending(server) || gathers || searches || slices_left ||
+        streams_left || changes_left || short_of_memory || exclusive_left || server->stop_asked != server->stopping)
         return 0;
     if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
     if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);

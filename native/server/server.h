@@ -152,6 +152,8 @@ struct server {
     size_t least_output_limit; /* of all classes */
     struct share_totals shares;
     struct wait_queue searching; /* clients whose KEYS is not done */
+    struct wait_queue slices; /* clients whose reply is made in slices */
+    uint64_t slices_until_us;
     struct wait_queue gathering; /* clients whose batch is being put into shared memory */
     char share_socket[64];       /* name of the abstract socket for clients of this host; "": none */
 

@@ -11,6 +11,8 @@ LEFT_OPEN = [
 DIFFERENCES: dict[str, str] = {
     "sort": "`ALPHA` compares bytes, as Redis does in the C locale, but does not end at a zero byte. Elements of equal "
     "weight stay in the order in which they were found.",
+    "srandmember": "With repetitions, more than 1,000,000 members at once are refused in a transaction or a script. "
+    "Elsewhere a long reply is made as the client takes it, and other commands run meanwhile.",
 }
 
 NOT_WANTED = {

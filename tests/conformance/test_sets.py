@@ -312,3 +312,27 @@ def test_a_restart_leaves_what_chance_took_and_what_was_sorted(tmp_path: Path) -
         kill(server)
     with serve(tmp_path) as (_, client):
         assert_same(contents(client), before)
+
+
+def test_a_long_reply_of_random_members_lets_others_in(pair: Pair, peers: Any) -> None:
+    asking, other = (peers[1].connect() for _ in range(2))
+    other.run(b"SADD", b"s", *numbers(100, b"m"))
+    asking.send((b"SRANDMEMBER", b"s", b"-500000"), (b"PING",))
+    assert other.run(b"PING") == ("+", b"PONG")
+    # The set goes while it is asked: what it held is repeated to the end.
+    assert other.run(b"DEL", b"s") == (":", 1)
+    found = members(asking.read())
+    assert len(found) == 500_000
+    assert set(found) <= set(numbers(100, b"m"))
+    assert asking.read() == ("+", b"PONG")
+    other.run(b"SADD", b"s", *numbers(100, b"m"))
+    asking.send((b"SRANDMEMBER", b"s", b"-9223372036854775807"))
+    assert other.run(b"PING") == ("+", b"PONG")
+    asking.close()
+    assert other.run(b"MULTI") == ("+", b"OK")
+    other.run(b"SRANDMEMBER", b"s", b"-5000")
+    other.run(b"SRANDMEMBER", b"s", b"-9223372036854775807")
+    (_, (few, (kind, refusal))) = other.run(b"EXEC")
+    assert len(members(few)) == 5000
+    assert (kind, refusal[:6]) == ("-", b"LIMIT ")
+    other.close()
