@@ -27,6 +27,16 @@ static bool matches_any(struct client *client, const char *name) {
     return false;
 }
 
+/* The name as it is replied: as it was asked for, where that was by name. */
+static void reply_name(struct client *client, const char *name) {
+    for (uint32_t i = 2; i < client->argc; i++) {
+        if (!argument_is(&client->argv[i], name)) continue;
+        reply_bulk(client, client->argv[i].data, client->argv[i].length);
+        return;
+    }
+    reply_bulk_string(client, name);
+}
+
 /* CONFIG GET pattern … */
 static void config_get(struct client *client) {
     size_t matching = 0;
@@ -36,7 +46,7 @@ static void config_get(struct client *client) {
         if (!matches_any(client, config_name(i))) continue;
         char value[CONFIG_VALUE_BYTES];
         config_value(&client->server->config, i, value);
-        reply_bulk_string(client, config_name(i));
+        reply_name(client, config_name(i));
         reply_bulk_string(client, value);
     }
 }
@@ -98,6 +108,7 @@ static void config_set(struct client *client) {
 }
 
 static void reset_stats(struct server *server) {
+    server->error_stats = (struct error_stats){0};
     struct stats *stats = &server->stats;
     *stats = (struct stats){.started_us = stats->started_us, .sample_us = server->now_us};
     for (size_t i = 0; i < command_table_count(server->commands); i++) {

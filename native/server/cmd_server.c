@@ -26,23 +26,32 @@ static void time_command(struct client *client) {
 
 /* SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT] */
 static void shutdown_command(struct client *client) {
+    bool save = false, no_save = false, abort_it = false, other = false;
     for (uint32_t i = 1; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
         if (argument_is(word, "save")) {
-            reply_error(client, "ERR SHUTDOWN saves nothing: REPLAY.SAVE first, then SHUTDOWN NOSAVE");
-            return;
-        }
-        if (argument_is(word, "abort")) {
-            reply_error(client, "ERR No shutdown in progress.");
-            return;
-        }
-        if (!argument_is(word, "nosave") && !argument_is(word, "now") && !argument_is(word, "force")) {
+            save = true;
+        } else if (argument_is(word, "nosave")) {
+            no_save = true;
+        } else if (argument_is(word, "abort")) {
+            abort_it = true;
+        } else if (argument_is(word, "now") || argument_is(word, "force")) {
+            other = true;
+        } else {
             reply_syntax_error(client);
             return;
         }
     }
-    client->close_after_reply = true; /* the reply is that the connection ends */
-    server_ask_stop(client->server);
+    if ((save && no_save) || (abort_it && (save || no_save || other))) {
+        reply_syntax_error(client);
+    } else if (abort_it) {
+        reply_error(client, "ERR No shutdown in progress.");
+    } else if (save) {
+        reply_error(client, "ERR SHUTDOWN saves nothing: REPLAY.SAVE first, then SHUTDOWN NOSAVE");
+    } else {
+        client->close_after_reply = true; /* the reply is that the connection ends */
+        server_ask_stop(client->server);
+    }
 }
 
 /* ROLE: there is no replication. */
@@ -70,8 +79,6 @@ static void wait_command(struct client *client) {
         reply_error(client, "ERR timeout is not an integer or out of range");
     } else if (timeout_ms < 0) {
         reply_error(client, "ERR timeout is negative");
-    } else if (timeout_ms > INT64_MAX - clock_unix_ms()) {
-        reply_error(client, "ERR timeout is out of range");
     } else if (replicas <= 0 || client->deny_blocking) {
         reply_integer(client, 0);
     } else {

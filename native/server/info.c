@@ -11,6 +11,7 @@
 #include "server/append_log.h"
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/info_more.h"
 #include "server/pubsub.h"
 #include "server/server.h"
 #include "server/snapshots.h"
@@ -30,6 +31,7 @@ static void server_section(struct server *server, struct text *out) {
                 server->config.port > 0 ? server->config.port : 0,
                 server->config.admin_port > 0 ? server->config.admin_port : 0, clock_unix_ms() * 1000, uptime_s,
                 uptime_s / 86400);
+    info_more_server(server, out);
 }
 
 static void transport_section(struct server *server, struct text *out) {
@@ -49,19 +51,7 @@ static void clients_section(struct server *server, struct text *out) {
         if (client->output.unsent_bytes > most_output) most_output = client->output.unsent_bytes;
     }
     text_append(out, "client_recent_max_output_buffer:%zu\r\n", most_output);
-}
-
-static void human(char *out, size_t size, double bytes) {
-    static const char units[] = "BKMGT";
-    int unit = 0;
-    while (bytes >= 1024 && units[unit + 1]) {
-        bytes /= 1024;
-        unit++;
-    }
-    if (unit == 0)
-        snprintf(out, size, "%.0fB", bytes);
-    else
-        snprintf(out, size, "%.2f%c", bytes, units[unit]);
+    info_more_clients(server, out);
 }
 
 size_t server_resident_bytes(void) {
@@ -75,9 +65,9 @@ size_t server_resident_bytes(void) {
 
 static void memory_section(struct server *server, struct text *out) {
     char used[32], peak[32], most[32];
-    human(used, sizeof used, (double)memory_used_bytes());
-    human(peak, sizeof peak, (double)memory_peak_bytes());
-    human(most, sizeof most, (double)server->config.maxmemory);
+    info_human(used, sizeof used, (double)memory_used_bytes());
+    info_human(peak, sizeof peak, (double)memory_peak_bytes());
+    info_human(most, sizeof most, (double)server->config.maxmemory);
     text_append(out,
                 "# Memory\r\nused_memory:%zu\r\nused_memory_human:%s\r\nused_memory_rss:%zu\r\nused_memory_peak:%zu\r\n"
                 "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
@@ -87,6 +77,7 @@ static void memory_section(struct server *server, struct text *out) {
                 server->shares.bytes, server->shares.arenas, server->shares.leases);
     text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
+    info_more_memory(server, out);
 }
 
 static void persistence_section(struct server *server, struct text *out) {
@@ -119,19 +110,20 @@ static void stats_section(struct server *server, struct text *out) {
                 "pubsub_channels:%" PRIu64 "\r\npubsub_patterns:%" PRIu64 "\r\npubsubshard_channels:%" PRIu64 "\r\n",
                 pubsub_topics(server, PUBSUB_CHANNEL), pubsub_topics(server, PUBSUB_PATTERN),
                 pubsub_topics(server, PUBSUB_SHARD));
+    info_more_stats(server, out);
 }
 
 static void replication_section(struct server *server, struct text *out) {
-    (void)server;
     text_append(out, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
+    info_more_replication(server, out);
 }
 
 static void cpu_section(struct server *server, struct text *out) {
-    (void)server;
     struct rusage usage = {0};
     getrusage(RUSAGE_SELF, &usage);
     text_append(out, "# CPU\r\nused_cpu_sys:%ld.%06ld\r\nused_cpu_user:%ld.%06ld\r\n", (long)usage.ru_stime.tv_sec,
                 (long)usage.ru_stime.tv_usec, (long)usage.ru_utime.tv_sec, (long)usage.ru_utime.tv_usec);
+    info_more_cpu(server, out);
 }
 
 static void limits_section(struct server *server, struct text *out) {
@@ -151,31 +143,57 @@ static void limits_section(struct server *server, struct text *out) {
                 config->shared_memory_client_limit_bytes, SHARE_LEASES);
 }
 
-static void commandstats_section(struct server *server, struct text *out) {
-    text_append(out, "# Commandstats\r\n");
+static void append_calls(const struct command_entry *entry, struct text *out) {
+    const struct command_stats *stats = &entry->stats;
+    if (stats->calls == 0 && stats->rejected == 0) return;
+    text_append(out,
+                "cmdstat_%s:calls=%" PRIu64 ",usec=%" PRIu64 ",usec_per_call=%.2f,rejected_calls=%" PRIu64
+                ",failed_calls=%" PRIu64 "\r\n",
+                entry->command->name, stats->calls, stats->latency_ns.sum / 1000,
+                stats->calls ? (double)stats->latency_ns.sum / 1000.0 / (double)stats->calls : 0.0, stats->rejected,
+                stats->failed);
+}
+
+static void append_latency(const struct command_entry *entry, struct text *out) {
+    const struct histogram *latency = &entry->stats.latency_ns;
+    if (latency->count == 0) return;
+    text_append(out, "latency_percentiles_usec_%s:p50=%.3f,p99=%.3f,p99.9=%.3f\r\n", entry->command->name,
+                (double)histogram_quantile(latency, 0.5) / 1000, (double)histogram_quantile(latency, 0.99) / 1000,
+                (double)histogram_quantile(latency, 0.999) / 1000);
+}
+
+static void each_command(struct server *server, struct text *out,
+                         void (*append)(const struct command_entry *entry, struct text *out)) {
     for (size_t i = 0; i < command_table_count(server->commands); i++) {
         const struct command_entry *entry = command_table_at(server->commands, i);
-        const struct command_stats *stats = &entry->stats;
-        if (stats->calls == 0 && stats->rejected == 0) continue;
-        text_append(out,
-                    "cmdstat_%s:calls=%" PRIu64 ",usec=%" PRIu64 ",usec_per_call=%.2f,rejected_calls=%" PRIu64
-                    ",failed_calls=%" PRIu64 "\r\n",
-                    entry->command->name, stats->calls, stats->latency_ns.sum / 1000,
-                    stats->calls ? (double)stats->latency_ns.sum / 1000.0 / (double)stats->calls : 0.0, stats->rejected,
-                    stats->failed);
+        append(entry, out);
+        for (size_t part = 0; part < entry->subcommand_count; part++) append(&entry->subcommands[part], out);
     }
+}
+
+static void commandstats_section(struct server *server, struct text *out) {
+    text_append(out, "# Commandstats\r\n");
+    each_command(server, out, append_calls);
 }
 
 static void latencystats_section(struct server *server, struct text *out) {
     text_append(out, "# Latencystats\r\n");
-    for (size_t i = 0; i < command_table_count(server->commands); i++) {
-        const struct command_entry *entry = command_table_at(server->commands, i);
-        const struct histogram *latency = &entry->stats.latency_ns;
-        if (latency->count == 0) continue;
-        text_append(out, "latency_percentiles_usec_%s:p50=%.3f,p99=%.3f,p99.9=%.3f\r\n", entry->command->name,
-                    (double)histogram_quantile(latency, 0.5) / 1000, (double)histogram_quantile(latency, 0.99) / 1000,
-                    (double)histogram_quantile(latency, 0.999) / 1000);
-    }
+    each_command(server, out, append_latency);
+}
+
+static void modules_section(struct server *server, struct text *out) {
+    (void)server;
+    text_append(out, "# Modules\r\n");
+}
+
+static void errorstats_section(struct server *server, struct text *out) {
+    text_append(out, "# Errorstats\r\n");
+    error_stats_info(&server->error_stats, out);
+}
+
+static void cluster_section(struct server *server, struct text *out) {
+    (void)server;
+    text_append(out, "# Cluster\r\ncluster_enabled:0\r\n");
 }
 
 static const struct {
@@ -183,19 +201,14 @@ static const struct {
     void (*write)(struct server *server, struct text *out);
     bool by_default;
 } sections[] = {
-    {"server", server_section, true},
-    {"transport", transport_section, true},
-    {"clients", clients_section, true},
-    {"memory", memory_section, true},
-    {"persistence", persistence_section, true},
-    {"stats", stats_section, true},
-    {"replication", replication_section, true},
-    {"cpu", cpu_section, true},
-    {"limits", limits_section, true},
-    {"replay", replay_info, true},
-    {"commandstats", commandstats_section, false},
-    {"latencystats", latencystats_section, false},
-    {"keyspace", keyspace_info, true},
+    {"server", server_section, true},           {"transport", transport_section, true},
+    {"clients", clients_section, true},         {"memory", memory_section, true},
+    {"persistence", persistence_section, true}, {"stats", stats_section, true},
+    {"replication", replication_section, true}, {"cpu", cpu_section, true},
+    {"limits", limits_section, true},           {"replay", replay_info, true},
+    {"modules", modules_section, true},         {"commandstats", commandstats_section, false},
+    {"errorstats", errorstats_section, true},   {"latencystats", latencystats_section, false},
+    {"cluster", cluster_section, true},         {"keyspace", keyspace_info, true},
 };
 
 static bool is_wanted(size_t section, const struct resp_argument *names, uint32_t count) {

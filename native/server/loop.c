@@ -194,6 +194,11 @@ static void sweep(struct server *server) {
     if (server->now_us - stats->sample_us >= RATE_US) {
         stats->commands_per_s =
             (double)(stats->commands - stats->sample_commands) * 1e6 / (double)(server->now_us - stats->sample_us);
+        double seconds = (double)(server->now_us - stats->sample_us) / 1e6;
+        stats->input_kb_per_s = (double)(stats->input_bytes - stats->sample_input) / 1024 / seconds;
+        stats->output_kb_per_s = (double)(stats->output_bytes - stats->sample_output) / 1024 / seconds;
+        stats->sample_input = stats->input_bytes;
+        stats->sample_output = stats->output_bytes;
         stats->sample_commands = stats->commands;
         stats->sample_us = server->now_us;
     }

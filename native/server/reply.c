@@ -128,6 +128,7 @@ static void append_error_line(struct client *client, const char *code, const cha
     line[length++] = '\n';
     client->error_replied = true;
     client->server->stats.errors++;
+    error_stats_count(&client->server->error_stats, line + 1, length - 3);
     append(client, line, length);
 }
 

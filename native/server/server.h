@@ -13,6 +13,7 @@
 #include "net/transport.h"
 #include "resp/parse.h"
 #include "server/command.h"
+#include "server/error_stats.h"
 #include "server/exclusive.h"
 #include "server/make_room.h"
 #include "server/monitor.h"
@@ -99,7 +100,8 @@ struct stats {
     uint64_t turns; /* of the loop */
     uint64_t turn_us_max; /* longest time the loop was held, waiting excluded */
     double commands_per_s; /* over the last second or so */
-    uint64_t sample_commands, sample_us; /* for commands_per_s */
+    double input_kb_per_s, output_kb_per_s;
+    uint64_t sample_commands, sample_input, sample_output, sample_us; /* for the rates */
 };
 
 struct client_list {
@@ -140,6 +142,7 @@ struct server {
     struct slow_log slow_log;
     struct latency latency;
     struct notify notify;
+    struct error_stats error_stats;
     size_t startup_bytes; /* of heap, before there was anything to keep */
     uint64_t slow_ns; /* commands that take so long are looked at by slow_log_command */
     uint64_t next_client_id;

@@ -1,0 +1,18 @@
+/* info_more: fields of INFO that dashboards and exporters read from any Redis, beside those that say more of this one. */
+#ifndef REPLAY_SERVER_INFO_MORE_H
+#define REPLAY_SERVER_INFO_MORE_H
+
+#include "base/text.h"
+#include "server/server.h"
+
+/* Each appends to the section of its name. */
+void info_more_server(const struct server *server, struct text *out);
+void info_more_clients(const struct server *server, struct text *out);
+void info_more_memory(const struct server *server, struct text *out);
+void info_more_stats(const struct server *server, struct text *out);
+void info_more_replication(const struct server *server, struct text *out);
+void info_more_cpu(const struct server *server, struct text *out);
+/* "1.50M" */
+void info_human(char *out, size_t size, double bytes);
+
+#endif

@@ -1,0 +1,306 @@
+"""INFO, CONFIG, MEMORY, DEBUG and their like beside Redis 7.0, and what redis-py and redis-cli make of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import redis
+from against_redis import Pair
+
+# Sections whose fields this server has no use for in part: forks and their memory, what I/O threads did.
+LEFT_OUT = ("cow", "fork", "module", "io_threaded", "reply_buffer", "_processed", "current_save", "_vm_")
+
+LEFT_OUT_NAMES = {
+    "lazyfreed_objects",
+    "used_memory_scripts_eval",
+    "used_memory_functions",
+    "used_memory_scripts",
+    "used_memory_scripts_human",
+    "number_of_cached_scripts",
+    "number_of_functions",
+    "number_of_libraries",
+}
+
+
+def sections(server: Any, *names: bytes) -> dict[str, dict[str, str]]:
+    kind, text = server.run(b"INFO", *names)
+    assert kind in "$="
+    found: dict[str, dict[str, str]] = {}
+    for line in text.decode().removeprefix("txt:").split("\r\n"):
+        if line.startswith("# "):
+            assert line[2:] not in found
+            current = found[line[2:]] = {}
+        elif line:
+            name, _, value = line.partition(":")
+            assert name not in current, f"{name} twice"
+            current[name] = value
+    return found
+
+
+def test_info_has_the_sections_and_fields_of_redis(pair: Pair) -> None:
+    for server in (pair.redis, pair.ours):
+        server.run(b"NOSUCH")
+        server.run(b"SET", b"k", b"v", b"EX", b"100")
+    redis_all, ours_all = (sections(server, b"everything") for server in (pair.redis, pair.ours))
+    assert set(redis_all) <= set(ours_all)
+    for name in ("Server", "Clients", "Memory", "Stats", "Replication", "CPU", "Modules", "Cluster", "Keyspace"):
+        missing = [
+            field
+            for field in redis_all[name].keys() - ours_all[name].keys()
+            if field not in LEFT_OUT_NAMES and not any(word in field for word in LEFT_OUT) and "_lua" not in field
+        ]
+        assert not missing, name
+    default = set(sections(pair.ours))
+    assert set(sections(pair.redis)) <= default
+    assert "Commandstats" not in default
+    assert set(sections(pair.ours, b"server", b"nosuch", b"CPU")) == {"Server", "CPU"}
+
+
+def test_commands_and_errors_are_counted_as_redis_counts_them(pair: Pair) -> None:
+    pair.words("CONFIG RESETSTAT")
+    pair.words("DEL k l")
+    pair.words("RPUSH l a")
+    for line in ("GET l", "INCR l", "GET", "NOSUCH", "CLIENT GETNAME", "CLIENT NOSUCH", "EXPIRE l x", "CONFIG SET a b"):
+        pair.words(line)
+    for server in (pair.redis, pair.ours):
+        errors = sections(server, b"errorstats")["Errorstats"]
+        assert errors == {"errorstat_WRONGTYPE": "count=2", "errorstat_ERR": "count=5"}
+        calls = sections(server, b"commandstats")["Commandstats"]
+        for name, count, rejected, failed in (
+            ("get", 1, 1, 1),
+            ("incr", 1, 0, 1),
+            ("client|getname", 1, 0, 0),
+            ("expire", 1, 0, 1),
+            ("config|set", 1, 0, 1),
+        ):
+            told = dict(part.split("=") for part in calls[f"cmdstat_{name}"].split(","))
+            assert (int(told["calls"]), int(told["rejected_calls"]), int(told["failed_calls"])) == (
+                count,
+                rejected,
+                failed,
+            ), name
+        assert "latency_percentiles_usec_client|getname" in sections(server, b"latencystats")["Latencystats"]
+    pair.words("CONFIG RESETSTAT")
+    assert sections(pair.ours, b"errorstats")["Errorstats"] == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CONFIG",
+        "CONFIG NOSUCH",
+        "CONFIG GET",
+        "CONFIG GET nosuch",
+        "CONFIG GET MAXMEMORY maxmemory",
+        "CONFIG SET",
+        "CONFIG SET maxmemory",
+        "CONFIG SET maxmemory 0 timeout",
+        "CONFIG SET nosuch 1",
+        "CONFIG SET timeout 0 nosuch 1",
+        "CONFIG SET maxmemory 0 maxmemory 0",
+        "CONFIG SET maxmemory x",
+        "CONFIG SET timeout 1.5",
+        "CONFIG SET timeout x maxmemory 0",
+        "CONFIG SET maxmemory 0 timeout 0",
+        "CONFIG SET maxmemory 100mb",
+        "CONFIG GET maxmemory",
+        "CONFIG SET maxmemory 0",
+        "CONFIG SET databases 3",
+        "CONFIG REWRITE",
+        "CONFIG RESETSTAT x",
+        "CONFIG GET hash-max-listpack-entries",
+        "CONFIG GET databases",
+        "MEMORY",
+        "MEMORY NOSUCH",
+        "MEMORY USAGE",
+        "MEMORY USAGE nosuch",
+        "MEMORY USAGE nosuch SAMPLES",
+        "MEMORY USAGE nosuch SAMPLES x",
+        "MEMORY USAGE nosuch SAMPLES -1",
+        "MEMORY USAGE nosuch SAMPLES 5 x",
+        "MEMORY PURGE",
+        "MEMORY STATS x",
+        "ROLE",
+        "ROLE x",
+        "WAIT 0 10",
+        "WAIT 1 10",
+        "WAIT -1 10",
+        "WAIT x 10",
+        "WAIT 0 x",
+        "WAIT 0 -1",
+        "WAIT 0 9223372036854775807",
+        "WAIT 0",
+        "TIME x",
+        "LOLWUT VERSION x",
+        "REPLICAOF NO ONE",
+        "SLAVEOF no one",
+        "INFO nosuch",
+        "DEBUG",
+        "DEBUG NOSUCH",
+        "DEBUG JMAP",
+        "DEBUG SLEEP 0",
+        "DEBUG SLEEP",
+        "DEBUG OBJECT nosuch",
+        "DEBUG SET-ACTIVE-EXPIRE 1",
+        "DEBUG PROTOCOL string",
+        "DEBUG PROTOCOL integer",
+        "DEBUG PROTOCOL double",
+        "DEBUG PROTOCOL null",
+        "DEBUG PROTOCOL array",
+        "DEBUG PROTOCOL set",
+        "DEBUG PROTOCOL map",
+        "DEBUG PROTOCOL verbatim",
+        "DEBUG PROTOCOL true",
+        "DEBUG PROTOCOL false",
+        "SHUTDOWN x",
+        "SHUTDOWN ABORT",
+        "SHUTDOWN ABORT NOW",
+        "SHUTDOWN SAVE NOSAVE",
+    ],
+)
+def test_questions_about_the_server_are_answered_as_by_redis(pair: Pair, line: str) -> None:
+    pair.words(line)
+
+
+def test_keys_stay_while_active_expiry_is_off(our_peer: Any) -> None:
+    ours = our_peer.connect()
+    ours.run(b"FLUSHALL")
+    ours.run(b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0")
+    ours.run(b"SET", b"k", b"v", b"PX", b"1")
+    ours.run(b"DEBUG", b"SLEEP", b"0.1")
+    assert ours.run(b"DBSIZE") == (":", 1)
+    ours.run(b"DEBUG", b"SET-ACTIVE-EXPIRE", b"1")
+    ours.run(b"DEBUG", b"SLEEP", b"0.1")
+    assert ours.run(b"DBSIZE") == (":", 0)
+    ours.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py_asks_about_the_server(our_peer: Any, protocol: int) -> None:
+    with redis.Redis(unix_socket_path=str(our_peer.unix_path), protocol=protocol) as client:
+        assert client.info()["redis_version"].startswith("7.0.")
+        assert client.info("memory")["used_memory"] > 0
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_set("slowlog-max-len", 128)
+        assert client.config_resetstat()
+        assert client.client_setname("asking")
+        assert client.client_getname() in ("asking", b"asking")
+        mine = client.client_info()
+        assert mine["name"] == "asking"
+        assert len(client.client_list(client_id=[str(mine["id"])])) == 1
+        assert client.client_id() == int(mine["id"])
+        assert client.client_pause(1)
+        assert client.client_unpause()
+        assert client.client_no_evict("ON")
+        assert client.client_kill_filter(_id="123456789") == 0
+        assert client.client_trackinginfo() is not None
+        assert client.slowlog_reset()
+        assert client.slowlog_len() >= 0
+        assert client.slowlog_get(5) is not None
+        assert client.latency_latest() == []
+        assert client.latency_reset() == 0
+        client.set("key", "value")
+        assert client.memory_usage("key") > 0
+        assert client.memory_stats()["keys.count"] >= 1
+        assert client.memory_purge()
+        assert client.command_count() == len(client.command())
+        assert client.command_getkeys("MSET", "a", "1", "b", "2") in ([b"a", b"b"], ["a", "b"])
+        assert client.command_list()
+        assert client.role()
+        assert client.wait(0, 10) == 0
+        assert client.time()[0] > 0
+        assert client.lolwut()
+        client.reset()
+
+
+def test_redis_py_monitors(our_peer: Any) -> None:
+    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as client, client.monitor() as monitor:
+        client.set("monitored", 'a "b"')
+        said = monitor.next_command()
+        while "monitored" not in said["command"]:
+            said = monitor.next_command()
+        assert said["command"] == 'SET monitored a "b"'
+        assert said["client_type"] == "unix"
+
+
+# ---- redis-cli and redis-benchmark --------------------------------------------------------------------------------
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name}: apt-get install redis-tools")
+    return found
+
+
+def cli(our_peer: Any, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
+    """What redis-cli writes; one that would go on for ever is ended after some seconds."""
+    with subprocess.Popen(
+        [program("redis-cli"), "-s", str(our_peer.unix_path), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            return process.communicate(stdin, timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            return process.communicate()[0]
+
+
+def watched(our_peer: Any, *arguments: str, until: str) -> str:
+    """What redis-cli writes to a terminal up to a word, where it would go on for ever."""
+    ours, theirs = os.openpty()
+    said = ""
+    with subprocess.Popen(
+        [program("redis-cli"), "-s", str(our_peer.unix_path), *arguments], stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        while until not in said:
+            said += os.read(ours, 4096).decode(errors="replace")
+        process.terminate()
+    os.close(ours)
+    os.close(theirs)
+    return said
+
+
+def test_redis_cli_measures_and_watches(our_peer: Any) -> None:
+    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as client:
+        client.flushall()
+        client.mset({f"key:{i}": "x" * i for i in range(50)})
+        client.rpush("list", *range(9))
+    told = cli(our_peer, "--memkeys")
+    assert "Sampled 51 keys" in told
+    assert "Biggest   list found" in told
+    assert "Biggest   list found '\"list\"' has 9 items" in cli(our_peer, "--bigkeys")
+    assert len(cli(our_peer, "--latency", "-i", "0.2", seconds=20).split()) == 4
+    assert "mem" in watched(our_peer, "--stat", "-i", "0.1", until="requests")
+    assert "min: " in watched(our_peer, "--latency", until="avg: ")
+    assert cli(our_peer, "--raw", "SLOWLOG", "LEN").strip().isdigit()
+    assert cli(our_peer, "help", "client", "kill")
+    assert cli(our_peer, "-r", "3", "INCR", "counted").split() == ["1", "2", "3"]
+
+
+def test_redis_cli_understands_a_conversation(our_peer: Any) -> None:
+    said = cli(
+        our_peer, stdin="HELLO 3\nSET k v\nMULTI\nGET k\nEXEC\nCLIENT SETNAME cli\nCLIENT GETNAME\nOBJECT HELP\n"
+    )
+    assert "v" in said.splitlines()
+    assert "cli" in said
+    assert "rror" not in said
+
+
+@pytest.mark.parametrize("pipeline", ["1", "16"])
+def test_redis_benchmark_runs_all_its_tests(our_peer: Any, pipeline: str) -> None:
+    command = [program("redis-benchmark"), "-s", str(our_peer.unix_path), "-n", "1000", "-P", pipeline, "--csv"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "rror" not in done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == 21  # the heading and all tests
+    with contextlib.closing(our_peer.connect()) as ours:
+        assert ours.run(b"FLUSHALL") == ("+", b"OK")
