@@ -287,6 +287,7 @@ static int fill(struct server *server, const struct options *options, const stru
         code = options->restore && error.code == ERROR_EXISTS ? EXIT_REFUSED : EXIT_USAGE;
     server->replay->adopting = NULL;
     if (code == EXIT_CLEAN && append_log_start(server->append_log, &said, &error) < 0) code = EXIT_REFUSED;
+    server->snapshots->saved_changes = server->store->changes; /* what is loaded is on the disk */
     if (code == EXIT_CLEAN && said.data) fputs(said.data, stderr);
     text_free(&said);
     return code == EXIT_CLEAN ? code : fail(code, error.message);

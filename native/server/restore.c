@@ -175,6 +175,7 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
         left_out = leave_out_store(&content.store);
     int failed = install(snapshots, &content, path, said, error);
     say_left_out(left_out, "the append-only file has what came later", said);
+    if (!failed) snapshots_note_restored(snapshots);
     if (!failed && content.store.store) failed = restore_adopt_store(snapshots->server, &content.store, error);
     snapshot_content_free(&content);
     return failed;

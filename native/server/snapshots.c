@@ -16,6 +16,7 @@
 #include "server/replay_registry.h"
 #include "server/restore.h"
 #include "server/server.h"
+#include "server/unsaved.h"
 #include "server/weights_registry.h"
 #include "store/store.h"
 
@@ -47,7 +48,14 @@ void snapshots_free(struct snapshots *snapshots) {
     restore_give_up(snapshots);
     let_go(snapshots);
     store_cut_free(snapshots->cut);
+    saved_tables_free(snapshots->cut_tables);
+    saved_tables_free(snapshots->saved_tables);
     memory_free(snapshots);
+}
+
+void snapshots_note_restored(struct snapshots *snapshots) {
+    saved_tables_free(snapshots->saved_tables);
+    snapshots->saved_tables = saved_tables_note(snapshots->server->replay);
 }
 
 /* ---- one snapshot -------------------------------------------------------------------------------------------------- */
@@ -91,6 +99,8 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .store_bytes = memory_used_bytes(),
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
+    saved_tables_free(snapshots->cut_tables);
+    snapshots->cut_tables = saved_tables_note(snapshots->server->replay);
     int result = retain_tables(snapshots, tables, error) || begin_cut(snapshots, &options, tables, error);
     memory_free(tables);
     return result ? -1 : 0;
@@ -139,6 +149,9 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
         snapshots->saved_bytes = progress.bytes;
         snapshots->saved++;
         snapshots->saved_changes = snapshots->cut_changes;
+        saved_tables_free(snapshots->saved_tables);
+        snapshots->saved_tables = snapshots->cut_tables;
+        snapshots->cut_tables = NULL;
     } else {
         snapshots->retry_us = snapshots->server->now_us + RETRY_US;
         fprintf(stderr, "replay-server: the snapshot %s failed: %s\n", snapshots->name, error->message);
@@ -276,4 +289,5 @@ void snapshots_info(const struct snapshots *snapshots, struct text *out) {
                 "restored_from:%s\r\nrestored_cut_time:%" PRId64 "\r\n",
                 progress.waiting_bytes, snapshots->server->config.snapshot_keep, snapshots->restoring != NULL,
                 snapshots->restored, snapshots->restored_cut_unix_ms / 1000);
+    unsaved_info(snapshots->server->replay, snapshots->saved_tables, out);
 }

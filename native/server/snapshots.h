@@ -17,12 +17,14 @@
 struct server;
 struct replay_entry;
 struct restore_job;
+struct saved_table;
 
 struct snapshots {
     struct server *server;
     struct store_cut *cut; /* of the store, for whichever snapshot runs */
     struct snapshot *running; /* NULL: none */
     bool is_base; /* it is a base of the append-only file, not for clients */
+    struct saved_table *cut_tables, *saved_tables; /* counters at the cut of the one running, of the last */
     bool wanted; /* one in the background, by BGSAVE or a rule of `save` */
     uint64_t cut_changes, saved_changes; /* of the store, at the cut of the one running, of the last that succeeded */
     uint64_t retry_us; /* no rule applies before, since one has failed */
@@ -64,6 +66,9 @@ void snapshots_give_up_base(struct snapshots *snapshots);
 bool snapshots_rules_are_valid(const char *rules);
 /* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
 bool snapshots_refuse_writes(const struct snapshots *snapshots);
+
+/* The tables are as a file has them: what they lose is counted from here. */
+void snapshots_note_restored(struct snapshots *snapshots);
 
 void snapshots_info(const struct snapshots *snapshots, struct text *out); /* lines of INFO persistence */
 

@@ -256,6 +256,9 @@ def test_a_snapshot_brings_back_keys_weights_and_tables(tmp_path: Path) -> None:
         assert client.redis.execute_command("WEIGHTS.GET", "policy") == [7, b"w" * 700_000]
         assert client.info("t")["size"] == 2
         assert client.redis.info("persistence")["rdb_changes_since_last_save"] == 0
+        client.add("t", {"x": [3.0]})
+        unsaved = {"name": "t", "added": 1, "updated": 0, "removed": 0, "size": 3}
+        assert client.redis.info("persistence")["unsaved_table0"] == unsaved
 
 
 def test_a_snapshot_is_the_store_at_one_moment_whatever_is_written_meanwhile(tmp_path: Path) -> None:

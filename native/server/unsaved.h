@@ -1,0 +1,23 @@
+/* unsaved: what a kill would lose of each table of experience: they are in snapshots only. */
+#ifndef REPLAY_SERVER_UNSAVED_H
+#define REPLAY_SERVER_UNSAVED_H
+
+#include "base/text.h"
+#include "replay/table.h"
+
+struct replay_registry;
+
+/* A table's counters at a moment that is on the disk. */
+struct saved_table {
+    struct saved_table *next;
+    uint64_t added, updated, removed;
+    char name[TABLE_MAX_NAME + 1];
+};
+
+/* Of all tables, as they are now. Where memory is short some are left out: more is then said to be lost than is. */
+struct saved_table *saved_tables_note(const struct replay_registry *registry);
+void saved_tables_free(struct saved_table *saved);
+/* "unsaved_table0:name=atari,added=12,updated=3,removed=0", a line for each table. */
+void unsaved_info(const struct replay_registry *registry, const struct saved_table *saved, struct text *out);
+
+#endif
