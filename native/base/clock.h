@@ -8,6 +8,7 @@
 
 uint64_t clock_monotonic_us(void);
 uint64_t clock_monotonic_ns(void);
+int64_t clock_unix_us(void);
 int64_t clock_unix_ms(void);
 
 #endif

@@ -36,6 +36,14 @@
 void server_tick(struct server *server) {
     server->now_ns = clock_monotonic_ns();
     server->now_us = server->now_ns / 1000;
+    server->store->told_ms = ((int64_t)server->now_us + server->unix_ahead_us) / 1000;
+}
+
+/* Unix time may jump: it is looked at once in a turn. */
+static void look_at_unix_time(struct server *server) {
+    int64_t unix_us = clock_unix_us();
+    server->unix_ahead_us = unix_us - (int64_t)clock_monotonic_us();
+    server->store->told_ms = unix_us / 1000;
 }
 
 static void name_run(struct server *server) {
@@ -74,6 +82,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
     config_apply(server);
     name_run(server);
     server->startup_bytes = memory_used_bytes();
+    look_at_unix_time(server);
     server_tick(server);
     server->stats.started_us = server->stats.sample_us = server->now_us;
     server->next_sweep_us = server->now_us + SWEEP_US;
@@ -213,6 +222,7 @@ void server_begin_turn(struct server *server) {
     if (server->turn_began_us != 0) return;
     server->turn_began_us = clock_monotonic_us();
     access_tell_time(&server->store->access, server->turn_began_us);
+    look_at_unix_time(server);
 }
 
 static void count_turn(struct server *server) {

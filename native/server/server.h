@@ -161,6 +161,7 @@ struct server {
     char share_socket[64];       /* name of the abstract socket for clients of this host; "": none */
 
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
+    int64_t unix_ahead_us; /* Unix time less monotonic time, as of this turn */
     uint64_t turn_began_us; /* 0: waiting for events */
     uint64_t next_sweep_us;
     uint32_t writers; /* clients whose output waits for room */

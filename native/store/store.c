@@ -128,7 +128,7 @@ bool store_has_expired(const struct store *store, unsigned database, const struc
 
 /* The time at which keys are looked at. */
 static int64_t now_ms(const struct store *store) {
-    return store->frozen_ms != 0 ? store->frozen_ms : clock_unix_ms();
+    return store->frozen_ms != 0 ? store->frozen_ms : store->told_ms != 0 ? store->told_ms : clock_unix_ms();
 }
 
 static void expire_now(struct store *store, unsigned database, struct dict_entry *entry) {

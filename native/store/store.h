@@ -54,9 +54,11 @@ struct store {
     struct access_clock access;
     struct eviction eviction;
     struct store_events events;
+    int64_t told_ms; /* Unix time, as the owner tells it between commands: a key that one look-up of a command finds is
+                          there for all of them, and none asks a clock; 0: the clock is asked */
     int64_t frozen_ms; /* not 0: the time at which keys are seen, and none is removed because its time is over */
     /* for INFO */
-    uint64_t changes;         /* keys changed since start */
+    uint64_t changes; /* keys changed since start */
     uint64_t expired_keys, evicted_keys;
     uint64_t keyspace_hits, keyspace_misses;
 };

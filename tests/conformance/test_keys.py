@@ -197,3 +197,24 @@ def test_keys_of_a_large_database_agree(pair: Pair) -> None:
         replies = [connection.run(b"EXEC") for connection in (pair.redis, pair.ours)]
         assert sorted(replies[0][1][0][1]) == sorted(replies[1][1][0][1])
     pair.words("FLUSHALL")
+
+
+def test_a_key_named_twice_may_run_out_at_any_moment(our_peer: Any) -> None:
+    """It is there for the whole of a command or not at all, also where the command looks it up twice."""
+    connection = our_peer.connect()
+    for n in range(600):
+        lines = [
+            b"SET s %s PX 1" % (b"x" * 100),
+            b"RPUSH l a b",
+            b"PEXPIRE l 1",
+            *[b"LCS s s LEN", b"BITOP AND out s s s", b"LMOVE l l LEFT RIGHT", b"RENAME l l", b"COPY s t REPLACE"] * 40,
+            b"DEL s l",
+        ]
+        connection.send(*(tuple(line.split()) for line in lines))
+        replies = [connection.read() for _ in lines]
+        for reply, line in zip(replies, lines, strict=True):
+            if line.startswith(b"LCS"):
+                assert reply in [(":", 100), (":", 0)], n
+            if line.startswith(b"BITOP"):
+                assert reply in [(":", 100), (":", 0)], n
+    connection.close()
