@@ -16,7 +16,6 @@ static void run_body(void *context) {
     exclusive->body(exclusive->client);
 }
 
-/* What a script or a transaction has changed is taken down by what it runs, never as the command itself. */
 static void run_slice(struct server *server, bool first) {
     struct exclusive *exclusive = &server->exclusive;
     exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
@@ -24,12 +23,19 @@ static void run_slice(struct server *server, bool first) {
     bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
     exclusive->inside = false;
     exclusive->on = !ended;
-    if (!exclusive->orphaned && !exclusive->plain) propagate_nothing(exclusive->client);
+}
+
+/* What a script or a transaction has changed is taken down by what it runs, never as the command itself. Said only where
+ * propagate_call follows at once: it must not be heard by what the next slice runs. */
+static void take_down_nothing(struct client *client) {
+    if (!client->server->exclusive.plain) propagate_nothing(client);
 }
 
 static bool next_slice(struct client *client) {
     run_slice(client->server, false);
-    return !client->server->exclusive.on;
+    if (client->server->exclusive.on) return false;
+    take_down_nothing(client);
+    return true;
 }
 
 static void abandon(struct client *client) {
@@ -68,6 +74,7 @@ static void run(struct client *client, void (*body)(struct client *client), bool
     exclusive->began_us = clock_monotonic_us();
     server->store->frozen_ms = clock_unix_ms(); /* no key's time is over in its midst */
     run_slice(server, true);
+    take_down_nothing(client);
     if (!exclusive->on) {
         server->store->frozen_ms = 0;
         return;

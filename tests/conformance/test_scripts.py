@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -701,3 +704,28 @@ def test_scripts_and_transactions_do_what_their_user_may(pair: Pair, peers: Any)
     limited.words("EXEC")
     limited.close()
     pair.words("ACL DELUSER limited")
+
+
+# ---- durability ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["script", "transaction"])
+def test_what_takes_many_turns_is_in_the_append_only_file_whole(tmp_path: Path, how: str) -> None:
+    count, config = 30_000, {"appendonly": "yes", "appendfsync": "always"}
+    with replay_server.Server([], directory=str(tmp_path), config=config) as server:
+        with redis.from_url(server.url) as client:
+            if how == "script":
+                client.eval(f"for i = 1, {count} do redis.call('rpush', 'l', i) end", 0)
+            else:
+                pipe = client.pipeline()
+                for i in range(count):
+                    pipe.rpush("l", i + 1)
+                pipe.execute()
+            client.set("after", 1)
+        os.kill(server.pid, signal.SIGKILL)
+    with (
+        replay_server.Server([], directory=str(tmp_path), config=config) as server,
+        redis.from_url(server.url, decode_responses=True) as client,
+    ):
+        assert client.lrange("l", 0, -1) == [str(i) for i in range(1, count + 1)]
+        assert client.get("after") == "1"
