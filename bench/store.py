@@ -155,7 +155,7 @@ class Side:
             os.kill(self.pid, signal.SIGSTOP)
 
     def prepare(self, test: Test) -> None:
-        """An empty store, but for what the test reads."""
+        """An empty store, but for what the test reads or replaces."""
         self.client.flushall()
         if LIST in test.command:
             self.client.rpush(LIST, *([b"x" * DATA_BYTES] * LIST_ITEMS))
@@ -163,6 +163,8 @@ class Side:
             self.client.set("large", b"x" * LARGE_BYTES)
         if "weights" in test.command:
             self.client.set("weights", b"x" * WEIGHTS_BYTES)
+        if test.data_bytes > DATA_BYTES:  # so that the memory is there, as in a server that has run for a while
+            self.load(test, 1, 4 * CLIENTS)
         if test.name in ("get", "lpop", "rpop", "spop", "zpopmin"):
             fill = {"get": "set", "lpop": "lpush", "rpop": "lpush", "spop": "sadd", "zpopmin": "zadd"}[test.name]
             self.load(Test(fill, ("-t", fill)), 16, 2 * KEYSPACE)
