@@ -158,7 +158,8 @@ static void go_on(struct append_log *log) {
 uint64_t append_rewrite_step(struct append_log *log) {
     if (log->rewrite == REWRITE_NONE) {
         if (!log->rewrite_wanted && (log->broken || !has_grown(log))) return CLOCK_NEVER;
-        if (!may_cut(log)) return log->server->now_us + LOOK_AGAIN_US;
+        uint64_t again_us = log->server->now_us + LOOK_AGAIN_US;
+        if (!may_cut(log)) return again_us > log->rewrite_retry_us ? again_us : log->rewrite_retry_us;
         begin(log);
     }
     if (log->rewrite == REWRITE_OPENING && !log->writer->busy && !log->writer->retry) open_increment(log);
