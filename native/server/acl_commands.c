@@ -3,7 +3,6 @@
 #include "server/acl_commands.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -75,6 +74,7 @@ static const struct {
     {"restore", ACL_DANGEROUS, 0},
     {"role", ACL_ADMIN | ACL_DANGEROUS, 0},
     {"script", 0, ~ACL_SLOW},
+    {"save", 0, ACL_BLOCKING}, /* it waits here, and stops everything there */
     {"slowlog", 0, ~ACL_SLOW},
     {"sort", SORTS, ACL_KEYSPACE},
     {"sort_ro", SORTS, ACL_KEYSPACE},
@@ -106,113 +106,26 @@ uint32_t acl_categories(const struct command *command) {
     return categories;
 }
 
-/* ---- subcommands ------------------------------------------------------------------------------------- */
-
-#define ADMINS (ACL_ADMIN | ACL_DANGEROUS)
-
-/* Of containers that look at their second word themselves. All are slow. */
-static const struct {
-    const char *container, *name;
-    int arity;
-    uint32_t categories;
-} subcommands[] = {
-    {"client", "caching", 3, ACL_CONNECTION},
-    {"client", "getname", 2, ACL_CONNECTION},
-    {"client", "getredir", 2, ACL_CONNECTION},
-    {"client", "help", 2, ACL_CONNECTION},
-    {"client", "id", 2, ACL_CONNECTION},
-    {"client", "info", 2, ACL_CONNECTION},
-    {"client", "kill", -3, ADMINS | ACL_CONNECTION},
-    {"client", "list", -2, ADMINS | ACL_CONNECTION},
-    {"client", "no-evict", 3, ADMINS | ACL_CONNECTION},
-    {"client", "no-touch", 3, ACL_CONNECTION},
-    {"client", "pause", -3, ADMINS | ACL_CONNECTION},
-    {"client", "reply", 3, ACL_CONNECTION},
-    {"client", "setinfo", 4, ACL_CONNECTION},
-    {"client", "setname", 3, ACL_CONNECTION},
-    {"client", "tracking", -3, ACL_CONNECTION},
-    {"client", "trackinginfo", 2, ACL_CONNECTION},
-    {"client", "unblock", -3, ADMINS | ACL_CONNECTION},
-    {"client", "unpause", 2, ADMINS | ACL_CONNECTION},
-    {"command", "count", 2, ACL_CONNECTION},
-    {"command", "docs", -2, ACL_CONNECTION},
-    {"command", "getkeys", -4, ACL_CONNECTION},
-    {"command", "getkeysandflags", -4, ACL_CONNECTION},
-    {"command", "help", 2, ACL_CONNECTION},
-    {"command", "info", -2, ACL_CONNECTION},
-    {"command", "list", -2, ACL_CONNECTION},
-    {"config", "get", -3, ADMINS},
-    {"config", "help", 2, 0},
-    {"config", "resetstat", 2, ADMINS},
-    {"config", "rewrite", 2, ADMINS},
-    {"config", "set", -4, ADMINS},
-    {"latency", "doctor", 2, ADMINS},
-    {"latency", "graph", 3, ADMINS},
-    {"latency", "help", 2, 0},
-    {"latency", "histogram", -2, ADMINS},
-    {"latency", "history", 3, ADMINS},
-    {"latency", "latest", 2, ADMINS},
-    {"latency", "reset", -2, ADMINS},
-    {"memory", "doctor", 2, 0},
-    {"memory", "help", 2, 0},
-    {"memory", "malloc-stats", 2, 0},
-    {"memory", "purge", 2, 0},
-    {"memory", "stats", 2, 0},
-    {"memory", "usage", -3, ACL_READ},
-    {"object", "encoding", 3, ACL_KEYSPACE | ACL_READ},
-    {"object", "freq", 3, ACL_KEYSPACE | ACL_READ},
-    {"object", "help", 2, ACL_KEYSPACE},
-    {"object", "idletime", 3, ACL_KEYSPACE | ACL_READ},
-    {"object", "refcount", 3, ACL_KEYSPACE | ACL_READ},
-    {"pubsub", "channels", -2, ACL_PUBSUB},
-    {"pubsub", "help", 2, 0},
-    {"pubsub", "numpat", 2, ACL_PUBSUB},
-    {"pubsub", "numsub", -2, ACL_PUBSUB},
-    {"pubsub", "shardchannels", -2, ACL_PUBSUB},
-    {"pubsub", "shardnumsub", -2, ACL_PUBSUB},
-    {"script", "debug", 3, ACL_SCRIPTING},
-    {"script", "exists", -3, ACL_SCRIPTING},
-    {"script", "flush", -2, ACL_SCRIPTING},
-    {"script", "help", 2, ACL_SCRIPTING},
-    {"script", "kill", 2, ACL_SCRIPTING},
-    {"script", "load", 3, ACL_SCRIPTING},
-    {"slowlog", "get", -2, ADMINS},
-    {"slowlog", "help", 2, 0},
-    {"slowlog", "len", 2, ADMINS},
-    {"slowlog", "reset", 2, ADMINS},
-};
-
-#define SUBCOMMANDS (sizeof subcommands / sizeof *subcommands)
+/* ---- numbers ------------------------------------------------------------------------------------------ */
 
 static struct acl_item *add_item(struct acl_commands *commands, struct command_entry *entry) {
     const struct command *command = entry->command;
     entry->acl_id = commands->count;
     struct acl_item *item = &commands->items[commands->count++];
     *item = (struct acl_item){
+        .name = command->name,
         .command = command,
         .arity = command->arity,
         .categories = acl_categories(command),
         .is_subcommand = entry->container != NULL,
     };
-    snprintf(item->name, sizeof item->name, "%s", command->name);
     return item;
 }
 
 /* The parts of a container, behind it. */
 static void add_subcommands(struct acl_commands *commands, struct command_entry *entry, struct acl_item *whole) {
     for (size_t i = 0; i < entry->subcommand_count; i++) add_item(commands, &entry->subcommands[i]);
-    for (size_t i = 0; entry->subcommand_count == 0 && i < SUBCOMMANDS; i++) {
-        if (strcmp(subcommands[i].container, entry->command->name) != 0) continue;
-        struct acl_item *item = &commands->items[commands->count++];
-        *item = (struct acl_item){
-            .command = entry->command,
-            .arity = subcommands[i].arity,
-            .categories = ACL_SLOW | subcommands[i].categories,
-            .is_subcommand = true,
-        };
-        snprintf(item->name, sizeof item->name, "%s|%s", entry->command->name, subcommands[i].name);
-    }
-    whole->subcommands = (uint32_t)(&commands->items[commands->count] - whole) - 1;
+    whole->subcommands = (uint32_t)entry->subcommand_count;
 }
 
 struct acl_commands *acl_commands_new(struct command_table *table) {

@@ -46,8 +46,8 @@ uint32_t acl_category_named(const char *name, size_t length); /* 0: there is non
 uint32_t acl_categories(const struct command *command);
 
 struct acl_item {
-    char name[ACL_NAME_BYTES]; /* "config", "config|get" */
-    const struct command *command; /* a subcommand's: its container */
+    const char *name; /* "config", "config|get" */
+    const struct command *command;
     int arity;
     uint32_t categories;
     bool is_subcommand;

@@ -141,7 +141,7 @@ static int next_word(const char **text, const char **word) {
 }
 
 int command_table_rename(struct command_table *table, const char *pairs, struct error *error) {
-    const char *from, *to;
+    const char *from = "", *to = "";
     int from_length, to_length;
     while ((from_length = next_word(&pairs, &from)) >= 0) {
         to_length = next_word(&pairs, &to);
