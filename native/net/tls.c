@@ -217,9 +217,11 @@ ssize_t tls_readv(struct tls_session *session, const struct iovec *vectors, int 
             }
             filled += got;
             total += got;
+            session->has_more = SSL_has_pending(session->ssl) == 1;
+            /* After a record that was not full there is hardly another: a read to find out would be a call in vain. */
+            if (!session->has_more && got < RECORD_BYTES) return (ssize_t)total;
         }
     }
-    session->has_more = SSL_has_pending(session->ssl) == 1;
     return (ssize_t)total;
 }
 
