@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "server/client.h"
+#include "server/cmd_snapshot.h"
 #include "server/keyspace.h"
 #include "server/server.h"
 
@@ -26,28 +27,27 @@ static void time_command(struct client *client) {
 
 /* SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT] */
 static void shutdown_command(struct client *client) {
-    bool save = false, no_save = false, abort_it = false, other = false;
+    bool save = false, no_save = false, abort_it = false, now = false, force = false;
     for (uint32_t i = 1; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
-        if (argument_is(word, "save")) {
-            save = true;
-        } else if (argument_is(word, "nosave")) {
-            no_save = true;
-        } else if (argument_is(word, "abort")) {
-            abort_it = true;
-        } else if (argument_is(word, "now") || argument_is(word, "force")) {
-            other = true;
-        } else {
+        bool *said = argument_is(word, "save")     ? &save
+                     : argument_is(word, "nosave") ? &no_save
+                     : argument_is(word, "abort")  ? &abort_it
+                     : argument_is(word, "now")    ? &now
+                     : argument_is(word, "force")  ? &force
+                                                   : NULL;
+        if (!said) {
             reply_syntax_error(client);
             return;
         }
+        *said = true;
     }
-    if ((save && no_save) || (abort_it && (save || no_save || other))) {
+    if ((save && no_save) || (abort_it && (save || no_save || now || force))) {
         reply_syntax_error(client);
     } else if (abort_it) {
         reply_error(client, "ERR No shutdown in progress.");
-    } else if (save) {
-        reply_error(client, "ERR SHUTDOWN saves nothing: REPLAY.SAVE first, then SHUTDOWN NOSAVE");
+    } else if (save || (!no_save && client->server->config.save[0] != '\0')) {
+        snapshot_then_stop(client, force);
     } else {
         client->close_after_reply = true; /* the reply is that the connection ends */
         server_ask_stop(client->server);

@@ -2,9 +2,13 @@
 #ifndef REPLAY_SERVER_CMD_SNAPSHOT_H
 #define REPLAY_SERVER_CMD_SNAPSHOT_H
 
+#include "server/client.h"
 #include "server/snapshots.h"
 
 /* Gives the snapshot that is about to begin the name that its first waiter wants, and notes who waits for it. */
 void snapshots_take_name(struct snapshots *snapshots);
+/* Saves, while writes wait, then has the server stop; where that fails the client is told, and the server goes on unless
+ * it is forced. */
+void snapshot_then_stop(struct client *client, bool forced);
 
 #endif

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import shutil
 import subprocess
+import time
 from typing import Any
 
 import pytest
 import redis
 from against_redis import Pair
+
+import replay_server
 
 # Sections whose fields this server has no use for in part: forks and their memory, what I/O threads did.
 LEFT_OUT = ("cow", "fork", "module", "io_threaded", "reply_buffer", "_processed", "current_save", "_vm_")
@@ -304,3 +308,20 @@ def test_redis_benchmark_runs_all_its_tests(our_peer: Any, pipeline: str) -> Non
     assert len(done.stdout.splitlines()) == 21  # the heading and all tests
     with contextlib.closing(our_peer.connect()) as ours:
         assert ours.run(b"FLUSHALL") == ("+", b"OK")
+
+
+def test_shutdown_saves_where_it_is_asked_to(tmp_path: Any) -> None:
+    with replay_server.Server([], unix=str(tmp_path / "s"), directory=str(tmp_path)) as server:
+        with redis.Redis(unix_socket_path=str(tmp_path / "s")) as client:
+            client.set("kept", "v")
+            client.shutdown(save=True)
+        deadline = time.monotonic() + 30
+        while pathlib.Path(f"/proc/{server.pid}/fd").exists() and time.monotonic() < deadline:
+            try:
+                if pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    break
+            except FileNotFoundError:
+                break
+            time.sleep(0.02)
+        files = [path for path in tmp_path.iterdir() if path.is_file() and b"kept" in path.read_bytes()]
+        assert files
