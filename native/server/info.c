@@ -13,6 +13,7 @@
 #include "server/command_table.h"
 #include "server/info_more.h"
 #include "server/pubsub.h"
+#include "server/scripts.h"
 #include "server/server.h"
 #include "server/snapshots.h"
 #include "store/store.h"
@@ -78,6 +79,8 @@ static void memory_section(struct server *server, struct text *out) {
     text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
     info_more_memory(server, out);
+    text_append(out, "used_memory_lua:%zu\r\nnumber_of_cached_scripts:%" PRIu32 "\r\n", scripts_memory_bytes(server),
+                scripts_count(server));
 }
 
 static void persistence_section(struct server *server, struct text *out) {

@@ -487,12 +487,15 @@ def test_memory_of_scripts_is_bounded_and_given_back(client: redis.Redis) -> Non
 
 
 def test_scripts_of_eval_are_forgotten_and_loaded_ones_are_kept(client: redis.Redis) -> None:
+    client.script_flush()
     kept = client.script_load("return 'kept'")
     first = hashlib.sha1(b"return 0").hexdigest()
     for number in range(600):
         assert client.eval(f"return {number}", 0) == number
     assert client.script_exists(kept, first) == [True, False]
     assert client.evalsha(kept, 0) == b"kept"
+    assert client.info("memory")["number_of_cached_scripts"] == 501
+    assert client.info("memory")["used_memory_lua"] > 0
     client.script_flush()
 
 
