@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 
-#define PACKED_HEADER 2  /* length and width */
+#define PACKED_HEADER 2  /* length, and form of the score */
 #define PACKED_FRAME 3   /* the same and the size behind */
 #define PACKED_STEP 16   /* what the buffer grows by, at least */
 #define MEMORY_SAMPLES 64
@@ -33,43 +33,54 @@ uint64_t zset_count(const struct zset *zset) {
 
 /* ---- the packed form --------------------------------------------------------------------------------------------- */
 
-/* Most scores are small whole numbers: they take a byte, or two, or four. */
-static uint32_t score_width(double score) {
-    if (!(score >= INT32_MIN && score <= INT32_MAX)) return 8;
+/* Most scores are small whole numbers: they take a byte, or two, or four. Short fractions are kept as floats where those
+ * hold them exactly. −0 becomes 0, as in Redis's small sets. */
+enum score_form { SCORE_INT8 = 1, SCORE_INT16 = 2, SCORE_INT32 = 4, SCORE_FLOAT = 5, SCORE_DOUBLE = 8 };
+
+static enum score_form score_form(double score) {
+    if (!(score >= INT32_MIN && score <= INT32_MAX)) return SCORE_DOUBLE;
     int32_t whole = (int32_t)score;
-    if (whole != score) return 8; /* a fraction. −0 becomes 0, as in Redis's small sets */
-    return whole == (int8_t)whole ? 1 : whole == (int16_t)whole ? 2 : 4;
+    if (whole != score) return (double)(float)score == score ? SCORE_FLOAT : SCORE_DOUBLE;
+    return whole == (int8_t)whole ? SCORE_INT8 : whole == (int16_t)whole ? SCORE_INT16 : SCORE_INT32;
 }
 
-static void score_write(uint8_t *out, uint32_t width, double score) {
-    int32_t whole = width < 8 ? (int32_t)score : 0;
+static uint32_t form_width(uint32_t form) {
+    return form == SCORE_FLOAT ? sizeof(float) : form;
+}
+
+static void score_write(uint8_t *out, enum score_form form, double score) {
+    int32_t whole = form == SCORE_FLOAT || form == SCORE_DOUBLE ? 0 : (int32_t)score;
     int16_t half = (int16_t)whole;
-    switch (width) {
-    case 1: *out = (uint8_t)(int8_t)whole; break;
-    case 2: memcpy(out, &half, sizeof half); break;
-    case 4: memcpy(out, &whole, sizeof whole); break;
-    default: memcpy(out, &score, sizeof score);
+    float single = form == SCORE_FLOAT ? (float)score : 0;
+    switch (form) {
+    case SCORE_INT8: *out = (uint8_t)(int8_t)whole; break;
+    case SCORE_INT16: memcpy(out, &half, sizeof half); break;
+    case SCORE_INT32: memcpy(out, &whole, sizeof whole); break;
+    case SCORE_FLOAT: memcpy(out, &single, sizeof single); break;
+    case SCORE_DOUBLE: memcpy(out, &score, sizeof score); break;
     }
 }
 
 static double score_read(const uint8_t *record) {
     int16_t half;
     int32_t whole;
+    float single;
     double score;
-    switch (record[1]) {
-    case 1: return (int8_t)record[PACKED_HEADER];
-    case 2: memcpy(&half, record + PACKED_HEADER, sizeof half); return half;
-    case 4: memcpy(&whole, record + PACKED_HEADER, sizeof whole); return whole;
+    switch ((enum score_form)record[1]) {
+    case SCORE_INT8: return (int8_t)record[PACKED_HEADER];
+    case SCORE_INT16: memcpy(&half, record + PACKED_HEADER, sizeof half); return half;
+    case SCORE_INT32: memcpy(&whole, record + PACKED_HEADER, sizeof whole); return whole;
+    case SCORE_FLOAT: memcpy(&single, record + PACKED_HEADER, sizeof single); return single;
     default: memcpy(&score, record + PACKED_HEADER, sizeof score); return score;
     }
 }
 
 static uint32_t record_size(const uint8_t *record) {
-    return PACKED_FRAME + (uint32_t)record[0] + record[1];
+    return PACKED_FRAME + (uint32_t)record[0] + form_width(record[1]);
 }
 
 static const uint8_t *record_member(const uint8_t *record) {
-    return record + PACKED_HEADER + record[1];
+    return record + PACKED_HEADER + form_width(record[1]);
 }
 
 static bool record_is_before(const uint8_t *record, const struct zset_bound *bound) {
@@ -112,12 +123,13 @@ static void packed_insert(struct zset *zset, const uint8_t *member, size_t lengt
     uint32_t offset = 0;
     while (offset < zset->used && record_is_before(zset->packed + offset, &bound))
         offset += record_size(zset->packed + offset);
-    uint32_t width = score_width(score), size = PACKED_FRAME + width + (uint32_t)length;
+    enum score_form form = score_form(score);
+    uint32_t width = form_width(form), size = PACKED_FRAME + width + (uint32_t)length;
     uint8_t *record = zset->packed + offset;
     memmove(record + size, record, zset->used - offset);
     record[0] = (uint8_t)length;
-    record[1] = (uint8_t)width;
-    score_write(record + PACKED_HEADER, width, score);
+    record[1] = (uint8_t)form;
+    score_write(record + PACKED_HEADER, form, score);
     if (length > 0) memcpy(record + PACKED_HEADER + width, member, length);
     record[size - 1] = (uint8_t)size;
     zset->used = (uint16_t)(zset->used + size);
@@ -127,7 +139,7 @@ static void packed_insert(struct zset *zset, const uint8_t *member, size_t lengt
 static bool packed_put(struct zset *zset, const struct zset_place *place, const uint8_t *member, size_t length,
                        double score) {
     uint32_t old_size = place->found ? record_size(zset->packed + place->offset) : 0;
-    uint32_t size = PACKED_FRAME + score_width(score) + (uint32_t)length;
+    uint32_t size = PACKED_FRAME + form_width(score_form(score)) + (uint32_t)length;
     if (!packed_reserve(zset, zset->used + size - old_size)) return false;
     if (place->found) packed_cut(zset, place->offset, old_size, 1);
     packed_insert(zset, member, length, score);
@@ -200,7 +212,7 @@ bool zset_pack(struct zset *zset) {
     if (is_packed(zset) || zset_count(zset) > ZSET_PACKED_MEMBERS) return true;
     while (zset_next(zset, &position, &item)) {
         if (item.length > ZSET_PACKED_BYTES) return true;
-        bytes += PACKED_FRAME + score_width(item.score) + (uint32_t)item.length;
+        bytes += PACKED_FRAME + form_width(score_form(item.score)) + (uint32_t)item.length;
     }
     if (!packed_reserve(&packed, bytes)) return false;
     position = (struct zset_position){0};

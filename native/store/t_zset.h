@@ -20,7 +20,7 @@ struct zset {
     struct value head;
     uint16_t used, capacity, count; /* of the packed form */
     union {
-        uint8_t *packed; /* per member: length, width of the score, score, member, size of all this */
+        uint8_t *packed; /* per member: length, form of the score, score, member, size of all this */
         struct zset_large *large;
     };
 };

@@ -111,3 +111,20 @@ def test_a_kill_leaves_sorted_sets_as_they_were(tmp_path: Path) -> None:
         kill(server)
     with serve(tmp_path) as (_, client):
         assert_same(contents(client), before)
+
+
+@pytest.mark.parametrize(("keys", "members"), [(500, 10), (100, 100), (4, 5000)])
+def test_a_member_takes_no_more_memory_than_in_redis(our_peer: Any, redis_peer: Any, keys: int, members: int) -> None:
+    redis = pytest.importorskip("redis")
+    taken = []
+    for peer in (redis_peer, our_peer):
+        with redis.Redis(unix_socket_path=str(peer.unix_path)) as client:
+            client.flushall()
+            before = client.info("memory")["used_memory"]
+            for key in range(keys):
+                for at in range(0, members, 500):
+                    scores = {f"member:{n}": n * 7919 % 1009 / 8 for n in range(at, min(at + 500, members))}
+                    client.zadd(f"z:{key}", scores)
+            taken.append((client.info("memory")["used_memory"] - before) / (keys * members))
+            client.flushall()
+    assert 0 < taken[1] <= taken[0]

@@ -225,8 +225,9 @@ static void a_set_that_has_shrunk_gives_its_memory_back(void) {
 }
 
 static void every_score_comes_back_as_it_went_in(void) {
-    double scores[] = {0.0,    1,          -1,           127,           128, -128,  -129,    32767,     32768,
-                       -32769, 2147483647, 2147483648.0, -2147483649.0, 0.5, 1e300, -1e-300, 1.0 / 0.0, -1.0 / 0.0};
+    double scores[] = {0.0,          0.1,           0.125, -1023.75, 16777217.5, 1e-40,     1,         -1,
+                       127,          128,           -128,  -129,     32767,      32768,     -32769,    2147483647,
+                       2147483648.0, -2147483649.0, 0.5,   1e300,    -1e-300,    1.0 / 0.0, -1.0 / 0.0};
     for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
         struct zset *zset = zset_new();
         CHECK(put(zset, "member", scores[i]));
