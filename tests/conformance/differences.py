@@ -13,6 +13,31 @@ DIFFERENCES: dict[str, str] = {
     "weight stay in the order in which they were found.",
     "srandmember": "With repetitions, more than 1,000,000 members at once are refused in a transaction or a script. "
     "Elsewhere a long reply is made as the client takes it, and other commands run meanwhile.",
+    "keys": "Of a large database in slices, between which other commands run: keys that stay throughout come exactly "
+    "once, those that come or go meanwhile may or may not.",
+    "object|refcount": "A small integer that was copied counts as shared.",
+    "zadd": "A score of 5,120 characters or more is refused.",
+    "eval": "No `cjson`, `cmsgpack` or `struct`; `redis.log` writes nothing; see [scripts.md](scripts.md).",
+    "script|debug": "`YES` and `SYNC` are refused.",
+    "acl|cat": "Two categories more: `replay` and `weights`.",
+    "acl|list": "Single commands of a user come in alphabetical order.",
+    "acl|log": "Entries of scripts do not name the connection.",
+    "client|list": "`fd` is -1; `lib-name` and `lib-ver` of later versions are there.",
+    "client|tracking": "`ON` is refused: there is no client-side caching.",
+    "client|pause": "Keys still end and are evicted meanwhile.",
+    "client|caching": "Refused, as tracking is not on.",
+    "command|docs": "No `arguments` and no `complexity`.",
+    "config|rewrite": "Refused as in a Redis without a configuration file.",
+    "config|set": "No settings of replication, cluster and defragmentation; certificates are read at the start.",
+    "debug": "`SLEEP` keeps only its own client waiting; `RELOAD`, `LOADAOF`, `DIGEST` and `POPULATE` are not there.",
+    "latency|doctor": "Its own words.",
+    "latency|graph": "Its own drawing.",
+    "lastsave": "0 before the first save.",
+    "monitor": "Lines are cut at 1 MiB.",
+    "replicaof": "`NO ONE` alone: there is no replication.",
+    "shutdown": "`SAVE` serves reads while it saves. SIGTERM does not save, whatever the rules say.",
+    "bgsave": "No fork: written beside the serving, in a format of its own ([snapshot.md](snapshot.md)).",
+    "blpop": "A timeout near 2^63 ms waits for ever.",
 }
 
 NOT_WANTED = {
