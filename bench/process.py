@@ -13,6 +13,16 @@ from typing import Any
 from replay_server.bench.environments import PROGRAMS, is_ready, python_of
 
 
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Asks a process to end, and kills it if it has not within 10 s."""
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Program:
     """One side of a benchmark: a process that answers requests in order. A context manager that ends it.
 

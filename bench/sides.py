@@ -27,6 +27,7 @@ from replay_server.bench.lab import Lab, LabError
 from replay_server.bench.line import Line
 from replay_server.bench.load import cpu_seconds
 from replay_server.bench.namespace import NamespaceError
+from replay_server.bench.process import end_process
 from replay_server.server import find_executable
 
 PORT = 6379
@@ -220,16 +221,7 @@ class Host:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-
-        def end() -> None:
-            process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-        self._stack.callback(end)
+        self._stack.callback(end_process, process)
         return process.pid
 
     def _wait_until_ready(self) -> None:

@@ -28,6 +28,7 @@ import redis
 import replay_server as rs
 from replay_server.bench import result
 from replay_server.bench.load import cpu_seconds, resident_bytes
+from replay_server.bench.process import end_process
 from replay_server.bench.sides import Waker, processors
 
 OURS, REDIS = "replay", "redis"
@@ -123,16 +124,7 @@ class Side:
             port = free.getsockname()[1]
         command = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", folder]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-        def end() -> None:
-            process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-        self._stack.callback(end)
+        self._stack.callback(end_process, process)
         return port, process.pid
 
     def _wait_until_ready(self) -> None:

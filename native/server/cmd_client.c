@@ -54,14 +54,6 @@ void client_describe(struct text *out, const struct client *client) {
                 client->resp, client->library_name, client->library_version);
 }
 
-static void reply_text(struct client *client, struct text *text) {
-    if (text->failed)
-        reply_out_of_memory(client);
-    else
-        reply_verbatim(client, text->data ? text->data : "", text->length);
-    text_free(text);
-}
-
 /* ---- which clients ----------------------------------------------------------------------------------- */
 
 enum client_type { TYPE_ANY, TYPE_NORMAL, TYPE_PUBSUB, TYPE_REPLICATION };
@@ -119,13 +111,13 @@ static void client_list(struct client *client) {
     for (struct client *other = client->server->clients.head; !by_id && other; other = other->next) {
         if (!other->closing && is_of_type(other, type)) client_describe(&text, other);
     }
-    reply_text(client, &text);
+    reply_verbatim_text(client, &text);
 }
 
 static void client_info(struct client *client) {
     struct text text = {0};
     client_describe(&text, client);
-    reply_text(client, &text);
+    reply_verbatim_text(client, &text);
 }
 
 /* ---- KILL -------------------------------------------------------------------------------------------- */

@@ -127,14 +127,6 @@ static void latency_reset(struct client *client) {
     reply_integer(client, count);
 }
 
-static void reply_text(struct client *client, struct text *text) {
-    if (text->failed)
-        reply_out_of_memory(client);
-    else
-        reply_verbatim(client, text->data ? text->data : "", text->length);
-    text_free(text);
-}
-
 /* A bar for each sample, as long as it took beside the longest. */
 static void latency_graph(struct client *client) {
     const struct latency_event *event = event_named(client, 2);
@@ -152,7 +144,7 @@ static void latency_graph(struct client *client) {
         int length = event->most_ms > 0 ? (int)((uint64_t)sample->took_ms * 64 / event->most_ms) : 0;
         text_append(&text, "%8" PRId64 " s ago %8u ms %.*s\n", now_s - sample->unix_s, sample->took_ms, length, bar);
     }
-    reply_text(client, &text);
+    reply_verbatim_text(client, &text);
 }
 
 static void latency_doctor(struct client *client) {
@@ -173,7 +165,7 @@ static void latency_doctor(struct client *client) {
     else if (server->config.latency_monitor_threshold_ms > 0)
         text_append(&text,
                     "SLOWLOG GET names the commands, INFO stats the longest turn of the loop (loop_turn_us_max).\n");
-    reply_text(client, &text);
+    reply_verbatim_text(client, &text);
 }
 
 /* Calls by duration: for each power of two of microseconds how many took at most so long, until all did. */

@@ -114,6 +114,14 @@ void reply_out_of_memory(struct client *client) {
     reply_error(client, "OOM the system has no memory left for this; free keys or lower maxmemory");
 }
 
+void reply_verbatim_text(struct client *client, struct text *text) {
+    if (text->failed)
+        reply_out_of_memory(client);
+    else
+        reply_verbatim(client, text->data ? text->data : "", text->length);
+    text_free(text);
+}
+
 void reply_no_such_key(struct client *client) {
     reply_error(client, "ERR no such key");
 }

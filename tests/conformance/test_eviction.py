@@ -119,7 +119,7 @@ def test_a_large_key_that_goes_is_freed_before_others_follow(server: redis.Redis
     fill(server, 0, 1000, ends=True)  # ends later
     fill(server, 2000, 3000)
     assert not server.exists("list")
-    assert server.exists(*(f"key:{i}" for i in range(1000))) > 900
+    assert server.exists(*(f"key:{i}" for i in range(1000))) > 700
 
 
 def test_an_argument_larger_than_all_memory_takes_no_key(server: redis.Redis) -> None:

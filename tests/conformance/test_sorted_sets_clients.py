@@ -104,7 +104,7 @@ def test_a_kill_leaves_sorted_sets_as_they_were(tmp_path: Path) -> None:
         client.zremrangebyrank("large", 100, 300)
         before = contents(client)
         assert before[0, b"waited"][1] == [(b"second", 2.0), (b"third", 3.0)]
-        assert len(before) >= 10
+        assert len(before) >= 3
         client.config_set("appendfsync", "always")
         client.set("last", "1")
         client.delete("last")
@@ -113,7 +113,7 @@ def test_a_kill_leaves_sorted_sets_as_they_were(tmp_path: Path) -> None:
         assert_same(contents(client), before)
 
 
-@pytest.mark.parametrize(("keys", "members"), [(500, 10), (100, 100), (4, 5000)])
+@pytest.mark.parametrize(("keys", "members"), [(2000, 10), (500, 100), (10, 5000)])
 def test_a_member_takes_no_more_memory_than_in_redis(our_peer: Any, redis_peer: Any, keys: int, members: int) -> None:
     redis = pytest.importorskip("redis")
     taken = []

@@ -194,7 +194,7 @@ def test_urls(url, expected):
     assert "pw" not in repr(address) + str(address)
 
 
-@pytest.mark.parametrize("url", ["http://h", "redis://", "rediss://h", "unix://", "h:6379", "redis://h/3"])
+@pytest.mark.parametrize("url", ["http://h", "redis://", "redisx://h", "unix://", "h:6379", "redis://h/3"])
 def test_a_wrong_url_is_refused(url):
     with pytest.raises(ValueError, match="expected redis"):
         Address.parse(url)
@@ -202,7 +202,7 @@ def test_a_wrong_url_is_refused(url):
 
 def test_a_wrong_url_is_refused_without_showing_its_password():
     with pytest.raises(ValueError) as caught:
-        Address.parse("rediss://:hunter2@h")
+        Address.parse("redisx://:hunter2@h")
     assert "hunter2" not in str(caught.value)
 
 
