@@ -1,9 +1,7 @@
 /* sha1: FIPS 180-4, section 6.1. */
 #include "base/sha1.h"
 
-#include <string.h>
-
-#define BLOCK_BYTES 64u
+#include "base/sha_end.h"
 
 static uint32_t rotate(uint32_t value, int by) {
     return (value << by) | (value >> (32 - by));
@@ -43,15 +41,11 @@ static void add_block(uint32_t state[5], const uint8_t *block) {
 void sha1_hex(const void *data, size_t length, char hex[SHA1_HEX_BYTES]) {
     uint32_t state[5] = {0x67452301u, 0xefcdab89u, 0x98badcfeu, 0x10325476u, 0xc3d2e1f0u};
     const uint8_t *bytes = data;
-    size_t whole = length / BLOCK_BYTES * BLOCK_BYTES, rest = length - whole;
-    for (size_t at = 0; at < whole; at += BLOCK_BYTES) add_block(state, bytes + at);
-    /* The rest, a one bit, zeros, and the length in bits fill one or two blocks. */
-    uint8_t end[2 * BLOCK_BYTES] = {0};
-    if (rest > 0) memcpy(end, bytes + whole, rest);
-    end[rest] = 0x80;
-    size_t end_bytes = rest + 9 <= BLOCK_BYTES ? BLOCK_BYTES : 2 * BLOCK_BYTES;
-    for (int i = 0; i < 8; i++) end[end_bytes - 1 - (size_t)i] = (uint8_t)((uint64_t)length * 8 >> (8 * i));
-    for (size_t at = 0; at < end_bytes; at += BLOCK_BYTES) add_block(state, end + at);
+    size_t whole = length / SHA_BLOCK_BYTES * SHA_BLOCK_BYTES;
+    for (size_t at = 0; at < whole; at += SHA_BLOCK_BYTES) add_block(state, bytes + at);
+    uint8_t end[2 * SHA_BLOCK_BYTES];
+    size_t end_bytes = sha_end(data, length, end);
+    for (size_t at = 0; at < end_bytes; at += SHA_BLOCK_BYTES) add_block(state, end + at);
     for (int i = 0; i < 40; i++) hex[i] = "0123456789abcdef"[state[i / 8] >> (28 - 4 * (i % 8)) & 15];
     hex[40] = '\0';
 }

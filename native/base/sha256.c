@@ -1,9 +1,7 @@
 /* sha256: the hash of FIPS 180-4; section numbers are its own. */
 #include "base/sha256.h"
 
-#include <string.h>
-
-#define BLOCK_BYTES 64u
+#include "base/sha_end.h"
 
 /* The fractional parts of the cube roots of the first 64 primes (4.2.2). */
 static const uint32_t constants[64] = {
@@ -22,7 +20,7 @@ static uint32_t rotate(uint32_t word, unsigned bits) {
 }
 
 /* One block into the state (6.2.2). */
-static void compress(uint32_t state[8], const uint8_t block[BLOCK_BYTES]) {
+static void compress(uint32_t state[8], const uint8_t block[SHA_BLOCK_BYTES]) {
     uint32_t schedule[64];
     for (unsigned i = 0; i < 16; i++)
         schedule[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
@@ -57,16 +55,11 @@ void sha256(const void *data, size_t length, uint8_t digest[SHA256_BYTES]) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const uint8_t *bytes = data;
-    size_t whole = length / BLOCK_BYTES * BLOCK_BYTES, rest = length - whole;
-    for (size_t at = 0; at < whole; at += BLOCK_BYTES) compress(state, bytes + at);
-    /* A one bit, zeros, and the length in bits (5.1.1). */
-    uint8_t tail[2 * BLOCK_BYTES] = {0};
-    if (rest > 0) memcpy(tail, bytes + whole, rest);
-    tail[rest] = 0x80;
-    size_t size = rest + 9 <= BLOCK_BYTES ? BLOCK_BYTES : 2 * BLOCK_BYTES;
-    uint64_t bits = (uint64_t)length * 8;
-    for (unsigned i = 0; i < 8; i++) tail[size - 1 - i] = (uint8_t)(bits >> (8 * i));
-    for (size_t at = 0; at < size; at += BLOCK_BYTES) compress(state, tail + at);
+    size_t whole = length / SHA_BLOCK_BYTES * SHA_BLOCK_BYTES;
+    for (size_t at = 0; at < whole; at += SHA_BLOCK_BYTES) compress(state, bytes + at);
+    uint8_t end[2 * SHA_BLOCK_BYTES];
+    size_t end_bytes = sha_end(data, length, end);
+    for (size_t at = 0; at < end_bytes; at += SHA_BLOCK_BYTES) compress(state, end + at);
     for (unsigned i = 0; i < SHA256_BYTES; i++) digest[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
 }
 
