@@ -44,7 +44,7 @@ from replay_server.rl.function_contract import (
     encode_request,
 )
 from replay_server.serverless.backends.backend import PLATFORMS, Backend, Invocation, make_platform
-from replay_server.serverless.settings import platform_options
+from replay_server.serverless.settings import json_options
 
 TIMEOUT_S = 300.0
 IMPORTS = (
@@ -255,7 +255,7 @@ def options_by_backend(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         backend, dot, option = name.partition(".")
         if not equals or not dot or backend not in PLATFORMS:
             raise ValueError(f"expected backend.option=value with a backend of {', '.join(PLATFORMS)}, came {each!r}")
-        found.setdefault(backend, {}).update(platform_options({option: text}))
+        found.setdefault(backend, {}).update(json_options({option: text}))
     return found
 
 

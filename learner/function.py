@@ -22,6 +22,7 @@ import torch
 
 import replay_server as rs
 from replay_server.learner.algorithms import Learner, settings_from
+from replay_server.learner.probes import check_probes, measure
 from replay_server.learner.published_state import (
     Note,
     StateError,
@@ -33,6 +34,7 @@ from replay_server.learner.published_state import (
     state_arrays,
     token_line,
 )
+from replay_server.rl.fragments import Fragments
 from replay_server.rl.function_context import FunctionContext
 from replay_server.rl.function_contract import ContractError, LearnerRequest
 from replay_server.rl.policy_spec import PolicySpec
@@ -81,8 +83,10 @@ def learn(request: LearnerRequest, context: FunctionContext) -> dict[str, Any]:
             return warm
     untouched = True
     try:
+        _check_probes(request)
         given = _named_fragments(request, context) if request.fragments else None
         learner, statistics = warm.learner, []
+        fragments: Fragments = given or {}
         with _threads(request.threads):
             for _ in range(request.updates):
                 fragments = _sampled_fragments(request, context, learner.version) if given is None else given
@@ -90,6 +94,9 @@ def learn(request: LearnerRequest, context: FunctionContext) -> dict[str, Any]:
                 with context.phase("learn"):
                     untouched = False
                     statistics.append(_finite(dataclasses.asdict(learner.update(fragments))))
+            if request.probes:
+                with context.phase("probe"):
+                    statistics[-1] |= measure(request.probes, learner, fragments)
         context.check_deadline()
     finally:
         if untouched:
@@ -126,6 +133,13 @@ def _take(request: LearnerRequest, context: FunctionContext) -> _Warm | dict[str
         raise ContractError(str(error)) from None
     learner = restored_learner(settings, arrays, note)
     return _Warm(learner, version, note.token, note.spec, note.algorithm, dict(request.settings))
+
+
+def _check_probes(request: LearnerRequest) -> None:
+    try:
+        check_probes(request.probes)
+    except ValueError as error:
+        raise ContractError(str(error)) from None
 
 
 def _keep(request: LearnerRequest, warm: _Warm) -> None:

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from replay_server.rl.function_contract import Names
 from replay_server.rl.policy_spec import PolicySpec, policy_spec
 from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.serverless.asynchronous import AsynchronousRounds
-from replay_server.serverless.backends.backend import Backend, Platform, make_platform
+from replay_server.serverless.backends.backend import Backend, Invocation, Platform, make_platform
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.lease import JobInUse, Lease
 from replay_server.serverless.prices import load_prices
@@ -42,7 +42,7 @@ from replay_server.serverless.requests import ActorPlace, Requests
 from replay_server.serverless.rounds import Job, Played, Rounds, TrainingFailed, answer, told
 from replay_server.serverless.run_log import RunLog
 from replay_server.serverless.scalers.scaler import Scaler
-from replay_server.serverless.settings import TrainSettings, algorithm_settings, make_scaler, platform_options
+from replay_server.serverless.settings import TrainSettings, algorithm_settings, json_options, make_scaler
 from replay_server.serverless.synchronous import SynchronousRounds
 
 SCORE_ROUNDS = 5
@@ -53,6 +53,9 @@ EVALUATION_SEED = 0xE7A1
 """Mixed into the seed of evaluations, with the round: no two play the same games."""
 TABLE_FRAGMENTS = 64
 """Room that a table has at least."""
+
+
+Clock = Callable[[RoundRecord, Sequence[Invocation]], RoundRecord]
 
 
 @dataclass
@@ -78,6 +81,8 @@ class Orchestrator:
         platform: where functions run; None = the one that the settings name, made and ended with the job.
         scaler: None = the one that the settings name; else one that asks for up to `actors_max` actors.
         make_backend: makes the backend over the platform, called as `Backend` is.
+        clock: is given each round's record and its invocations, and returns the record that counts: with times and
+            costs as they would be elsewhere (`replay_server.serverless.replayed_clock`). None = as they really were.
         on_progress: is given how far the job is, after each round and evaluation.
         on_message: is given a sentence when something happens.
     """
@@ -90,6 +95,7 @@ class Orchestrator:
         platform: Platform | None = None,
         scaler: Scaler | None = None,
         make_backend: Callable[..., Backend] = Backend,
+        clock: Clock | None = None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
         on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -108,6 +114,7 @@ class Orchestrator:
         """The last evaluation."""
         self._platform = platform
         self._make_backend = make_backend
+        self._clock = clock
         self._on_progress = on_progress
         self._message = on_message
         self._server: rs.Server | None = None
@@ -164,7 +171,7 @@ class Orchestrator:
             self.names, settings.function_server or url, settings.algo, dataclasses.asdict(self.algorithm),
             settings.environments,
         )  # fmt: skip
-        platform = self._platform or make_platform(settings.backend, **platform_options(settings.backend_option))
+        platform = self._platform or make_platform(settings.backend, **json_options(settings.backend_option))
         backend = self._make_backend(
             platform,
             concurrency=settings.concurrency or self.most_actors + 1,
@@ -173,7 +180,9 @@ class Orchestrator:
             on_invocation=log.add,
         )
         places = {int(actor): ActorPlace(int(sequence)) for actor, sequence in earlier.get("sequences", ())}
-        job = Job(settings, self.algorithm, requests, client, backend, self._check_server, places)
+        job = Job(
+            settings, self.algorithm, requests, client, backend, self._check_server, places, self.scaler.probes
+        )  # fmt: skip
         self._take_up(log, earlier, version)
         rounds = self._rounds(job)
         # From here on whatever ends the job ends its functions first, then saves what they learned.
@@ -235,6 +244,8 @@ class Orchestrator:
         progress.elapsed_s = sum(record.round_s for record in log.rounds)
         progress.record = log.rounds[-1] if log.rounds else None
         progress.cost, progress.attempts_lost = log.bill.dollars, log.attempts_lost
+        if self._clock is not None and progress.record is not None:
+            progress.cost = progress.record.cost
         if "scaler" in earlier:
             self.scaler.restore(earlier["scaler"])
         if progress.round:
@@ -250,11 +261,13 @@ class Orchestrator:
             actors = max(1, min(self.scaler.actors(progress.record), self.most_actors))
             played = rounds.play(number, actors, progress.version)
             record = self._record(played, number, actors, log)
+            if self._clock is not None:
+                record = self._clock(record, list(log.recent))
             log.add_round(record)
             self._session_updates += played.version - progress.version
             progress.round, progress.version, progress.record = number, played.version, record
             progress.total_steps = record.total_steps
-            progress.elapsed_s += played.round_s
+            progress.elapsed_s += record.round_s
             progress.cost, progress.attempts_lost = record.cost, log.attempts_lost
             self._session_steps += played.steps
             self._session_s += played.round_s

@@ -66,9 +66,9 @@ class Requests:
 
     def learner(
         self, request: str, round_number: int, version: int, *, fragments: bytes = b"", sample: int = 0,
-        updates: int = 1, threads: int = 0,
+        updates: int = 1, threads: int = 0, probes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> bytes:  # fmt: skip
-        """Updates from these fragments, or from samples of so many."""
+        """Updates from these fragments, or from samples of so many, and then what `probes` ask for."""
         return encode_request(
             LearnerRequest(
                 request=request,
@@ -78,6 +78,7 @@ class Requests:
                 sample=sample,
                 updates=updates,
                 threads=threads,
+                probes=dict(probes or {}),
                 **self._common,
             )
         )

@@ -76,6 +76,8 @@ class Job:
     """Raises rs.ConnectionLost where the server is gone."""
     places: dict[int, ActorPlace] = field(default_factory=dict)
     """Actor number → where it stands."""
+    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the scaler wants learner functions to measure."""
 
     def place(self, actor: int) -> ActorPlace:
         """Where an actor stands; new environments for one that has not played yet."""
@@ -116,7 +118,7 @@ class Job:
         """Asks for a round's learning; fragments or a sample, as `Requests.learner` has them."""
         settings = self.settings
         payload = self.requests.learner(
-            f"r{number}-learner", number, version, threads=settings.learner_threads, **what
+            f"r{number}-learner", number, version, threads=settings.learner_threads, probes=self.probes, **what
         )  # fmt: skip
         retries = max(settings.retries, LEARNER_RETRIES)
         return self.backend.submit(payload, timeout_s=settings.learner_timeout_s, retries=retries)

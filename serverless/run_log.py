@@ -30,6 +30,8 @@ class RunLog:
         self.bill = bill
         self.attempts_lost = 0
         """Attempts that were lost or took too long, all sessions together."""
+        self.recent: list[Invocation] = []
+        """Those that have ended since the last round was added."""
         self._lock = threading.Lock()
         path = folder / NAME
         if path.exists():
@@ -53,9 +55,12 @@ class RunLog:
             if self._file >= 0:
                 os.write(self._file, line)
                 self._count(invocation)
+                self.recent.append(invocation)
 
     def add_round(self, record: RoundRecord) -> None:
         """A round that is done."""
+        with self._lock:
+            self.recent.clear()
         self.rounds.append(record)
         self._metrics.write(record.round, {**dataclasses.asdict(record), "score": record.score})
 

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from replay_server.rl.options import typed_values
-from replay_server.serverless.scalers.fixed import Fixed
+from replay_server.serverless.scalers import registry
 from replay_server.serverless.scalers.scaler import Scaler
 
 if TYPE_CHECKING:
     from replay_server.learner.algorithms import Settings
 
-SCALERS_HERE = ("fixed", "max")
-"""Those of `TrainSettings.scaler` that there are."""
 OWN_FIELDS = ("env", "profile", "seed", "steps")
 """Settings of the algorithm that have options of their own."""
 
@@ -47,12 +45,14 @@ class TrainSettings:
     """Of each actor function, played side by side."""
 
     # scaling
-    scaler: Literal["fixed", "max", "adapt", "minions", "nitro", "kungfu", "hydrozoa"] = "fixed"
-    """What decides how many actors a round gets."""
+    scaler: Literal["fixed", "max", "adapt", "minions", "nitro", "kungfu", "hydrozoa", "decay", "schedule"] = "fixed"
+    """What decides how many actors a round gets (docs/scalers.md)."""
+    scaler_option: dict[str, Any] = field(default_factory=dict)
+    """One option of the scaler, e.g. decay=0.9 or counts=[8,16,8] (JSON, or else a string); as often as needed."""
     actors: int = 16
     """How many the scaler fixed asks for."""
     actors_max: int = 32
-    """The most that any scaler may ask for; what the scaler max asks for."""
+    """The most that any scaler but fixed may ask for, its I_max (Nitro: 64); what the scaler max asks for."""
     learners: Literal["sync", "async"] = "sync"
     """One learner function at a time, or several."""
 
@@ -126,8 +126,6 @@ class TrainSettings:
 
 def check_settings(settings: TrainSettings) -> None:
     """Raises ValueError, naming the option, for a value that no job can have or that this version has not."""
-    if settings.scaler not in SCALERS_HERE:
-        raise ValueError(f"--scaler {settings.scaler}: not in this version; expected {' or '.join(SCALERS_HERE)}")
     if settings.learners != "sync":
         raise ValueError(f"--learners {settings.learners}: not in this version; expected sync")
     at_least = {
@@ -147,6 +145,7 @@ def check_settings(settings: TrainSettings) -> None:
         raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, came {settings.job!r}")
     if settings.function_server is not None and settings.server is None:
         raise ValueError("--function-server needs --server: a server of the job's own is reached as it is")
+    make_scaler(settings)
 
 
 def algorithm_settings(settings: TrainSettings) -> Settings:
@@ -161,12 +160,12 @@ def algorithm_settings(settings: TrainSettings) -> Settings:
 
 
 def make_scaler(settings: TrainSettings) -> Scaler:
-    """The scaler that the settings name."""
-    return Fixed(settings.actors if settings.scaler == "fixed" else settings.actors_max)
+    """The scaler that the settings name. ValueError, naming the option, where it cannot be made of them."""
+    return registry.make_scaler(settings, json_options(settings.scaler_option))
 
 
-def platform_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a platform from words: JSON where a word is some, else the word."""
+def json_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a platform or a scaler from words: JSON where a word is some, else the word."""
     options = {}
     for name, word in given.items():
         try:

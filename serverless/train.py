@@ -22,7 +22,7 @@ from replay_server.serverless.lease import JobInUse
 from replay_server.serverless.orchestrator import Orchestrator, make_bill
 from replay_server.serverless.prices import PriceError
 from replay_server.serverless.rounds import TrainingFailed
-from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings, platform_options
+from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings, json_options
 from replay_server.serverless.train_view import make_view
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
@@ -53,7 +53,7 @@ def main_train(argv: list[str] | None = None) -> int:
         algorithm = algorithm_settings(settings)
         policy_spec(algorithm)
         make_bill(settings)
-        check_platform(settings.backend, platform_options(settings.backend_option))
+        check_platform(settings.backend, json_options(settings.backend_option))
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
     except (ValueError, OSError, PriceError, gymnasium.error.Error) as error:

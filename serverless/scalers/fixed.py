@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from replay_server.serverless.record import RoundRecord
+from replay_server.serverless.scalers.scaler import Scheme
 
 
-class Fixed:
-    """`count` actors a round. The scaler `max` is this one with the greatest count."""
+class Fixed(Scheme):
+    """`count` actors a round. The scaler `max` (MinionsRL's Max, Nitro's always boosting) has the greatest count."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
@@ -18,9 +16,3 @@ class Fixed:
 
     def actors(self, before: RoundRecord | None) -> int:
         return self._count
-
-    def state(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        pass

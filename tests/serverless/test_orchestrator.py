@@ -57,6 +57,8 @@ class Lent:
 class Steps:
     """A scaler with a list of counts; its state is how many of them were given."""
 
+    probes: dict[str, Any] = {}  # noqa: RUF012
+
     def __init__(self, *counts: int) -> None:
         self.counts, self.given = counts, 0
 

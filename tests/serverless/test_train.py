@@ -42,7 +42,12 @@ def signals():
     ("words", "told"),
     [
         (["--rounds", "0"], "--rounds: expected at least 1, came 0"),
-        (["--scaler", "nitro"], "--scaler nitro: not in this version; expected fixed or max"),
+        (["--scaler", "minions"], "--scaler minions: not in this version; expected adapt, "),
+        (["--scaler", "adapt"], "--scaler adapt needs --target-score"),
+        (["--scaler", "schedule"], "--scaler schedule needs --scaler-option counts=[8,16,...]"),
+        (["--scaler", "schedule", "--scaler-option", "counts=[8,99]"], "has 99, more than --actors-max 32"),
+        (["--scaler", "nitro", "--scaler-option", "dekay=0.9"], "--scaler-option: nitro does not take that"),
+        (["--scaler", "nitro", "--scaler-option", "decay=2"], "expected a decay in (0, 1]"),
         (["--learners", "async"], "--learners async: not in this version"),
         (["--setting", "hiden=8"], "no setting 'hiden'"),
         (["--setting", "hidden=wide"], "hidden: expected int, came 'wide'"),
