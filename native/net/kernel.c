@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -29,6 +30,8 @@ struct kernel_connection {
     struct tls_session *session; /* NULL: without TLS */
     struct kernel_connection *next_due; /* has input that no event will tell of */
     bool is_due;
+    bool drained; /* the last read took all there was: the next event tells of more */
+    bool ends_short; /* a short read is no sign of that */
 };
 
 struct kernel_transport {
@@ -48,6 +51,21 @@ static int call_accept(int number) {
     return accept4(number, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
+/* The three calls that every request costs go to the kernel without the C library's points of cancellation, which take two
+ * locked instructions each where there are threads. Sanitizers watch the library's own. */
+#if defined(SYS_recvfrom) && defined(SYS_sendto) && defined(SYS_epoll_pwait) && !defined(__SANITIZE_ADDRESS__)
+static ssize_t call_read(int number, void *bytes, size_t length) {
+    return syscall(SYS_recvfrom, number, bytes, length, 0, NULL, NULL);
+}
+
+static ssize_t call_write(int number, const void *bytes, size_t length) {
+    return syscall(SYS_sendto, number, bytes, length, MSG_NOSIGNAL, NULL, 0);
+}
+
+static int call_epoll_wait(int set, struct epoll_event *events, int count, int wait_ms) {
+    return (int)syscall(SYS_epoll_pwait, set, events, count, wait_ms, NULL, 0);
+}
+#else
 static ssize_t call_read(int number, void *bytes, size_t length) {
     return recv(number, bytes, length, 0);
 }
@@ -55,6 +73,11 @@ static ssize_t call_read(int number, void *bytes, size_t length) {
 static ssize_t call_write(int number, const void *bytes, size_t length) {
     return send(number, bytes, length, MSG_NOSIGNAL);
 }
+
+static int call_epoll_wait(int set, struct epoll_event *events, int count, int wait_ms) {
+    return epoll_wait(set, events, count, wait_ms);
+}
+#endif
 
 static ssize_t call_writev(int number, const struct iovec *vectors, int count) {
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)vectors, .msg_iovlen = (size_t)count};
@@ -86,10 +109,11 @@ static const struct socket_calls kernel_calls = {
     .dup = call_dup,
     .epoll_create = call_epoll_create,
     .epoll_ctl = epoll_ctl,
-    .epoll_wait = epoll_wait,
+    .epoll_wait = call_epoll_wait,
 };
 
 static void tls_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events);
+static void edge_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events);
 
 static void drop_attached(struct socket_connection *base) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
@@ -99,11 +123,15 @@ static void drop_attached(struct socket_connection *base) {
 
 /* ---- TLS --------------------------------------------------------------------------------------------- */
 
-/* Before a connection is told of. Those without TLS have nothing to do here. */
+/* Before a connection is told of. (What is sent along through a unix socket makes reads short.) */
 static bool begin_session(struct socket_connection *base) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
     const struct kernel_transport *transport = (const struct kernel_transport *)base->base.transport;
-    if (!base->base.is_tls) return true;
+    if (!base->base.is_tls) {
+        base->edges = !base->base.is_unix;
+        if (base->edges) base->descriptor.ready = edge_ready;
+        return true;
+    }
     if (transport->tls) connection->session = tls_session_new(transport->tls, base->descriptor.number);
     base->descriptor.ready = tls_ready;
     return connection->session != NULL;
@@ -126,11 +154,12 @@ static void forget(struct socket_connection *base) {
     connection->session = NULL;
 }
 
-/* What was read from the socket but not asked for yet waits inside the session: the next poll hands it on. */
+/* The next poll hands it on. With TLS it is what was read from the socket but not asked for yet, and waits inside the
+ * session; without, what a read has left in the socket. */
 static void note_due(struct kernel_connection *connection) {
     struct kernel_transport *transport = (struct kernel_transport *)connection->socket.base.transport;
-    bool due = tls_has_more(connection->session) && (connection->socket.interest & EPOLLIN);
-    if (!due || connection->is_due || connection->socket.dying) return;
+    bool more = connection->session ? tls_has_more(connection->session) : !connection->drained;
+    if (!more || !(connection->socket.interest & EPOLLIN) || connection->is_due || connection->socket.dying) return;
     connection->is_due = true;
     connection->next_due = transport->due;
     transport->due = connection;
@@ -145,12 +174,23 @@ static int hand_on_due(struct kernel_transport *transport) {
         struct kernel_connection *next = connection->next_due; /* none is freed before the poll's end */
         const struct transport_events *to = &transport->sockets.base.events;
         if (!connection->socket.dying && (connection->socket.interest & EPOLLIN)) {
+            connection->drained = false;
             to->readable(to->context, connection->socket.base.owner);
+            if (!connection->session) note_due(connection);
             handed++;
         }
         connection = next;
     }
     return handed;
+}
+
+static void edge_ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events) {
+    struct kernel_connection *connection =
+        (struct kernel_connection *)((char *)descriptor - offsetof(struct kernel_connection, socket.descriptor));
+    connection->drained = !(events & EPOLLIN);
+    connection->ends_short = events & ~(uint32_t)(EPOLLIN | EPOLLOUT);
+    sockets_connection_ready(sockets, descriptor, events);
+    note_due(connection);
 }
 
 /* A handshake may have to write before it can read on. */
@@ -180,7 +220,12 @@ static ssize_t read_session(struct kernel_connection *connection, const struct i
 
 static ssize_t kernel_readv(struct connection *base, const struct iovec *vectors, int count) {
     struct kernel_connection *connection = (struct kernel_connection *)base;
-    return connection->session ? read_session(connection, vectors, count) : sockets_readv(base, vectors, count);
+    if (connection->session) return read_session(connection, vectors, count);
+    ssize_t got = sockets_readv(base, vectors, count);
+    size_t asked = 0;
+    for (int i = 0; i < count; i++) asked += vectors[i].iov_len;
+    connection->drained = got < 0 || ((size_t)got < asked && !connection->ends_short);
+    return got;
 }
 
 static ssize_t write_session(struct kernel_connection *connection, const struct iovec *vectors, int count) {

@@ -28,12 +28,24 @@ static const struct socket_calls *calls_of(struct socket_connection *connection)
 
 /* ---- connections ------------------------------------------------------------------------------------- */
 
-static bool set_interest(struct socket_connection *connection, uint32_t interest) {
+/* Without edges the kernel looks at a socket a second time after each event, only to find nothing. With them it must tell
+ * what a short read does not show: that the end of the input, or a byte out of band, lies behind. */
+static uint32_t events_wanted(const struct socket_connection *connection) {
+    uint32_t wanted = connection->interest | connection->own_interest;
+    if (connection->edges && wanted == EPOLLIN) return wanted | EPOLLET | EPOLLRDHUP | EPOLLPRI;
+    if (!(connection->interest & EPOLLIN) && !connection->hung_up) wanted |= EPOLLRDHUP; /* no read will find out */
+    return wanted;
+}
+
+static bool tell_wanted(struct socket_connection *connection, int operation) {
     struct sockets *sockets = sockets_of(connection);
-    struct epoll_event event = {.events = interest | connection->own_interest, .data.ptr = &connection->descriptor};
-    if (!(interest & EPOLLIN) && !connection->hung_up) event.events |= EPOLLRDHUP; /* no read will find out */
+    struct epoll_event event = {.events = events_wanted(connection), .data.ptr = &connection->descriptor};
+    return sockets->calls->epoll_ctl(sockets->epoll, operation, connection->descriptor.number, &event) == 0;
+}
+
+static bool set_interest(struct socket_connection *connection, uint32_t interest) {
     connection->interest = interest;
-    return sockets->calls->epoll_ctl(sockets->epoll, EPOLL_CTL_MOD, connection->descriptor.number, &event) == 0;
+    return tell_wanted(connection, EPOLL_CTL_MOD);
 }
 
 bool sockets_wait_for(struct socket_connection *connection, uint32_t events) {
@@ -228,8 +240,7 @@ static void admit(struct sockets *sockets, const struct socket_listener *listene
         memory_free(connection);
         return;
     }
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &connection->descriptor};
-    if (calls->epoll_ctl(sockets->epoll, EPOLL_CTL_ADD, number, &event) < 0) {
+    if (!tell_wanted(connection, EPOLL_CTL_ADD)) {
         if (sockets->forget) sockets->forget(connection);
         calls->close(number);
         memory_free(connection);

@@ -60,6 +60,7 @@ struct socket_connection {
     struct descriptor descriptor;
     uint32_t interest; /* EPOLLIN, EPOLLOUT: what the server waits for */
     uint32_t own_interest; /* and what the transport does, for itself */
+    bool edges; /* where only input is waited for, it is told of when it comes, and not again while it lies there */
     bool dying; /* in the list of those that `closed` is due for */
     bool hung_up; /* the event was given */
     struct socket_connection *next, *previous, *next_dying;

@@ -86,6 +86,42 @@ def test_commands_sent_behind_a_wait_are_answered_after_it(client, raw, table, i
     assert raw.reply() == "PONG"
 
 
+def _send_plain(connection: socket.socket) -> int:
+    connection.sendall(b"PING\r\n")
+    return 1
+
+
+def _send_more_than_a_read_takes(connection: socket.socket) -> int:
+    count = (2 << 16) // len(b"PING\r\n") + 1
+    connection.sendall(b"PING\r\n" * count)
+    return count
+
+
+def _send_around_a_byte_out_of_band(connection: socket.socket) -> int:
+    connection.sendall(b"PING\r\n")
+    connection.send(b"!", socket.MSG_OOB)
+    connection.sendall(b"PING\r\n")
+    return 2
+
+
+@pytest.mark.skipif("REPLAY_TEST_SERVER" in os.environ, reason="stacks in user space know nothing out of band")
+@pytest.mark.parametrize("send", [_send_plain, _send_more_than_a_read_takes, _send_around_a_byte_out_of_band])
+@pytest.mark.parametrize("ends", [False, True], ids=["stays", "ends"])
+def test_all_that_lies_in_the_socket_is_read_though_one_event_told_of_it(server, raw, send, ends):
+    raw.send(request("PING"))
+    assert raw.reply() == "PONG"
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        count = send(raw.socket)
+        if ends:
+            raw.socket.shutdown(socket.SHUT_WR)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert [raw.reply() for _ in range(count)] == ["PONG"] * count
+    if ends:
+        assert raw.socket.recv(1) == b""
+
+
 # ---- servers that go away --------------------------------------------------------------------------------------------
 
 
