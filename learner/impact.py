@@ -255,10 +255,10 @@ class Impact:
         """
         settings = self.settings
         fragments = in_order(fragments)
-        samples = prepare(fragments, self.target, settings, self.device)
+        samples = self.samples(fragments)
         means = Means()
         for minibatch in minibatches(samples, settings.minibatch_size, order_generator(settings.seed, self.version)):
-            found = loss(self.network, minibatch, settings, self.kl_coefficient)
+            found = self.loss(minibatch)
             norm = descend(self.optimizer, self.parameters, found.total, settings.gradient_norm)
             means.add({**found.logged(), "gradient_norm": norm})
         kl, used = self._kl(fragments, samples), self.kl_coefficient
@@ -279,6 +279,14 @@ class Impact:
             optimizer_steps=means.count,
             staleness=staleness,
         )
+
+    def samples(self, fragments: Fragments) -> dict[str, Tensor]:
+        """What `loss` is taken of, a row for each step (N·T, …), fragment after fragment; by the target network."""
+        return prepare(fragments, self.target, self.settings, self.device)
+
+    def loss(self, minibatch: Batch) -> Loss:
+        """The loss of some rows of `samples` for the network and the KL coefficient as they are now."""
+        return loss(self.network, minibatch, self.settings, self.kl_coefficient)
 
     def networks(self) -> dict[str, nn.Module]:
         """What a checkpoint holds."""

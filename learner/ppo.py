@@ -241,14 +241,12 @@ class Ppo:
         """
         settings = self.settings
         fragments = in_order(fragments)
-        samples = prepare(fragments, settings, self.device)
+        samples = self.samples(fragments)
         generator = order_generator(settings.seed, self.version)
         means = Means()
         for _ in range(settings.iterations):
             for minibatch in minibatches(samples, settings.minibatch_size, generator):
-                if settings.standardize_advantages == "minibatch":
-                    minibatch["advantage"] = standardized(minibatch["advantage"])
-                found = loss(self.network, minibatch, settings, self.kl_coefficient)
+                found = self.loss(minibatch)
                 norm = descend(self.optimizer, self.parameters, found.total, settings.gradient_norm)
                 means.add({**found.logged(), "gradient_norm": norm})
         kl, used = self._kl(samples), self.kl_coefficient
@@ -266,6 +264,16 @@ class Ppo:
             optimizer_steps=means.count,
             staleness=staleness,
         )
+
+    def samples(self, fragments: Fragments) -> dict[str, Tensor]:
+        """What `loss` is taken of, a row for each step (N·T, …), fragment after fragment."""
+        return prepare(fragments, self.settings, self.device)
+
+    def loss(self, minibatch: Batch) -> Loss:
+        """The loss of some rows of `samples` for the network and the KL coefficient as they are now."""
+        if self.settings.standardize_advantages == "minibatch":
+            minibatch = {**minibatch, "advantage": standardized(minibatch["advantage"])}
+        return loss(self.network, minibatch, self.settings, self.kl_coefficient)
 
     def networks(self) -> dict[str, nn.Module]:
         """What a checkpoint holds."""
