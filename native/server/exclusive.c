@@ -20,9 +20,12 @@ static void run_slice(struct server *server, bool first) {
     struct exclusive *exclusive = &server->exclusive;
     exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
     exclusive->inside = true;
+    uint64_t changes = server->store->changes;
     bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
     exclusive->inside = false;
     exclusive->on = !ended;
+    /* It is taken down by its last slice, as one: what an earlier one had changed would be in no file. */
+    assert(ended || !exclusive->plain || server->store->changes == changes);
 }
 
 /* What a script or a transaction has changed is taken down by what it runs, never as the command itself. Said only where

@@ -33,7 +33,7 @@ struct exclusive {
 void exclusive_run(struct client *client, void (*body)(struct client *client));
 /* The same for a command that has much to do in itself, and is taken down as it came: it is never busy. Once its client
  * is lost its arguments are too: a body that finds so after a rest touches nothing more of the client, leaves the store
- * as it was, and ends. */
+ * as it was, and ends. Only its last slice may change the store. */
 void exclusive_run_command(struct client *client, void (*body)(struct client *client));
 bool exclusive_is_lost(const struct client *client);
 /* Within the body, where it may be put down: does so when the slice is over. */
