@@ -90,29 +90,40 @@ int append_manifest_read(int folder, const char *stem, struct append_manifest *m
     return result;
 }
 
+static int write_all(int descriptor, const char *data, size_t length) {
+    while (length > 0) {
+        ssize_t written = write(descriptor, data, length);
+        if (written < 0 && errno == EINTR) continue;
+        if (written == 0) errno = ENOSPC;
+        if (written <= 0) return -1;
+        data += written;
+        length -= (size_t)written;
+    }
+    return 0;
+}
+
 static int write_file(int folder, const char *name, const struct text *text) {
     int descriptor = openat(folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (descriptor < 0) return -1;
-    bool written = write(descriptor, text->data, text->length) == (ssize_t)text->length && fsync(descriptor) == 0;
+    bool written = write_all(descriptor, text->data, text->length) == 0 && fsync(descriptor) == 0;
     int kept = errno;
     close(descriptor);
     errno = kept;
     return written ? 0 : -1;
 }
 
-int append_manifest_write(int folder, const struct append_manifest *manifest, struct error *error) {
+int append_manifest_write(int folder, const struct append_manifest *manifest, bool *renamed, struct error *error) {
     char name[NAME_MAX + 1], temporary[NAME_MAX + 8];
     manifest_name(manifest, name);
     snprintf(temporary, sizeof temporary, "%.230s.tmp", name);
     struct text text = {0};
     write_lines(manifest, &text);
     errno = ENOMEM;
-    bool written = !text.failed && text.data && write_file(folder, temporary, &text) == 0 &&
-                   renameat(folder, temporary, folder, name) == 0 && fsync(folder) == 0;
-    if (!written) {
-        error_set(error, ERROR_GENERIC, "cannot write %s: %s", name, strerror(errno));
-        (void)unlinkat(folder, temporary, 0);
-    }
+    *renamed = !text.failed && text.data && write_file(folder, temporary, &text) == 0 &&
+               renameat(folder, temporary, folder, name) == 0;
+    bool written = *renamed && fsync(folder) == 0;
+    if (!written) error_set(error, ERROR_GENERIC, "cannot write %s: %s", name, strerror(errno));
+    if (!*renamed) (void)unlinkat(folder, temporary, 0);
     text_free(&text);
     return written ? 0 : -1;
 }

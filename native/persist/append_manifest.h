@@ -25,8 +25,9 @@ void append_increment_name(const struct append_manifest *manifest, uint64_t numb
 /* 1: read; 0: there is none, and `manifest` is that of an empty store; -1: it is there but of no use. `folder` is a
  * descriptor. */
 int append_manifest_read(int folder, const char *stem, struct append_manifest *manifest, struct error *error);
-/* Returns once it is on the disk. */
-int append_manifest_write(int folder, const struct append_manifest *manifest, struct error *error);
+/* Returns once it is on the disk. Where it fails and `renamed` is set it has taken the old one's place, but nobody knows
+ * which of them the disk has: files of both must stay. */
+int append_manifest_write(int folder, const struct append_manifest *manifest, bool *renamed, struct error *error);
 /* Removes files of our names that the manifest does not name: what a server that was killed left unfinished. */
 void append_manifest_tidy(int folder, const struct append_manifest *manifest);
 

@@ -106,11 +106,14 @@ static void run_switch(struct append_writer *writer) {
             return;
         }
     }
-    if ((job->switches & APPEND_SWITCH_MANIFEST) && append_manifest_write(writer->folder, manifest, &job->error) < 0) {
-        if (descriptor >= 0) {
-            close(descriptor);
-            (void)unlinkat(writer->folder, name, 0);
-        }
+    bool renamed = false;
+    if ((job->switches & APPEND_SWITCH_MANIFEST) &&
+        append_manifest_write(writer->folder, manifest, &renamed, &job->error) < 0) {
+        if (descriptor < 0) return;
+        close(descriptor);
+        /* One that may be named stays, and so nothing more may come into the one before it. */
+        job->broken = renamed;
+        if (!renamed) (void)unlinkat(writer->folder, name, 0);
         return;
     }
     if (descriptor >= 0) use_increment(writer, descriptor, name);

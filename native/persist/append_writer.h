@@ -38,7 +38,7 @@ struct append_job {
     struct append_manifest manifest; /* of a switch */
     unsigned switches;               /* enum append_switch */
     struct error error;              /* ERROR_NONE: it was done */
-    bool broken;                     /* the file's end is not known any more: only a new file helps */
+    bool broken;                     /* what the disk has is not known any more: only new files help */
 };
 
 struct append_writer {

@@ -32,8 +32,19 @@ struct load {
     struct error *error;
 };
 
+/* A folder that a failure of the machine takes away takes what was promised to be in it. */
+static int make_folder(const char *name) {
+    if (mkdir(name, 0700) < 0) return errno == EEXIST ? 0 : -1;
+    int parent = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int result = parent < 0 ? -1 : fsync(parent), kept = errno;
+    if (parent >= 0) close(parent);
+    if (result < 0) (void)rmdir(name); /* lest the next start takes it for one that stays */
+    errno = kept;
+    return result;
+}
+
 int append_load_folder(const char *name, struct error *error) {
-    if (mkdir(name, 0700) < 0 && errno != EEXIST)
+    if (make_folder(name) < 0)
         return error_set(error, ERROR_GENERIC, "cannot make the folder %s: %s", name, strerror(errno));
     int folder = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return folder >= 0 ? folder

@@ -138,6 +138,7 @@ void append_rewrite_switched(struct append_log *log) {
     default: return;
     }
     if (!done) failed(log);
+    if (log->writer->job.broken) append_log_break(log, "%s", log->rewrite_error.message);
 }
 
 void append_rewrite_base_ended(struct append_log *log, uint64_t bytes, const struct error *error) {

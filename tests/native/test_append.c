@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -171,7 +172,7 @@ static void a_byte_that_is_not_what_it_was_is_found_wherever_it_stands(void) {
 static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
     int folder = open(".", O_RDONLY | O_DIRECTORY);
     struct append_manifest manifest = {.stem = "other", .base = 3, .first = 4, .count = 2}, back;
-    CHECK(append_manifest_write(folder, &manifest, &error) == 0);
+    CHECK(append_manifest_write(folder, &manifest, &(bool){false}, &error) == 0);
     CHECK(append_manifest_read(folder, "other", &back, &error) == 1);
     CHECK(back.base == 3 && back.first == 4 && back.count == 2);
     char text[512];
@@ -189,6 +190,32 @@ static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
     close(folder);
 }
 
+/* In place of libc's. */
+static int failing_descriptor = -1;
+int fsync(int descriptor) {
+    return descriptor == failing_descriptor ? -1 : (int)syscall(SYS_fsync, descriptor);
+}
+
+/* The manifest has been renamed, but the disk may have either: what one of them names must be there. */
+static void a_folder_that_cannot_be_brought_to_the_disk_loses_no_file(void) {
+    CHECK(unlink("log.manifest") == 0);
+    struct append_manifest manifest, back;
+    struct append_writer *writer = open_writer(&manifest);
+    manifest.count++;
+    failing_descriptor = writer->folder;
+    append_writer_switch(writer, &manifest, APPEND_SWITCH_OPEN | APPEND_SWITCH_MANIFEST);
+    append_writer_wait(writer);
+    failing_descriptor = -1;
+    CHECK(writer->job.error.code != ERROR_NONE && writer->job.broken);
+    CHECK(append_manifest_read(writer->folder, "log", &back, &error) == 1 && back.count == 2);
+    for (uint64_t i = 0; i < back.count; i++) {
+        char name[NAME_MAX + 1];
+        append_increment_name(&back, back.first + i, name);
+        CHECK(access(name, F_OK) == 0);
+    }
+    append_writer_free(writer);
+}
+
 int main(void) {
     char folder[] = "/tmp/append-XXXXXX";
     CHECK(mkdtemp(folder) && chdir(folder) == 0);
@@ -197,7 +224,8 @@ int main(void) {
     RUN(zeros_after_a_tail_that_was_cut_off_belong_to_it);
     RUN(a_byte_that_is_not_what_it_was_is_found_wherever_it_stands);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
-    static const char *const left[] = {"log.1.incr.aof", "log.manifest", "copy", "other.manifest"};
+    RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);
+    static const char *const left[] = {"log.1.incr.aof", "log.2.incr.aof", "log.manifest", "copy", "other.manifest"};
     for (size_t i = 0; i < sizeof left / sizeof *left; i++) CHECK(unlink(left[i]) == 0);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0);
     return 0;
