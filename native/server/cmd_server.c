@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "server/client.h"
-#include "server/cmd_snapshot.h"
 #include "server/keyspace.h"
 #include "server/server.h"
 
@@ -44,10 +43,12 @@ static void shutdown_command(struct client *client) {
     }
     if ((save && no_save) || (abort_it && (save || no_save || now || force))) {
         reply_syntax_error(client);
+    } else if (abort_it && stop_abort(client->server)) {
+        reply_status(client, "OK");
     } else if (abort_it) {
         reply_error(client, "ERR No shutdown in progress.");
     } else if (save || (!no_save && client->server->config.save[0] != '\0')) {
-        snapshot_then_stop(client, force);
+        stop_for_client(client, force);
     } else {
         client->close_after_reply = true; /* the reply is that the connection ends */
         server_ask_stop(client->server);

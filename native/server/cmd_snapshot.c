@@ -18,7 +18,6 @@ struct save_request {
     uint64_t number;          /* of the snapshot that will do; 0: one that has not begun yet */
     char name[NAME_MAX + 1];  /* "": any */
     bool says_ok;             /* as SAVE does, not its path */
-    bool stops, forced;       /* SHUTDOWN: the server ends with it, or in any case */
 };
 
 static bool ends_as_snapshot(const char *name) {
@@ -49,23 +48,10 @@ static bool take_name(struct client *client, const struct resp_argument *argumen
 
 /* ---- SAVE ---------------------------------------------------------------------------------------------------------- */
 
-/* The wait of SHUTDOWN is over: the only reply to one that succeeds is that the connection ends. */
-static bool stop_saved(struct client *client, bool may_stop) {
-    if (may_stop) {
-        client->close_after_reply = true;
-        server_ask_stop(client->server);
-    } else {
-        pause_end(client->server);
-        reply_error(client, "ERR Errors trying to SHUTDOWN. Check logs.");
-    }
-    return true;
-}
-
 static bool save_attempt(struct client *client) {
     const struct snapshots *snapshots = client->server->snapshots;
     const struct save_request *request = client_state(client);
     if (request->number == 0 || request->number != snapshots->done_number) return false;
-    if (request->stops) return stop_saved(client, snapshots->outcome.code == ERROR_NONE || request->forced);
     if (snapshots->outcome.code == ERROR_NONE && request->says_ok)
         reply_status(client, "OK");
     else if (snapshots->outcome.code == ERROR_NONE)
@@ -95,6 +81,7 @@ void snapshots_take_name(struct snapshots *snapshots) {
         struct save_request *request = client_state(client);
         if (!request->name[0] || strcmp(request->name, snapshots->name) == 0) request->number = snapshots->number;
     }
+    stop_snapshot_begins(snapshots->server, snapshots->number);
 }
 
 static void wait_for_snapshot(struct client *client, const char *name, bool says_ok) {
@@ -106,19 +93,6 @@ static void wait_for_snapshot(struct client *client, const char *name, bool says
     snprintf(request->name, sizeof request->name, "%s", name);
     request->says_ok = says_ok;
     client_set_state(client, request, drop_save);
-    client_block(client, &client->server->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
-}
-
-void snapshot_then_stop(struct client *client, bool forced) {
-    struct save_request *request = memory_calloc(1, sizeof *request);
-    if (!request) {
-        reply_error(client, "ERR Errors trying to SHUTDOWN. Check logs.");
-        return;
-    }
-    request->stops = true;
-    request->forced = forced;
-    client_set_state(client, request, drop_save);
-    pause_begin(client->server, PAUSE_WRITES, CLOCK_NEVER - 1);
     client_block(client, &client->server->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
 }
 

@@ -7,8 +7,5 @@
 
 /* Gives the snapshot that is about to begin the name that its first waiter wants, and notes who waits for it. */
 void snapshots_take_name(struct snapshots *snapshots);
-/* Saves, while writes wait, then has the server stop; where that fails the client is told, and the server goes on unless
- * it is forced. */
-void snapshot_then_stop(struct client *client, bool forced);
 
 #endif

@@ -1,4 +1,4 @@
-/* pause: CLIENT PAUSE: commands that wait until the pause is over. */
+/* pause: CLIENT PAUSE: commands that wait until the pause is over, or a stop that saves first is given up. */
 #include "server/pause.h"
 
 #include "base/clock.h"
@@ -12,16 +12,20 @@ void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us)
     if (until_us > pause->until_us) pause->until_us = until_us;
 }
 
-void pause_end(struct server *server) {
+void pause_look_again(struct server *server) {
     struct pause *pause = &server->pause;
-    pause->kind = PAUSE_NOTHING;
-    pause->until_us = 0;
     /* Those there are now: who begins another pause, by what it waited to do, holds back the rest of them again. */
     for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head; left--) {
         struct client *client = pause->waiting.head;
         client_unblock(client);
         client_resume_request(client);
     }
+}
+
+void pause_end(struct server *server) {
+    server->pause.kind = PAUSE_NOTHING;
+    server->pause.until_us = 0;
+    pause_look_again(server);
 }
 
 uint64_t pause_step(struct server *server) {
@@ -36,7 +40,9 @@ static bool never_sooner(struct client *client) {
 }
 
 static void give_up(struct client *client) {
-    reply_error(client, "ERR the server stops; the command waited for the end of CLIENT PAUSE and was not run");
+    reply_error(
+        client,
+        "ERR the server stops; the command waited, for the end of CLIENT PAUSE or of the stop, and was not run");
 }
 
 bool pause_is_waiting(const struct client *client) {
@@ -46,8 +52,9 @@ bool pause_is_waiting(const struct client *client) {
 bool pause_holds(struct client *client, const struct command *command) {
     struct server *server = client->server;
     bool writes = transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE);
-    if (server->pause.kind == PAUSE_NOTHING || (server->pause.kind == PAUSE_WRITES && !writes) || client->deny_blocking)
-        return false;
+    bool holds =
+        server->pause.kind == PAUSE_ALL || (writes && (server->pause.kind == PAUSE_WRITES || server->stop.saving));
+    if (!holds || client->deny_blocking) return false;
     client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);
     return true;
 }

@@ -19,6 +19,8 @@ struct pause {
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us);
 /* Runs what has waited. */
 void pause_end(struct server *server);
+/* Runs what need not wait any longer, since what held it back is over. */
+void pause_look_again(struct server *server);
 /* Ends the pause when its time has come; returns when that will be, or CLOCK_NEVER. */
 uint64_t pause_step(struct server *server);
 

@@ -149,14 +149,20 @@ static void raise_descriptor_limit(struct server_config *config) {
 /* ---- stopping ---------------------------------------------------------------------------------------- */
 
 static void on_signal(void *context, int descriptor) {
+    struct server *server = context;
     struct signalfd_siginfo information;
-    while (read(descriptor, &information, sizeof information) == (ssize_t)sizeof information) server_ask_stop(context);
+    while (read(descriptor, &information, sizeof information) == (ssize_t)sizeof information) {
+        if (server->stop.saving && information.ssi_signo == SIGINT) /* who presses Ctrl-C again does not want to wait */
+            server_ask_stop(server);
+        else
+            stop_by_rules(server, false);
+    }
 }
 
 /* The parent holds the other end: whatever happens to it, this end becomes readable. */
 static void on_lifeline(void *context, int descriptor) {
     (void)descriptor;
-    server_ask_stop(context);
+    stop_by_rules(context, true);
 }
 
 static int watch_for_stop(struct server *server, struct transport *transport, int lifeline, struct error *error) {

@@ -23,6 +23,7 @@
 #include "server/pause.h"
 #include "server/share.h"
 #include "server/slow_log.h"
+#include "server/stop.h"
 
 struct client;
 struct key_waits;
@@ -138,6 +139,7 @@ struct server {
     struct scripts *scripts;           /* NULL: none were yet */
     struct watched_keys *watched_keys; /* NULL: none were yet */
     struct pause pause; /* of clients' commands */
+    struct stop stop; /* after a snapshot */
     struct monitors monitors;
     struct slow_log slow_log;
     struct latency latency;

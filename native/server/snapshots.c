@@ -162,6 +162,7 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
         client_retry(client); /* those who wait for a later one stay */
         client = next;
     }
+    stop_snapshot_ended(snapshots->server, snapshots->number, error->code == ERROR_NONE);
 }
 
 /* A reset or a change of settings is finished first: a snapshot shows a table before it or after it. */
@@ -233,7 +234,7 @@ static void begin_next(struct snapshots *snapshots) {
 }
 
 static bool is_wanted(struct snapshots *snapshots, uint64_t *due_us) {
-    if (snapshots->savers.length > 0 || snapshots->wanted) return true;
+    if (snapshots->savers.length > 0 || snapshots->wanted || stop_wants_snapshot(snapshots->server)) return true;
     uint64_t rule_us = rule_due(snapshots);
     if (rule_us <= snapshots->server->now_us) return true;
     if (rule_us < *due_us) *due_us = rule_us;

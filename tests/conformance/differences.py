@@ -35,7 +35,7 @@ DIFFERENCES: dict[str, str] = {
     "lastsave": "0 before the first save.",
     "monitor": "Lines are cut at 1 MiB.",
     "replicaof": "`NO ONE` alone: there is no replication.",
-    "shutdown": "`SAVE` serves reads while it saves. SIGTERM does not save, whatever the rules say.",
+    "shutdown": "`SAVE` serves reads while it saves, and `ABORT` gives such a stop up.",
     "bgsave": "No fork: written beside the serving, in a format of its own ([snapshot.md](snapshot.md)).",
     "blpop": "A timeout near 2^63 ms waits for ever.",
 }

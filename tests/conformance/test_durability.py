@@ -492,3 +492,112 @@ def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
             client.set("after", 1)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+# ---- stops --------------------------------------------------------------------------------------------------------
+
+
+def snapshots_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.endswith(".snapshot")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, None])
+def test_a_stop_saves_first_where_there_are_rules(tmp_path: Path, how: signal.Signals | None) -> None:
+    with rs.Server([], directory=str(tmp_path), config={"save": "3600 1000000"}) as server:
+        client = redis.Redis.from_url(server.url)
+        fill(client)
+        before = contents(client)
+        if how is None:
+            client.shutdown()
+        else:
+            os.kill(server.pid, how)
+        wait_until(lambda: snapshots_in(tmp_path) != [])
+        assert server.stop() == 0
+    with rs.Server([], directory=str(tmp_path), restore="latest") as server:
+        assert_same(contents(redis.Redis.from_url(server.url)), before)
+        assert server.stop() == 0
+    assert len(snapshots_in(tmp_path)) == 1, "without rules nothing is saved"
+
+
+def test_a_stop_whose_saving_fails_goes_on_serving(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path), config={"save": "3600 1000000"}) as server:
+        client = redis.Redis.from_url(server.url)
+        client.set("key", "x" * 1_000_000)
+        limit_files(server, 1000)
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: client.info("persistence")["snapshots_failed"] == 1)
+        wait_until(lambda: "the server goes on" in server.log())
+        with pytest.raises(redis.ResponseError, match=r"Errors trying to SHUTDOWN. Check logs."):
+            client.execute_command("SHUTDOWN")
+        limit_files(server, resource.RLIM_INFINITY)
+        client.execute_command("SAVE")
+        client.set("key", "later")
+        assert server.stop() == 0
+    with rs.Server([], directory=str(tmp_path), restore="latest") as server:
+        assert redis.Redis.from_url(server.url).get("key") == b"later"
+
+
+@contextlib.contextmanager
+def a_snapshot_that_waits(folder: Path, url: str) -> Iterator[Callable[[], None]]:
+    """One is being written to a pipe, which nobody reads until the function is called: no other can begin."""
+    os.mkfifo(folder / "slow.snapshot.partial")
+    connection = redis.Redis.from_url(url).connection_pool.get_connection()
+    connection.send_command("REPLAY.SAVE", "slow")
+    client = redis.Redis.from_url(url)
+    wait_until(lambda: client.info("persistence")["rdb_bgsave_in_progress"] == 1)
+    client.close()
+
+    def read_it() -> None:
+        with open(folder / "slow.snapshot.partial", "rb") as pipe:
+            while pipe.read(65536):
+                pass
+
+    yield read_it
+    connection.disconnect()
+
+
+def send(url: str, *words: str) -> redis.Connection:
+    connection = redis.Redis.from_url(url).connection_pool.get_connection()
+    connection.send_command(*words)
+    return connection
+
+
+def test_a_stop_that_saves_can_be_given_up_and_what_waited_runs(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path)) as server:
+        client = redis.Redis.from_url(server.url, socket_timeout=30)
+        client.set("key", 0)
+        with a_snapshot_that_waits(tmp_path, server.url) as read_it:
+            stopping = send(server.url, "SHUTDOWN", "SAVE")
+            wait_until(lambda: client.info("clients")["blocked_clients"] == 2)
+            writing = send(server.url, "INCR", "key")
+            wait_until(lambda: client.info("clients")["blocked_clients"] == 3)
+            client.execute_command("CLIENT", "UNPAUSE")
+            assert client.get("key") == b"0", "writes wait for the stop, not for a pause that a client may end"
+            assert client.execute_command("SHUTDOWN", "ABORT") is True  # the answer is OK
+            assert writing.read_response() == 1
+            with pytest.raises(redis.ResponseError, match=r"Errors trying to SHUTDOWN. Check logs."):
+                stopping.read_response()
+            with pytest.raises(redis.ResponseError, match=r"No shutdown in progress."):
+                client.execute_command("SHUTDOWN", "ABORT")
+            read_it()
+        assert client.incr("key") == 2
+
+
+def test_a_stop_goes_on_when_who_asked_for_it_has_gone(tmp_path: Path) -> None:
+    with rs.Server([], directory=str(tmp_path)) as server:
+        client = redis.Redis.from_url(server.url, socket_timeout=30)
+        client.set("key", 0)
+        with a_snapshot_that_waits(tmp_path, server.url) as read_it:
+            stopping = send(server.url, "SHUTDOWN", "SAVE")
+            wait_until(lambda: client.info("clients")["blocked_clients"] == 2)
+            stopping.disconnect()
+            wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
+            writing = send(server.url, "INCR", "key")
+            wait_until(lambda: client.info("clients")["blocked_clients"] == 2)
+            read_it()
+            with pytest.raises(redis.RedisError):
+                writing.read_response()
+        wait_until(lambda: snapshots_in(tmp_path) != [])
+        assert server.stop() == 0
+    with rs.Server([], directory=str(tmp_path), restore="latest") as server:
+        assert redis.Redis.from_url(server.url).get("key") == b"0"
