@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define FIBER_STACK_BYTES (1u << 20) /* committed as it is used, with a guard page below */
+/* Committed as it is used, with a guard page below. Lua nests 200 C calls, each of which may hold a buffer of BUFSIZ. */
+#define FIBER_STACK_BYTES (4u << 20)
 
 struct fiber;
 

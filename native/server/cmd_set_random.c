@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "server/cmd_set.h"
 #include "server/propagate.h"
+#include "server/pubsub.h"
 #include "server/slices.h"
 
 #define AT_ONCE 1000          /* members with repetitions that are replied in one go */
@@ -145,12 +146,16 @@ static void reply_in_slices(struct client *client, struct value *set, uint64_t c
 }
 
 static void reply_repeated(struct client *client, struct value *set, uint64_t count) {
-    if (count > AT_ONCE && client_may_block(client)) {
+    /* What a subscriber or a monitor is sent meanwhile would stand in the midst of the reply. */
+    bool is_told_more = pubsub_is_subscriber(client) || client->is_monitor;
+    if (count > AT_ONCE && client_may_block(client) && !is_told_more) {
         reply_in_slices(client, set, count);
         return;
     }
     if (count > AT_ONCE_LIMIT) {
-        reply_error(client, "LIMIT %llu members are too many in a transaction or a script: ask for %d at most",
+        reply_error(client,
+                    "LIMIT %llu members are too many in a transaction, in a script or for a subscriber: ask for %d "
+                    "at most",
                     (unsigned long long)count, AT_ONCE_LIMIT);
         return;
     }

@@ -103,6 +103,22 @@ def test_messages_come_although_replies_are_off(pair: Pair, watcher: Watcher) ->
     watcher.read(1)
 
 
+def test_no_message_stands_in_the_midst_of_a_long_reply(our_peer: Any) -> None:
+    subscriber, publisher = our_peer.connect(3), our_peer.connect()
+    publisher.run(b"DEL", b"members")
+    publisher.run(b"SADD", b"members", *(b"%d" % number for number in range(10)))
+    subscriber.run(b"SUBSCRIBE", b"channel")
+    subscriber.send(*[(b"SRANDMEMBER", b"members", b"-300000")] * 5)
+    publisher.send(*[(b"PUBLISH", b"channel", b"message")] * 2000)
+    assert [publisher.read() for _ in range(2000)] == [(":", 1)] * 2000
+    replies = [subscriber.read() for _ in range(2005)]
+    long = [reply for reply in replies if reply[0] == "*"]
+    assert [len(members) for _, members in long] == [300_000] * 5
+    assert {kind for _, members in long for kind, _ in members} == {"$"}
+    for each in (subscriber, publisher):
+        each.close()
+
+
 def test_reset_ends_all_subscriptions(pair: Pair, watcher: Watcher) -> None:
     watcher.run(b"SUBSCRIBE", b"r1")
     watcher.run(b"PSUBSCRIBE", b"r*")
