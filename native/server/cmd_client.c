@@ -8,6 +8,7 @@
 #include "server/acl.h"
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "server/keyspace.h"
 #include "server/pause.h"
 #include "server/pubsub.h"
@@ -226,7 +227,8 @@ static void client_unblock_other(struct client *client) {
     }
     if (!integer_argument(client, 2, &id)) return;
     struct client *other = id > 0 ? server_client_by_id(client->server, (uint64_t)id) : NULL;
-    if (!other || !other->blocked || pause_is_waiting(other) || slices_is_going_on(other)) {
+    if (!other || !other->blocked || pause_is_waiting(other) || slices_is_going_on(other) ||
+        exclusive_is_run_for(other)) {
         reply_integer(client, 0);
         return;
     }

@@ -9,6 +9,7 @@
 #include "server/append_log.h"
 #include "server/client.h"
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "server/key_wait.h"
 #include "server/make_room.h"
 #include "server/propagate.h"
@@ -239,6 +240,8 @@ void client_command_done(struct client *client) {
 }
 
 void client_request_done(struct client *client) {
+    /* A transaction goes on when its client is lost: what runs in it needs its arguments and its state. */
+    if (client->closing && exclusive_goes_on_without(client)) return;
     client_command_done(client);
     client->refusal = NULL;
     client->argc = 0;

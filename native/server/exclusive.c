@@ -135,6 +135,15 @@ bool exclusive_is_busy(const struct server *server) {
     return server->exclusive.busy && !server->exclusive.inside;
 }
 
+bool exclusive_is_run_for(const struct client *client) {
+    const struct exclusive *exclusive = &client->server->exclusive;
+    return (exclusive->on || exclusive->inside) && exclusive->client == client;
+}
+
+bool exclusive_goes_on_without(const struct client *client) {
+    return exclusive_is_run_for(client) && !client->server->exclusive.plain;
+}
+
 bool exclusive_adopts(struct client *client) {
     struct exclusive *exclusive = &client->server->exclusive;
     if (!exclusive->on || exclusive->client != client) return false;

@@ -45,6 +45,10 @@ bool exclusive_step(struct server *server);
 bool exclusive_makes_wait(const struct server *server);
 /* Are they refused, because they have waited for long? */
 bool exclusive_is_busy(const struct server *server);
+/* Is it this client's command that has been put down, or whose slice is running? */
+bool exclusive_is_run_for(const struct client *client);
+/* Does it go on, with the arguments that it has, when the client is lost? */
+bool exclusive_goes_on_without(const struct client *client);
 /* The client's connection has closed. True: the struct is still needed and will be freed here. */
 bool exclusive_adopts(struct client *client);
 void exclusive_free(struct server *server);

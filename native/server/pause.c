@@ -12,6 +12,11 @@ void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us)
     if (until_us > pause->until_us) pause->until_us = until_us;
 }
 
+void pause_end(struct server *server) {
+    server->pause.kind = PAUSE_NOTHING;
+    server->pause.until_us = 0;
+}
+
 void pause_look_again(struct server *server) {
     struct pause *pause = &server->pause;
     /* Those there are now: who begins another pause, by what it waited to do, holds back the rest of them again. */
@@ -22,15 +27,9 @@ void pause_look_again(struct server *server) {
     }
 }
 
-void pause_end(struct server *server) {
-    server->pause.kind = PAUSE_NOTHING;
-    server->pause.until_us = 0;
-    pause_look_again(server);
-}
-
 uint64_t pause_step(struct server *server) {
-    if (server->pause.kind == PAUSE_NOTHING) return CLOCK_NEVER;
-    if (server->now_us >= server->pause.until_us) pause_end(server);
+    if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
+    if (server->pause.kind == PAUSE_NOTHING && !server->stop.saving) pause_look_again(server);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
 }
 

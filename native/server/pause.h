@@ -17,11 +17,11 @@ struct pause {
 
 /* A longer pause that is on already stays as long, and a pause of all commands stays one of all. */
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us);
-/* Runs what has waited. */
+/* What has waited is run by the next step, never within a command: a transaction may say so in its midst. */
 void pause_end(struct server *server);
 /* Runs what need not wait any longer, since what held it back is over. */
 void pause_look_again(struct server *server);
-/* Ends the pause when its time has come; returns when that will be, or CLOCK_NEVER. */
+/* Ends the pause when its time has come, and runs what has waited; returns when that will be, or CLOCK_NEVER. */
 uint64_t pause_step(struct server *server);
 
 /* Has the client's request, which was admitted, wait if it must: then true. */

@@ -461,6 +461,10 @@ def test_random_commands_in_scripts_do_as_in_redis(pair: Pair) -> None:
         "local function loop(n) return pcall(loop, n + 1) end return tostring(loop(1))",
         "return loadstring('return ' .. string.rep('(', 5000) .. '1' .. string.rep(')', 5000))()",
         "return loadstring(string.rep('do ', 5000) .. string.rep('end ', 5000))",
+        # Each of these calls has a buffer of 8 kB on the C stack.
+        "local function deep() return (string.gsub('x', 'x', deep)) end return deep()",
+        "local function deep() return (string.gsub(('x'):rep(999), ('x?'):rep(999), deep)) end return deep()",
+        "local function deep() return load(deep) end return deep()",
     ],
 )
 def test_a_script_that_does_its_worst_harms_nobody(our_peer: Any, client: redis.Redis, script: str) -> None:
@@ -601,6 +605,56 @@ def test_a_transaction_goes_on_when_its_client_has_gone(impatient: Any) -> None:
                     return
             time.sleep(0.02)
     raise AssertionError("the transaction has not ended")
+
+
+def test_a_large_command_of_a_transaction_goes_on_when_its_client_has_gone(client: redis.Redis, our_peer: Any) -> None:
+    for key in ("one", "two"):
+        with client.pipeline(transaction=False) as pipe:
+            for first in range(0, 100_000, 10_000):
+                pipe.zadd(key, {f"{key}:{n}": n for n in range(first, first + 10_000)})
+            pipe.execute()
+    requests = [("MULTI",), ("ZUNIONSTORE", "both", 2, "one", "two"), ("ZRANGESTORE", "copy", "both", 0, -1)]
+    for _ in range(5):
+        gone = redis.Redis(unix_socket_path=str(our_peer.unix_path))
+        connection = gone.connection_pool.get_connection()
+        for request in [*requests, ("INCR", "ended"), ("EXEC",)]:
+            connection.send_command(*request)
+        time.sleep(0.03)
+        connection.disconnect()
+    deadline = time.monotonic() + 30
+    while client.get("ended") != b"5" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [client.zcard("both"), client.zcard("copy"), client.get("ended")] == [200_000, 200_000, b"5"]
+
+
+SLOW_REQUEST = (b"EVAL", b"for i = 1, 3000000 do local x = i end return 1", b"0")
+
+
+def test_a_transaction_cannot_unblock_itself(our_peer: Any) -> None:
+    connection = our_peer.connect()
+    for _ in range(2):
+        own = str(connection.run(b"CLIENT", b"ID")[1]).encode()
+        connection.send((b"MULTI",), SLOW_REQUEST, (b"CLIENT", b"UNBLOCK", own), (b"PING",), (b"EXEC",), SLOW_REQUEST)
+        replies = [connection.read() for _ in range(6)]
+        assert replies[4:] == [("*", [(":", 1), (":", 0), ("+", b"PONG")]), (":", 1)]
+    connection.close()
+
+
+def test_the_end_of_a_pause_lets_nobody_into_a_transaction(our_peer: Any, client: redis.Redis) -> None:
+    client.set("x", 0)
+    connection, waiting = our_peer.connect(), our_peer.connect()
+    connection.run(b"CLIENT", b"PAUSE", b"60000", b"WRITE")
+    waiting.send((b"INCR", b"x"))
+    while not any("b" in other["flags"] for other in client.client_list()):
+        time.sleep(0.01)
+    get = (b"GET", b"x")
+    connection.send((b"MULTI",), SLOW_REQUEST, get, (b"CLIENT", b"UNPAUSE"), get, SLOW_REQUEST, get, (b"EXEC",))
+    replies = [connection.read() for _ in range(8)]
+    zero, one = ("$", b"0"), (":", 1)
+    assert replies[-1] == ("*", [one, zero, ("+", b"OK"), zero, one, zero])
+    assert waiting.read() == (":", 1)
+    for each in (connection, waiting):
+        each.close()
 
 
 def test_a_server_stops_while_a_script_runs() -> None:
