@@ -153,8 +153,8 @@ static bool field_fit(const struct field_operation *operation, __int128 number, 
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Changes the field, and replies what it was (SET) or is (INCRBY). */
-static void field_change(struct client *client, const struct field_operation *operation, uint8_t *bytes,
+/* Changes the field, and replies what it was (SET) or is (INCRBY). False: it is as it was. */
+static bool field_change(struct client *client, const struct field_operation *operation, uint8_t *bytes,
                          size_t length) {
     uint64_t old = field_read(bytes, length, operation->offset, operation->width), bits;
     int64_t before = field_number(operation, old);
@@ -166,10 +166,11 @@ static void field_change(struct client *client, const struct field_operation *op
         number = (uint64_t)operation->operand;
     if (!field_fit(operation, number, &bits)) {
         reply_null(client);
-        return;
+        return false;
     }
     field_write(bytes, operation->offset, operation->width, bits);
     reply_integer(client, increments ? field_number(operation, bits) : before);
+    return bits != old;
 }
 
 static void run_operations(struct client *client, struct dict_entry *entry, const struct field_operations *operations) {
@@ -177,11 +178,13 @@ static void run_operations(struct client *client, struct dict_entry *entry, cons
     if (entry != NULL) string_view(store_value(entry), &view);
     uint8_t *bytes = NULL;
     size_t length = view.length;
+    bool changed = false;
     if (operations->writes) {
         size_t needed = (size_t)((operations->end + 7) / 8);
-        bytes = keyspace_writable(client, 1, entry, needed);
+        bytes = keyspace_reserve(client, 1, entry, needed);
         if (bytes == NULL) return;
-        if (needed > length) length = needed;
+        changed = needed > length;
+        if (changed) length = needed;
     }
     reply_array(client, operations->count);
     for (size_t i = 0; i < operations->count; i++) {
@@ -190,8 +193,9 @@ static void run_operations(struct client *client, struct dict_entry *entry, cons
             reply_integer(client, field_number(operation, field_read(bytes != NULL ? bytes : view.data, length,
                                                                      operation->offset, operation->width)));
         else
-            field_change(client, operation, bytes, length);
+            changed |= field_change(client, operation, bytes, length);
     }
+    if (changed && entry != NULL) keyspace_changed(client, entry);
 }
 
 static void bitfield(struct client *client, bool reads_only) {

@@ -142,10 +142,14 @@ static void bitcount_command(struct client *client) {
     }
     if (client->argc > 3) {
         if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
+        if (start < 0 && end < 0 && start > end) {
+            reply_integer(client, 0); /* whatever the unit is */
+            return;
+        }
         if (client->argc == 5 && !unit_argument(client, 4, &is_bit)) return;
     }
     uint64_t first, last;
-    bool empty = (start < 0 && end < 0 && start > end) || !clamp_bits(view.length, is_bit, start, end, &first, &last);
+    bool empty = !clamp_bits(view.length, is_bit, start, end, &first, &last);
     reply_integer(client, empty ? 0 : (int64_t)count_bits(view.data, first, last));
 }
 

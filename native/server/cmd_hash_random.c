@@ -3,20 +3,16 @@
 #include "base/memory.h"
 #include "server/command_table.h"
 #include "server/keyspace.h"
+#include "server/random_replies.h"
 
 #define SPARSE_FACTOR 4 /* a hash has so many times the fields wanted: then picking one by one is cheaper than a walk */
-
-struct field {
-    const uint8_t *name;
-    size_t length;
-    struct string_view value;
-};
 
 static struct random_state *random_of(struct client *client) {
     return &client->server->store->random;
 }
 
-static void pick_field(struct client *client, struct hash *hash, struct field *field) {
+static void pick_field(struct client *client, struct value *value, struct random_element *field) {
+    struct hash *hash = (struct hash *)value;
     if (hash->head.encoding == ENCODING_DICT) {
         const struct dict_entry *entry = dict_random(&hash->dict, random_of(client));
         field->name = entry->key;
@@ -32,7 +28,7 @@ static void pick_field(struct client *client, struct hash *hash, struct field *f
 }
 
 /* RESP3 has the two in an array of their own. */
-static void reply_field(struct client *client, const struct field *field, bool with_value) {
+static void reply_field(struct client *client, const struct random_element *field, bool with_value) {
     if (with_value && client->resp > 2) reply_array(client, 2);
     reply_bulk(client, field->name, field->length);
     if (with_value) reply_view(client, &field->value);
@@ -42,21 +38,13 @@ static void begin_reply(struct client *client, uint64_t count, bool with_values)
     reply_array(client, (size_t)(with_values && client->resp == 2 ? 2 * count : count));
 }
 
-/* With repetitions. A reply that has become too long, or that nobody wants, is not worth the rest. */
-static void reply_repeated(struct client *client, struct hash *hash, uint64_t count, bool with_values) {
-    struct field field;
-    begin_reply(client, count, with_values);
-    for (; count > 0 && reply_is_wanted(client); count--) {
-        pick_field(client, hash, &field);
-        reply_field(client, &field, with_values);
-    }
-}
+static const struct random_kind repeated_fields = {VALUE_HASH, pick_field, reply_field};
 
 /* One walk: each field is taken with the chance that is left for it (selection sampling: Knuth, vol. 2, 3.4.2, S). */
 static void reply_selected(struct client *client, const struct hash *hash, uint64_t count, bool with_values) {
     uint64_t left = hash_count(hash);
     struct hash_position position = {0};
-    struct field field;
+    struct random_element field;
     begin_reply(client, count, with_values);
     while (count > 0 && hash_next(hash, &position, &field.name, &field.length, &field.value)) {
         if (random_below(random_of(client), left--) >= count) continue;
@@ -81,7 +69,7 @@ static void reply_picked(struct client *client, struct hash *hash, uint64_t coun
         while (picked[slot] != NULL && picked[slot] != entry) slot = (slot + 1) & mask;
         if (picked[slot] == entry) continue;
         picked[slot] = entry;
-        struct field field = {.name = entry->key, .length = entry->key_length};
+        struct random_element field = {.name = entry->key, .length = entry->key_length};
         string_view(entry->value, &field.value);
         reply_field(client, &field, with_values);
         count--;
@@ -128,7 +116,7 @@ static void reply_fields(struct client *client) {
     }
     uint64_t size = hash_count(hash), wanted = count < 0 ? (uint64_t)-count : (uint64_t)count;
     if (count < 0)
-        reply_repeated(client, hash, wanted, with_values);
+        reply_repeated(client, &hash->head, &repeated_fields, wanted, with_values);
     else if (wanted > size / SPARSE_FACTOR || hash->head.encoding != ENCODING_DICT)
         reply_selected(client, hash, wanted < size ? wanted : size, with_values);
     else
@@ -137,7 +125,7 @@ static void reply_fields(struct client *client) {
 
 static void hrandfield_command(struct client *client) {
     struct hash *hash;
-    struct field field;
+    struct random_element field;
     if (client->argc > 2) {
         reply_fields(client);
         return;
@@ -147,7 +135,7 @@ static void hrandfield_command(struct client *client) {
         reply_null(client);
         return;
     }
-    pick_field(client, hash, &field);
+    pick_field(client, &hash->head, &field);
     reply_field(client, &field, false);
 }
 

@@ -4,7 +4,11 @@
 
 #include "base/memory.h"
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "server/keyspace.h"
+
+#define CELLS_TO_REST 16384
+#define CELLS_AT_ONCE 262144 /* a larger table is filled in slices */
 
 struct lcs_options {
     bool wants_length, wants_ranges, with_lengths;
@@ -15,6 +19,9 @@ struct lcs_options {
 struct lcs {
     struct string_view a, b;
     uint32_t *lengths; /* [a + 1][b + 1]: of what the first so many bytes have in common */
+    struct client *client;
+    struct server *server; /* which is there when the client has gone */
+    size_t filled;         /* cells since the last rest */
 };
 
 static bool lcs_options_parse(struct client *client, struct lcs_options *options) {
@@ -61,10 +68,9 @@ static uint32_t *cell(const struct lcs *lcs, size_t a, size_t b) {
     return &lcs->lengths[a * (lcs->b.length + 1) + b];
 }
 
-/* A row of the table from the one before it. */
-static void fill_row(uint8_t byte, const struct string_view *b, const uint32_t *above, uint32_t *row) {
-    row[0] = 0;
-    for (size_t i = 1; i <= b->length; i++) {
+static void fill_cells(uint8_t byte, const struct string_view *b, const uint32_t *above, uint32_t *row, size_t from,
+                       size_t to) {
+    for (size_t i = from; i < to; i++) {
         if (byte == b->data[i - 1])
             row[i] = above[i - 1] + 1;
         else
@@ -72,26 +78,45 @@ static void fill_row(uint8_t byte, const struct string_view *b, const uint32_t *
     }
 }
 
+/* A row of the table from the one before it. */
+static void fill_row(struct lcs *lcs, uint8_t byte, const uint32_t *above, uint32_t *row) {
+    row[0] = 0;
+    for (size_t i = 1; i <= lcs->b.length;) {
+        size_t left = lcs->b.length + 1 - i, count = left < CELLS_TO_REST ? left : CELLS_TO_REST;
+        fill_cells(byte, &lcs->b, above, row, i, i + count);
+        i += count;
+        lcs->filled += count;
+        if (lcs->filled < CELLS_TO_REST) continue;
+        lcs->filled = 0;
+        exclusive_rest(lcs->server);
+    }
+}
+
 /* How long it is, for which two rows do. False: memory is exhausted. */
-static bool lcs_length(const struct lcs *lcs, uint32_t *length) {
+static bool lcs_length(struct lcs *lcs, uint32_t *length) {
     size_t row_length = lcs->b.length + 1;
     uint32_t *rows = memory_calloc(2 * row_length, sizeof *rows);
     if (rows == NULL) return false;
-    for (size_t i = 0; i < lcs->a.length; i++)
-        fill_row(lcs->a.data[i], &lcs->b, rows + (i & 1) * row_length, rows + (~i & 1) * row_length);
+    for (size_t i = 0; i < lcs->a.length && !exclusive_is_lost(lcs->client); i++)
+        fill_row(lcs, lcs->a.data[i], rows + (i & 1) * row_length, rows + (~i & 1) * row_length);
     *length = rows[(lcs->a.length & 1) * row_length + lcs->b.length];
     memory_free(rows);
     return true;
 }
 
-static bool fill_table(struct lcs *lcs) {
-    size_t cells;
-    if (__builtin_mul_overflow(lcs->a.length + 1, lcs->b.length + 1, &cells) || cells > SIZE_MAX / sizeof *lcs->lengths)
-        return false;
-    lcs->lengths = memory_alloc(cells * sizeof *lcs->lengths);
+/* Bytes of the whole table, which is made for a part of it alone too; it may be as large as a string. */
+static bool table_bytes(const struct lcs *lcs, size_t *bytes) {
+    return !__builtin_mul_overflow(lcs->a.length + 1, lcs->b.length + 1, bytes) &&
+           !__builtin_mul_overflow(*bytes, sizeof *lcs->lengths, bytes) &&
+           *bytes <= (uint64_t)lcs->server->config.max_bulk_bytes;
+}
+
+static bool fill_table(struct lcs *lcs, size_t bytes) {
+    lcs->lengths = memory_alloc(bytes);
     if (lcs->lengths == NULL) return false;
     memset(lcs->lengths, 0, (lcs->b.length + 1) * sizeof *lcs->lengths);
-    for (size_t i = 0; i < lcs->a.length; i++) fill_row(lcs->a.data[i], &lcs->b, cell(lcs, i, 0), cell(lcs, i + 1, 0));
+    for (size_t i = 0; i < lcs->a.length && !exclusive_is_lost(lcs->client); i++)
+        fill_row(lcs, lcs->a.data[i], cell(lcs, i, 0), cell(lcs, i + 1, 0));
     return true;
 }
 
@@ -162,26 +187,43 @@ static void reply_bytes(struct client *client, const struct lcs *lcs) {
     memory_free(bytes);
 }
 
-/* The work grows with the product of the lengths and is done in one go, as in Redis: not for long strings. */
-static void lcs_command(struct client *client) {
-    struct lcs lcs = {.lengths = NULL};
-    struct lcs_options options;
-    uint32_t length;
-    if (!view_strings(client, &lcs) || !lcs_options_parse(client, &options)) return;
-    if (options.wants_length) {
-        if (lcs_length(&lcs, &length))
-            reply_integer(client, length);
-        else
-            reply_out_of_memory(client);
-        return;
-    }
-    if (!fill_table(&lcs))
+/* What the client has asked for; nothing where it is lost meanwhile. */
+static void reply_common(struct client *client, struct lcs *lcs, const struct lcs_options *options, size_t bytes) {
+    uint32_t length = 0;
+    bool filled = options->wants_length ? lcs_length(lcs, &length) : fill_table(lcs, bytes);
+    if (exclusive_is_lost(client)) {
+    } else if (!filled) {
         reply_error(client, "ERR Insufficient memory, failed allocating transient memory for LCS");
-    else if (options.wants_ranges)
-        reply_ranges(client, &lcs, &options);
+    } else if (options->wants_length) {
+        reply_integer(client, length);
+    } else if (options->wants_ranges) {
+        reply_ranges(client, lcs, options);
+    } else {
+        reply_bytes(client, lcs);
+    }
+    memory_free(lcs->lengths);
+}
+
+/* Within the slices: the arguments are good, and the strings stay what they are. */
+static void lcs_in_slices(struct client *client) {
+    struct lcs lcs = {.client = client, .server = client->server};
+    struct lcs_options options;
+    size_t bytes;
+    if (view_strings(client, &lcs) && lcs_options_parse(client, &options) && table_bytes(&lcs, &bytes))
+        reply_common(client, &lcs, &options, bytes);
+}
+
+static void lcs_command(struct client *client) {
+    struct lcs lcs = {.client = client, .server = client->server};
+    struct lcs_options options;
+    size_t bytes;
+    if (!view_strings(client, &lcs) || !lcs_options_parse(client, &options)) return;
+    if (!table_bytes(&lcs, &bytes))
+        reply_error(client, "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len");
+    else if (bytes > CELLS_AT_ONCE * sizeof *lcs.lengths && !client->server->exclusive.inside)
+        exclusive_run_command(client, lcs_in_slices);
     else
-        reply_bytes(client, &lcs);
-    memory_free(lcs.lengths);
+        reply_common(client, &lcs, &options, bytes);
 }
 
 const struct command commands_lcs[] = {

@@ -98,6 +98,10 @@ static void pop(struct client *client, bool at_head) {
     struct dict_entry *entry = find_list(client, false, counted ? reply_null_array : reply_null);
     if (entry == NULL) return;
     struct list *list = list_of(entry);
+    if (count == 0) {
+        reply_array(client, 0);
+        return;
+    }
     if (counted) {
         if ((uint64_t)count > list_length(list)) count = (int64_t)list_length(list);
         reply_array(client, (size_t)count);

@@ -4,12 +4,8 @@
 #include "base/memory.h"
 #include "server/cmd_set.h"
 #include "server/propagate.h"
-#include "server/pubsub.h"
-#include "server/slices.h"
+#include "server/random_replies.h"
 
-#define AT_ONCE 1000          /* members with repetitions that are replied in one go */
-#define AT_ONCE_LIMIT 1000000 /* that may be asked for where nothing else can run meanwhile */
-#define SLICE_MEMBERS 16      /* between two looks at the clock */
 #define SPARSE_FACTOR 4 /* a set has so many times the members wanted: then picking one by one is cheaper than a walk */
 
 /* What is popped is taken down by name: chance would pick others when the command is run again. */
@@ -83,85 +79,23 @@ static void reply_random(struct client *client, struct value *set) {
     reply_member(client, &member);
 }
 
-/* ---- with repetitions: a short request for a long reply ---------------------------------------------------------- */
-
-/* What is left to reply. The set may change meanwhile, or go: then one of its members is repeated that was there. */
-struct repeated {
-    uint64_t left;
-    uint8_t *last;
-    size_t last_length, last_capacity;
-};
-
-static bool keep_last(struct repeated *repeated, struct set_member *member) {
-    set_member_text(member);
-    if (member->length >= repeated->last_capacity) {
-        uint8_t *grown = memory_realloc(repeated->last, member->length + 1);
-        if (grown == NULL) return false; /* the one before will do */
-        repeated->last = grown;
-        repeated->last_capacity = member->length + 1;
-    }
-    memcpy(repeated->last, member->data, member->length);
-    repeated->last_length = member->length;
-    return true;
-}
-
-static void drop_repeated(struct client *client, void *state) {
-    struct repeated *repeated = state;
-    (void)client;
-    memory_free(repeated->last);
-    memory_free(repeated);
-}
-
-static bool repeat_some(struct client *client) {
-    struct repeated *repeated = client_state(client);
-    struct dict_entry *entry = find_again(client, 1);
-    struct value *set = entry != NULL && store_value(entry)->type == VALUE_SET ? store_value(entry) : NULL;
-    struct set_member member;
-    bool picked = false;
-    set_member_of(&member, repeated->last, repeated->last_length);
-    while (repeated->left > 0 && reply_is_wanted(client) && slices_have_time(client)) {
-        for (int i = 0; i < SLICE_MEMBERS && repeated->left > 0; i++, repeated->left--) {
-            if (set != NULL) set_random(set, &client->server->store->random, &member);
-            reply_member(client, &member);
-        }
-        picked = set != NULL;
-    }
-    if (picked) keep_last(repeated, &member);
-    return repeated->left == 0 || !reply_is_wanted(client);
-}
-
-static void reply_in_slices(struct client *client, struct value *set, uint64_t count) {
-    struct repeated *repeated = memory_calloc(1, sizeof *repeated);
+static void pick_member(struct client *client, struct value *set, struct random_element *element) {
     struct set_member member;
     set_random(set, &client->server->store->random, &member);
-    if (repeated == NULL || !keep_last(repeated, &member)) {
-        memory_free(repeated);
-        reply_out_of_memory(client);
-        return;
-    }
-    repeated->left = count;
-    reply_array(client, count);
-    client_set_state(client, repeated, drop_repeated);
-    slices_begin(client, repeat_some);
+    set_member_text(&member);
+    element->name = member.data;
+    element->length = member.length;
+    if (member.data != (const uint8_t *)member.digits) return;
+    memcpy(element->digits, member.digits, sizeof element->digits);
+    element->name = (const uint8_t *)element->digits;
 }
 
-static void reply_repeated(struct client *client, struct value *set, uint64_t count) {
-    /* What a subscriber or a monitor is sent meanwhile would stand in the midst of the reply. */
-    bool is_told_more = pubsub_is_subscriber(client) || client->is_monitor;
-    if (count > AT_ONCE && client_may_block(client) && !is_told_more) {
-        reply_in_slices(client, set, count);
-        return;
-    }
-    if (count > AT_ONCE_LIMIT) {
-        reply_error(client,
-                    "LIMIT %llu members are too many in a transaction, in a script or for a subscriber: ask for %d "
-                    "at most",
-                    (unsigned long long)count, AT_ONCE_LIMIT);
-        return;
-    }
-    reply_array(client, count);
-    for (; count > 0 && reply_is_wanted(client); count--) reply_random(client, set);
+static void reply_name(struct client *client, const struct random_element *element, bool with_value) {
+    (void)with_value;
+    reply_bulk(client, element->name, element->length);
 }
+
+static const struct random_kind repeated_members = {VALUE_SET, pick_member, reply_name};
 
 /* ---- without --------------------------------------------------------------------------------------------------------- */
 
@@ -225,7 +159,7 @@ static void srandmember_count(struct client *client) {
     if (set == NULL || count == 0) {
         reply_array(client, 0);
     } else if (count < 0) {
-        reply_repeated(client, set, (uint64_t)-count);
+        reply_repeated(client, set, &repeated_members, (uint64_t)-count, false);
     } else if ((uint64_t)count >= set_count(set)) {
         reply_array(client, set_count(set));
         reply_members(client, set);

@@ -5,6 +5,7 @@
 #include "server/cmd_zset.h"
 #include "server/command_table.h"
 #include "server/exclusive.h"
+#include "server/random_replies.h"
 
 static void item_at(const struct zset *zset, uint64_t rank, struct zset_item *item) {
     struct zset_position position;
@@ -16,26 +17,26 @@ static uint64_t random_rank(struct client *client, const struct zset *zset) {
     return random_below(&client->server->store->random, zset_count(zset));
 }
 
-/* Nobody will read what is still to come: an endless reply must not be made to its end. */
-static bool reply_is_lost(const struct client *client) {
-    return client->closing || client->output_failed || client->reply_mode != CLIENT_REPLY_ON;
-}
-
 /* After each member that was looked at. False: the client is lost. */
 static bool go_on(struct client *client, uint64_t looked_at) {
     return looked_at % ZSET_PARTS_TO_REST != 0 || zset_rest(client);
 }
 
 /* Any member at each place, also one that was there before. */
-static void reply_repeated(struct client *client, const struct zset *zset, uint64_t count, bool with_scores) {
-    reply_items_head(client, count, with_scores);
-    for (; count > 0 && !reply_is_lost(client); count--) {
-        struct zset_item item;
-        item_at(zset, random_rank(client, zset), &item);
-        reply_item(client, &item, with_scores);
-        if (!go_on(client, count)) return;
-    }
+static void pick_member(struct client *client, struct value *value, struct random_element *element) {
+    const struct zset *zset = (const struct zset *)value;
+    struct zset_item item;
+    item_at(zset, random_rank(client, zset), &item);
+    element->name = item.member;
+    element->length = item.length;
+    element->score = item.score;
 }
+
+static void reply_member(struct client *client, const struct random_element *element, bool with_score) {
+    reply_item(client, &(struct zset_item){element->score, element->name, element->length}, with_score);
+}
+
+static const struct random_kind repeated_members = {VALUE_SORTED_SET, pick_member, reply_member};
 
 /* Much of the set: a walk over all of it, that takes each member with the chance that it needs (Knuth's algorithm S). */
 static void reply_most(struct client *client, const struct zset *zset, uint64_t count, bool with_scores) {
@@ -107,9 +108,7 @@ static bool parse_count(struct client *client, int64_t *count, bool *with_scores
 
 static void reply_drawn(struct client *client, const struct zset *zset, int64_t count, bool with_scores) {
     uint64_t all = zset_count(zset);
-    if (count < 0)
-        reply_repeated(client, zset, (uint64_t)-count, with_scores);
-    else if ((uint64_t)count > all / 4 || zset->head.encoding == ENCODING_PACKED)
+    if ((uint64_t)count > all / 4 || zset->head.encoding == ENCODING_PACKED)
         reply_most(client, zset, (uint64_t)count < all ? (uint64_t)count : all, with_scores);
     else
         reply_few(client, zset, (uint64_t)count, with_scores);
@@ -132,10 +131,11 @@ static void reply_random(struct client *client) {
     bool with_scores;
     struct zset *zset;
     if (!parse_count(client, &count, &with_scores) || !zset_for_reading(client, 1, &zset)) return;
-    bool is_long = count < -ZSET_PARTS_AT_ONCE ||
-                   (zset != NULL && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4);
+    bool is_long = zset != NULL && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4;
     if (zset == NULL || count == 0)
         reply_array(client, 0);
+    else if (count < 0)
+        reply_repeated(client, &zset->head, &repeated_members, (uint64_t)-count, with_scores);
     else if (is_long && !client->server->exclusive.inside)
         exclusive_run_command(client, draw_in_slices);
     else

@@ -72,7 +72,7 @@ struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct di
     return entry;
 }
 
-uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
+uint8_t *keyspace_reserve(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
     struct value *value = entry != NULL ? store_value(entry) : NULL;
     uint8_t *bytes = string_writable(&value, length);
     if (bytes == NULL) {
@@ -81,10 +81,15 @@ uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_en
     }
     if (entry != NULL) {
         entry->value = value;
-        keyspace_changed(client, entry);
         return bytes;
     }
     return keyspace_put(client, index, value, false) != NULL ? bytes : NULL;
+}
+
+uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
+    uint8_t *bytes = keyspace_reserve(client, index, entry, length);
+    if (bytes != NULL && entry != NULL) keyspace_changed(client, entry);
+    return bytes;
 }
 
 void keyspace_remove(struct client *client, struct dict_entry *entry) {
@@ -236,7 +241,9 @@ bool scan_options_parse(struct client *client, uint32_t first, bool with_type, s
 }
 
 bool scan_matches(const struct scan_options *options, const uint8_t *name, size_t length) {
-    return options->pattern == NULL || glob_match(options->pattern->data, options->pattern->length, name, length);
+    const struct resp_argument *pattern = options->pattern;
+    bool all = pattern == NULL || (pattern->length == 1 && pattern->data[0] == '*');
+    return all || glob_match(pattern->data, pattern->length, name, length);
 }
 
 static void collect(void *context, struct dict_entry *entry) {

@@ -34,6 +34,8 @@ struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct di
 /* The bytes of the string in `entry` (NULL: a new key under the name in argument `index`), made at least `length` bytes
  * long, zero-padded; what changes them follows at once. NULL: the error is replied, nothing has changed. */
 uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length);
+/* The same for who may change nothing in the end: the caller tells of the change, unless the key is new. */
+uint8_t *keyspace_reserve(struct client *client, uint32_t index, struct dict_entry *entry, size_t length);
 
 /* A string made of argument `index`. NULL: memory is exhausted; nothing is replied. */
 struct value *keyspace_string(struct client *client, uint32_t index);

@@ -198,7 +198,7 @@ static uint64_t deliver_to_all(const struct pubsub_topic *topic, const char *typ
 }
 
 bool pubsub_matches(const void *pattern, size_t pattern_length, const void *name, size_t length) {
-    return length == 0 ? pattern_length == 0 : glob_match(pattern, pattern_length, name, length);
+    return glob_match(pattern, pattern_length, name, length);
 }
 
 static uint64_t publish_to_patterns(struct server *server, const struct pubsub_bytes *channel,

@@ -44,6 +44,8 @@ static bool element_matches(const uint8_t *pattern, size_t length, uint8_t byte,
 
 bool glob_match(const uint8_t *pattern, size_t pattern_length, const uint8_t *text, size_t length) {
     size_t p = 0, t = 0, star = SIZE_MAX, retry = 0, consumed;
+    /* As in Redis, where not even stars match an empty text. */
+    if (length == 0) return pattern_length == 0;
     while (t < length) {
         if (p < pattern_length && pattern[p] == '*') {
             star = p++;

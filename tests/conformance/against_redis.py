@@ -83,12 +83,12 @@ class Pair:
 
 # ---- random sequences -------------------------------------------------------------------------------------------
 
-KEYS = st.sampled_from([b"a", b"b", b"c", b"key:1", b"key:2", b"\x00\xff\r\n"])
+KEYS = st.sampled_from([b"a", b"b", b"c", b"key:1", b"key:2", b"\x00\xff\r\n", b""])
 FIELDS = st.sampled_from([b"f", b"g", b"h", b"field:1", b"", b"\r\n", b"x" * 70])
 NUMBERS = st.one_of(
     st.integers(-5, 5),
     st.integers(-200, 200),
-    st.sampled_from([2**63 - 1, -(2**63), 2**63, 2**31, 10**17, -(2**63) + 1]),
+    st.sampled_from([2**63 - 1, -(2**63), 2**63, 2**31, 10**17, -(2**63) + 1, 2**32, -(2**31) - 1, 2**53 + 1, 2**64]),
 ).map(lambda number: str(number).encode())
 ODD_NUMBERS = st.sampled_from(
     [b"", b"+1", b"01", b"1.5", b" 1", b"1 ", b"-0", b"nan", b"inf", b"-inf", b"0x10", b"1e3", b"x"]
@@ -98,6 +98,7 @@ FLOATS = st.one_of(
     ODD_NUMBERS,
     st.floats(-1e6, 1e6).map(lambda number: f"{number:.6f}".encode()),
     st.sampled_from([b"3.0e3", b"1e-20", b"0.1", b"-0.1", b"1e400", b"1e5000", b"123456789.123456789"]),
+    st.sampled_from([b"5e-324", b"-0.0", b"1.7976931348623157e308", b"1e-400", b"4.9e-4951", b"0x1p3", b"infinity"]),
 )
 VALUES = st.one_of(
     NUMBERS,
@@ -124,7 +125,7 @@ ABSOLUTE_MS = st.sampled_from(
     [FAR + b"000", FARTHER + b"000", NEARER + b"000", b"0", b"-5", b"x", b"9223372036854775000", b"9223372036854775808"]
 )
 PATTERNS = st.sampled_from(
-    [b"*", b"a", b"?", b"key:*", b"[ab]", b"[^a]*", b"k*:[0-1]", b"\\a", b"", b"*f*", b"[", b"*\xff*"]
+    [b"*", b"**", b"a", b"?", b"key:*", b"[ab]", b"[^a]*", b"k*:[0-1]", b"\\a", b"", b"*f*", b"[", b"*\xff*"]
 )
 
 

@@ -8,11 +8,19 @@ LEFT_OPEN = [
     "Times: replies that tell of a time to live or of a time may differ by what lies between the two servers' runs.",
 ]
 
+REPETITIONS = (
+    "With repetitions, more than 1,000,000 elements at once are refused in a transaction or a script. Elsewhere a long "
+    "reply is made as the client takes it, and other commands run meanwhile."
+)
+
 DIFFERENCES: dict[str, str] = {
     "sort": "`ALPHA` compares bytes, as Redis does in the C locale, but does not end at a zero byte. Elements of equal "
     "weight stay in the order in which they were found.",
-    "srandmember": "With repetitions, more than 1,000,000 members at once are refused in a transaction or a script. "
-    "Elsewhere a long reply is made as the client takes it, and other commands run meanwhile.",
+    "srandmember": REPETITIONS,
+    "hrandfield": REPETITIONS,
+    "zrandmember": REPETITIONS,
+    "mset": "Who listens to keyspace events hears once of a key that is named twice in a row.",
+    "bitfield": "A string that was made longer, or made, for an operation that then fails counts as changed.",
     "keys": "Of a large database in slices, between which other commands run: keys that stay throughout come exactly "
     "once, those that come or go meanwhile may or may not.",
     "object|refcount": "A small integer that was copied counts as shared.",

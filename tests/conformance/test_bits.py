@@ -185,3 +185,32 @@ def test_redis_py_reads_and_writes_bits(our_peer: Any) -> None:
         client.mset({"a": "ohmytext", "b": "mynewtext"})
         assert client.lcs("a", "b") == b"mytext"
         client.flushall()
+
+
+def test_a_range_that_ends_before_it_begins_is_empty_whatever_its_unit(pair: Pair) -> None:
+    pair.words("SET k abc")
+    for line in ["BITCOUNT k -1 -4 x", "BITCOUNT k -1 -4 x y", "BITCOUNT k 4 1 x", "BITCOUNT k -1 y x"]:
+        pair.words(line)
+
+
+def test_a_table_of_lcs_may_be_as_large_as_a_string(pair: Pair) -> None:
+    pair.words("FLUSHALL")
+    pair.words("CONFIG SET proto-max-bulk-len 1048576")
+    for length in [262_142, 262_143, 262_144, 1_000_000]:
+        pair.run((b"DEL", b"long"), (b"SETRANGE", b"long", b"%d" % (length - 1), b"x"))
+        for line in ["LCS long none LEN", "LCS none long", "LCS long long LEN", "LCS long none IDX", "LCS long none x"]:
+            pair.words(line)
+    pair.words("CONFIG SET proto-max-bulk-len 536870912")
+
+
+def test_a_long_lcs_is_worked_out_in_slices(pair: Pair, peers: Any) -> None:
+    chance = random.Random(3)
+    for key, length in ((b"x", 2500), (b"y", 4000)):
+        pair.run((b"SET", key, bytes(chance.choices(b"abc", k=length))))
+    pair.run((b"LCS", b"x", b"y"), (b"LCS", b"y", b"x", b"LEN"), (b"LCS", b"x", b"y", b"IDX"), (b"ECHO", b"behind"))
+    pair.run((b"MULTI",), (b"LCS", b"x", b"y", b"LEN"), (b"GET", b"x"), (b"EXEC",))
+    for _ in range(5):
+        leaving = peers[1].connect()
+        leaving.send((b"LCS", b"x", b"y"))
+        leaving.close()
+    pair.words("STRLEN y")

@@ -83,3 +83,47 @@ def test_every_field_has_about_the_same_chance(pair: Pair, size: int, count: int
     expected = draws * abs(count) / size
     assert min(seen.values()) > expected / 8
     assert max(seen.values()) < expected * 4
+
+
+@pytest.mark.parametrize(
+    ("filling", "asking"), [("HSET k {0} v{0}", "HRANDFIELD k {} WITHVALUES"), ("ZADD k {0} {0}", "ZRANDMEMBER k {}")]
+)
+def test_a_long_reply_lets_others_in(pair: Pair, peers: Any, filling: str, asking: str) -> None:
+    names = [b"%d" % n for n in range(300)]
+    other, waiting = (peers[1].connect() for _ in range(2))
+    other.run(b"DEL", b"k")
+    for name in names:
+        other.run(*filling.format(name.decode()).encode().split())
+    waiting.send(tuple(asking.format(-200_000).encode().split()), (b"PING",))
+    assert other.run(b"PING") == ("+", b"PONG")
+    # What is asked for goes meanwhile: what it held is repeated to the end.
+    assert other.run(b"SET", b"k", b"text") == ("+", b"OK")
+    found = flat(waiting.read())
+    assert len(found) == (400_000 if "WITHVALUES" in asking else 200_000)
+    assert {text for text in found if not text.startswith(b"v")} <= set(names)
+    assert waiting.read() == ("+", b"PONG")
+    # One without an end is ended by the client, and refused where it would let nobody in.
+    other.run(b"DEL", b"k")
+    other.run(*filling.format("x" if "HSET" in filling else "1").encode().split())
+    waiting.send(tuple(asking.format(-(2**62) + 1).encode().split()))
+    assert other.run(b"PING") == ("+", b"PONG")
+    waiting.close()
+    other.run(b"MULTI")
+    other.run(*asking.format(-5000).encode().split())
+    other.run(*asking.format(-(2**62) + 1).encode().split())
+    (_, ((kind, few), (refused, why))) = other.run(b"EXEC")
+    assert (kind, len(few) % 5000) == ("*", 0)
+    assert (refused, why[:6]) == ("-", b"LIMIT ")
+    other.close()
+
+
+def test_a_large_value_of_a_field_that_has_gone_is_repeated(peers: Any) -> None:
+    large = b"z" * 30_000
+    other, waiting = (peers[1].connect() for _ in range(2))
+    other.run(b"DEL", b"k")
+    other.run(b"HSET", b"k", b"f", large)
+    waiting.send((b"HRANDFIELD", b"k", b"-3000", b"WITHVALUES"))
+    assert other.run(b"DEL", b"k") == (":", 1)
+    assert flat(waiting.read()) == [b"f", large] * 3000
+    other.close()
+    waiting.close()

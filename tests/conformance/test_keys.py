@@ -218,3 +218,10 @@ def test_a_key_named_twice_may_run_out_at_any_moment(our_peer: Any) -> None:
             if line.startswith(b"BITOP"):
                 assert reply in [(":", 100), (":", 0)], n
     connection.close()
+
+
+def test_stars_match_no_empty_name_as_in_redis(pair: Pair) -> None:
+    pair.run((b"SELECT", b"0"), (b"FLUSHALL",), (b"SET", b"", b"1"), (b"HSET", b"h", b"", b"1"), (b"SADD", b"s", b""))
+    for pattern in (b"*", b"**", b"", b"?", b"[^a]"):
+        pair.run((b"KEYS", pattern), (b"SCAN", b"0", b"COUNT", b"1000", b"MATCH", pattern))
+        pair.run((b"HSCAN", b"h", b"0", b"MATCH", pattern), (b"SSCAN", b"s", b"0", b"MATCH", pattern))

@@ -174,7 +174,7 @@ static bool matches(const char *pattern, const char *text) {
 }
 
 static void patterns_match_as_in_redis(void) {
-    CHECK(matches("*", "") && matches("*", "anything") && matches("", "") && !matches("", "a"));
+    CHECK(!matches("*", "") && !matches("**", "") && matches("*", "anything") && matches("", "") && !matches("", "a"));
     CHECK(matches("h?llo", "hello") && !matches("h?llo", "hllo"));
     CHECK(matches("h*llo", "heeeello") && matches("*a*b*c", "xxaxxbxxc") && !matches("*a*b*c", "xxaxxbxxcx"));
     CHECK(matches("h[ae]llo", "hallo") && !matches("h[ae]llo", "hillo") && matches("h[^e]llo", "hbllo"));
