@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SIGNATURE = {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}
 
 _numbers = itertools.count()
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # As shells start what runs in the background: every process that a test starts would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Raw:
