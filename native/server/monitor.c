@@ -47,8 +47,7 @@ static void append_source(struct text *line, const struct client *client) {
         text_append(line, "[%d %s]", client->database, client->connection->peer);
 }
 
-void monitor_feed(struct client *client, const struct command *command) {
-    if (command->flags & (COMMAND_SKIP_MONITOR | COMMAND_ADMIN) || !client->argv) return;
+static void show(struct client *client, const struct command *command) {
     struct text line = {0};
     append_source(&line, client);
     for (uint32_t i = 0; i < client->argc && line.length < LINE_MOST_BYTES; i++) {
@@ -65,6 +64,14 @@ void monitor_feed(struct client *client, const struct command *command) {
     for (uint32_t i = 0; !line.failed && i < monitors->count; i++)
         reply_raw(monitors->clients[i], line.data, line.length);
     text_free(&line);
+}
+
+void monitor_feed(struct client *client, const struct command *command) {
+    if (!(command->flags & (COMMAND_SKIP_MONITOR | COMMAND_ADMIN)) && client->argv) show(client, command);
+}
+
+void monitor_feed_script(struct client *client) {
+    if (client->server->monitors.count > 0) show(client, client->command);
 }
 
 static void monitor_command(struct client *client) {

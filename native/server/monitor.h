@@ -13,6 +13,8 @@ struct monitors {
 
 /* Tells every monitor of the command that the client ran. Called only while there are some. */
 void monitor_feed(struct client *client, const struct command *command);
+/* The same of a script, which comes before what it calls. */
+void monitor_feed_script(struct client *client);
 void monitor_client_gone(struct client *client);
 
 #endif

@@ -17,7 +17,7 @@ void pause_end(struct server *server) {
     server->pause.until_us = 0;
 }
 
-void pause_look_again(struct server *server) {
+static void look_again(struct server *server) {
     struct pause *pause = &server->pause;
     /* Those there are now: who begins another pause, by what it waited to do, holds back the rest of them again. */
     for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head; left--) {
@@ -29,7 +29,7 @@ void pause_look_again(struct server *server) {
 
 uint64_t pause_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
-    if (server->pause.kind == PAUSE_NOTHING && !server->stop.saving) pause_look_again(server);
+    if (server->pause.kind == PAUSE_NOTHING && !server->stop.saving) look_again(server);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
 }
 

@@ -19,8 +19,6 @@ struct pause {
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us);
 /* What has waited is run by the next step, never within a command: a transaction may say so in its midst. */
 void pause_end(struct server *server);
-/* Runs what need not wait any longer, since what held it back is over. */
-void pause_look_again(struct server *server);
 /* Ends the pause when its time has come, and runs what has waited; returns when that will be, or CLOCK_NEVER. */
 uint64_t pause_step(struct server *server);
 

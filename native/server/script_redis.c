@@ -52,7 +52,7 @@ static const char *take_arguments(lua_State *lua, struct scripts *scripts) {
 
 /* Why a script may not call this; NULL: it may. */
 static const char *refusal(const struct scripts *scripts, const struct command_entry *entry, uint32_t argc) {
-    if (!entry) return "ERR Unknown Redis command called from script";
+    if (!entry || (entry->command->subcommands && argc > 1)) return "ERR Unknown Redis command called from script";
     const struct command *command = entry->command;
     if (!command_arity_holds(command, argc)) return "ERR Wrong number of args calling Redis command from script";
     if (command->flags & (COMMAND_NOSCRIPT | COMMAND_NO_MULTI))
@@ -68,6 +68,7 @@ static void call_command(lua_State *lua, struct scripts *scripts, struct command
     client->entry = entry;
     client->command = entry->command;
     client->error_replied = false;
+    output_clear(&client->output, &server->output_pool); /* memory ran out over the reply before, and this was caught */
     enum acl_verdict denial = acl_denial(client, entry);
     if (denial != ACL_ALLOWED) {
         reply_error(client, "ERR The user executing the script %s", acl_verdict_sentence(denial));

@@ -310,6 +310,8 @@ static int make_state(lua_State *lua) {
     lua_pushlightuserdata(lua, (void *)(uintptr_t)&protected_key);
     lua_newtable(lua);
     lua_rawset(lua, LUA_REGISTRYINDEX);
+    lua_pushboolean(lua, 1); /* so that luaL_unref, which is called outside of lua_pcall, never allocates */
+    luaL_unref(lua, LUA_REGISTRYINDEX, luaL_ref(lua, LUA_REGISTRYINDEX));
     lua_newtable(lua);
     int globals = lua_gettop(lua);
     copy_functions(lua, globals);

@@ -18,8 +18,7 @@ static void wake(struct server *server) {
 static void go_on(struct server *server) {
     server->stop.saving = server->stop.forced = false;
     server->stop.number = 0;
-    wake(server);
-    pause_look_again(server);
+    wake(server); /* the writes that were held back are run by the next step */
 }
 
 void stop_after_saving(struct server *server, bool forced) {

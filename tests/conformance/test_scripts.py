@@ -122,6 +122,8 @@ local t = nil; return t.x
 return 'a' .. nil
 return redis.call('nope')
 return redis.pcall('nope')
+return redis.call('client', 'nope')
+return redis.call('client')
 return redis.call('get')
 return redis.pcall('get')
 return redis.call('multi')

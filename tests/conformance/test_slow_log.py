@@ -141,7 +141,7 @@ def heard(connection: Any, count: int) -> list[bytes]:
     lines = [connection.read() for _ in range(count)]
     for kind, line in lines:
         assert kind == "+"
-        assert re.match(rb"\d+\.\d{6} \[\d+ unix:[^]]+\.sock\] ", line), line
+        assert re.match(rb"\d+\.\d{6} \[\d+ (unix:[^]]+\.sock|lua)\] ", line), line
     return [line.partition(b"] ")[2] for _, line in lines]
 
 
@@ -158,11 +158,14 @@ def test_monitors_are_told_of_every_command_as_redis_tells_them(pair: Pair, peer
         (b"EXEC",),
         (b"CONFIG", b"GET", b"timeout"),
         (b"DEL", b"monitored"),
+        (b"EVAL", b"return redis.call('GET', KEYS[1])", b"1", b"monitored"),
+        (b"EVALSHA", b"x", b"0"),
+        (b"EVAL", b"return 1", b"x"),
     )
     for server in (pair.redis, pair.ours):
         server.run(b"AUTH", b"default", b"secret")
         server.run(b"HELLO", b"3" if server.run(b"HELLO")[0] == "%" else b"2", b"AUTH", b"default", b"secret")
-    lines = [heard(monitor, 9) for monitor in monitors]
+    lines = [heard(monitor, 13) for monitor in monitors]
     assert lines[1] == lines[0]
     for monitor in monitors:
         assert monitor.run(b"RESET") == ("+", b"RESET")
