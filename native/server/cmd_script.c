@@ -25,6 +25,7 @@ static struct scripts *scripts_get(struct server *server) {
         scripts = memory_calloc(1, sizeof *scripts);
         if (!scripts) return NULL;
         scripts->server = server;
+        script_seed_first(scripts);
         scripts->client = client_new_own(server);
         if (!scripts->client) {
             memory_free(scripts);

@@ -49,6 +49,7 @@ struct scripts {
     struct resp_argument *argv; /* room for the arguments of calls */
     uint32_t argv_capacity;
     uint8_t *flat;           /* a reply of more than one piece */
+    uint64_t random;         /* state of math.random, from one script to the next */
 };
 
 struct scripts *script_of(lua_State *lua);
@@ -68,6 +69,10 @@ void script_rest(lua_State *lua);
 void script_open_redis(lua_State *lua);
 /* script_bit, script_struct: the table; leaves it on the stack. */
 void script_open_bit(lua_State *lua);
+
+/* script_random: what is in place of Lua's own in the table `math`, which is on the stack. */
+void script_open_random(lua_State *lua);
+void script_seed_first(struct scripts *scripts);
 
 /* script_reply: the reply that the scripts' client holds, as a value on the stack; the client's output is cleared. */
 void script_take_reply(lua_State *lua, struct scripts *scripts);

@@ -191,7 +191,7 @@ void script_take_reply(lua_State *lua, struct scripts *scripts) {
 static bool push_field(lua_State *lua, const char *name, int type) {
     lua_pushstring(lua, name);
     lua_rawget(lua, -2);
-    if (lua_type(lua, -1) == type || (type == LUA_TSTRING && lua_type(lua, -1) == LUA_TNUMBER)) return true;
+    if (lua_type(lua, -1) == type) return true;
     lua_pop(lua, 1);
     return false;
 }
@@ -243,18 +243,20 @@ static void send_array(lua_State *lua, struct scripts *scripts) {
     }
 }
 
-/* {string = "…", format = "txt"} */
-static void send_verbatim(lua_State *lua, struct client *client) {
-    size_t length = 0, format_length = 0;
-    const char *text = push_field(lua, "string", LUA_TSTRING) ? lua_tolstring(lua, -1, &length) : NULL;
-    if (text) lua_insert(lua, -2);
-    const char *format = text && push_field(lua, "format", LUA_TSTRING) ? lua_tolstring(lua, -1, &format_length) : NULL;
-    if (!format)
-        reply_null(client);
-    else
+/* {string = "…", format = "txt"}; false: it is not that. */
+static bool send_verbatim(lua_State *lua, struct client *client) {
+    size_t length, format_length;
+    if (!push_field(lua, "string", LUA_TSTRING)) return false;
+    const char *text = lua_tolstring(lua, -1, &length);
+    lua_insert(lua, -2);
+    bool is_verbatim = push_field(lua, "format", LUA_TSTRING);
+    if (is_verbatim) {
+        const char *format = lua_tolstring(lua, -1, &format_length);
         reply_verbatim_as(client, format, format_length, text, length);
-    if (format) lua_pop(lua, 1);
-    if (text) lua_remove(lua, -2);
+        lua_pop(lua, 1);
+    }
+    lua_remove(lua, -2);
+    return is_verbatim;
 }
 
 /* Tables that stand for a reply of another type; true if this is one. */
@@ -281,7 +283,10 @@ static bool send_typed(lua_State *lua, struct scripts *scripts) {
         else
             reply_line(client, '(', text, length);
     } else if (push_field(lua, "verbatim_string", LUA_TTABLE)) {
-        send_verbatim(lua, client);
+        if (!send_verbatim(lua, client)) {
+            lua_pop(lua, 1);
+            return false;
+        }
     } else {
         return false;
     }

@@ -292,6 +292,7 @@ static void copy_libraries(lua_State *lua, int globals) {
         lua_getfield(lua, LUA_GLOBALSINDEX, names[i]);
         if (i == 0) bound_patterns(lua);
         if (i == 1) guard_changes(lua);
+        if (i == 2) script_open_random(lua);
         add_library(lua, globals, names[i]);
     }
     protect_string_methods(lua, globals);

@@ -94,6 +94,11 @@ return {map={a=1}}
 return {set={a=true}}
 return {big_number='123'}
 return {verbatim_string={string='abc', format='txt'}}
+return {verbatim_string={string='abc'}}
+return {verbatim_string={string=1, format='txt'}}
+return {err=12}
+return {ok=12}
+return {big_number=12}
 return {1, 2, function() end, 4}
 return function() end
 return 1e20
@@ -264,6 +269,15 @@ return math.floor(3.7)
 return math.max(1, 5, 3)
 return tonumber('0x10')
 return type(math.random())
+math.randomseed(5) return {math.random(1000000), math.random(-5, 5), tostring(math.random())}
+return math.random(1000000)
+math.randomseed(-1.9) return {math.random(1000000), math.random(10, 20), tostring(math.random())}
+math.randomseed(2^40 + 7) return math.random(1000000)
+math.randomseed()
+return math.random(1, 2, 3)
+return math.random(5, 4)
+return math.random(0)
+return math.random(2^31)
 local t = setmetatable({}, {__index = function(_, k) return k .. '!' end}) return t.x
 local co = coroutine.wrap(function() coroutine.yield(1) coroutine.yield(2) end) return {co(), co()}
 coroutine.wrap(function() error('in') end)()
