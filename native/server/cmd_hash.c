@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "server/keyspace.h"
 #include "server/propagate.h"
 
@@ -193,9 +194,7 @@ static void hstrlen_command(struct client *client) {
     if (find_hash(client, &hash)) reply_integer(client, get_field(client, hash, 2, &view) ? (int64_t)view.length : 0);
 }
 
-static void reply_all(struct client *client, bool fields, bool values) {
-    struct hash *hash;
-    if (!find_hash(client, &hash)) return;
+static void reply_walk(struct client *client, const struct hash *hash, bool fields, bool values) {
     size_t count = hash != NULL ? hash_count(hash) : 0, length;
     if (fields && values)
         reply_map(client, count);
@@ -204,10 +203,38 @@ static void reply_all(struct client *client, bool fields, bool values) {
     struct hash_position position = {0};
     const uint8_t *field;
     struct string_view view;
-    while (hash != NULL && hash_next(hash, &position, &field, &length, &view)) {
+    for (size_t walked = 1; hash != NULL && hash_next(hash, &position, &field, &length, &view); walked++) {
         if (fields) reply_bulk(client, field, length);
         if (values) reply_view(client, &view);
+        if (walked % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client)) return;
     }
+}
+
+/* Within the slices: the hash is there, if its time is not over just now. */
+static void walk_again(struct client *client, bool fields, bool values) {
+    const struct dict_entry *entry = keyspace_find(client, 1);
+    reply_walk(client, entry != NULL ? hash_of(entry) : NULL, fields, values);
+}
+
+static void walk_all(struct client *client) {
+    walk_again(client, true, true);
+}
+
+static void walk_fields(struct client *client) {
+    walk_again(client, true, false);
+}
+
+static void walk_values(struct client *client) {
+    walk_again(client, false, true);
+}
+
+static void reply_all(struct client *client, bool fields, bool values) {
+    struct hash *hash;
+    if (!find_hash(client, &hash)) return;
+    if (hash != NULL && hash_count(hash) > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside)
+        exclusive_run_command(client, !values ? walk_fields : !fields ? walk_values : walk_all);
+    else
+        reply_walk(client, hash, fields, values);
 }
 
 static void hgetall_command(struct client *client) {

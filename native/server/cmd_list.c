@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "server/command_table.h"
+#include "server/exclusive.h"
 #include "server/keyspace.h"
 
 static struct list *list_of(const struct dict_entry *entry) {
@@ -148,22 +149,38 @@ static bool clamp_range(int64_t length, int64_t *start, int64_t *end) {
     return true;
 }
 
-static void lrange_command(struct client *client) {
-    int64_t start, end;
-    if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
-    struct dict_entry *entry = find_list(client, true, reply_empty_array);
-    if (entry == NULL) return;
-    struct list *list = list_of(entry);
-    if (!clamp_range((int64_t)list_length(list), &start, &end)) {
-        reply_array(client, 0);
-        return;
-    }
+static void reply_range(struct client *client, const struct list *list, int64_t start, int64_t end) {
     reply_array(client, (size_t)(end - start + 1));
     struct list_position position = list_at(list, (uint64_t)start);
     for (int64_t i = start; i <= end; i++) {
         reply_string(client, *list_element(position));
         list_step(&position, false);
+        if ((i - start) % EXCLUSIVE_PARTS_TO_REST == EXCLUSIVE_PARTS_TO_REST - 1 && !exclusive_goes_on(client)) return;
     }
+}
+
+/* Within the slices: the arguments are good, but the list's time may be over just now. */
+static void walk_range(struct client *client) {
+    int64_t start, end;
+    const struct dict_entry *entry = keyspace_find(client, 1);
+    if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
+    if (entry != NULL && clamp_range((int64_t)list_length(list_of(entry)), &start, &end))
+        reply_range(client, list_of(entry), start, end);
+    else
+        reply_array(client, 0);
+}
+
+static void lrange_command(struct client *client) {
+    int64_t start, end;
+    if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
+    struct dict_entry *entry = find_list(client, true, reply_empty_array);
+    if (entry == NULL) return;
+    if (!clamp_range((int64_t)list_length(list_of(entry)), &start, &end))
+        reply_array(client, 0);
+    else if (end - start >= EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside)
+        exclusive_run_command(client, walk_range);
+    else
+        reply_range(client, list_of(entry), start, end);
 }
 
 static bool element_equals(const struct value *element, const struct resp_argument *argument) {

@@ -3,6 +3,7 @@
 #include "server/cmd_set.h"
 
 #include "server/command_table.h"
+#include "server/exclusive.h"
 
 bool find_set(struct client *client, struct value **set) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
@@ -172,9 +173,26 @@ static void smismember_command(struct client *client) {
     for (uint32_t i = 2; i < client->argc; i++) reply_integer(client, contains_argument(client, set, i));
 }
 
+/* Within the slices: the set is there, if its time is not over just now. */
+static void walk_members(struct client *client) {
+    const struct dict_entry *entry = keyspace_find(client, 1);
+    const struct value *set = entry != NULL ? store_value(entry) : NULL;
+    struct set_position position = {0};
+    struct set_member member;
+    reply_set(client, set != NULL ? set_count(set) : 0);
+    for (size_t walked = 1; set != NULL && set_next(set, &position, &member); walked++) {
+        reply_member(client, &member);
+        if (walked % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client)) return;
+    }
+}
+
 static void smembers_command(struct client *client) {
     struct value *set;
     if (!find_set(client, &set)) return;
+    if (set != NULL && set_count(set) > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside) {
+        exclusive_run_command(client, walk_members);
+        return;
+    }
     reply_set(client, set != NULL ? set_count(set) : 0);
     if (set != NULL) reply_members(client, set);
 }

@@ -11,8 +11,7 @@ struct span {
 };
 
 bool zset_rest(struct client *client) {
-    exclusive_rest(client->server);
-    return !exclusive_is_lost(client);
+    return exclusive_goes_on(client);
 }
 
 static void reply_span(struct client *client, const struct span *span) {

@@ -107,6 +107,11 @@ void exclusive_rest(struct server *server) {
     if (exclusive->inside && clock_monotonic_us() >= exclusive->until_us) fiber_yield(exclusive->fiber);
 }
 
+bool exclusive_goes_on(struct client *client) {
+    exclusive_rest(client->server);
+    return !exclusive_is_lost(client);
+}
+
 bool exclusive_step(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
     if (!exclusive->on || exclusive->abandoned) return false;

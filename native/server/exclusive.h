@@ -38,6 +38,10 @@ void exclusive_run_command(struct client *client, void (*body)(struct client *cl
 bool exclusive_is_lost(const struct client *client);
 /* Within the body, where it may be put down: does so when the slice is over. */
 void exclusive_rest(struct server *server);
+/* The same within exclusive_run_command's body. False: the client is lost. */
+bool exclusive_goes_on(struct client *client);
+#define EXCLUSIVE_PARTS_AT_ONCE 2000 /* what has to do with more parts of a value is run in slices */
+#define EXCLUSIVE_PARTS_TO_REST 64   /* and may be put down after so many */
 /* One more slice, called in each turn of the loop. True: there is more to do. */
 bool exclusive_step(struct server *server);
 
