@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "actor": "one Ape-X actor for a server elsewhere",
     "learner": "the Ape-X learner for a server elsewhere",
     "train": "serverless training: actor and learner functions, in rounds",
+    "scheduler": "train a learned scheduler of a job's actors, on whole jobs",
     "bench": "measure this server and others",
     "doctor": "what is wrong with this host for DPDK, and what to type",
 }
@@ -32,6 +33,7 @@ _ELSEWHERE = {
     "actor": ("replay_server.jobs.parts", "main_actor"),
     "learner": ("replay_server.jobs.parts", "main_learner"),
     "train": ("replay_server.serverless.train", "main_train"),
+    "scheduler": ("replay_server.serverless.scheduler.main", "main"),
     "bench": ("replay_server.bench.main", "main"),
     "doctor": ("replay_server.doctor", "main"),
 }

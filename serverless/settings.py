@@ -45,7 +45,9 @@ class TrainSettings:
     """Of each actor function, played side by side."""
 
     # scaling
-    scaler: Literal["fixed", "max", "adapt", "minions", "nitro", "kungfu", "hydrozoa", "decay", "schedule"] = "fixed"
+    scaler: Literal[
+        "fixed", "max", "adapt", "minions", "nitro", "kungfu", "hydrozoa", "decay", "schedule", "random"
+    ] = "fixed"
     """What decides how many actors a round gets (docs/scalers.md)."""
     scaler_option: dict[str, Any] = field(default_factory=dict)
     """One option of the scaler, e.g. decay=0.9 or counts=[8,16,8] (JSON, or else a string); as often as needed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replay_server.serverless.scalers.adapt import Adapt
@@ -12,6 +13,7 @@ from replay_server.serverless.scalers.kungfu import KungFu
 from replay_server.serverless.scalers.nitro import Nitro
 from replay_server.serverless.scalers.scaler import Scaler
 from replay_server.serverless.scalers.schedule import Schedule, decayed
+from replay_server.serverless.scalers.uniform import Uniform
 
 if TYPE_CHECKING:
     from replay_server.serverless.settings import TrainSettings
@@ -39,6 +41,24 @@ def _schedule(settings: TrainSettings, options: Options) -> Scaler:
     return scaler
 
 
+def _minions(settings: TrainSettings, options: Options) -> Scaler:
+    if "policy" not in options:
+        raise ValueError("--scaler minions needs --scaler-option policy=DIR, of replay-server scheduler train")
+    if settings.target_score is None or settings.budget is None:
+        raise ValueError("--scaler minions needs --target-score and --budget: its policy sees how far off they are")
+    # With it comes torch, which no other scaler needs.
+    from replay_server.serverless.scalers.minions import Minions
+    from replay_server.serverless.scheduler.decision import Goal
+    from replay_server.serverless.scheduler.policy import load_policy
+
+    try:
+        policy, _ = load_policy(Path(str(options["policy"])))
+    except OSError as error:
+        raise ValueError(f"--scaler-option policy: {error}") from None
+    others = {"seed": settings.seed, **{name: value for name, value in options.items() if name != "policy"}}
+    return Minions(policy, Goal(settings.target_score, settings.budget), settings.actors_max, **others)
+
+
 SCALERS: dict[str, Callable[[TrainSettings, Options], Scaler]] = {
     "fixed": lambda settings, options: Fixed(settings.actors, **options),
     "max": lambda settings, options: Fixed(settings.actors_max, **options),
@@ -47,6 +67,8 @@ SCALERS: dict[str, Callable[[TrainSettings, Options], Scaler]] = {
     "kungfu": lambda settings, options: KungFu(**{"start": 8, "most": settings.actors_max, **options}),
     "hydrozoa": lambda settings, options: Hydrozoa(settings.actors_max, **options),
     "decay": _decay,
+    "minions": _minions,
+    "random": lambda settings, options: Uniform(settings.actors_max, **{"seed": settings.seed, **options}),
     "schedule": _schedule,
 }
 """Name → what makes it. `options` are those of ``--scaler-option``."""

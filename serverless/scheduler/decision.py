@@ -1,0 +1,79 @@
+"""What the scheduler sees before a round, and what it is rewarded with after it (MinionsRL, section 4).
+
+    s_k = (k, L_(k−1), R̄_(k−1), KL(π_k ‖ π_(k−1)), P^l_(k−1), P̄^a_(k−1), P_(k−1), b_k)
+    r_k = −β P_k,  and in the last round K also min(0, max_k R̄_k − J) where J was not reached within the budget B
+
+The paper leaves units open. Here R̄ is a share of |J| and b a share of B, so that a policy can be used again for other
+targets and budgets; the rest is as the record has it: losses and nats plain, times in seconds. The KL divergence is the
+learner's KL(π_old ‖ π), of the policies before and after the round's learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay_server.serverless.record import RoundRecord
+
+STATE = (
+    "round",
+    "loss",
+    "score_share",
+    "kl",
+    "learner_s",
+    "actor_s_mean",
+    "round_s",
+    "budget_left_share",
+)
+"""The state's numbers in their order."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a job is to reach: the score `target` (J), for at most `budget` dollars (B)."""
+
+    target: float
+    budget: float
+
+    def __post_init__(self) -> None:
+        if not self.budget > 0.0:
+            raise ValueError(f"expected a budget above 0 dollars, came {self.budget}")
+        if self.target == 0.0:
+            raise ValueError("expected a target score other than 0: scores are seen as shares of it")
+
+
+def scheduler_state(before: RoundRecord | None, goal: Goal, score: float) -> np.ndarray:
+    """s_k, float32 (8,): before round k, of the record of round k − 1 (None before the first).
+
+    `score` is R̄_(k−1): the last mean score that there was, since a round in which no game ended has none.
+    """
+    if before is None:
+        return np.array([1.0, 0.0, score / abs(goal.target), 0.0, 0.0, 0.0, 0.0, 1.0], np.float32)
+    return np.array(
+        [
+            before.round + 1,
+            before.statistics["loss"],
+            score / abs(goal.target),
+            before.statistics["kl"],
+            before.learner_s,
+            before.actor_s_mean,
+            before.round_s,
+            (goal.budget - before.cost) / goal.budget,
+        ],
+        np.float32,
+    )
+
+
+def rewards(rounds: Sequence[RoundRecord], goal: Goal, reached: bool, time_weight: float) -> list[float]:
+    """r_k of every round of a job that has ended; `time_weight` is β, a second's price.
+
+    `reached`: whether J was. Where that cost more than B it does not count, as in the paper. A job in which no game
+    ended at all is penalised as if its best score were 0, or J where that is below.
+    """
+    found = [-time_weight * each.round_s for each in rounds]
+    if not reached or rounds[-1].cost > goal.budget:
+        best = max((each.score for each in rounds if each.score is not None), default=min(0.0, goal.target))
+        found[-1] += min(0.0, best - goal.target)
+    return found
