@@ -34,6 +34,8 @@ class Reference:
     """After the last round of each job."""
     costs: tuple[float, ...]
     """Dollars of each job until it had the target, or in all."""
+    spent: tuple[float, ...]
+    """Dollars of each whole job."""
     reached: int
     """Jobs that had it."""
 
@@ -46,7 +48,8 @@ class Reference:
         try:
             values = json.loads(path.read_text())
             goal = Goal(**values.pop("goal"))
-            return cls(goal, tuple(values["scores"]), tuple(values["costs"]), int(values["reached"]))
+            scores, costs, spent = (tuple(map(float, values[name])) for name in ("scores", "costs", "spent"))
+            return cls(goal, scores, costs, spent, int(values["reached"]))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path}: expected a reference of replay-server scheduler: {error!r}") from None
 
@@ -77,7 +80,8 @@ def settled(played: Sequence[PlayedJob]) -> Reference:
         ]
         reached += bool(hits)
         costs.append(hits[0] if hits else job.cost)
-    return Reference(Goal(target, statistics.median(costs)), tuple(scores), tuple(costs), reached)
+    spent = tuple(job.cost for job in played)
+    return Reference(Goal(target, statistics.median(costs)), tuple(scores), tuple(costs), spent, reached)
 
 
 def _last(scores: Sequence[float | None]) -> float:

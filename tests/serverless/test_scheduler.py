@@ -109,6 +109,7 @@ def test_the_target_is_nine_tenths_of_the_median_and_the_budget_the_median_cost_
     assert found.scores == (100.0, 80.0, 60.0)
     assert found.goal.target == pytest.approx(72.0)
     assert found.costs == pytest.approx((0.5, 0.5, 0.6))
+    assert found.spent == pytest.approx((0.6, 0.6, 0.6))
     assert found.goal.budget == pytest.approx(0.5)
     assert found.reached == 2
     with pytest.raises(ValueError, match="five at least"):
