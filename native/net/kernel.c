@@ -134,6 +134,7 @@ static bool begin_session(struct socket_connection *base) {
     }
     if (transport->tls) connection->session = tls_session_new(transport->tls, base->descriptor.number);
     base->descriptor.ready = tls_ready;
+    base->base.is_shaking_hands = true;
     return connection->session != NULL;
 }
 
@@ -209,6 +210,7 @@ static ssize_t read_session(struct kernel_connection *connection, const struct i
     struct socket_connection *base = &connection->socket;
     if (base->dying) return -2;
     ssize_t got = tls_readv(connection->session, vectors, count);
+    if (base->base.is_shaking_hands) base->base.is_shaking_hands = !tls_is_open(connection->session);
     bool needs_room = got < 0 && tls_read_needs_room(connection->session);
     if (got == -2 || (needs_room && !sockets_wait_for(base, EPOLLOUT))) {
         sockets_begin_dying(base);

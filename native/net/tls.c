@@ -289,6 +289,10 @@ bool tls_read_needs_room(const struct tls_session *session) {
     return session->needs_room;
 }
 
+bool tls_is_open(const struct tls_session *session) {
+    return SSL_is_init_finished(session->ssl) == 1;
+}
+
 #else
 
 struct tls *tls_new(const struct tls_settings *settings, struct error *error) {
@@ -332,6 +336,11 @@ bool tls_has_more(const struct tls_session *session) {
 }
 
 bool tls_read_needs_room(const struct tls_session *session) {
+    (void)session;
+    return false;
+}
+
+bool tls_is_open(const struct tls_session *session) {
     (void)session;
     return false;
 }

@@ -33,5 +33,7 @@ ssize_t tls_writev(struct tls_session *session, const struct iovec *vectors, int
 bool tls_has_more(const struct tls_session *session);
 /* After a read that would block: it waits for room to write, in the midst of a handshake. */
 bool tls_read_needs_room(const struct tls_session *session);
+/* The handshake has ended. */
+bool tls_is_open(const struct tls_session *session);
 
 #endif

@@ -31,6 +31,7 @@ struct connection {
     bool is_abstract;     /* a unix socket without a file: whoever knows its name may connect */
     bool is_admin;        /* came in through an admin listener */
     bool is_tls;
+    bool is_shaking_hands; /* TLS has not begun to carry anything yet */
 };
 
 struct transport_events {

@@ -142,7 +142,9 @@ static void adopt(struct acl *acl, struct acl *set, struct client *asking) {
     set->standard = NULL;
     if (!acl_lets_strangers_in(acl)) return;
     for (struct client *client = acl->server->clients.head; client; client = client->next) {
-        if (client->user == acl->standard) client->authenticated = true;
+        if (client->user != acl->standard) continue;
+        client->authenticated = true;
+        client_use_limits(client);
     }
 }
 

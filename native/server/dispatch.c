@@ -26,6 +26,9 @@
     "may modify the data set are disabled, because this instance is configured to report errors during writes if "    \
     "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
     "RDB error."
+#define LOST_REFUSAL                                                                                                 \
+    "NOPERM this user had no permission for the request while its arguments came, so that they were not kept: send it " \
+    "again"
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
@@ -148,7 +151,8 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     char message[256];
     const char *forbidden = acl_refusal(client, entry, message, sizeof message);
     if (forbidden) return refuse(client, "%s", forbidden);
-    if (client->refusal && *client->refusal) return refuse(client, "%s", client->refusal);
+    /* Whose right was granted while the arguments came may run it, but there is nothing to run. */
+    if (client->refusal) return refuse(client, "%s", *client->refusal ? client->refusal : LOST_REFUSAL);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
     if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
         (transaction_flags(client, command) & COMMAND_DENYOOM))
@@ -198,6 +202,12 @@ static void execute(struct client *client, struct command_entry *entry) {
     if (!pause_holds(client, entry->command) && !transaction_queue(client, entry)) command_call(client, entry);
 }
 
+static void count_rejected(struct client *client, struct command_entry *entry) {
+    transaction_refused(client);
+    if (entry) entry->stats.rejected++;
+    if (entry) server_tick(client->server);
+}
+
 void client_run_request(struct client *client) {
     struct server *server = client->server;
     client->argc = client->parser.count;
@@ -210,20 +220,21 @@ void client_run_request(struct client *client) {
         client_close(client);
         return;
     }
-    if (admit(client, entry)) {
+    if (admit(client, entry))
         execute(client, entry);
-    } else {
-        transaction_refused(client);
-        if (entry) entry->stats.rejected++;
-        if (entry) server_tick(server);
-    }
+    else
+        count_rejected(client, entry);
     if (!client->blocked && !client->closing) client_request_done(client);
     if (server->woken || key_wait_pending(server)) server_run_woken(server);
 }
 
+/* Rights and limits may have changed since it was admitted. */
 void client_resume_request(struct client *client) {
     struct server *server = client->server;
-    execute(client, client->entry);
+    if (command_admit(client, client->entry))
+        execute(client, client->entry);
+    else
+        count_rejected(client, client->entry);
     if (client->blocked || client->closing) return;
     client_request_done(client);
     if (client->pending_length > 0) client_make_ready(client);

@@ -172,6 +172,8 @@ static bool has_stalled(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.client_stall_timeout_s * 1000000u;
     if (client->writing && now_us > client->output_us + limit_us) return true;
     if (replay_holds_back_others(client)) return true;
+    /* However busily: nobody has shown who they are yet, and each holds tens of kilobytes. */
+    if (client->connection->is_shaking_hands && now_us > client->created_us + limit_us) return true;
     /* A request half sent holds a reservation or a large buffer; a line half typed may stand. */
     const struct resp_parser *parser = &client->parser;
     bool holds = client->state || parser->state == RESP_STATE_LANDING || parser->arena_capacity > 4096 ||

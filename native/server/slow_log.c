@@ -19,8 +19,8 @@ bool argument_is_secret(const struct command *command, uint32_t argc, const stru
     if (strcmp(command->name, "auth") == 0) return true;
     if (strcmp(command->name, "acl|setuser") == 0) return index >= 2;
     if (strcmp(command->name, "hello") == 0) {
-        for (uint32_t i = 2; i + 2 < argc; i++) {
-            if (argument_is(&argv[i], "auth")) return index == i + 1 || index == i + 2;
+        for (uint32_t i = 2; i + 2 < argc; i++) { /* each: one may be a name (SETNAME auth), another may be repeated */
+            if (argument_is(&argv[i], "auth") && (index == i + 1 || index == i + 2)) return true;
         }
     }
     if (strcmp(command->name, "config|set") == 0 && index >= 3 && index % 2 == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,15 @@ def test_users_are_saved_and_loaded(tmp_path: Path) -> None:
         path.write_text("user bob on nopass ~* +@all\n")
         admin.acl_load()  # its own connection stays, as the default user's
         assert admin.acl_users() == ["bob", "default"]
+        path.write_text("user default on >secret ~* &* +@all\n")
+        admin.acl_load()
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 20) as stranger:
+            stranger.sendall(b"GET a\r\n")
+            assert stranger.recv(100).startswith(b"-NOAUTH")
+            path.write_text("user default on nopass ~* &* +@all\n")
+            admin.acl_load()  # who was asked for a password is not any more, and is no stranger to the limits
+            stranger.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1000000\r\n" + b"v" * 1_000_000 + b"\r\n")
+            assert stranger.recv(100) == b"+OK\r\n"
         path.unlink()
         with pytest.raises(redis.ResponseError, match="opening file"):
             admin.acl_load()

@@ -154,6 +154,65 @@ def test_rights_count_when_a_transaction_runs(pair: Pair, peers: Any) -> None:
         pair.words("FLUSHALL")
 
 
+def test_rights_count_when_a_paused_request_runs(pair: Pair, peers: Any) -> None:
+    pair.words("ACL SETUSER alice on nopass +@all ~* &*")
+    visitor = Pair(peers, 2)
+    try:
+        for line in ("AUTH alice x", "MULTI", "SET a 1"):
+            visitor.words(line)
+        other = Pair(peers, 2)
+        other.words("AUTH alice x")
+        pair.words("CLIENT PAUSE 100000 WRITE")
+        for connection in (other.redis, other.ours):
+            connection.send((b"SET", b"b", b"1"), (b"PING",))
+        for connection in (visitor.redis, visitor.ours):
+            connection.send((b"EXEC",), (b"PING",))
+        for server in (pair.redis, pair.ours):
+            while server.run(b"INFO", b"clients")[1].find(b"blocked_clients:2") < 0:
+                time.sleep(0.01)
+        pair.words("ACL SETUSER alice -set -exec")
+        pair.words("CLIENT UNPAUSE")
+        for waiting in (visitor, other):
+            assert waiting.ours.read() == waiting.redis.read()
+            assert waiting.ours.read() == waiting.redis.read()
+        pair.words("EXISTS a b")
+        visitor.words("PING")
+        other.close()
+    finally:
+        visitor.close()
+        pair.words("CLIENT UNPAUSE")
+        pair.words("ACL DELUSER alice")
+        pair.words("FLUSHALL")
+
+
+def test_a_right_that_is_granted_while_a_request_arrives_comes_too_late_for_it(pair: Pair, our_peer: Any) -> None:
+    """Its large argument was not kept, since nobody might have asked for it."""
+    visitor = our_peer.connect(2)
+    try:
+        for begin in ((), (b"MULTI",)):
+            pair.words("ACL SETUSER alice on nopass +ping +multi +discard -set ~*")
+            visitor.run(b"AUTH", b"alice", b"x")
+            if begin:
+                visitor.run(*begin)
+            visitor.socket.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$20000\r\n" + b"v" * 10_000)
+            while f"qbuf={0}".encode() not in pair.ours.run(b"CLIENT", b"LIST")[1]:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            pair.words("ACL SETUSER alice +set")
+            visitor.socket.sendall(b"v" * 10_000 + b"\r\n")
+            kind, text = visitor.read()
+            assert kind == "-"
+            assert text.startswith(b"NOPERM"), text
+            assert visitor.run(b"PING") == ("+", b"QUEUED" if begin else b"PONG")
+            if begin:
+                visitor.run(b"DISCARD")
+            assert visitor.run(b"SET", b"k", b"v" * 20_000) == ("+", b"OK")
+            pair.words("FLUSHALL")
+    finally:
+        visitor.close()
+        pair.words("ACL DELUSER alice")
+
+
 def test_subscribers_without_the_right_to_their_channels_are_closed(pair: Pair, peers: Any) -> None:
     pair.words("ACL SETUSER alice on nopass +@all ~* resetchannels &news.* &one")
     for line, stays in (

@@ -260,3 +260,24 @@ def test_old_protocols_are_refused_unless_named(certificates: Path, server: rs.S
                 except (ssl.SSLError, ConnectionResetError):
                     accepted = False
                 assert accepted == served
+
+
+def test_a_handshake_that_does_not_end_is_given_up(certificates: Path) -> None:
+    """However busily it goes on: it costs memory, and nobody has shown who they are."""
+    config = settings(certificates, client_stall_timeout=1)
+    with rs.Server([], config=config) as server, raw(server, certificates) as finished:
+        records = ssl.MemoryBIO()
+        handshake = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), records)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            handshake.do_handshake()
+        hello = records.read()
+        begun = [socket.create_connection(("127.0.0.1", port_of(server)), 20) for _ in range(3)]
+        begun[0].sendall(hello)
+        begun[1].sendall(hello[:50])
+        for connected in begun:
+            with contextlib.suppress(ConnectionResetError):
+                while connected.recv(4096):
+                    pass
+            connected.close()
+        finished.sendall(b"PING\r\n")
+        assert read_exactly(finished, 7) == b"+PONG\r\n"
