@@ -325,7 +325,10 @@ class Client:
 
             connect, sock, _ = self._timeouts
             self._redis = redis.asyncio.Redis.from_url(
-                self._address.url, socket_connect_timeout=connect, socket_timeout=sock
+                self._address.url,
+                socket_connect_timeout=connect,
+                socket_timeout=sock,
+                **self._address.redis_options(),
             )
         return self._redis
 

@@ -91,7 +91,12 @@ class Client:
             import redis
 
             connect, sock, _ = self._timeouts
-            self._redis = redis.Redis.from_url(self._address.url, socket_connect_timeout=connect, socket_timeout=sock)
+            self._redis = redis.Redis.from_url(
+                self._address.url,
+                socket_connect_timeout=connect,
+                socket_timeout=sock,
+                **self._address.redis_options(),
+            )
         return self._redis
 
     def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Any:

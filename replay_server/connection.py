@@ -96,6 +96,14 @@ class Address:
             context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
         return context
 
+    def redis_options(self) -> dict[str, bool]:
+        """What redis-py needs beside the URL to check what is checked here: before its version 6 it let any host show a
+        trusted certificate of another one."""
+        options = dict(self.tls or ())
+        if self.tls is None or "ssl_check_hostname" in options or options.get("ssl_cert_reqs", "").lower() == "none":
+            return {}
+        return {"ssl_check_hostname": True}
+
     def open_socket(self, timeout_s: float) -> socket.socket:
         """A connected socket.
 

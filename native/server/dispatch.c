@@ -26,9 +26,7 @@
     "may modify the data set are disabled, because this instance is configured to report errors during writes if "    \
     "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
     "RDB error."
-#define LOST_REFUSAL                                                                                                 \
-    "NOPERM this user had no permission for the request while its arguments came, so that they were not kept: send it " \
-    "again"
+#define LOST_REFUSAL "NOPERM the request was not kept, since this user had no permission when it began: send it again"
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */

@@ -18,6 +18,7 @@ import redis
 
 import replay_server as rs
 import replay_server.aio
+from replay_server.connection import Address
 
 TABLE = rs.Table("t", capacity=2000, signature={"x": rs.Column("float32", (1000,))})
 
@@ -260,6 +261,21 @@ def test_old_protocols_are_refused_unless_named(certificates: Path, server: rs.S
                 except (ssl.SSLError, ConnectionResetError):
                     accepted = False
                 assert accepted == served
+
+
+def test_redis_py_is_told_to_check_the_host() -> None:
+    """Its versions before 6 do so only where they are asked to."""
+    for query, told in (
+        ("", {"ssl_check_hostname": True}),
+        ("?ssl_ca_certs=ca.crt", {"ssl_check_hostname": True}),
+        ("?ssl_cert_reqs=none", {}),
+        ("?ssl_check_hostname=false", {}),
+    ):
+        assert Address.parse(f"rediss://127.0.0.1:1{query}").redis_options() == told
+    assert Address.parse("redis://127.0.0.1:1").redis_options() == {}
+    for client in (rs.Client, rs.aio.Client):
+        made = client("rediss://127.0.0.1:1").redis
+        assert made.connection_pool.connection_kwargs["ssl_check_hostname"] is True
 
 
 def test_a_handshake_that_does_not_end_is_given_up(certificates: Path) -> None:
