@@ -168,7 +168,7 @@ def one_seed(options: argparse.Namespace, env: str, seed: int, given: dict[str, 
     return measured, curves, scores
 
 
-def _given(words: Sequence[str]) -> dict[str, Any]:
+def given_settings(words: Sequence[str]) -> dict[str, Any]:
     """name=value words as settings; values are Python literals, or else strings."""
     given = {}
     for word in words:
@@ -226,7 +226,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
 
 
 def _trained(options: argparse.Namespace, argv: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
-    given = _given(options.set)
+    given = given_settings(options.set)
     if options.against in PEERS:
         peer = PEERS[options.against]
         if options.algorithm != peer.algorithm:

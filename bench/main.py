@@ -23,6 +23,7 @@ BENCHMARKS = {
     "functions": "what a platform adds to the work of its functions: cold and warm, and in a round of actors",
     "pictures": "pictures and bill of one run of replay-server train, from its directory",
     "replayed": "rounds with up to 1,000 functions at a time, simulated from a real job, and beside real ones",
+    "scalers": "how many actors a round gets, by scaler: reward, time and cost of whole jobs; figures of the papers",
     "curves": "the evaluations of several runs of replay-server apex in one picture",
 }
 """Name → what it does. Each is the `main` of the module, or the package, of its name, imported when it is called."""

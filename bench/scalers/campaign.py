@@ -1,0 +1,256 @@
+"""All cells of a comparison, in an order in which each finds what it needs, and never one twice.
+
+    fixed-16, all seeds → target and budget → Nitro → its controls, and the others, seed by seed
+
+A folder holds one comparison: ``settings.json``, ``ENV/SCHEME/seed-N.json``, ``ENV/target.json``. Whatever ends it,
+even a kill, leaves whole cells; the same command goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell
+from replay_server.bench.scalers.measures import target_of
+from replay_server.bench.scalers.scheme import BOOSTED, Scheme
+from replay_server.serverless.backends.backend import Platform
+from replay_server.serverless.backends.process import ProcessPlatform
+from replay_server.serverless.orchestrator import Progress
+
+FIXED = Scheme("fixed")
+"""What sets the target."""
+USUAL_SHARE = 0.45
+"""Of I_max, that a scheme whose counts are not known yet is reckoned to ask for."""
+TELL_EVERY_S = 30.0
+"""Between two lines of progress within cells."""
+
+
+class Campaign:
+    """The cells of some schemes on some environments with some seeds, in a folder.
+
+    Schemes that others need are added: fixed for the target, Nitro for its controls.
+
+    Raises ValueError where the folder holds a comparison with other settings.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        job: JobSettings,
+        environments: Sequence[str],
+        schemes: Sequence[Scheme],
+        seeds: Sequence[int],
+    ) -> None:
+        self.folder, self.job = folder, job
+        self.environments, self.seeds = list(environments), list(seeds)
+        self.schemes = list(dict.fromkeys(schemes))
+        self._check_settings()
+
+    def cells(self) -> list[CellName]:
+        """All that are to be trained, in their order."""
+        trained = list(dict.fromkeys(each.trained for each in self.schemes))
+        if any(each.needs_boosted for each in trained):
+            trained.insert(0, Scheme(BOOSTED))
+        trained = [each for each in dict.fromkeys(trained) if each != FIXED]
+        return [
+            *(CellName(env, FIXED, seed) for env in self.environments for seed in self.seeds),
+            *(CellName(env, scheme, seed) for env in self.environments for seed in self.seeds for scheme in trained),
+        ]
+
+    def missing(self) -> list[CellName]:
+        return [each for each in self.cells() if not each.path(self.folder).exists()]
+
+    def read(self, env: str, scheme: Scheme, seed: int) -> Cell | None:
+        """On the scheme's stage; None while it is missing."""
+        path = CellName(env, scheme, seed).path(self.folder)
+        return on_stage(Cell.read(path), scheme, self.job) if path.exists() else None
+
+    def of(self, env: str, scheme: Scheme) -> list[Cell]:
+        """Those that are there, in the order of the seeds."""
+        return [cell for seed in self.seeds if (cell := self.read(env, scheme, seed)) is not None]
+
+    def target(self, env: str) -> Target | None:
+        """J and B; kept when all of fixed-16's cells are there, and from then on as they were. None before."""
+        path = CellName(env, FIXED, 0).path(self.folder).parent.parent / "target.json"
+        if path.exists():
+            values = json.loads(path.read_text())
+            return Target(values["score"], math.inf if values["budget"] is None else values["budget"])
+        fixed = self.of(env, FIXED)
+        if len(fixed) < len(self.seeds):
+            return None
+        found = target_of(fixed)
+        kept = {"score": found.score, "budget": found.budget if math.isfinite(found.budget) else None,
+                "seeds": self.seeds}  # fmt: skip
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps(kept) + "\n")
+        partial.replace(path)
+        return found
+
+    def run(self, lanes: int = 1, say: Callable[[str], None] = print, platform: Platform | None = None) -> list[str]:
+        """Trains what is missing, `lanes` cells at a time; the failures of cells, each in a sentence.
+
+        A cell that fails leaves out those that need it; the others go on. RuntimeError where another process is at work
+        in the folder.
+        """
+        with _locked(self.folder):
+            return _Run(self, lanes, say, platform).run()
+
+    def _check_settings(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "settings.json"
+        values = json.loads(json.dumps(dataclasses.asdict(self.job)))
+        if not path.exists():
+            path.write_text(json.dumps(values, indent=1) + "\n")
+            return
+        kept = json.loads(path.read_text())
+        other = sorted(name for name in {*kept, *values} if kept.get(name) != values.get(name))
+        if other:
+            raise ValueError(
+                f"{path} has other settings ({', '.join(f'{name}={kept.get(name)}' for name in other)}): a comparison "
+                "has the same for all its cells; give another --folder, or these"
+            )
+
+
+class _Run:
+    """One session at a campaign."""
+
+    def __init__(self, campaign: Campaign, lanes: int, say: Callable[[str], None], platform: Platform | None) -> None:
+        self._campaign, self._lanes, self._say = campaign, lanes, say
+        self._given = platform
+        self._pending = campaign.missing()
+        self._all = len(campaign.cells())
+        self._failures: list[str] = []
+        self._began = self._told = time.monotonic()
+        self._weight_done = 0.0
+        self._progress: dict[CellName, int] = {}
+        self._lock = threading.Lock()
+
+    def run(self) -> list[str]:
+        if not self._pending:
+            return []
+        self._say(f"{len(self._pending)} of {self._all} cells to train, {self._lanes} at a time")
+        platform = self._given or ProcessPlatform()
+        threads = ThreadPoolExecutor(self._lanes)
+        running: dict[Future[Cell], CellName] = {}
+        try:
+            self._warm_up(threads, platform)
+            while self._pending or running:
+                while len(running) < self._lanes and (name := self._next()) is not None:
+                    running[threads.submit(self._train, name, platform)] = name
+                if not running:
+                    break
+                done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._finish(running.pop(future), future)
+                self._tell_between()
+        finally:
+            # What still runs fails with its platform, and leaves nothing.
+            if self._given is None:
+                platform.close()
+            threads.shutdown(wait=True, cancel_futures=True)
+        for name in self._pending:
+            self._failures.append(f"{name}: what it needs is missing")
+        return self._failures
+
+    def _warm_up(self, threads: ThreadPoolExecutor, platform: Platform) -> None:
+        """One round on each lane that counts for nothing: its functions import and make what they need only once."""
+        campaign = self._campaign
+        job = dataclasses.replace(campaign.job, rounds=1, steps=16, actors=1, eval_every=0, final_episodes=1)
+        name = CellName(self._pending[0].env, FIXED, 0)
+        wait([threads.submit(run_cell, name, job, platform) for _ in range(self._lanes)])
+        self._began = time.monotonic()
+
+    def _next(self) -> CellName | None:
+        """The first that has what it needs."""
+        for name in self._pending:
+            if self._ready(name):
+                self._pending.remove(name)
+                return name
+        return None
+
+    def _ready(self, name: CellName) -> bool:
+        campaign, scheme = self._campaign, name.scheme
+        if scheme == FIXED:
+            return True
+        if campaign.target(name.env) is None:
+            return False
+        return not scheme.needs_boosted or CellName(name.env, Scheme(BOOSTED), name.seed).path(campaign.folder).exists()
+
+    def _train(self, name: CellName, platform: Platform) -> Cell:
+        campaign, scheme = self._campaign, name.scheme
+        target = campaign.target(name.env) if scheme.needs_target else None
+        boosted = campaign.read(name.env, Scheme(BOOSTED), name.seed) if scheme.needs_boosted else None
+
+        def on_round(progress: Progress) -> None:
+            with self._lock:
+                self._progress[name] = progress.round
+
+        cell = run_cell(
+            name, campaign.job, platform, target=target, boosted=boosted.counts if boosted else None, on_round=on_round
+        )
+        cell.write(name.path(campaign.folder))
+        return cell
+
+    def _finish(self, name: CellName, future: Future[Cell]) -> None:
+        with self._lock:
+            self._progress.pop(name, None)
+        try:
+            cell = future.result()
+        except Exception as error:
+            self._failures.append(f"{name}: {type(error).__name__}: {error}")
+            self._say(self._failures[-1])
+            return
+        self._weight_done += cell.actors
+        self._say(
+            f"[{self._all - len(self._campaign.missing())}/{self._all}] {name}: reward {cell.final:.0f}, "
+            f"{cell.actors} actors, {cell.elapsed_s[-1]:.1f} s and ${cell.cost[-1]:.5f} simulated, "
+            f"{cell.wall_s:.0f} s here; {self._left()}"
+        )
+
+    def _tell_between(self) -> None:
+        now = time.monotonic()
+        if now - self._told < TELL_EVERY_S:
+            return
+        self._told = now
+        with self._lock:
+            at = ", ".join(f"{name} round {number}" for name, number in self._progress.items())
+        self._say(f"  {at or 'starting'}; {self._left()}")
+
+    def _left(self) -> str:
+        """How long the rest will take, by what actors have taken so far."""
+        job = self._campaign.job
+        with self._lock:
+            under_way = {name: number / job.rounds for name, number in self._progress.items()}
+        done = self._weight_done + sum(share * self._weight(name) for name, share in under_way.items())
+        left = sum(self._weight(name) * (1.0 - under_way.get(name, 0.0)) for name in (*self._pending, *under_way))
+        if not done:
+            return "time left not known yet"
+        seconds = (time.monotonic() - self._began) / done * left
+        return f"{seconds / 3600:.1f} h left" if seconds > 5400 else f"{seconds / 60:.0f} min left"
+
+    def _weight(self, name: CellName) -> float:
+        """Actors that a cell is thought to have: what its time grows with."""
+        job = self._campaign.job
+        if name.scheme.name in ("fixed", "max"):
+            return float(job.rounds * (job.actors if name.scheme.name == "fixed" else job.actors_max))
+        return USUAL_SHARE * job.rounds * job.actors_max
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone in the folder; a lock that goes with its process."""
+    with open(folder / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(f"{folder}: another process is at work on this comparison") from None
+        yield

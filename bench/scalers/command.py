@@ -1,0 +1,168 @@
+"""``replay-server bench scalers``: schemes × environments × seeds, each cell one whole run, and what they come to.
+
+    replay-server bench scalers --folder runs/hopper --env Hopper-v5 --seeds 1 2 3 4 5
+    replay-server bench scalers --folder runs/hopper --figure 15
+
+Acting and learning are real; times and dollars are SIMULATED, from the processor times of each function played on a
+platform (`replay_server.serverless.job_clock`). Cells that are in the folder are never run again:
+the same command goes on after an interruption, and makes the tables anew. Target J: 90 % of the median of fixed-16's
+final rewards. Budget B: the median of what fixed-16 paid to reach J. Nitro's controls have as many actors in all as
+Nitro had with the same seed.
+
+Schemes are NAME, NAME:option=value,... or NAME@reserved (the same training on reserved machines): the scalers of
+replay-server train, and the controls constant, decay, shuffled, inverted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from replay_server.bench import result
+from replay_server.bench.learning import given_settings
+from replay_server.bench.scalers.campaign import Campaign
+from replay_server.bench.scalers.cell import JobSettings
+from replay_server.bench.scalers.scheme import Scheme
+
+ALL = (
+    "fixed", "nitro", "decay", "shuffled", "constant", "inverted", "max", "hydrozoa", "kungfu", "adapt",
+    "fixed@reserved", "nitro@reserved",
+)  # fmt: skip
+"""What is compared unless --schemes says otherwise; minions needs a policy: minions:policy=DIR."""
+
+
+def job_options(parser: argparse.ArgumentParser) -> None:
+    """What every comparison takes."""
+    default = JobSettings()
+    parser.add_argument("--folder", required=True, metavar="DIR", help="cells are kept there, and looked for there")
+    parser.add_argument("--env", nargs="+", default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one run each (1 2 3 4 5)")
+    parser.add_argument("--lanes", type=int, default=1, help="cells at a time (1)")
+    parser.add_argument("--report", action="store_true", help="train nothing: tables and pictures of what is there")
+    parser.add_argument("--json", metavar="FILE", help="write the tables there")
+    parser.add_argument("--plot", metavar="FILE.png", help="reward and actors; of several environments one file each")
+    job = parser.add_argument_group("every run")
+    job.add_argument("--algo", choices=("ppo", "impact"), default=default.algo)
+    job.add_argument("--profile", default=default.profile, help="of the algorithm's settings (default)")
+    job.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
+    for name, about in (
+        ("rounds", "of acting and learning"),
+        ("steps", "of one actor in a round"),
+        ("actors", "of the scheme fixed, which sets target and budget"),
+        ("actors-max", "the most of any scheme"),
+        ("eval-every", "rounds between evaluations, by which the target is reached"),
+        ("eval-episodes", "fresh games of each"),
+        ("final-episodes", "fresh games at the end"),
+        ("memory-mb", "of an actor function on the simulated platform"),
+    ):
+        value = getattr(default, name.replace("-", "_"))
+        job.add_argument(f"--{name}", type=int, default=value, help=f"{about} ({value})")
+    job.add_argument("--price-profile", default=default.price_profile)
+    job.add_argument("--price-column", choices=("paper", "code", "full"), default=default.price_column)
+
+
+def job_settings(options: argparse.Namespace) -> JobSettings:
+    """Of the parsed options."""
+    return JobSettings(
+        algo=options.algo, profile=options.profile, setting=given_settings(options.set), rounds=options.rounds,
+        steps=options.steps, actors=options.actors, actors_max=options.actors_max, eval_every=options.eval_every,
+        eval_episodes=options.eval_episodes, final_episodes=options.final_episodes, memory_mb=options.memory_mb,
+        price_profile=options.price_profile, price_column=options.price_column,
+    )  # fmt: skip
+
+
+def compare(
+    options: argparse.Namespace, schemes: Sequence[str], command: str, title: str, say: Callable[[str], None] = print
+) -> int:
+    """Trains what is missing of these schemes, then tells and draws. Returns the exit status."""
+    from replay_server.bench.scalers.table import comparison, lines
+
+    host = result.machine()
+    try:
+        parsed = [Scheme.parse(word) for word in schemes]
+        campaign = Campaign(Path(options.folder), job_settings(options), options.env, parsed, options.seeds)
+    except ValueError as error:
+        print(f"replay-server bench scalers: {error}", file=sys.stderr)
+        return 2
+    failures: list[str] = []
+    if not options.report:
+        failures = campaign.run(options.lanes, say)
+    tables = comparison(campaign)
+    for env, table in tables.items():
+        say("\n".join(lines(env, table)))
+    missing = campaign.missing()
+    if missing:
+        say(f"{len(missing)} of {len(campaign.cells())} cells are missing: " + "; ".join(map(str, missing[:8]))
+            + ("; …" if len(missing) > 8 else ""))  # fmt: skip
+    if options.json:
+        content = result.document("scalers", command, host, vars(options), [_measured(tables)], {})
+        result.write(options.json, {**content, "tables": tables, "missing": [str(each) for each in missing]})
+    if options.plot:
+        _draw(campaign, parsed, Path(options.plot), title)
+    for failure in failures:
+        print(f"replay-server bench scalers: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
+    if "--figure" in argv:
+        return _figure(argv, folder, say)
+    parser = argparse.ArgumentParser(
+        "replay-server bench scalers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--schemes", nargs="+", default=list(ALL), help="; ".join(ALL))
+    parser.add_argument("--figure", metavar="NAME", help=f"a paper's figure instead: {', '.join(figures())}")
+    job_options(parser)
+    options = parser.parse_args(argv)
+    return compare(options, options.schemes, " ".join(["replay-server bench scalers", *argv]), "scalers", say)
+
+
+def figures() -> list[str]:
+    """Names of figures: the modules of this package that make one."""
+    found = (path.stem.removeprefix("figure_") for path in Path(__file__).parent.glob("figure_*.py"))
+    return sorted((name.replace("_", "-") for name in found), key=lambda name: (len(name), name))
+
+
+def _figure(argv: list[str], folder: str, say: Callable[[str], None]) -> int:
+    at = argv.index("--figure")
+    name = argv[at + 1] if at + 1 < len(argv) else ""
+    if name not in figures():
+        print(f"unknown figure {name!r}: expected one of {', '.join(figures())}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"replay_server.bench.scalers.figure_{name.replace('-', '_')}")
+    run: Any = module.main
+    rest = [*argv[:at], *argv[at + 2 :]]
+    try:
+        return run(rest, folder, say)
+    except TypeError as error:
+        if "positional argument" not in str(error):
+            raise
+        return run(rest)
+
+
+def _measured(tables: dict[str, Any]) -> dict[str, float]:
+    """Numbers for the result file, by environment, scheme and what they are."""
+    return {
+        f"{env}.{name}.{what}": value
+        for env, table in tables.items()
+        for name, row in table["rows"].items()
+        for what, value in (
+            ("final_reward", row["final"]["value"]),
+            ("time_s", row["time_s"]),
+            ("cost_dollars", row["cost"]),
+            ("reached", row["reached"]),
+        )
+    }
+
+
+def _draw(campaign: Campaign, schemes: Sequence[Scheme], path: Path, title: str) -> None:
+    from replay_server.bench.scalers.pictures import draw
+
+    for env in campaign.environments:
+        of_env = path if len(campaign.environments) == 1 else path.with_name(f"{path.stem}-{env}{path.suffix}")
+        draw(campaign, env, schemes, of_env, title)
