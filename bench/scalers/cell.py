@@ -172,7 +172,7 @@ def run_cell(
         run_directory = RunDirectory(Path(folder))
         run_directory.create(settings)
         orchestrator = Orchestrator(
-            settings, run_directory, platform=_Lent(platform), scaler=scaler, clock=clock, on_progress=on_round
+            settings, run_directory, platform=Lent(platform), scaler=scaler, clock=clock, on_progress=on_round
         )
         orchestrator.run()
         records = read_rounds(run_directory.path)
@@ -229,7 +229,7 @@ def on_stage(cell: Cell, scheme: Scheme, job: JobSettings) -> Cell:
     )
 
 
-class _Lent:
+class Lent:
     """A platform that outlives a job: the job's backend must not close it."""
 
     def __init__(self, platform: Platform) -> None:
