@@ -2,10 +2,10 @@
 
     replay-server bench scalers --figure 7 --folder runs/boostable --seeds 1 2 3 4 5 6 7 8 9 10
 
-For each seed a run of fixed count, with R after every round. Its checkpoints of the lowest, median and highest R and
+For each seed a run of fixed count, with R after every round. Its checkpoints of the lowest, median and highest R, and
 of random rounds are gone on from twice, boosted and not, and scored by the same fresh games. Told are the gains with
-95 % bootstrap intervals over seeds, the lowest R's over the highest's paired by seed, and the regression of gain on ln R
-with the round as covariate (Nitro's claim: b < 0). What is in the folder is not run again.
+bootstrap intervals (95 %) over seeds, the lowest R's over the highest's paired by seed, and the regression of gain on
+ln R with the round as covariate (Nitro's claim: b < 0). What is in the folder is not run again.
 """
 
 from __future__ import annotations
