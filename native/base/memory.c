@@ -61,6 +61,15 @@ void memory_count_alone(bool on) {
     counts_alone = on;
 }
 
+/* Half is kept when the end of the heap is given back, so that it does not go and come back block by block. */
+void memory_keep_heap(void) {
+#ifdef M_MMAP_THRESHOLD
+    mallopt(M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES);
+    mallopt(M_TRIM_THRESHOLD, MEMORY_KEPT_BYTES);
+    mallopt(M_TOP_PAD, MEMORY_KEPT_BYTES / 2);
+#endif
+}
+
 size_t memory_live_bytes(void) {
     return atomic_load_explicit(&heap_bytes, memory_order_relaxed) +
            atomic_load_explicit(&lone_bytes, memory_order_relaxed);
@@ -115,7 +124,7 @@ void memory_free(void *pointer) {
     if (!pointer) return;
     size_t size_bytes = malloc_usable_size(pointer);
     count_down(size_bytes);
-    if (size_bytes >= MEMORY_RECLAIM_BYTES) {
+    if (size_bytes >= MEMORY_RECLAIM_HEAP_BYTES) {
         atomic_fetch_add_explicit(&reclaiming_bytes, size_bytes, memory_order_relaxed);
         if (leave_to_reclaimer(pointer, size_bytes, false)) return;
         atomic_fetch_sub_explicit(&reclaiming_bytes, size_bytes, memory_order_relaxed);

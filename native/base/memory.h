@@ -30,10 +30,18 @@ size_t memory_mapped_bytes(void); /* address space, not resident pages */
 void *memory_map_shared(size_t size_bytes, int *descriptor);
 void memory_unmap_shared(void *pointer, size_t size_bytes);
 
+/* For a process whose memory this is to manage. Large blocks come from the heap and go back to it, rather than to the system,
+ * which has to clear every page again; of what is free at the heap's end no more
+ * than MEMORY_KEPT_BYTES is kept. */
+void memory_keep_heap(void);
+#define MEMORY_KEPT_BYTES (16u << 20)
+
 /* Giving a large block back to the system takes milliseconds (about 0.1 s for a gigabyte). While the reclaimer runs,
- * memory_free and memory_unmap leave blocks of at least MEMORY_RECLAIM_BYTES to its thread; they count as held until it
- * has freed them. */
+ * memory_free and memory_unmap leave blocks of at least MEMORY_RECLAIM_BYTES (of mappings) and MEMORY_RECLAIM_HEAP_BYTES to
+ * its thread; they count as held until it has freed them. Smaller ones are free at once: handing them over would cost more,
+ * and who needs the next one would find none free. */
 #define MEMORY_RECLAIM_BYTES (1u << 20)
+#define MEMORY_RECLAIM_HEAP_BYTES (4u << 20)
 bool memory_start_reclaimer(void); /* false: no thread could be started; blocks are then freed at once, as before */
 void memory_stop_reclaimer(void); /* frees what is left */
 

@@ -328,6 +328,7 @@ static int serve(struct server *server, const struct options *options, const str
         return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
     open_share_socket(server, transport);
     memory_count_alone(true);
+    memory_keep_heap();
     memory_start_reclaimer(); /* after signals were blocked, so that its thread takes none */
     print_ready(&server->config);
     server_run(server);

@@ -40,7 +40,8 @@ static void large_blocks_are_freed_beside_the_caller(void) {
     size_t before = memory_used_bytes(), mapped = memory_mapped_bytes();
     CHECK(memory_start_reclaimer());
     for (int i = 0; i < 100; i++) {
-        memory_free(memory_alloc(MEMORY_RECLAIM_BYTES + 1));
+        memory_free(memory_alloc(MEMORY_RECLAIM_HEAP_BYTES + 1));
+        memory_free(memory_alloc(MEMORY_RECLAIM_BYTES + 1)); /* at once, since it comes from the heap */
         memory_unmap(memory_map(2 * MEMORY_RECLAIM_BYTES), 2 * MEMORY_RECLAIM_BYTES);
         memory_free(memory_alloc(10));
     }
@@ -49,7 +50,7 @@ static void large_blocks_are_freed_beside_the_caller(void) {
     memory_unmap(memset(memory_map(huge_bytes), 1, huge_bytes), huge_bytes);
     memory_stop_reclaimer();
     CHECK(memory_used_bytes() == before && memory_mapped_bytes() == mapped);
-    memory_free(memory_alloc(2 * MEMORY_RECLAIM_BYTES)); /* without it, at once */
+    memory_free(memory_alloc(2 * MEMORY_RECLAIM_HEAP_BYTES)); /* without it, at once */
     CHECK(memory_used_bytes() == before);
 }
 
