@@ -194,6 +194,12 @@ struct command_entry *command_entry_subcommand(const struct command_entry *entry
     return NULL;
 }
 
+bool command_table_is_plainly(const struct command_entry *entry, uint32_t argc, const struct resp_argument *argv) {
+    if (argc == 0 || argv[0].length != entry->name_length || !argv[0].data) return false;
+    if (entry->container || entry->hidden || entry->subcommand_count > 0) return false;
+    return is_named(entry, words_of(argv[0].data, argv[0].length), argv[0].data, argv[0].length);
+}
+
 struct command_entry *command_table_find_request(struct command_table *table, uint32_t argc,
                                                  const struct resp_argument *argv) {
     struct command_entry *entry = argc > 0 ? command_table_find(table, argv[0].data, argv[0].length) : NULL;

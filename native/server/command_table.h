@@ -89,6 +89,8 @@ struct command_entry *command_table_find(struct command_table *table, const void
  * is no such command. */
 struct command_entry *command_table_find_request(struct command_table *table, uint32_t argc,
                                                  const struct resp_argument *argv);
+/* Whether the request is for this command by its own name, one without subcommands. */
+bool command_table_is_plainly(const struct command_entry *entry, uint32_t argc, const struct resp_argument *argv);
 /* The subcommand of a container that has this name, without the container's; NULL if there is none. */
 struct command_entry *command_entry_subcommand(const struct command_entry *entry, const struct resp_argument *word);
 /* Handler of containers: runs the subcommand that the second argument names, if its arity holds. */

@@ -138,6 +138,12 @@ static bool is_for_busy(const struct client *client, const struct command *comma
     return (command->flags & COMMAND_ALLOW_BUSY) && (without_saving || strcmp(command->name, "shutdown") != 0);
 }
 
+/* Why nothing may be written to the store now; NULL: it may. */
+static const char *refuse_writes(const struct server *server, char *text, size_t size) {
+    if (snapshots_refuse_writes(server->snapshots)) return SAVE_REFUSAL;
+    return append_log_refuses(server->append_log, text, size) ? text : NULL;
+}
+
 bool command_admit(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     const struct command *command = entry->command;
@@ -156,9 +162,9 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         (transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
     char text[640];
-    if ((transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0) {
-        if (snapshots_refuse_writes(server->snapshots)) return refuse(client, SAVE_REFUSAL);
-        if (append_log_refuses(server->append_log, text, sizeof text)) return refuse(client, "%s", text);
+    if (transaction_flags(client, command) & COMMAND_WRITE) {
+        const char *unwritten = refuse_writes(server, text, sizeof text);
+        if (unwritten && strcmp(command->group, "replay") != 0) return refuse(client, "%s", unwritten);
     }
     if (exclusive_is_busy(server) && !is_for_busy(client, command)) return refuse(client, BUSY_REFUSAL);
     if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
@@ -211,7 +217,9 @@ void client_run_request(struct client *client) {
     client->argc = client->parser.count;
     client->argv = client->parser.arguments;
     client->error_replied = false;
-    struct command_entry *entry = command_table_find_request(server->commands, client->argc, client->argv);
+    struct command_entry *entry = client->entry; /* of the request before: many are followed by their like */
+    if (!entry || !command_table_is_plainly(entry, client->argc, client->argv))
+        entry = command_table_find_request(server->commands, client->argc, client->argv);
     client->entry = entry;
     client->command = entry ? entry->command : NULL;
     if (!entry && client->argc > 0 && is_http(&client->argv[0])) {
