@@ -21,7 +21,7 @@ void replay_get_command(struct client *client);
 void replay_reset_command(struct client *client);
 void replay_config_command(struct client *client);
 /* Goes on with resets and changes of tables until the deadline; true if some work is left. */
-bool replay_change_step(struct server *server, uint64_t deadline_us);
+bool replay_change_step(struct server *server, uint64_t budget_us);
 void replay_info_command(struct client *client);
 
 /* Shared by ADD and ITEM: reserving items; entering those of a request whose columns are in place, or waiting until that

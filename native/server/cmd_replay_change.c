@@ -12,8 +12,9 @@ static void wake_all(struct server *server, struct replay_entry *entry) {
     wait_queue_wake(server, &entry->samplers);
 }
 
-bool replay_change_step(struct server *server, uint64_t deadline_us) {
+bool replay_change_step(struct server *server, uint64_t budget_us) {
     bool left = false;
+    uint64_t deadline_us = 0; /* no clock is asked before there is work */
     for (struct replay_entry *entry = server->replay->entries; entry; entry = entry->next) {
         if (entry->coders.length) { /* the first of them does another slice */
             wait_queue_wake(server, &entry->coders);
@@ -22,6 +23,7 @@ bool replay_change_step(struct server *server, uint64_t deadline_us) {
         if (!table_has_work(entry->table)) {
             continue;
         }
+        if (deadline_us == 0) deadline_us = clock_monotonic_us() + budget_us;
         if (clock_monotonic_us() >= deadline_us || table_step(entry->table, deadline_us)) {
             left = true;
         } else {

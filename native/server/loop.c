@@ -31,6 +31,10 @@
 #define SWEEPS_PER_ROUND 10u /* all of them are looked at in so many sweeps */
 #define SWEEP_LEAST 64u
 #define RATE_US 1000000u
+#define SECOND_LOOK_US 4u /* about what falling asleep and waking up take */
+#define SECOND_LOOK_CREDIT 16u
+#define SECOND_LOOK_TRIES 64u
+#define UNIX_TIME_US 100u /* how old what is known of Unix time may be */
 #define BESIDE_POLL_US 100u /* how often the others are polled beside a transport that owns the loop */
 
 void server_tick(struct server *server) {
@@ -39,10 +43,11 @@ void server_tick(struct server *server) {
     server->store->told_ms = ((int64_t)server->now_us + server->unix_ahead_us) / 1000;
 }
 
-/* Unix time may jump: it is looked at once in a turn. */
+/* Unix time may jump: it is looked at again and again, right after server_tick. */
 static void look_at_unix_time(struct server *server) {
     int64_t unix_us = clock_unix_us();
-    server->unix_ahead_us = unix_us - (int64_t)clock_monotonic_us();
+    server->unix_ahead_us = unix_us - (int64_t)server->now_us;
+    server->unix_looked_us = server->now_us;
     server->store->told_ms = unix_us / 1000;
 }
 
@@ -82,8 +87,8 @@ struct server *server_new(const struct server_config *config, struct error *erro
     config_apply(server);
     name_run(server);
     server->startup_bytes = memory_used_bytes();
-    look_at_unix_time(server);
     server_tick(server);
+    look_at_unix_time(server);
     server->stats.started_us = server->stats.sample_us = server->now_us;
     server->next_sweep_us = server->now_us + SWEEP_US;
     server->events = (struct transport_events){
@@ -222,9 +227,10 @@ static uint64_t earlier(uint64_t left, uint64_t right) {
 
 void server_begin_turn(struct server *server) {
     if (server->turn_began_us != 0) return;
-    server->turn_began_us = clock_monotonic_us();
+    server_tick(server);
+    server->turn_began_us = server->now_us;
     access_tell_time(&server->store->access, server->turn_began_us);
-    look_at_unix_time(server);
+    if (server->now_us - server->unix_looked_us >= UNIX_TIME_US) look_at_unix_time(server);
 }
 
 static void count_turn(struct server *server) {
@@ -240,7 +246,7 @@ static void count_turn(struct server *server) {
 
 uint64_t server_step(void *context) {
     struct server *server = context;
-    server_tick(server);
+    if (server->turn_began_us != 0) server_tick(server);
     server_begin_turn(server);
     run_ready(server);
     if (server->woken || key_wait_pending(server)) server_run_woken(server);
@@ -250,7 +256,7 @@ uint64_t server_step(void *context) {
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
     bool short_of_memory = !server->exclusive.on && make_room_step(server);
     bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
-    bool changes_left = replay_change_step(server, clock_monotonic_us() + LIMIT_TURN_CHANGE_US);
+    bool changes_left = replay_change_step(server, LIMIT_TURN_CHANGE_US);
     if (server->now_us >= server->next_sweep_us) sweep(server);
     bool gathers = replay_share_step(server);
     bool searches = keys_step(server);
@@ -313,11 +319,26 @@ static int poll_transports(struct server *server, uint64_t wait_us) {
     return handled;
 }
 
+/* Busy clients send again within microseconds, sooner than the loop would have fallen asleep and been woken, which costs the
+ * processor of who wakes it as well. Whether these do is told by what came of it before: while it pays less than every
+ * second time it is only tried now and then. */
+static bool looks_again(struct server *server) {
+    struct second_look *look = &server->second_look;
+    if (server->had_events) {
+        if (look->on && look->credit < SECOND_LOOK_CREDIT) look->credit++;
+        look->on = look->credit > 0 || ++look->sleeps % SECOND_LOOK_TRIES == 0;
+    } else if (look->on && server->now_us >= server->event_us + SECOND_LOOK_US) {
+        look->on = false;
+        if (look->credit > 0) look->credit--;
+    }
+    return look->on;
+}
+
 static void turn(struct server *server) {
     uint64_t wait_us = server_step(server);
     if (heed_stop(server)) return;
     if (server->had_events) server->event_us = server->now_us; /* they came right before this step: no clock is asked */
-    if (server->now_us < server->event_us + (uint64_t)server->config.busy_poll_us) wait_us = 0;
+    if (looks_again(server) || server->now_us < server->event_us + (uint64_t)server->config.busy_poll_us) wait_us = 0;
     server->had_events = poll_transports(server, wait_us) > 0;
 }
 

@@ -110,6 +110,13 @@ struct client_list {
     uint32_t count;
 };
 
+/* Looking for events once more before the loop sleeps. */
+struct second_look {
+    bool on;
+    uint32_t credit; /* how well it has paid of late */
+    uint32_t sleeps; /* without, since it paid */
+};
+
 struct server {
     struct server_config config;
     struct stats stats;
@@ -163,13 +170,15 @@ struct server {
     char share_socket[64];       /* name of the abstract socket for clients of this host; "": none */
 
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
-    int64_t unix_ahead_us; /* Unix time less monotonic time, as of this turn */
+    int64_t unix_ahead_us; /* Unix time less monotonic time, */
+    uint64_t unix_looked_us; /* as of then */
     uint64_t turn_began_us; /* 0: waiting for events */
     uint64_t next_sweep_us;
     uint32_t writers; /* clients whose output waits for room */
     uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
     uint64_t event_us;               /* when a polled transport last had an event */
     bool had_events; /* the last poll handled some */
+    struct second_look second_look;
     uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
     enum room room; /* that there was when it was last asked for */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */

@@ -294,7 +294,17 @@ bool store_free_discarded(struct store *store, uint64_t deadline_us) {
     return true;
 }
 
+/* Before a clock is asked, since most turns of the loop find nothing to do. */
+static bool has_work(const struct store *store) {
+    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+        const struct store_database *db = &store->databases[d];
+        if (db->expiry.count > 0 || dict_is_rehashing(&db->keys)) return true;
+    }
+    return false;
+}
+
 uint64_t store_step(struct store *store, uint64_t budget_us) {
+    if (!has_work(store) && free_discarded(store, FREE_SLICE)) return CLOCK_NEVER;
     uint64_t now_us = clock_monotonic_us(), deadline_us = now_us + budget_us, next_us = CLOCK_NEVER;
     int64_t at_ms = clock_unix_ms();
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
