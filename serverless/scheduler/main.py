@@ -12,7 +12,8 @@ import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from replay_server.serverless.scheduler.training import told, train_scheduler
 from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings
 
 EXIT_FAILED, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EPISODES, EPISODES_TUNED = 100, 10
 """From scratch, and of a policy of another task (MinionsRL, section 4 and figure 9)."""
 JOB_OPTIONS = (
@@ -162,7 +164,7 @@ def _resumed(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, 
 
 
 def _train(options: argparse.Namespace, settings: TrainSettings, policy: SchedulerPolicy, folder: Path) -> int:
-    before = {name: signal.signal(name, _interrupt) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {name: signal.signal(name, _interrupt) for name in SIGNALS}
     print(
         f"{settings.env}: {settings.rounds} rounds × 1 to {settings.actors_max} actors × {settings.environments} "
         f"environments × {settings.steps} steps; episodes {policy.episodes + 1} to {options.episodes}",
@@ -171,8 +173,7 @@ def _train(options: argparse.Namespace, settings: TrainSettings, policy: Schedul
     try:
         with jobs(settings, cold_job_clock if options.cold_starts else job_clock) as played:
             goal = chosen_goal(options, folder, played)
-            train_scheduler(policy, played, goal, options.episodes, folder,
-                            lambda line: print(told(line, options.episodes), flush=True))  # fmt: skip
+            train_scheduler(policy, played, goal, options.episodes, folder, _teller(policy.episodes, options.episodes))
     except KeyboardInterrupt:
         print(f"interrupted; go on with: replay-server scheduler train --resume --logdir {folder}", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -189,5 +190,19 @@ def _train(options: argparse.Namespace, settings: TrainSettings, policy: Schedul
     return 0
 
 
+def _teller(before: int, episodes: int) -> Callable[[dict[str, Any]], None]:
+    """Says how each episode went, and how long the rest will take."""
+    began = time.perf_counter()
+
+    def tell(line: dict[str, Any]) -> None:
+        each_s = (time.perf_counter() - began) / (line["episode"] - before)
+        left_s = each_s * (episodes - line["episode"])
+        print(f"{told(line, episodes)}; about {left_s / 60:.0f} minutes left", flush=True)
+
+    return tell
+
+
 def _interrupt(number: int, frame: Any) -> None:
+    for name in SIGNALS:  # Nothing may cut the way out short; it is bounded anyway.
+        signal.signal(name, signal.SIG_IGN)
     raise KeyboardInterrupt
