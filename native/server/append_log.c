@@ -50,13 +50,12 @@ static bool is_late(const struct append_log *log) {
            log->server->now_us > log->unsynced_us + LATE_US;
 }
 
-/* Tables of experience are not in the file, and what only the connection knows neither. */
+/* Tables of experience are not in the file, and what only the connection knows neither. Of the server's own commands some
+ * change databases as a whole, or tell how large they are. */
 static bool may_show_changes(const struct command *command) {
-    static const char *const others[] = {"replay", "connection", "server"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (strcmp(command->group, others[i]) == 0) return false;
-    }
-    return true;
+    if (strcmp(command->group, "replay") == 0) return false;
+    if (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) return true;
+    return strcmp(command->group, "connection") != 0 && strcmp(command->group, "server") != 0;
 }
 
 void append_log_replied(struct append_log *log, struct client *client) {

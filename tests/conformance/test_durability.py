@@ -136,6 +136,15 @@ def test_many_writes_share_one_fsync_with_always(tmp_path: Path) -> None:
         assert client.info("persistence")["aof_fsyncs"] < 200
 
 
+def test_what_changes_databases_as_a_whole_is_on_the_disk_with_always_before_it_is_answered(tmp_path: Path) -> None:
+    with serve(tmp_path, "always") as (_, client):
+        for n in range(1, 60):
+            for words in (["SWAPDB", "0", "1"], ["FLUSHDB"], ["FLUSHALL"]):
+                client.set("key", n)
+                client.execute_command(*words)
+                assert (tmp_path / INCREMENT).read_bytes().count(words[0].encode()) == n
+
+
 def test_weights_are_there_after_a_kill(tmp_path: Path) -> None:
     with serve(tmp_path) as (server, client):
         client.execute_command("WEIGHTS.PUBLISH", "policy", "*", b"w" * 300_000)
@@ -214,6 +223,15 @@ def test_a_byte_in_the_middle_that_is_not_what_it_was_is_refused_with_its_place(
     whole[whole.index(b"key:6") - 3] ^= 1
     path.write_bytes(whole)
     assert "byte" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["SHUTDOWN", "CONFIG SET appendonly no", "GET key", "REPLAY.SAVE x", "CLIENT KILL ID 1"])
+def test_a_command_that_changes_no_key_is_refused(tmp_path: Path, line: str) -> None:
+    write_some(tmp_path)
+    request = redis.Connection().pack_command(*line.split())
+    with open(tmp_path / INCREMENT, "ab") as file:
+        file.write(b"".join(request))
+    assert f"the command '{line.split()[0].lower()}" in refusal(tmp_path)
 
 
 def test_a_manifest_that_names_what_is_not_there_is_refused(tmp_path: Path) -> None:
