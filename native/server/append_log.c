@@ -111,8 +111,10 @@ void append_log_break(struct append_log *log, const char *format, ...) {
     log->broken = true;
     log->renewing = false;
     append_rewrite_give_up(log);
-    append_buffer_clear(&log->writer->open);
-    log->writer->appended = log->writer->handed;
+    struct append_writer *writer = log->writer;
+    append_buffer_clear(&writer->open);
+    /* What this file may lack is for the next base to hold: no reply waits for it any more. */
+    writer->appended = writer->written = writer->synced = writer->handed;
     log->unsynced_us = log->waiting_us = 0;
     say_failure(log, log->beginning ? "it is tried again" : "writes are refused until it could be written anew");
     close_held(log);

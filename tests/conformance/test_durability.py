@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import threading
@@ -65,6 +66,12 @@ def assert_same(after: dict[Any, Any], before: dict[Any, Any]) -> None:
     for key, (kind, value, ends) in before.items():
         assert after[key][:2] == (kind, value), key
         assert after[key][2] == ends, key
+
+
+def send(url: str, *words: str) -> redis.Connection:
+    connection = redis.Redis.from_url(url).connection_pool.get_connection()
+    connection.send_command(*words)
+    return connection
 
 
 # ---- kill -9 ----------------------------------------------------------------------------------------------------
@@ -225,7 +232,9 @@ def test_a_byte_in_the_middle_that_is_not_what_it_was_is_refused_with_its_place(
     assert "byte" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("line", ["SHUTDOWN", "CONFIG SET appendonly no", "GET key", "REPLAY.SAVE x", "CLIENT KILL ID 1"])
+@pytest.mark.parametrize(
+    "line", ["SHUTDOWN", "CONFIG SET appendonly no", "GET key", "REPLAY.SAVE x", "CLIENT KILL ID 1"]
+)
 def test_a_command_that_changes_no_key_is_refused(tmp_path: Path, line: str) -> None:
     write_some(tmp_path)
     request = redis.Connection().pack_command(*line.split())
@@ -484,6 +493,44 @@ def test_writes_are_refused_while_saving_fails_if_rules_ask_for_it(tmp_path: Pat
         client.set("after", 1)
 
 
+FAILING_SYNC = """
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fdatasync(int descriptor) {
+    if (access("fail", F_OK) != 0) return (int)syscall(SYS_fdatasync, descriptor);
+    errno = EIO;
+    return -1;
+}
+"""
+
+
+def test_a_disk_that_fails_to_take_what_was_written_is_written_to_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its folder a file `fail` makes every fdatasync of the server fail."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    library = tmp_path / "failing.so"
+    build = [compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(build, input=FAILING_SYNC, text=True, check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    with serve(tmp_path) as (server, client):
+        client.set("key", "before")
+        (tmp_path / "fail").touch()
+        with pytest.raises(redis.ConnectionError):  # nobody is told that this is on the disk
+            send(server.url, "SET", "key", "unsure").read_response()
+        (tmp_path / "fail").unlink()
+        assert client.get("key") == b"unsure", "reads are answered while the file is written anew"
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+        assert client.get("key") == b"unsure", "and afterwards, before there is another write"
+        client.set("after", 1)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert client.mget("key", "after") == [b"unsure", b"1"]
+
+
 def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small disk")
@@ -572,12 +619,6 @@ def a_snapshot_that_waits(folder: Path, url: str) -> Iterator[Callable[[], None]
 
     yield read_it
     connection.disconnect()
-
-
-def send(url: str, *words: str) -> redis.Connection:
-    connection = redis.Redis.from_url(url).connection_pool.get_connection()
-    connection.send_command(*words)
-    return connection
 
 
 def test_a_stop_that_saves_can_be_given_up_and_what_waited_runs(tmp_path: Path) -> None:
