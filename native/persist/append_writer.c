@@ -184,6 +184,11 @@ void append_writer_hand_over(struct append_writer *writer, bool sync) {
     give(writer, APPEND_WRITE);
 }
 
+void append_writer_drop(struct append_writer *writer) {
+    writer->retry = false;
+    append_buffer_clear(&writer->given);
+}
+
 void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, unsigned switches) {
     writer->job.manifest = *manifest;
     writer->job.switches = switches;

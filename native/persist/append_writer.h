@@ -71,6 +71,8 @@ int append_writer_continue(struct append_writer *writer, const char *name, uint6
 
 /* Hands over all that was added, `sync`: to be brought to the disk. Nothing may be on its way. */
 void append_writer_hand_over(struct append_writer *writer, bool sync);
+/* Forgets what is to be tried again. Nothing may be on its way. */
+void append_writer_drop(struct append_writer *writer);
 /* To other files, as enum append_switch says: both, or if that fails nothing. Nothing may be on its way, and what is added
  * belongs in the new increment, if there is to be one. */
 void append_writer_switch(struct append_writer *writer, const struct append_manifest *manifest, unsigned switches);

@@ -115,6 +115,8 @@ void append_log_break(struct append_log *log, const char *format, ...) {
     append_buffer_clear(&writer->open);
     /* What this file may lack is for the next base to hold: no reply waits for it any more. */
     writer->appended = writer->written = writer->synced = writer->handed;
+    log->failing = false; /* nothing is tried again for its sake */
+    if (!writer->busy) append_writer_drop(writer);
     log->unsynced_us = log->waiting_us = 0;
     say_failure(log, log->beginning ? "it is tried again" : "writes are refused until it could be written anew");
     close_held(log);
@@ -127,6 +129,10 @@ static void failed(struct append_log *log) {
         char message[sizeof log->error.message];
         snprintf(message, sizeof message, "%s", job->error.message);
         append_log_break(log, "%s", message);
+        return;
+    }
+    if (log->broken && !log->renewing) {
+        append_writer_drop(log->writer);
         return;
     }
     if (!log->failing) {

@@ -505,10 +505,9 @@ int fdatasync(int descriptor) {
 """
 
 
-def test_a_disk_that_fails_to_take_what_was_written_is_written_to_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its folder a file `fail` makes every fdatasync of the server fail."""
+@pytest.fixture
+def failing_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """While this file is there every fdatasync of servers of its folder fails."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -516,12 +515,16 @@ def test_a_disk_that_fails_to_take_what_was_written_is_written_to_anew(
     build = [compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", str(library)]
     subprocess.run(build, input=FAILING_SYNC, text=True, check=True)
     monkeypatch.setenv("LD_PRELOAD", str(library))
+    return tmp_path / "fail"
+
+
+def test_a_disk_that_fails_to_take_what_was_written_is_written_to_anew(tmp_path: Path, failing_sync: Path) -> None:
     with serve(tmp_path) as (server, client):
         client.set("key", "before")
-        (tmp_path / "fail").touch()
+        failing_sync.touch()
         with pytest.raises(redis.ConnectionError):  # nobody is told that this is on the disk
             send(server.url, "SET", "key", "unsure").read_response()
-        (tmp_path / "fail").unlink()
+        failing_sync.unlink()
         assert client.get("key") == b"unsure", "reads are answered while the file is written anew"
         wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
         assert client.get("key") == b"unsure", "and afterwards, before there is another write"
@@ -529,6 +532,22 @@ def test_a_disk_that_fails_to_take_what_was_written_is_written_to_anew(
         kill(server)
     with serve(tmp_path) as (_, client):
         assert client.mget("key", "after") == [b"unsure", b"1"]
+
+
+def test_a_second_try_that_the_disk_fails_to_take_is_written_anew(tmp_path: Path, failing_sync: Path) -> None:
+    with serve(tmp_path, "everysec") as (server, client):
+        limit_files(server, 10)
+        client.set("key", "x" * 1000)
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err")
+        failing_sync.touch()
+        limit_files(server, resource.RLIM_INFINITY)
+        wait_until(lambda: "cannot bring to the disk" in client.info("persistence")["aof_last_write_error"])
+        failing_sync.unlink()
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+        client.set("after", 1)
+        server.stop()
+    with serve(tmp_path) as (_, client):
+        assert client.mget("key", "after") == [b"x" * 1000, b"1"]
 
 
 def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
