@@ -7,6 +7,7 @@
 #include "server/config.h"
 #include "server/keyspace.h"
 #include "server/server.h"
+#include "store/store.h"
 #include "store/glob.h"
 
 static void lower_case(const struct resp_argument *argument, char *out, size_t size) {
@@ -111,6 +112,9 @@ static void reset_stats(struct server *server) {
     server->error_stats = (struct error_stats){0};
     struct stats *stats = &server->stats;
     *stats = (struct stats){.started_us = stats->started_us, .sample_us = server->now_us};
+    struct store *store = server->store;
+    store->expired_keys = store->evicted_keys = store->keyspace_hits = store->keyspace_misses = 0;
+    server->append_log->delayed_fsyncs = 0;
     for (size_t i = 0; i < command_table_count(server->commands); i++) {
         struct command_entry *entry = command_table_at(server->commands, i);
         memset(&entry->stats, 0, sizeof entry->stats);

@@ -325,3 +325,17 @@ def test_shutdown_saves_where_it_is_asked_to(tmp_path: Any) -> None:
             time.sleep(0.02)
         files = [path for path in tmp_path.iterdir() if path.is_file() and b"kept" in path.read_bytes()]
         assert files
+
+
+def test_what_the_store_counts_begins_from_zero_again(peers: Any) -> None:
+    counted = ("expired_keys", "evicted_keys", "keyspace_hits", "keyspace_misses")
+    for peer in peers:
+        with redis.Redis(unix_socket_path=str(peer.unix_path)) as client:
+            client.set("key", "v", px=1)
+            time.sleep(0.01)
+            client.get("key")
+            client.set("key", "v")
+            client.get("key")
+            assert any(client.info("stats")[name] > 0 for name in counted)
+            client.config_resetstat()
+            assert [client.info("stats")[name] for name in counted] == [0, 0, 0, 0], peer.name
