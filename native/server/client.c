@@ -193,17 +193,22 @@ static bool is_backlogged(const struct client *client) {
            output->unsent_bytes > (size_t)client->server->config.client_output_backlog_bytes;
 }
 
+static void set_reading(struct client *client, bool wanted) {
+    if (wanted == client->reading) return;
+    client->reading = wanted;
+    operations_of(client)->want_read(client->connection, wanted);
+}
+
 void client_update_reading(struct client *client) {
     if (client->closing || !client->connection) return;
     bool wanted = !client->input_ended && !client->close_after_reply;
-    if (client->held) wanted = false;
     if (client->blocked)
         wanted = wanted && client->pending_length < LIMIT_PENDING_INPUT_BYTES; /* so that its going is noticed */
     else
         wanted = wanted && client->pending_length == 0 && !is_backlogged(client);
-    if (wanted == client->reading) return;
-    client->reading = wanted;
-    operations_of(client)->want_read(client->connection, wanted);
+    /* Most who wait for the disk send nothing before they have their reply: the transport is told only if one does. */
+    if (client->held && wanted) wanted = client->reading;
+    set_reading(client, wanted);
 }
 
 void client_make_ready(struct client *client) {
@@ -315,7 +320,11 @@ static int describe_input(struct client *client, struct iovec *vectors, size_t *
 void client_readable(void *context, void *owner) {
     struct server *server = context;
     struct client *client = owner;
-    if (client->closing || client->held || !client->reading) return;
+    if (client->closing || !client->reading) return;
+    if (client->held) {
+        set_reading(client, false);
+        return;
+    }
     server_begin_turn(server);
     if (client->blocked) {
         read_while_blocked(client);
