@@ -7,8 +7,8 @@
 #include "server/config.h"
 #include "server/keyspace.h"
 #include "server/server.h"
-#include "store/store.h"
 #include "store/glob.h"
+#include "store/store.h"
 
 static void lower_case(const struct resp_argument *argument, char *out, size_t size) {
     size_t length = argument->data ? argument->length : 0;
