@@ -1,11 +1,13 @@
 """What the scheduler sees before a round, and what it is rewarded with after it (MinionsRL, section 4).
 
     s_k = (k, L_(k−1), R̄_(k−1), KL(π_k ‖ π_(k−1)), P^l_(k−1), P̄^a_(k−1), P_(k−1), b_k)
-    r_k = −β P_k,  and in the last round K also min(0, max_k R̄_k − J) where J was not reached within the budget B
+    r_k = −β P_k,  and in the last round K also min(0, max R̄ − J) where J was not reached within the budget B
 
 The paper leaves units open. Here R̄ is a share of |J| and b a share of B, so that a policy can be used again for other
 targets and budgets; the rest is as the record has it: losses and nats plain, times in seconds. The KL divergence is the
-learner's KL(π_old ‖ π), of the policies before and after the round's learning.
+learner's KL(π_old ‖ π), of the policies before and after the round's learning. In the reward R̄ is what the engine
+holds against J, the mean of the games of five rounds: with single rounds, which jump, a job that missed J would often
+count as one that had it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from replay_server.serverless.orchestrator import SCORE_ROUNDS
 from replay_server.serverless.record import RoundRecord
 
 STATE = (
@@ -66,6 +69,21 @@ def scheduler_state(before: RoundRecord | None, goal: Goal, score: float) -> np.
     )
 
 
+def windowed_scores(rounds: Sequence[RoundRecord]) -> list[float | None]:
+    """After each round, what the engine holds against a target: the mean of the games of the last five rounds.
+
+    None before the fifth round, and where no game ended.
+    """
+    windows = [rounds[max(0, number - SCORE_ROUNDS) : number] for number in range(1, len(rounds) + 1)]
+    return [_mean_score(window) if len(window) == SCORE_ROUNDS else None for window in windows]
+
+
+def best_score(rounds: Sequence[RoundRecord]) -> float | None:
+    """max R̄: the best of `windowed_scores`; of a job without five rounds the mean of its games. None without games."""
+    scores = [score for score in windowed_scores(rounds) if score is not None]
+    return max(scores) if scores else _mean_score(rounds)
+
+
 def rewards(rounds: Sequence[RoundRecord], goal: Goal, reached: bool, time_weight: float) -> list[float]:
     """r_k of every round of a job that has ended; `time_weight` is β, a second's price.
 
@@ -74,6 +92,11 @@ def rewards(rounds: Sequence[RoundRecord], goal: Goal, reached: bool, time_weigh
     """
     found = [-time_weight * each.round_s for each in rounds]
     if not reached or rounds[-1].cost > goal.budget:
-        best = max((each.score for each in rounds if each.score is not None), default=min(0.0, goal.target))
-        found[-1] += min(0.0, best - goal.target)
+        best = best_score(rounds)
+        found[-1] += min(0.0, (min(0.0, goal.target) if best is None else best) - goal.target)
     return found
+
+
+def _mean_score(rounds: Sequence[RoundRecord]) -> float | None:
+    games = [score for each in rounds for score in each.scores]
+    return sum(games) / len(games) if games else None

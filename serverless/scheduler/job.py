@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ import replay_server as rs
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.serverless.backends.in_process import InProcessPlatform
 from replay_server.serverless.job_clock import JobClock, lambda_stage
-from replay_server.serverless.orchestrator import SCORE_ROUNDS, Clock, Orchestrator, make_bill
+from replay_server.serverless.orchestrator import Clock, Orchestrator, make_bill
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.scalers.scaler import Scaler
-from replay_server.serverless.scheduler.decision import Goal
+from replay_server.serverless.scheduler.decision import Goal, best_score
 from replay_server.serverless.settings import TrainSettings
 
 TASKS: dict[str, dict[str, Any]] = {
@@ -83,8 +83,8 @@ class PlayedJob:
 
     @property
     def best_score(self) -> float | None:
-        """The greatest mean score of a round; None where no game ended."""
-        return max((each.score for each in self.rounds if each.score is not None), default=None)
+        """The best of what was held against a target; None where no game ended."""
+        return best_score(self.rounds)
 
     def within(self, goal: Goal) -> bool:
         """Whether the target was reached without spending more than the budget."""
@@ -144,18 +144,6 @@ def jobs(settings: TrainSettings, clock_of: ClockOf = job_clock) -> Iterator[Job
     """Jobs with these settings, on a server that is there as long as they are."""
     with rs.Server([], host="127.0.0.1", port=0) as server:
         yield Jobs(settings, server.url, clock_of)
-
-
-def windowed_scores(rounds: Sequence[RoundRecord]) -> list[float | None]:
-    """After each round, what the engine holds against a target: the mean of the games of the last five rounds.
-
-    None before the fifth round, and where no game ended.
-    """
-    found: list[float | None] = []
-    for number in range(1, len(rounds) + 1):
-        games = [score for each in rounds[max(0, number - SCORE_ROUNDS) : number] for score in each.scores]
-        found.append(sum(games) / len(games) if games and number >= SCORE_ROUNDS else None)
-    return found
 
 
 def timed(play: Callable[[], PlayedJob]) -> tuple[PlayedJob, dict[str, float]]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from replay_server.rl.run_directory import write_json
 from replay_server.serverless.scalers.fixed import Fixed
-from replay_server.serverless.scheduler.decision import Goal
-from replay_server.serverless.scheduler.job import Jobs, PlayedJob, windowed_scores
+from replay_server.serverless.scheduler.decision import Goal, windowed_scores
+from replay_server.serverless.scheduler.job import Jobs, PlayedJob
 
 ACTORS = 16
 SEEDS = (101, 102, 103, 104, 105)

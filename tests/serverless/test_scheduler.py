@@ -28,8 +28,8 @@ from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.scalers.minions import Minions
 from replay_server.serverless.scalers.uniform import Uniform
-from replay_server.serverless.scheduler.decision import Goal, rewards, scheduler_state
-from replay_server.serverless.scheduler.job import PlayedJob, jobs, windowed_scores
+from replay_server.serverless.scheduler.decision import Goal, rewards, scheduler_state, windowed_scores
+from replay_server.serverless.scheduler.job import PlayedJob, jobs
 from replay_server.serverless.scheduler.main import main
 from replay_server.serverless.scheduler.policy import SchedulerPolicy, SchedulerSettings, episode_fragment, load_policy
 from replay_server.serverless.scheduler.reference import settled
@@ -81,9 +81,11 @@ def test_the_state_has_the_eight_numbers_of_the_paper_in_their_order() -> None:
 def test_rewards_are_seconds_and_what_was_missed_at_the_end() -> None:
     rounds = [record(1, (20.0,), 0.1, 2.0), record(2, (150.0, 170.0), 0.2, 3.0), record(3, (), 0.3, 4.0)]
     assert rewards(rounds, GOAL, True, 0.1) == pytest.approx([-0.2, -0.3, -0.4])
-    # max R̄ = 160: 40 short of J.
-    assert rewards(rounds, GOAL, False, 0.1) == pytest.approx([-0.2, -0.3, -40.4])
-    # A single round above J does not pay where the job as a whole did not reach it: min(0, …).
+    # Without five rounds, all games: (20 + 150 + 170) / 3 is 86⅔ short of J.
+    assert rewards(rounds, GOAL, False, 0.1) == pytest.approx([-0.2, -0.3, -0.4 - 86.0 - 2 / 3])
+    # Windows of five: (100, 100, 100, 100, 300) → 140, then (100, 100, 100, 300, 60) → 132. One round of 300 is no J.
+    more = [record(k, (score,)) for k, score in enumerate((100.0, 100.0, 100.0, 100.0, 300.0, 60.0), 1)]
+    assert rewards(more, GOAL, False, 0.1) == pytest.approx([-0.2] * 5 + [-60.2])
     assert rewards([record(1, (230.0,))], GOAL, False, 0.1) == pytest.approx([-0.2])
     # Reached, but for more than the budget.
     assert rewards([record(1, (150.0,), cost=0.6)], GOAL, True, 0.5) == pytest.approx([-51.0])
@@ -368,7 +370,7 @@ def test_a_training_that_is_killed_loses_no_more_than_its_episode(tmp_path: Path
 def test_the_scheduler_learns_from_real_jobs_that_one_actor_is_cheapest(tmp_path: Path) -> None:
     """Where a second costs more than anything and no target can be reached, fewer actors are better."""
     settings = TrainSettings(**JOB)
-    policy = SchedulerPolicy(SchedulerSettings(actors_most=3, time_weight=100.0, discount=0.0))
+    policy = SchedulerPolicy(SchedulerSettings(actors_most=3, time_weight=1e5, discount=0.0))
     with jobs(settings, clock_of) as played:
         train_scheduler(policy, played, Goal(1000.0, 10.0), 30, tmp_path)
         last = played.play(Minions(policy, Goal(1000.0, 10.0), 3, 5), 5)
