@@ -2,8 +2,8 @@
 
 Lanczos' method from a random vector (Golub and Van Loan, Matrix Computations, chapter 10): after m products, the
 eigenvalues of an m × m tridiagonal matrix (the Ritz values) approach those of the matrix, the outermost first. Each new
-vector is made orthogonal to all before it, twice, without which copies of eigenvalues found already would come up
-again (full reorthogonalisation).
+vector is made orthogonal to all before it once more, although it ought to be so already, without which copies of
+eigenvalues found before would come up again (full reorthogonalisation).
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def lanczos(
         last = len(diagonal)
         following = product(basis[last])
         diagonal.append(float(following @ basis[last]))
-        for _ in range(2):
-            following = following - basis[: last + 1].T @ (basis[: last + 1] @ following)
+        following = following - diagonal[-1] * basis[last]
+        if last:
+            following -= beside[-1] * basis[last - 1]
+        following -= basis[: last + 1].T @ (basis[: last + 1] @ following)
         norm = float(following.norm())
         found = _ritz(diagonal, beside, norm)
         if last + 1 == steps or _settled(found, tolerance):
