@@ -14,6 +14,7 @@ import gymnasium
 
 import replay_server as rs
 from replay_server.connection import url_with_password
+from replay_server.learner.probes import check_probes
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
@@ -22,7 +23,13 @@ from replay_server.serverless.lease import JobInUse
 from replay_server.serverless.orchestrator import Orchestrator, make_bill
 from replay_server.serverless.prices import PriceError
 from replay_server.serverless.rounds import TrainingFailed
-from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings, json_options
+from replay_server.serverless.settings import (
+    TrainSettings,
+    algorithm_settings,
+    check_settings,
+    json_options,
+    make_scaler,
+)
 from replay_server.serverless.train_view import make_view
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
@@ -53,6 +60,7 @@ def main_train(argv: list[str] | None = None) -> int:
         algorithm = algorithm_settings(settings)
         policy_spec(algorithm)
         make_bill(settings)
+        check_probes(make_scaler(settings).probes)
         check_platform(settings.backend, json_options(settings.backend_option))
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)

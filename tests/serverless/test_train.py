@@ -48,6 +48,7 @@ def signals():
         (["--scaler", "schedule", "--scaler-option", "counts=[8,99]"], "has 99, more than --actors-max 32"),
         (["--scaler", "nitro", "--scaler-option", "dekay=0.9"], "--scaler-option: nitro does not take that"),
         (["--scaler", "nitro", "--scaler-option", "decay=2"], "expected a decay in (0, 1]"),
+        (["--scaler", "nitro", "--scaler-option", 'curvature={"step":9}'], "probe curvature has no 'step'"),
         (["--learners", "async"], "--learners async: not in this version"),
         (["--setting", "hiden=8"], "no setting 'hiden'"),
         (["--setting", "hidden=wide"], "hidden: expected int, came 'wide'"),
