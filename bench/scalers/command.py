@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +44,12 @@ def job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one run each (1 2 3 4 5)")
     parser.add_argument("--lanes", type=int, default=1, help="cells at a time (1)")
     parser.add_argument("--report", action="store_true", help="train nothing: tables and pictures of what is there")
+    parser.add_argument(
+        "--scheduler-dollars",
+        type=float,
+        default=0.0,
+        help="what the policy of minions cost to train, simulated: told spread over 1, 10 and 100 jobs",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the tables there")
     parser.add_argument("--plot", metavar="FILE.png", help="reward and actors; of several environments one file each")
     job = parser.add_argument_group("every run")
@@ -80,7 +86,7 @@ def compare(
     options: argparse.Namespace, schemes: Sequence[str], command: str, title: str, say: Callable[[str], None] = print
 ) -> int:
     """Trains what is missing of these schemes, then tells and draws. Returns the exit status."""
-    from replay_server.bench.scalers.table import comparison, lines
+    from replay_server.bench.scalers.table import comparison, lines, over_environments, together_lines
 
     host = result.machine()
     try:
@@ -92,16 +98,22 @@ def compare(
     failures: list[str] = []
     if not options.report:
         failures = campaign.run(options.lanes, say)
-    tables = comparison(campaign)
+    tables = comparison(campaign, options.scheduler_dollars)
     for env, table in tables.items():
         say("\n".join(lines(env, table)))
+    together = over_environments(tables)
+    if together:
+        say("\n".join(together_lines(together)))
     missing = campaign.missing()
     if missing:
         say(f"{len(missing)} of {len(campaign.cells())} cells are missing: " + "; ".join(map(str, missing[:8]))
             + ("; …" if len(missing) > 8 else ""))  # fmt: skip
     if options.json:
         content = result.document("scalers", command, host, vars(options), [_measured(tables)], {})
-        result.write(options.json, {**content, "tables": tables, "missing": [str(each) for each in missing]})
+        result.write(
+            options.json,
+            {**content, "tables": tables, "together": together, "missing": [str(each) for each in missing]},
+        )
     if options.plot:
         _draw(campaign, parsed, Path(options.plot), title)
     for failure in failures:
@@ -136,13 +148,8 @@ def _figure(argv: list[str], folder: str, say: Callable[[str], None]) -> int:
         return 2
     module = importlib.import_module(f"replay_server.bench.scalers.figure_{name.replace('-', '_')}")
     run: Any = module.main
-    rest = [*argv[:at], *argv[at + 2 :]]
-    try:
-        return run(rest, folder, say)
-    except TypeError as error:
-        if "positional argument" not in str(error):
-            raise
-        return run(rest)
+    given = ([*argv[:at], *argv[at + 2 :]], folder, say)
+    return run(*given[: len(inspect.signature(run).parameters)])
 
 
 def _measured(tables: dict[str, Any]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from replay_server.bench.scalers.campaign import FIXED, Campaign
@@ -23,15 +23,67 @@ from replay_server.bench.scalers.statistics import (
     stratified_interval,
 )
 
+JOBS = (1, 10, 100)
+"""Over which the training of a learned scheduler is spread."""
+LEARNED = "minions"
 
-def comparison(campaign: Campaign) -> dict[str, Any]:
-    """Every environment's table, of the cells that are there: what `--json` writes."""
+
+def comparison(campaign: Campaign, scheduler_dollars: float = 0.0) -> dict[str, Any]:
+    """Every environment's table, of the cells that are there: what `--json` writes.
+
+    `scheduler_dollars`: what a learned scheduler's training cost; its rows tell their cost with a share of it, too.
+    """
     found = {}
     for env in campaign.environments:
         target = campaign.target(env)
         if target is not None:
             found[env] = environment_table(campaign, env, target)
+            for name, row in found[env]["rows"].items() if scheduler_dollars else ():
+                if name.split(":")[0] == LEARNED:
+                    row["cost_with_training"] = {str(jobs): row["cost"] + scheduler_dollars / jobs for jobs in JOBS}
     return found
+
+
+def over_environments(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Final rewards of all environments together, in units of fixed-16's median there; {} of fewer than two.
+
+    Runs are resampled within each environment. A scheme that has no cell in one of them is left out, and so is an
+    environment where fixed-16's median is not above 0.
+    """
+    units = {env: statistics.median(table["rows"][str(FIXED)]["finals"].values()) for env, table in tables.items()}
+    tables = {env: table for env, table in tables.items() if units[env] > 0.0}
+    if len(tables) < 2:
+        return {}
+    names = [
+        name for name in next(iter(tables.values()))["rows"] if all(name in each["rows"] for each in tables.values())
+    ]
+
+    def shares(name: str) -> list[dict[int, float]]:
+        return [
+            {seed: final / units[env] for seed, final in table["rows"][name]["finals"].items()}
+            for env, table in tables.items()
+        ]
+
+    rows = {name: _stratified([list(each.values()) for each in shares(name)]) for name in names}
+    differences = {}
+    for ours, theirs in _pairs(names):
+        both = zip(shares(ours), shares(theirs), strict=True)
+        pairs = [[a[seed] - b[seed] for seed in sorted(set(a) & set(b))] for a, b in both]
+        if any(pairs):
+            differences[f"{ours} − {theirs}"] = _stratified(pairs)
+    return {"environments": list(tables), "rows": rows, "differences": differences}
+
+
+def together_lines(together: Mapping[str, Any]) -> list[str]:
+    """For people."""
+    said = [f"{', '.join(together['environments'])}: final reward as a share of fixed-16's median"]
+    for name, row in {**together["rows"], **together["differences"]}.items():
+        said.append(f"  {name:34} {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})")
+    return said
+
+
+def _stratified(strata: Sequence[Sequence[float]]) -> dict[str, float]:
+    return dataclasses.asdict(stratified_interval(strata))
 
 
 def environment_table(campaign: Campaign, env: str, target: Target) -> dict[str, Any]:
@@ -74,6 +126,9 @@ def lines(env: str, table: dict[str, Any]) -> list[str]:
             f"{row['time_s_to_target']:8.1f} {row['cost_to_target']:9.5f} {row['time_s']:7.1f} {row['cost']:9.5f} "
             f"{_told(row['at_equal_dollars']):>24} {row['at_equal_steps']['value']:12.0f}"
         )
+        if "cost_with_training" in row:
+            shares = ", ".join(f"${dollars:.5f} of {jobs}" for jobs, dollars in row["cost_with_training"].items())
+            said.append(f"  with its share of the scheduler's training, jobs: {shares}")
     for name, row in table["differences"].items():
         parts = [f"{what} {_told(row[what])}" for what in ("final", "at_equal_dollars", "at_equal_steps")]
         said.append(f"  {name:34} " + "; ".join(parts) + f" ({row['seeds']} pairs)")
@@ -129,7 +184,7 @@ def _until(cell: Cell, target: Target, what: str) -> tuple[float | None, float]:
     return (getattr(found, what) if found else None), whole
 
 
-def _pairs(cells: dict[str, list[Cell]]) -> list[tuple[str, str]]:
+def _pairs(cells: Collection[str]) -> list[tuple[str, str]]:
     against_fixed = [(name, str(FIXED)) for name in cells if name != str(FIXED)]
     if BOOSTED not in cells:
         return against_fixed

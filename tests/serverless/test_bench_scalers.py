@@ -26,7 +26,7 @@ from replay_server.bench.scalers.statistics import (
     restricted_mean,
     stratified_interval,
 )
-from replay_server.bench.scalers.table import environment_table, lines
+from replay_server.bench.scalers.table import comparison, environment_table, lines, over_environments, together_lines
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.scalers.paced import Paced
 from replay_server.serverless.scalers.schedule import Schedule
@@ -213,6 +213,23 @@ def test_a_table_tells_pairs_and_whether_nitro_is_reproduced(tmp_path: Path) -> 
     text = "\n".join(lines("CartPole-v1", table))
     assert "nitro − shuffled" in text
     assert "clear of 0: yes" in text
+
+
+def test_environments_are_taken_together_in_units_of_fixed_16(tmp_path: Path) -> None:
+    """Medians of fixed are 100 and 1000: Nitro's 150 and 1500 are 1.5 in both, whatever seeds are drawn."""
+    campaign = Campaign(tmp_path, JOB, ["A-v1", "B-v1"], [Scheme("nitro"), Scheme("minions")], [1, 2])
+    for env, unit in (("A-v1", 100.0), ("B-v1", 1000.0)):
+        for name, share in (("fixed", 1.0), ("nitro", 1.5), ("minions", 2.0)):
+            for seed in (1, 2):
+                one = cell(seed, name, env=env, final=unit * share)
+                one.write(CellName(env, Scheme(name), seed).path(tmp_path))
+    tables = comparison(campaign, scheduler_dollars=50.0)
+    together = over_environments(tables)
+    assert together["rows"]["nitro"] == {"value": 1.5, "low": 1.5, "high": 1.5}
+    assert together["differences"]["nitro − fixed"]["value"] == 0.5
+    assert tables["A-v1"]["rows"]["minions"]["cost_with_training"] == {"1": 54.0, "10": 9.0, "100": 4.5}
+    assert "1.500" in "\n".join(together_lines(together))
+    assert over_environments({"A-v1": tables["A-v1"]}) == {}
 
 
 def test_unknown_schemes_and_figures_are_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
