@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +62,8 @@ def paired_interval(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 def restricted_mean(reached: Sequence[float | None], followed: Sequence[float], horizon: float) -> float:
     """Mean of min(T, horizon), where T of a run that missed the target is known to be longer than it was followed.
 
-    It is the area under Kaplan and Meier's survival curve up to the horizon. Infinite where that curve is not known so
-    far: no run was followed to the horizon, and the last did not reach the target.
+    It is the area under Kaplan and Meier's survival curve up to the horizon. Where no run was followed so far, it stays
+    where it was last (Gill 1980): those that had missed the target till then are thought never to reach it.
 
     Args:
         reached: when each run reached the target; None = it did not.
@@ -81,4 +80,4 @@ def restricted_mean(reached: Sequence[float | None], followed: Sequence[float], 
             return area
         if not censored:
             surviving *= 1.0 - 1.0 / (len(times) - index)
-    return area if surviving < 1e-12 else math.inf
+    return area + surviving * (horizon - before)

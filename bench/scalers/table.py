@@ -93,10 +93,7 @@ def environment_table(campaign: Campaign, env: str, target: Target) -> dict[str,
     fixed = cells[str(FIXED)]
     dollars = statistics.median(cell.cost[-1] for cell in fixed)
     steps = statistics.median(cell.steps[-1] for cell in fixed)
-    horizons = {
-        what: min(max(_until(cell, target, what)[1] for cell in each) for each in cells.values())
-        for what in ("time_s", "cost")
-    }
+    horizons = {what: max(_until(cell, target, what)[1] for cell in fixed) for what in ("time_s", "cost")}
     rows = {name: _row(each, target, dollars, steps, horizons) for name, each in cells.items()}
     differences = {
         f"{ours} − {theirs}": _differences(cells[ours], cells[theirs], dollars, steps) for ours, theirs in _pairs(cells)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
@@ -79,7 +78,9 @@ def test_the_restricted_mean_is_the_area_under_kaplan_and_meiers_curve() -> None
     assert restricted_mean([1.0, None, 3.0], [10.0, 2.0, 10.0], 4.0) == pytest.approx(1 + 2 / 3 * 2)
     assert restricted_mean([1.0, None, 3.0], [10.0, 2.0, 10.0], 2.0) == pytest.approx(1 + 2 / 3)
     assert restricted_mean([None, None], [5.0, 5.0], 5.0) == 5.0
-    assert restricted_mean([None, None], [4.0, 4.0], 5.0) == math.inf
+    # Followed to 4 alone, of two one had reached it by then: the other half stays until the horizon.
+    assert restricted_mean([2.0, None], [4.0, 4.0], 8.0) == 2 + 0.5 * (4 - 2) + 0.5 * (8 - 4)
+    assert restricted_mean([None, None], [4.0, 4.0], 5.0) == 5.0
     assert restricted_mean([2.0, 4.0], [9.0, 9.0], 9.0) == 3.0
 
 
