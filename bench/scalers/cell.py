@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import tempfile
@@ -167,7 +168,10 @@ def run_cell(
     clock = JobClock(lambda_stage(job.memory_mb), bill=Bill(load_prices(), job.price_profile, job.price_column))
     with tempfile.TemporaryDirectory(prefix="replay-cell-") as folder:
         settings = train_settings(name, job, folder)
-        whole = dataclasses.replace(settings, target_score=target.score, budget=target.budget) if target else settings
+        whole = settings
+        if target is not None:
+            budget = target.budget if math.isfinite(target.budget) else None
+            whole = dataclasses.replace(settings, target_score=target.score, budget=budget)
         scaler = name.scheme.scaler(whole, boosted)
         run_directory = RunDirectory(Path(folder))
         run_directory.create(settings)
