@@ -1,4 +1,4 @@
-"""``replay-server bench learning``: what PPO and IMPACT learn, beside Stable-Baselines3 on the same jobs.
+"""``replay-server bench learning``: what PPO, IMPACT and IMPALA learn, beside Stable-Baselines3 on the same jobs.
 
 Every seed trains each side on as many steps: environments × steps × rounds. The final score is the mean of fresh games
 played by the stochastic policy. With ``--against stable_baselines3`` PPO gets the settings that both can have

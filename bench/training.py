@@ -11,12 +11,13 @@ import numpy as np
 
 import replay_server as rs
 from replay_server.actors.fragments import FragmentCollector, Rollout, evaluate_policy
-from replay_server.learner import impact, ppo
-from replay_server.learner.impact import Impact, ImpactSettings, circular_buffer
-from replay_server.learner.ppo import Ppo, PpoSettings
+from replay_server.learner import impact, impala, ppo
+from replay_server.learner.algorithms import Learner, Settings, make_learner
+from replay_server.learner.circular_buffer import CircularBufferSettings, circular_buffer
 from replay_server.rl.fragments import fragment_table
-from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import PolicySpec, policy_spec
+
+Statistics = ppo.Statistics | impact.Statistics | impala.Statistics
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Trained:
 
 
 def train(
-    settings: PpoSettings | ImpactSettings,
+    settings: Settings,
     environments: int,
     rounds: int,
     episodes: int = 20,
@@ -68,26 +69,17 @@ def train(
 
 
 def _learner(
-    settings: PolicySettings, spec: PolicySpec, environments: int
-) -> tuple[Ppo | Impact, Callable[[Rollout], ppo.Statistics | impact.Statistics]]:
+    settings: Settings, spec: PolicySpec, environments: int
+) -> tuple[Learner, Callable[[Rollout], Statistics]]:
     """A learner, and what it does with a round's fragments."""
-    if isinstance(settings, ImpactSettings):
-        off_policy = Impact(settings, spec)
-        buffer = rs.Buffer(circular_buffer("impact", settings, spec, environments))
+    learner = make_learner(settings, spec)
+    if isinstance(settings, CircularBufferSettings):
+        buffer, passes = rs.Buffer(circular_buffer("fragments", settings, spec, environments)), settings.passes
+    else:
+        buffer, passes = rs.Buffer(fragment_table("fragments", settings, spec, environments)), 1
 
-        def learn_k_times(rollout: Rollout) -> impact.Statistics:
-            buffer.add(rollout.fragments, timeout=0)
-            found = [off_policy.update(buffer.sample(environments, timeout=0).data) for _ in range(settings.passes)]
-            return found[-1]
+    def learn(rollout: Rollout) -> Statistics:
+        buffer.add(rollout.fragments, timeout=0)
+        return [learner.update(buffer.sample(environments, timeout=0).data) for _ in range(passes)][-1]
 
-        return off_policy, learn_k_times
-    if not isinstance(settings, PpoSettings):
-        raise ValueError(f"expected PpoSettings or ImpactSettings, came {type(settings).__name__}")
-    on_policy = Ppo(settings, spec)
-    queue = rs.Buffer(fragment_table("ppo", settings, spec, environments))
-
-    def learn_once(rollout: Rollout) -> ppo.Statistics:
-        queue.add(rollout.fragments, timeout=0)
-        return on_policy.update(queue.sample(environments, timeout=0).data)
-
-    return on_policy, learn_once
+    return learner, learn

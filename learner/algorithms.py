@@ -6,19 +6,21 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from replay_server.learner import impact, ppo
+from replay_server.learner import impact, impala, ppo
 from replay_server.learner.impact import Impact, ImpactSettings
+from replay_server.learner.impala import Impala, ImpalaSettings
 from replay_server.learner.ppo import Ppo, PpoSettings
 from replay_server.rl.field_types import check_names, check_types
 from replay_server.rl.policy_settings import apply_policy_profile
 from replay_server.rl.policy_spec import PolicySpec
 
-Settings = PpoSettings | ImpactSettings
-Learner = Ppo | Impact
+Settings = PpoSettings | ImpactSettings | ImpalaSettings
+Learner = Ppo | Impact | Impala
 
 ALGORITHMS: dict[str, tuple[type[Settings], dict[str, dict[str, Any]]]] = {
     "ppo": (PpoSettings, ppo.PROFILES),
     "impact": (ImpactSettings, impact.PROFILES),
+    "impala": (ImpalaSettings, impala.PROFILES),
 }
 """Name → kind of its settings, and their profiles."""
 
@@ -57,16 +59,22 @@ def algorithm_of(settings: Settings) -> str:
     for name, (kind, _) in ALGORITHMS.items():
         if isinstance(settings, kind):
             return name
-    raise ValueError(f"expected PpoSettings or ImpactSettings, came {type(settings).__name__}")
+    raise ValueError(f"expected {_kinds()}, came {type(settings).__name__}")
 
 
 def make_learner(settings: Settings, spec: PolicySpec) -> Learner:
     """The learner of these settings at version 0, on the CPU."""
     if isinstance(settings, ImpactSettings):
         return Impact(settings, spec)
+    if isinstance(settings, ImpalaSettings):
+        return Impala(settings, spec)
     if isinstance(settings, PpoSettings):
         return Ppo(settings, spec)
-    raise ValueError(f"expected PpoSettings or ImpactSettings, came {type(settings).__name__}")
+    raise ValueError(f"expected {_kinds()}, came {type(settings).__name__}")
+
+
+def _kinds() -> str:
+    return " or ".join(kind.__name__ for kind, _ in ALGORITHMS.values())
 
 
 def _check_names(algorithm: str, kind: type[Settings], given: Mapping[str, Any]) -> None:

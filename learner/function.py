@@ -1,4 +1,4 @@
-"""The learner function: one round of PPO, or some passes of IMPACT, from one version of the state to a later one.
+"""The learner function: a round of PPO, or passes of IMPACT or IMPALA, from one version of the state to a later one.
 
 Everything it needs is on the server: the learner's state (`replay_server.learner.published_state`) and the fragments.
 It counts from the moment its state is published, all at once; before that nothing has been changed, and after it an

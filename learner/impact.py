@@ -7,8 +7,8 @@ many passes over a batch, π_θ learns. With
     loss = mean[ −min(A r, A clip(r, 1 ± ε)) + c_v (V − v)² − c_e H ] + k · mean KL(π_tgt ‖ π_θ)
 
 where targets v and advantages A are V-trace's with π_tgt as the target policy. The circular buffer of N batches, each
-traversed K times, is a table (`circular_buffer`): the learner samples a batch and gives it to `Impact.update`, which
-makes one pass. Nothing here knows of servers.
+traversed K times, is a table (`replay_server.learner.circular_buffer`): the learner samples a batch and gives it to
+`Impact.update`, which makes one pass. Nothing here knows of servers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import replay_server as rs
+from replay_server.learner.circular_buffer import CircularBufferSettings
 from replay_server.learner.ppo import adapted_kl_coefficient, standardized, surrogate
 from replay_server.learner.sgd import Means, descend, explained_variance, minibatches, order_generator
 from replay_server.rl.fragments import (
     Fragments,
     first_seen,
-    fragment_table,
     in_order,
     learning_rewards,
     merged_moments,
 )
 from replay_server.rl.policy_networks import ActorCritic, make_policy_network
-from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import PolicySpec
 from replay_server.rl.returns import next_values, v_trace
 
@@ -44,7 +42,7 @@ target_log_probability, target_parameters."""
 
 
 @dataclass
-class ImpactSettings(PolicySettings):
+class ImpactSettings(CircularBufferSettings):
     """Defaults are the profile `default`; `paper` is Luo et al.'s as Stellaris lists them."""
 
     discount: float = 0.99
@@ -79,10 +77,8 @@ class ImpactSettings(PolicySettings):
 
     Here K, so that each batch is learned from against one target; the papers' 1 drifts from μ and swings on CartPole.
     """
-    buffer_batches: int = 4
-    """N: batches that the circular buffer holds."""
     passes: int = 10
-    """K: how often each is traversed."""
+    """K: how often each batch is traversed."""
 
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -163,8 +159,8 @@ def prepare(
     `target` gives π_tgt and, for V-trace, the values of observations and of successors outside the fragments.
     """
     columns = {name: torch.from_numpy(np.ascontiguousarray(column)).to(device) for name, column in fragments.items()}
-    parameters, values = _apply(target, columns["observation"])
-    _, final_values = _apply(target, columns["final_observation"])
+    parameters, values = outputs(target, columns["observation"])
+    _, final_values = outputs(target, columns["final_observation"])
     log_probability = target.distribution.log_probability(parameters, columns["action"])
     trace = v_trace(
         torch.from_numpy(learning_rewards(fragments, settings)).to(device),
@@ -190,17 +186,12 @@ def prepare(
     return {name: column.flatten(0, 1) for name, column in samples.items()}
 
 
-def _apply(network: ActorCritic, observations: Tensor, at_once: int = 2048) -> tuple[Tensor, Tensor]:
+def outputs(network: ActorCritic, observations: Tensor, at_once: int = 2048) -> tuple[Tensor, Tensor]:
     """The network of observations (N, T, …): parameters (N, T, P), values (N, T)."""
     parts = [network(part) for part in observations.flatten(0, 1).split(at_once)]
     parameters, values = (torch.cat(column) for column in zip(*parts, strict=True))
     shape = observations.shape[:2]
     return parameters.reshape(*shape, -1), values.reshape(shape)
-
-
-def circular_buffer(name: str, settings: ImpactSettings, spec: PolicySpec, batch_fragments: int) -> rs.Table:
-    """The table of N batches of `batch_fragments` fragments, each of which is sampled K times, the oldest first."""
-    return fragment_table(name, settings, spec, settings.buffer_batches * batch_fragments, passes=settings.passes)
 
 
 # ---- the learner -----------------------------------------------------------------------------------------------------
@@ -304,5 +295,5 @@ class Impact:
     @torch.no_grad()
     def _kl(self, fragments: Fragments, samples: Batch) -> float:
         observations = torch.from_numpy(fragments["observation"]).to(self.device)
-        parameters, _ = _apply(self.network, observations)
+        parameters, _ = outputs(self.network, observations)
         return float(self.network.distribution.kl(samples["target_parameters"], parameters.flatten(0, 1)).mean())

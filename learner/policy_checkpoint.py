@@ -1,4 +1,4 @@
-"""Checkpoints of PPO and IMPACT learners: networks and optimiser as safetensors, the rest as JSON."""
+"""Checkpoints of policy-gradient learners: networks and optimiser as safetensors, the rest as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from replay_server.learner.checkpoint import (
 
 
 class PolicyLearner(Protocol):
-    """What `Ppo` and `Impact` have in common for saving."""
+    """What the learners of `replay_server.learner.algorithms` have in common for saving."""
 
     optimizer: torch.optim.Adam
     version: int

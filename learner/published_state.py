@@ -3,7 +3,7 @@
 The key `Names.learner` holds, as weights of the learner's version, every tensor of its networks and of its optimiser,
 and one array more, `note`: a msgpack map of the rest. Publishing the next version there is what makes a round count;
 `Names.policy` then gets the network alone, for those who act. Versions are the learner's own count (rounds of PPO,
-passes of IMPACT), so a version may be more than one above that before it.
+passes of IMPACT and IMPALA), so a version may be more than one above that before it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import redis.exceptions
 import replay_server as rs
 from replay_server.learner.algorithms import Settings
 from replay_server.learner.checkpoint import newest_checkpoint
-from replay_server.learner.impact import ImpactSettings
+from replay_server.learner.circular_buffer import CircularBufferSettings
 from replay_server.learner.published_state import StateError, initialise, save_checkpoint
 from replay_server.rl.environment_spec import FRAME_SKIP, is_atari
 from replay_server.rl.fragments import fragment_signature
@@ -208,7 +208,7 @@ class Orchestrator:
         """On-policy: fragments are learned from by id. Off-policy: the circular buffer. Adding never waits."""
         batch = self.most_actors * self.settings.environments
         kept, passes = ROUNDS_KEPT, 0
-        if isinstance(self.algorithm, ImpactSettings):
+        if isinstance(self.algorithm, CircularBufferSettings):
             kept, passes = self.algorithm.buffer_batches + 2, self.algorithm.passes
         return rs.Table(
             self.names.fragments,
@@ -222,7 +222,7 @@ class Orchestrator:
         )
 
     def _rounds(self, job: Job) -> Rounds:
-        if isinstance(self.algorithm, ImpactSettings):
+        if isinstance(self.algorithm, CircularBufferSettings):
             return AsynchronousRounds(job, self.algorithm.buffer_batches, self.algorithm.passes)
         return SynchronousRounds(job)
 

@@ -29,8 +29,8 @@ class TrainSettings:
 
     env: str = "Hopper-v5"
     """Gymnasium id."""
-    algo: Literal["ppo", "impact"] = "ppo"
-    """ppo: rounds of acting, then learning from exactly that. impact: actors go on while learners learn."""
+    algo: Literal["ppo", "impact", "impala"] = "ppo"
+    """ppo: rounds of acting, then learning from exactly that. impact, impala: actors go on while learners learn."""
     profile: str = "default"
     """Named set of the algorithm's settings."""
     setting: dict[str, Any] = field(default_factory=dict)

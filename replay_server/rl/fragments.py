@@ -88,7 +88,7 @@ def fragment_table(
     """A queue of at most `fragments` fragments, oldest first, each handed out `passes` times; adding waits while full.
 
     With passes = 1 it feeds an on-policy learner. With batches of B, fragments = N·B and passes = K it is IMPACT's
-    circular buffer: the oldest batch is sampled K times in succession, then leaves.
+    circular buffer (`replay_server.learner.circular_buffer`): the oldest batch is sampled K times, then leaves.
     """
     return rs.Table(
         name,

@@ -79,7 +79,7 @@ class Request:
     settings: Mapping[str, Any]
     """Of the algorithm (its dataclass's fields): an actor takes those of `PolicySettings`."""
     algorithm: str
-    """"ppo" or "impact"."""
+    """"ppo", "impact" or "impala"."""
     round: int
     version: int
     """Of the policy to act with, or of the learner's state to go on from."""
@@ -140,7 +140,7 @@ class LearnerRequest(Request):
     """Ids of the items to learn from, uint64 little-endian; empty = `sample` of them, as the table hands them out."""
     sample: int = 0
     updates: int = 1
-    """Rounds of PPO, passes of IMPACT; each draws its own sample where `sample` is set."""
+    """Rounds of PPO, passes of IMPACT and IMPALA; each draws its own sample where `sample` is set."""
     threads: int = 0
     """Of torch; 0 = OMP_NUM_THREADS of the function's environment, else 1. Results are the same for the same number."""
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

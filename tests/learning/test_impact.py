@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 import replay_server as rs  # noqa: E402
 from replay_server.actors.fragments import FragmentCollector  # noqa: E402
 from replay_server.learner import impact  # noqa: E402
-from replay_server.learner.impact import PROFILES, Impact, ImpactSettings, circular_buffer  # noqa: E402
+from replay_server.learner.circular_buffer import circular_buffer  # noqa: E402
+from replay_server.learner.impact import PROFILES, Impact, ImpactSettings  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402

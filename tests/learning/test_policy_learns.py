@@ -1,4 +1,4 @@
-"""CartPole learned by PPO and by IMPACT, through the tables that carry fragments, within a minute on one core.
+"""CartPole learned by PPO, IMPACT and IMPALA, through the tables that carry fragments, within a minute on one core.
 
 A policy that keeps the pole up sees nothing else, and may forget: it is judged by several rounds in a row, then by
 fresh games. Six rounds, since a round's score is of the games that happened to end in it.
@@ -23,7 +23,7 @@ IN_A_ROW = 6
 @pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("algorithm", ["ppo", "impact"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impact", "impala"])
 def test_cartpole_is_learned(algorithm):
     recent: collections.deque[float] = collections.deque(maxlen=IN_A_ROW)
 

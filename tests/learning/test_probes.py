@@ -22,15 +22,18 @@ from replay_server.learner.curvature import (  # noqa: E402
 )
 from replay_server.learner.gradient_noise import GradientNoiseOptions, measure_gradient_noise  # noqa: E402
 from replay_server.learner.impact import ImpactSettings  # noqa: E402
+from replay_server.learner.impala import ImpalaSettings  # noqa: E402
 from replay_server.learner.lanczos import lanczos  # noqa: E402
 from replay_server.learner.ppo import PpoSettings  # noqa: E402
 from replay_server.learner.probes import check_probes, measure  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 
-BOTH = [
+ALL = [
     PpoSettings(env="CartPole-v1", steps=32, hidden=16, iterations=2, minibatch_size=24, seed=5),
     ImpactSettings(env="CartPole-v1", steps=32, hidden=16, minibatch_size=24, seed=5, target_update_every=2),
+    ImpalaSettings(env="CartPole-v1", steps=32, hidden=16, minibatch_size=64, seed=5),
 ]
+NAMES = ["ppo", "impact", "impala"]
 ASKED: dict[str, dict[str, Any]] = {"curvature": {"samples": 40}, "gradient_noise": {"small_batch": 20}}
 
 
@@ -55,7 +58,7 @@ def whole_state(learner: Learner) -> list[Any]:
     return [learner.counters(), *tensors, *moments]
 
 
-@pytest.mark.parametrize("settings", BOTH, ids=["ppo", "impact"])
+@pytest.mark.parametrize("settings", ALL, ids=NAMES)
 def test_measuring_leaves_no_trace_and_finds_the_same_again_in_any_order(settings):
     learner, fragments = trained(settings)
     before, drawn = whole_state(learner), torch.random.get_rng_state()
@@ -99,7 +102,7 @@ def test_a_product_with_the_hessian_by_hand():
 
 
 def test_samples_are_a_share_of_the_rounds_and_no_fewer_than_asked_for():
-    learner, fragments = trained(BOTH[0])  # 4 fragments of 32
+    learner, fragments = trained(ALL[0])  # 4 fragments of 32
 
     def drawn(**options: Any) -> dict[str, torch.Tensor]:
         return chosen_samples(learner, fragments, CurvatureOptions(**options), torch.Generator().manual_seed(1))
@@ -111,7 +114,7 @@ def test_samples_are_a_share_of_the_rounds_and_no_fewer_than_asked_for():
     assert abs(drawn(subset=0.25, samples=1)["advantage"].mean().item()) > 1e-3  # standardised with all the others
 
 
-@pytest.mark.parametrize("settings", BOTH, ids=["ppo", "impact"])
+@pytest.mark.parametrize("settings", ALL, ids=NAMES)
 def test_the_code_variant_is_of_the_total_loss_in_all_parameters(settings):
     learner, fragments = trained(settings)
     options = CurvatureOptions(variant="code", subset=1.0)
@@ -170,7 +173,7 @@ class Line:
     """A learner of one parameter w and the loss mean(w · x): a batch's gradient is the mean of its x."""
 
     def __init__(self) -> None:
-        self.settings = dataclasses.replace(BOTH[0])
+        self.settings = dataclasses.replace(ALL[0])
         self.device = torch.device("cpu")
         self.version = 0
         self.weight = torch.nn.Parameter(torch.ones(()))
@@ -200,7 +203,7 @@ def test_gradient_norms_of_small_batches_and_of_all_of_them_by_hand():
 
 
 def test_gradient_noise_is_of_the_total_loss_in_all_parameters():
-    learner, fragments = trained(BOTH[0])
+    learner, fragments = trained(ALL[0])
     found = measure_gradient_noise(learner, fragments, GradientNoiseOptions(small_batch=64))
     samples = learner.samples(fragments)
     learner.optimizer.zero_grad()

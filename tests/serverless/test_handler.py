@@ -199,7 +199,7 @@ def test_settings_that_an_algorithm_does_not_have_are_named(server, job):
     request = dataclasses.replace(request, settings=values)
     assert "lack clip" in failed(ask(request), "ContractError")
     request = dataclasses.replace(request, algorithm="apex")
-    assert "unknown algorithm 'apex': expected one of ppo, impact" in failed(ask(request), "ContractError")
+    assert "unknown algorithm 'apex': expected one of ppo, impact, impala" in failed(ask(request), "ContractError")
 
 
 # ---- idempotency -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ from replay_server.actors.fragments import FragmentCollector  # noqa: E402
 from replay_server.bench.training import train  # noqa: E402
 from replay_server.learner import function, published_state  # noqa: E402
 from replay_server.learner.algorithms import Settings, algorithm_of, make_learner  # noqa: E402
-from replay_server.learner.impact import ImpactSettings, circular_buffer  # noqa: E402
+from replay_server.learner.circular_buffer import CircularBufferSettings, circular_buffer  # noqa: E402
+from replay_server.learner.impact import ImpactSettings  # noqa: E402
+from replay_server.learner.impala import ImpalaSettings  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint  # noqa: E402
 from replay_server.learner.ppo import PpoSettings  # noqa: E402
 from replay_server.learner.published_state import StateError, initialise, save_checkpoint  # noqa: E402
@@ -43,6 +45,7 @@ PPO = PpoSettings(env="Pendulum-v1", steps=32, hidden=16, iterations=2, minibatc
 IMPACT = ImpactSettings(
     env="CartPole-v1", steps=32, hidden=16, minibatch_size=24, seed=5, buffer_batches=2, passes=2, target_update_every=3
 )
+IMPALA = ImpalaSettings(env="CartPole-v1", steps=32, hidden=16, minibatch_size=64, seed=5, buffer_batches=2, passes=2)
 SPECS = {settings.env: policy_spec(settings) for settings in (PPO, IMPACT)}
 
 
@@ -52,7 +55,7 @@ class Job:
     def __init__(self, client: rs.Client, name: str, settings: Settings) -> None:
         self.client, self.settings, self.names = client, settings, Names(name)
         self.spec = SPECS[settings.env]
-        if isinstance(settings, ImpactSettings):
+        if isinstance(settings, CircularBufferSettings):
             table = circular_buffer(self.names.fragments, settings, self.spec, ENVIRONMENTS)
         else:
             table = fragment_table(self.names.fragments, settings, self.spec, 4 * ENVIRONMENTS)
@@ -88,7 +91,7 @@ class Job:
     def round(self, run: Callable[[bytes], bytes] = handle) -> list[dict[str, float]]:
         """One round as an orchestrator does it; the statistics of its updates."""
         ids = self.act()
-        if isinstance(self.settings, ImpactSettings):
+        if isinstance(self.settings, CircularBufferSettings):
             request = self.request(sample=ENVIRONMENTS, updates=self.settings.passes)
         else:
             request = self.request(fragments=ids)
@@ -158,13 +161,14 @@ def test_rounds_of_one_warm_process_are_those_of_cold_ones_and_of_training_in_on
     assert [{name: row[name] for name in warm_statistics[0]} for row in curve] == warm_statistics
 
 
-def test_passes_of_impact_are_those_of_training_in_one_process_warm_or_not(job):
-    warm, other = job(IMPACT), job(IMPACT)
+@pytest.mark.parametrize("settings", [IMPACT, IMPALA], ids=["impact", "impala"])
+def test_passes_over_the_buffer_are_those_of_training_in_one_process_warm_or_not(job, settings):
+    warm, other = job(settings), job(settings)
     warm_statistics = [warm.round() for _ in range(3)]
     assert [other.round(forgetful) for _ in range(3)] == warm_statistics
     same(warm.state(), other.state())
     assert warm.version == 6
-    curve = train(IMPACT, ENVIRONMENTS, rounds=3, episodes=1).curve
+    curve = train(settings, ENVIRONMENTS, rounds=3, episodes=1).curve
     last = [each[-1] for each in warm_statistics]
     assert [{name: row[name] for name in last[0]} for row in curve] == last
 
@@ -419,7 +423,7 @@ def test_a_state_of_another_algorithm_or_network_is_refused(job):
     one.round()
 
 
-@pytest.mark.parametrize("settings", [PPO, IMPACT], ids=["ppo", "impact"])
+@pytest.mark.parametrize("settings", [PPO, IMPACT, IMPALA], ids=["ppo", "impact", "impala"])
 def test_a_job_goes_on_from_a_checkpoint_as_it_would_have(job, client, settings, tmp_path):
     one = job(settings)
     one.round()

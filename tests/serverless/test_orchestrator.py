@@ -254,9 +254,10 @@ def test_a_resumed_job_goes_on_from_its_checkpoint(tmp_path, platform, server):
     assert counters["sequences"] == [[0, 3], [1, 1]]
 
 
-def test_impact_keeps_its_actors_in_flight_and_learns_from_the_buffer(tmp_path, platform, server):
+@pytest.mark.parametrize("algorithm", ["impact", "impala"])
+def test_off_policy_actors_are_kept_in_flight_and_the_buffer_is_learned_from(tmp_path, platform, server, algorithm):
     setting = {"hidden": 8, "passes": 2, "buffer_batches": 2}
-    job = orchestrator(tmp_path, platform, rounds=4, server=server.url, algo="impact", setting=setting)
+    job = orchestrator(tmp_path, platform, rounds=4, server=server.url, algo=algorithm, setting=setting)
     assert job.run() == "rounds"
     records = read_rounds(tmp_path)
     assert [record.version for record in records] == [2, 4, 6, 8]

@@ -142,6 +142,15 @@ def impact_loss(
     return total / len(advantages)
 
 
+def impala_loss(
+    log_probabilities, advantages, values, value_targets, entropies, *, value_coefficient, entropy_coefficient,
+):  # fmt: skip
+    """→ minus the sum of the three terms of section 4.2 over the batch size; advantages are ρ_s (r_s + γ v' − V)."""
+    policy = sum(advantage * logarithm for advantage, logarithm in zip(advantages, log_probabilities, strict=True))
+    baseline = sum((target - value) ** 2 for target, value in zip(value_targets, values, strict=True))
+    return (-policy + value_coefficient * baseline - entropy_coefficient * sum(entropies)) / len(advantages)
+
+
 def adapted_kl_coefficient(coefficient, kl, target):
     """→ the next round's: half again above twice the target, half below half of it."""
     if kl > 2.0 * target:

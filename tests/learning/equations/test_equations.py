@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from replay_server.actors.fragments import FragmentCollector  # noqa: E402
-from replay_server.learner import impact, ppo  # noqa: E402
+from replay_server.learner import impact, impala, ppo  # noqa: E402
 from replay_server.rl.distributions import Categorical, DiagonalGaussian  # noqa: E402
 from replay_server.rl.policy_networks import make_policy_network  # noqa: E402
 from replay_server.rl.policy_settings import PolicySettings  # noqa: E402
@@ -276,6 +276,28 @@ def test_impact_ratio_and_loss(reference, batch, behaviour_clip):
         entropy_coefficient=settings.entropy_coefficient,
         kl_coefficient=settings.kl_coefficient,
     )
+    assert_equal(ours.total, theirs)
+
+
+def test_impala_loss(reference, batch):
+    settings = impala.ImpalaSettings(value_coefficient=0.7, entropy_coefficient=0.03)
+    values, targets, advantages = (column.flatten() for column in (batch.values, batch.next_values, batch.rewards))
+    current, behaviour = (log_probability(batch, parameters) for parameters in (batch.current, batch.behaviour))
+    minibatch = {
+        "observation": torch.arange(len(values)),
+        "action": batch.actions,
+        "advantage": advantages,
+        "value_target": targets,
+        "behaviour_log_probability": behaviour,
+        "behaviour_parameters": batch.behaviour,
+        "ratio": (current - behaviour).exp(),
+    }
+    ours = impala.loss(FixedNetwork(batch, batch.current, values), minibatch, settings)  # pyright: ignore[reportArgumentType]
+    entropies = batch.distribution.entropy(batch.current)
+    theirs = from_reference(
+        reference, "impala_loss", current, advantages, values, targets, entropies,
+        value_coefficient=0.7, entropy_coefficient=0.03,
+    )  # fmt: skip
     assert_equal(ours.total, theirs)
 
 
