@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell
+from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell, train_settings
 from replay_server.bench.scalers.measures import target_of
 from replay_server.bench.scalers.scheme import BOOSTED, Scheme
 from replay_server.serverless.backends.backend import Platform
@@ -39,7 +39,7 @@ class Campaign:
 
     Schemes that others need are added: fixed for the target, Nitro for its controls.
 
-    Raises ValueError where the folder holds a comparison with other settings.
+    Raises ValueError where the folder holds a comparison with other settings, or a scheme cannot be had.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Campaign:
         self.environments, self.seeds = list(environments), list(seeds)
         self.schemes = list(dict.fromkeys(schemes))
         self._check_settings()
+        self._check_schemes()
 
     def cells(self) -> list[CellName]:
         """All that are to be trained, in their order."""
@@ -103,6 +104,16 @@ class Campaign:
         """
         with _locked(self.folder):
             return _Run(self, lanes, say, platform).run()
+
+    def _check_schemes(self) -> None:
+        """ValueError for options that a scheme does not take: now, and not when its turn has come."""
+        for scheme in self.schemes:
+            name = CellName(self.environments[0], scheme, self.seeds[0])
+            settings = dataclasses.replace(train_settings(name, self.job, ""), target_score=1.0, budget=1.0)
+            try:
+                scheme.scaler(settings, [max(1, self.job.actors_max // 2)] * self.job.rounds)
+            except ValueError as error:
+                raise ValueError(f"{scheme}: {error}") from error
 
     def _check_settings(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

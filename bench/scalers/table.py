@@ -38,10 +38,17 @@ def comparison(campaign: Campaign, scheduler_dollars: float = 0.0) -> dict[str, 
         target = campaign.target(env)
         if target is not None:
             found[env] = environment_table(campaign, env, target)
-            for name, row in found[env]["rows"].items() if scheduler_dollars else ():
-                if name.split(":")[0] == LEARNED:
-                    row["cost_with_training"] = {str(jobs): row["cost"] + scheduler_dollars / jobs for jobs in JOBS}
+    if scheduler_dollars:
+        add_training(found, LEARNED, scheduler_dollars)
     return found
+
+
+def add_training(tables: Mapping[str, Mapping[str, Any]], scheme: str, dollars: float) -> None:
+    """Tells a learned scheme's rows what a run costs with its share of the training: `cost_with_training`."""
+    for table in tables.values():
+        for name, row in table["rows"].items():
+            if name.split(":")[0] == scheme:
+                row["cost_with_training"] = {str(jobs): row["cost"] + dollars / jobs for jobs in JOBS}
 
 
 def over_environments(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,14 @@ from replay_server.bench.scalers.statistics import (
     restricted_mean,
     stratified_interval,
 )
-from replay_server.bench.scalers.table import comparison, environment_table, lines, over_environments, together_lines
+from replay_server.bench.scalers.table import (
+    add_training,
+    comparison,
+    environment_table,
+    lines,
+    over_environments,
+    together_lines,
+)
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.scalers.paced import Paced
 from replay_server.serverless.scalers.schedule import Schedule
@@ -191,6 +198,8 @@ def test_a_campaign_trains_what_others_need_first(tmp_path: Path) -> None:
 
 def test_a_comparison_has_one_set_of_settings(tmp_path: Path) -> None:
     Campaign(tmp_path, JOB, ["CartPole-v1"], [FIXED], [1])
+    with pytest.raises(ValueError, match=r"nitro:decays=0.9: .*does not take that"):
+        Campaign(tmp_path, JOB, ["CartPole-v1"], [Scheme.parse("nitro:decays=0.9")], [1])
     with pytest.raises(ValueError, match="rounds=4"):
         Campaign(tmp_path, dataclasses.replace(JOB, rounds=5), ["CartPole-v1"], [FIXED], [1])
 
@@ -218,17 +227,19 @@ def test_a_table_tells_pairs_and_whether_nitro_is_reproduced(tmp_path: Path) -> 
 
 def test_environments_are_taken_together_in_units_of_fixed_16(tmp_path: Path) -> None:
     """Medians of fixed are 100 and 1000: Nitro's 150 and 1500 are 1.5 in both, whatever seeds are drawn."""
-    campaign = Campaign(tmp_path, JOB, ["A-v1", "B-v1"], [Scheme("nitro"), Scheme("minions")], [1, 2])
+    campaign = Campaign(tmp_path, JOB, ["A-v1", "B-v1"], [Scheme("nitro"), Scheme("max")], [1, 2])
     for env, unit in (("A-v1", 100.0), ("B-v1", 1000.0)):
-        for name, share in (("fixed", 1.0), ("nitro", 1.5), ("minions", 2.0)):
+        for name, share in (("fixed", 1.0), ("nitro", 1.5), ("max", 2.0)):
             for seed in (1, 2):
                 one = cell(seed, name, env=env, final=unit * share)
                 one.write(CellName(env, Scheme(name), seed).path(tmp_path))
-    tables = comparison(campaign, scheduler_dollars=50.0)
+    tables = comparison(campaign)
     together = over_environments(tables)
     assert together["rows"]["nitro"] == {"value": 1.5, "low": 1.5, "high": 1.5}
     assert together["differences"]["nitro − fixed"]["value"] == 0.5
-    assert tables["A-v1"]["rows"]["minions"]["cost_with_training"] == {"1": 54.0, "10": 9.0, "100": 4.5}
+    add_training(tables, "max", 50.0)
+    assert tables["A-v1"]["rows"]["max"]["cost_with_training"] == {"1": 54.0, "10": 9.0, "100": 4.5}
+    assert "cost_with_training" not in tables["A-v1"]["rows"]["nitro"]
     assert "1.500" in "\n".join(together_lines(together))
     assert over_environments({"A-v1": tables["A-v1"]}) == {}
 
