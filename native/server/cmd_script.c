@@ -297,6 +297,7 @@ static void send_error(lua_State *lua, struct scripts *scripts) {
 
 static void collect_garbage(lua_State *lua, struct scripts *scripts) {
     lua_settop(lua, 0);
+    script_buffer_trim(lua);
     lua_gc(lua, LUA_GCRESTART, 0);
     while (scripts->memory_bytes > COLLECT_BYTES && !lua_gc(lua, LUA_GCSTEP, COLLECT_STEP))
         exclusive_rest(scripts->server);

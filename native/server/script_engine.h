@@ -32,6 +32,12 @@ struct script {
     struct script *next, *previous; /* of those that only EVAL has seen, the oldest first */
 };
 
+/* What scripts' libraries put together before it becomes a string of Lua's. */
+struct script_buffer {
+    char *bytes;
+    size_t size, capacity;
+};
+
 struct scripts {
     struct server *server;
     lua_State *lua;          /* NULL: made when first needed */
@@ -50,6 +56,8 @@ struct scripts {
     uint32_t argv_capacity;
     uint8_t *flat;           /* a reply of more than one piece */
     uint64_t random;         /* state of math.random, from one script to the next */
+    uint32_t work;           /* steps that a library has taken since it last looked at the clock */
+    struct script_buffer buffer; /* one library uses it at a time */
 };
 
 struct scripts *script_of(lua_State *lua);
@@ -65,10 +73,25 @@ void script_push_error(lua_State *lua, const char *message);
 /* Called every so many instructions, and behind every call of a command. */
 void script_rest(lua_State *lua);
 
-/* script_redis: the table `redis`; leaves it on the stack. */
+/* The table that the value at `index` stands for, which is pushed; or false, and nothing is. */
+bool script_push_original(lua_State *lua, int index);
+/* For what a library does over and over, once for each piece of work: now and then as script_rest. */
+void script_work(lua_State *lua);
+
+/* script_buffer: bytes that count as the scripts' memory. What finds none raises Lua's error for that. */
+struct script_buffer *script_buffer_start(lua_State *lua); /* empties it */
+void script_buffer_reserve(lua_State *lua, struct script_buffer *buffer, size_t more);
+void script_buffer_add(lua_State *lua, struct script_buffer *buffer, const void *bytes, size_t length);
+void script_buffer_add_byte(lua_State *lua, struct script_buffer *buffer, int byte);
+void script_buffer_push(lua_State *lua, struct script_buffer *buffer); /* its bytes as a string on the stack */
+void script_buffer_trim(lua_State *lua); /* gives back a large one, as push does */
+void script_buffer_free(lua_State *lua);
+
+/* script_redis, script_bit, script_struct, script_json, script_msgpack: the table of that name; it is left on the stack. */
 void script_open_redis(lua_State *lua);
-/* script_bit, script_struct: the table; leaves it on the stack. */
 void script_open_bit(lua_State *lua);
+void script_open_struct(lua_State *lua);
+void script_open_json(lua_State *lua);
 
 /* script_random: what is in place of Lua's own in the table `math`, which is on the stack. */
 void script_open_random(lua_State *lua);

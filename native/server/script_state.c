@@ -11,6 +11,7 @@
 
 #define PATTERN_BYTES 2048 /* Lua's matcher recurses for each item of a pattern: longer ones are refused */
 #define INSTRUCTIONS 1000  /* between two looks at the clock */
+#define WORK 200           /* steps of a library likewise */
 
 static const char protected_key; /* its address names the registry's table from what stands for a table to that */
 
@@ -84,8 +85,7 @@ void script_protect(lua_State *lua) {
     lua_replace(lua, table);
 }
 
-/* Pushes the table that argument `index` stands for, and returns true; or pushes nothing. */
-static bool push_original(lua_State *lua, int index) {
+bool script_push_original(lua_State *lua, int index) {
     if (!lua_istable(lua, index)) return false;
     push_protected(lua);
     lua_pushvalue(lua, index);
@@ -106,18 +106,18 @@ static int call_upvalue(lua_State *lua) {
 }
 
 static int change_guarded(lua_State *lua) {
-    if (push_original(lua, 1)) return script_raise(lua, "ERR Attempt to modify a readonly table");
+    if (script_push_original(lua, 1)) return script_raise(lua, "ERR Attempt to modify a readonly table");
     return call_upvalue(lua);
 }
 
 static int read_raw(lua_State *lua) {
-    if (push_original(lua, 1)) lua_replace(lua, 1);
+    if (script_push_original(lua, 1)) lua_replace(lua, 1);
     return call_upvalue(lua);
 }
 
 /* Walks a copy: with the original a script could change it. */
 static int walk_guarded(lua_State *lua) {
-    if (!push_original(lua, 1)) return call_upvalue(lua);
+    if (!script_push_original(lua, 1)) return call_upvalue(lua);
     lua_newtable(lua);
     lua_pushnil(lua);
     while (lua_next(lua, -3)) {
@@ -300,6 +300,10 @@ static void copy_libraries(lua_State *lua, int globals) {
     add_library(lua, globals, "redis");
     script_open_bit(lua);
     add_library(lua, globals, "bit");
+    script_open_struct(lua);
+    add_library(lua, globals, "struct");
+    script_open_json(lua);
+    add_library(lua, globals, "cjson");
 }
 
 /* Globals are read through a table that stands for them; those that are not there are an error. */
@@ -339,6 +343,13 @@ void script_rest(lua_State *lua) {
     if (scripts->killed) script_raise(lua, SCRIPT_KILLED);
 }
 
+void script_work(lua_State *lua) {
+    struct scripts *scripts = script_of(lua);
+    if (++scripts->work < WORK) return;
+    scripts->work = 0;
+    script_rest(lua);
+}
+
 static void count_hook(lua_State *lua, lua_Debug *activity) {
     (void)activity;
     script_rest(lua);
@@ -357,7 +368,9 @@ bool script_state_open(struct scripts *scripts) {
 }
 
 void script_state_close(struct scripts *scripts) {
-    if (scripts->lua) lua_close(scripts->lua);
+    if (!scripts->lua) return;
+    script_buffer_free(scripts->lua);
+    lua_close(scripts->lua);
     scripts->lua = NULL;
 }
 

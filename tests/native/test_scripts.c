@@ -204,6 +204,50 @@ static void memory_runs_out_anywhere(void) {
     close_server();
 }
 
+/* What Lua's own limit ends, where a script raises those of cjson, leaves room on the stack that scripts run on. */
+static void nesting_has_an_end(void) {
+    static const char *const scripts[] = {
+        "local t = {} for i = 1, 7900 do t = {t} end return #c.encode(t) == 15802 and 1",
+        "local t = {} for i = 1, 9000 do t = {t} end return not pcall(c.encode, t) and 1",
+        "local t = {} for i = 1, 9000 do t = {a=t} end return not pcall(c.encode, t) and 1",
+        "return not pcall(c.decode, string.rep('[', 9000)) and 1",
+        "return not pcall(c.decode, string.rep('{\"a\":', 9000)) and 1",
+    };
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
+        char script[300];
+        snprintf(script, sizeof script, "local c = cjson.new() c.encode_max_depth(100000) c.decode_max_depth(100000) %s",
+                 scripts[i]);
+        eval(peer, script);
+        settle();
+        CHECK(received(peer, ":1\r\n"));
+        memory_peer_forget_received(peer);
+    }
+    close_server();
+}
+
+/* What the libraries put together is cut off by memory at any moment, too. */
+static void memory_runs_out_in_libraries(void) {
+    open_server(false, little_memory);
+    struct memory_peer *peer = connect_peer();
+    for (int size = 100; size < 400000; size += size / 3) {
+        char script[300];
+        snprintf(script, sizeof script,
+                 "local t = {} for i = 1, 5 do t[i] = string.rep('/', %d) .. i end local text = cjson.encode(t) "
+                 "return {struct.pack('sss', t[1], t[2], text), cjson.decode(text)}",
+                 size);
+        eval(peer, script);
+        settle();
+        memory_peer_forget_received(peer);
+        if (memory_peer_is_closed(peer)) peer = connect_peer();
+    }
+    eval(peer, "return cjson.encode({1})");
+    settle();
+    CHECK(received(peer, "$3\r\n[1]\r\n"));
+    close_server();
+}
+
 int main(void) {
     size_t before = memory_used_bytes();
     RUN(a_fiber_is_put_down_and_taken_up_again);
@@ -216,6 +260,8 @@ int main(void) {
     RUN(a_server_ends_in_the_midst_of_a_script);
     RUN(a_server_stops_in_the_midst_of_a_script);
     RUN(memory_runs_out_anywhere);
+    RUN(nesting_has_an_end);
+    RUN(memory_runs_out_in_libraries);
     CHECK(memory_used_bytes() == before);
     return 0;
 }
