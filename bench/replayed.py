@@ -41,13 +41,16 @@ JOB_S = 1800
 """The longest that a real job may take."""
 
 
-def run_job(options: argparse.Namespace, processes: int, folder: Path) -> list[Invocation]:
+def run_job(options: argparse.Namespace, processes: int, folder: Path, scaler: str = "fixed") -> list[Invocation]:
     """A real job through `replay-server train` with so many worker processes; its invocations.
+
+    A round has ``options.job_actors`` actors, at most so many where `scaler` is another one than fixed.
 
     RuntimeError with the end of what it said where it failed.
     """
     arguments = ["train", "--env", options.env, "--algo", options.algo, "--rounds", options.rounds]
-    arguments += ["--actors", options.job_actors, "--steps", options.steps, "--environments", options.environments]
+    arguments += ["--scaler", scaler, "--actors", options.job_actors, "--actors-max", options.job_actors]
+    arguments += ["--steps", options.steps, "--environments", options.environments]
     arguments += ["--concurrency", processes, "--seed", options.seed, "--final-episodes", 0, "--logdir", folder]
     done = subprocess.run(
         [sys.executable, "-m", "replay_server", *map(str, arguments)],

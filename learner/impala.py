@@ -50,8 +50,9 @@ class ImpalaSettings(CircularBufferSettings):
     """c̄ of V-trace."""
     standardize_advantages: bool = True
     """To mean 0 and variance 1 over each minibatch."""
-    learning_rate: float = 5e-4
-    """Of Adam, constant."""
+    learning_rate: float = 1e-4
+    """Of Adam, constant. 5e-4 learns CartPole four times as fast; on Hopper one pass then moves the policy by tens of
+    nats, from which it does not come back: nothing clips a step."""
     adam_epsilon: float = 1e-8
     gradient_norm: float | None = 40.0
     """Global norm that gradients are scaled down to; None = not."""

@@ -15,11 +15,12 @@ PARTS = (
     "push",
     "fetch fragments",
     "learn",
+    "probe",
     "publish",
     "platform",
 )
-"""Of a round's time. waiting: in the queue, for attempts that were lost, for the orchestrator. platform: handing over
-and answering, and what a function did outside its phases."""
+"""Of a round's time. waiting: in the queue, for attempts that were lost, for the orchestrator. probe: what the scaler
+asked the learner to measure. platform: handing over and answering, and what a function did outside its phases."""
 _PHASES = {
     "fetch_weights": "fetch weights",
     "make_environments": "environments",
@@ -29,6 +30,7 @@ _PHASES = {
     "fetch_state": "fetch fragments",
     "fetch_fragments": "fetch fragments",
     "learn": "learn",
+    "probe": "probe",
     "publish": "publish",
 }
 

@@ -293,7 +293,7 @@ def _play_round(
         everything = [each for one in measurements.rounds for each in one.actor_cpu_s]
         act_cpu_s = list(generator.choice(everything, count))
         learner_s = measurements.learner_s(count)
-    fetch_s, ingest_s = (_under(table, count) for table in (measurements.fetch_s, measurements.ingest_s))
+    fetch_s, ingest_s = (server_busy_s(table, count) for table in (measurements.fetch_s, measurements.ingest_s))
     works = [
         ActorWork(
             act_cpu_s=float(cpu_s),
@@ -333,8 +333,11 @@ def _draw(generator: np.random.Generator, samples: Sequence[float]) -> float:
     return float(samples[int(generator.integers(len(samples)))])
 
 
-def _under(table: Mapping[int, float], connections: int) -> float:
-    """The measured time at so many connections; between two measured numbers by a line, beyond them the nearest's."""
+def server_busy_s(table: Mapping[int, float], connections: int) -> float:
+    """Of one request, by a table of `Measurements`, at so many connections.
+
+    Between two measured numbers by a line; beyond them the nearest's.
+    """
     if not table:
         return 0.0
     counts = sorted(table)

@@ -35,7 +35,7 @@ FORMAT = 1
 class JobSettings:
     """What all cells of a comparison have in common: one profile, one clock, one way of scoring for all sides."""
 
-    algo: Literal["ppo", "impact"] = "ppo"
+    algo: Literal["ppo", "impact", "impala"] = "ppo"
     profile: str = "default"
     setting: dict[str, Any] = field(default_factory=dict)
     """Of the algorithm, over its profile."""

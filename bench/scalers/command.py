@@ -53,7 +53,7 @@ def job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the tables there")
     parser.add_argument("--plot", metavar="FILE.png", help="reward and actors; of several environments one file each")
     job = parser.add_argument_group("every run")
-    job.add_argument("--algo", choices=("ppo", "impact"), default=default.algo)
+    job.add_argument("--algo", choices=("ppo", "impact", "impala"), default=default.algo)
     job.add_argument("--profile", default=default.profile, help="of the algorithm's settings (default)")
     job.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
     for name, about in (

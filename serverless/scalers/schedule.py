@@ -12,17 +12,20 @@ from replay_server.serverless.scalers.scaler import Scheme, clip
 
 
 class Schedule(Scheme):
-    """Round k gets the k-th count; after the last, that one again."""
+    """The first `rounds` rounds get the first count, as many the next; after the last, that one again."""
 
-    def __init__(self, counts: Sequence[int]) -> None:
+    def __init__(self, counts: Sequence[int], rounds: int = 1) -> None:
         if not counts or min(counts) < 1:
             raise ValueError(f"expected counts of at least 1 actor, came {list(counts)}")
+        if rounds < 1:
+            raise ValueError(f"expected at least 1 of rounds, came {rounds}")
         self._counts = tuple(int(count) for count in counts)
+        self._each = int(rounds)
         self._round = 0
 
     def actors(self, before: RoundRecord | None) -> int:
         self._round += 1
-        return self._counts[min(self._round, len(self._counts)) - 1]
+        return self._counts[min((self._round - 1) // self._each, len(self._counts) - 1)]
 
     def state(self) -> Mapping[str, Any]:
         return {"round": self._round}

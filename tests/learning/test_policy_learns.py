@@ -23,8 +23,8 @@ IN_A_ROW = 6
 @pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("algorithm", ["ppo", "impact", "impala"])
-def test_cartpole_is_learned(algorithm):
+@pytest.mark.parametrize(("algorithm", "given"), [("ppo", {}), ("impact", {}), ("impala", {"learning_rate": 5e-4})])
+def test_cartpole_is_learned(algorithm, given):
     recent: collections.deque[float] = collections.deque(maxlen=IN_A_ROW)
 
     def good_enough(row: dict[str, float]) -> bool:
@@ -35,7 +35,7 @@ def test_cartpole_is_learned(algorithm):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        settings = make_settings(algorithm, "default", env="CartPole-v1", steps=128, seed=1)
+        settings = make_settings(algorithm, "default", env="CartPole-v1", steps=128, seed=1, **given)
         trained = train(settings, environments=8, rounds=ROUNDS_MAX, on_round=good_enough)
     finally:
         torch.set_num_threads(threads)

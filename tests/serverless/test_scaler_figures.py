@@ -1,0 +1,136 @@
+"""`bench scalers --figure`: schedules of equal actor counts, groups of actors on the clock, parts of a round."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay_server.bench.pictures import bill_of
+from replay_server.bench.scalers import figure_19, figure_20, figure_minions_2
+from replay_server.bench.scalers.command import main
+from replay_server.bench.scalers.figure_18 import group
+from replay_server.bench.scalers.scheme import Scheme
+from replay_server.serverless.backends.backend import Invocation
+from replay_server.serverless.replayed_clock import MeasuredRound, Measurements
+from replay_server.serverless.scalers.schedule import Schedule
+from replay_server.serverless.settings import TrainSettings
+
+
+def counts(scheme: str, settings: TrainSettings) -> list[int]:
+    scaler = Scheme.parse(scheme).scaler(settings)
+    return [scaler.actors(None) for _ in range(settings.rounds)]
+
+
+# ---- MinionsRL's Figure 2 --------------------------------------------------------------------------------------------
+
+
+def test_each_count_of_a_schedule_is_for_so_many_rounds() -> None:
+    schedule = Schedule([3, 1], rounds=2)
+    assert [schedule.actors(None) for _ in range(3)] == [3, 3, 1]
+    later = Schedule([3, 1], rounds=2)
+    later.restore(schedule.state())
+    assert [later.actors(None) for _ in range(2)] == [1, 1]
+    with pytest.raises(ValueError, match="at least 1 of rounds"):
+        Schedule([1], rounds=0)
+
+
+def test_fixed_decrease_and_increase_have_as_many_actors_in_all() -> None:
+    settings = TrainSettings(rounds=50, actors=30, actors_max=50)
+    fixed, decrease, increase = (counts(each, settings) for each in figure_minions_2.schemes(5, 10, 10))
+    assert fixed == [30] * 50
+    assert decrease == [50] * 10 + [40] * 10 + [30] * 10 + [20] * 10 + [10] * 10
+    assert increase == decrease[::-1]
+    assert sum(fixed) == sum(decrease) == sum(increase) == 1500
+
+
+@pytest.mark.parametrize("figure", [figure_minions_2, figure_19])
+def test_figures_of_whole_runs_hand_over_what_they_compare(figure: Any, monkeypatch, tmp_path: Path) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(figure, "compare", lambda *arguments: given.append(arguments) or 0)
+    assert figure.main(["--folder", str(tmp_path)]) == 0
+    options, schemes, command, *_ = given[0]
+    assert all(Scheme.parse(each) for each in schemes)
+    assert command.startswith("replay-server bench scalers --figure ")
+    assert (options.actors, options.actors_max) == {figure_minions_2: (30, 50), figure_19: (96, 128)}[figure]
+
+
+def test_stages_that_have_no_mean_count_are_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--figure", "minions-2", "--folder", str(tmp_path), "--stages", "4", "--rounds", "8"])
+    assert "an odd number of --stages" in capsys.readouterr().err
+
+
+# ---- Nitro's Figure 18 -----------------------------------------------------------------------------------------------
+
+
+def measured(fetch_s: float, ingest_s: float) -> Measurements:
+    """Actors of 0.58 s of processor time, 1 s on 1,026 MB; a call that takes no time, and no dispatch."""
+    return Measurements(
+        (MeasuredRound((0.58,), 0.1, 1),), (0.0,), (0.0,), (0.0,), (0.0,), 0.0, {1: fetch_s}, {1: ingest_s}
+    )
+
+
+def test_a_group_takes_the_same_where_the_server_takes_no_time_and_longer_where_it_does() -> None:
+    profile = bill_of(argparse.Namespace(prices=None, price_profile="lambda", price_column="full", provisioned=0))
+    lambda_profile = profile.prices.profile("lambda")
+    memory_mb = 1769
+    for actors in (100, 1000):
+        free = group(measured(0.0, 0.0), actors, memory_mb, lambda_profile, warm=True, plays=2)
+        assert free.acting_s.median == pytest.approx(0.58)
+        assert free.server_s == 0.0
+        # All fetch at once, one after the other; each adds when it has acted, as far apart as they fetched.
+        busy = group(measured(0.001, 0.0005), actors, memory_mb, lambda_profile, warm=True, plays=2)
+        assert busy.acting_s.median == pytest.approx(0.58 + actors * 0.001 + 0.0005, rel=1e-3)
+        assert busy.server_s == pytest.approx(actors * 0.0015)
+
+
+def test_figure_18_tells_draws_and_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    path, json_path, picture = tmp_path / "measured.json", tmp_path / "18.json", tmp_path / "18.png"
+    measured(0.001, 0.0).save(path)
+    words = ["--measurements", str(path), "--actors", "10", "20", "--plays", "2", "--memory-mb", "1769"]
+    assert main(["--figure", "18", *words, "--json", str(json_path), "--plot", str(picture)]) == 0
+    assert re.search(r"20 +0\.600 .* 1\.02 +0\.020", capsys.readouterr().out)
+    groups = json.loads(json_path.read_text())["simulated"]["Hopper-v5"]
+    assert [each["actors"] for each in groups] == [10, 20]
+    assert picture.stat().st_size > 0
+
+
+# ---- Nitro's Figure 20 -----------------------------------------------------------------------------------------------
+
+
+def test_overhead_is_all_but_acting_learning_and_waiting() -> None:
+    parts = {"waiting": 100.0, "act": 6.0, "learn": 3.0, "push": 0.5, "probe": 0.5}
+    assert figure_20.overhead(parts) == pytest.approx(0.1)
+
+
+def test_the_first_round_is_left_out() -> None:
+    def actor(number: int, took_s: float) -> Invocation:
+        return Invocation(
+            request="a", kind="actor", round=number, attempt=1, platform="p", queued=0.0, started=0.0, ended=took_s,
+            outcome="ok", cold=False, instance="", memory_mb=1, bytes_in=0, bytes_out=0, measured=None,
+        )  # fmt: skip
+
+    found = figure_20.breakdown([actor(1, 50.0), actor(2, 1.0), actor(3, 2.0), actor(4, 9.0)])
+    assert found["platform"] == 2.0
+    with pytest.raises(ValueError, match="at least two rounds"):
+        figure_20.breakdown([actor(1, 50.0)])
+
+
+@pytest.mark.slow
+def test_figure_20_measures_a_real_job(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    json_path, picture = tmp_path / "20.json", tmp_path / "20.png"
+    words = ["--figure", "20", "--env", "CartPole-v1", "--rounds", "3", "--steps", "16", "--job-actors", "8"]
+    assert main([*words, "--json", str(json_path), "--plot", str(picture)], str(tmp_path)) == 0
+    content = json.loads(json_path.read_text())
+    assert content["median"]["CartPole-v1.probe_s"] > 0
+    assert 0 < content["overhead"]["CartPole-v1"] < 1
+    assert picture.stat().st_size > 0
+    assert os.listdir(tmp_path / "CartPole-v1")
