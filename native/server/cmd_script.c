@@ -14,7 +14,8 @@
 #ifdef REPLAY_LUA
 
 #define SHA_BYTES (SHA1_HEX_BYTES - 1)
-#define COLLECT_BYTES (16u << 20) /* with more than this behind it a script collects its garbage */
+/* With more than this behind it, or a quarter of what it may have, a script collects its garbage. */
+#define COLLECT_BYTES (16u << 20)
 #define COLLECT_STEP 100
 
 /* ---- the cache ---------------------------------------------------------------------------------------------- */
@@ -299,8 +300,16 @@ static void collect_garbage(lua_State *lua, struct scripts *scripts) {
     lua_settop(lua, 0);
     script_buffer_trim(lua);
     lua_gc(lua, LUA_GCRESTART, 0);
-    while (scripts->memory_bytes > COLLECT_BYTES && !lua_gc(lua, LUA_GCSTEP, COLLECT_STEP))
-        exclusive_rest(scripts->server);
+    size_t most = (size_t)scripts->server->config.script_memory_limit_bytes / 4;
+    if (most > COLLECT_BYTES) most = COLLECT_BYTES;
+    for (int round = 0; round < 2; round++) /* the first may have begun when what is garbage now was not */
+        while (scripts->memory_bytes > most && !lua_gc(lua, LUA_GCSTEP, COLLECT_STEP))
+            exclusive_rest(scripts->server);
+}
+
+static int collect_protected(lua_State *lua) {
+    collect_garbage(lua, lua_touserdata(lua, 1));
+    return 0;
 }
 
 static int run_protected(lua_State *lua) {
@@ -341,7 +350,10 @@ static void run_script(struct client *caller) {
     client->user = caller->user;
     client->resp = 2;
     propagate_begin(server);
-    if (lua_cpcall(scripts->lua, run_protected, scripts) != 0) send_failure(scripts);
+    if (lua_cpcall(scripts->lua, run_protected, scripts) != 0) {
+        send_failure(scripts);
+        lua_cpcall(scripts->lua, collect_protected, scripts);
+    }
     propagate_end(server);
     lua_settop(scripts->lua, 0);
     output_clear(&client->output, &server->output_pool);
