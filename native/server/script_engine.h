@@ -92,6 +92,7 @@ void script_open_redis(lua_State *lua);
 void script_open_bit(lua_State *lua);
 void script_open_struct(lua_State *lua);
 void script_open_json(lua_State *lua);
+void script_open_msgpack(lua_State *lua);
 
 /* script_random: what is in place of Lua's own in the table `math`, which is on the stack. */
 void script_open_random(lua_State *lua);

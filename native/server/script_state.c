@@ -304,6 +304,8 @@ static void copy_libraries(lua_State *lua, int globals) {
     add_library(lua, globals, "struct");
     script_open_json(lua);
     add_library(lua, globals, "cjson");
+    script_open_msgpack(lua);
+    add_library(lua, globals, "cmsgpack");
 }
 
 /* Globals are read through a table that stands for them; those that are not there are an error. */

@@ -25,7 +25,7 @@ DIFFERENCES: dict[str, str] = {
     "once, those that come or go meanwhile may or may not.",
     "object|refcount": "A small integer that was copied counts as shared.",
     "zadd": "A score of 5,120 characters or more is refused.",
-    "eval": "No `cmsgpack`; `redis.log` writes nothing; see [scripts.md](scripts.md).",
+    "eval": "`redis.log` writes nothing; see [scripts.md](scripts.md).",
     "script|debug": "`YES` and `SYNC` are refused.",
     "acl|cat": "Two categories more: `replay` and `weights`.",
     "acl|list": "Single commands of a user come in alphabetical order.",

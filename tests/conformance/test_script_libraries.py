@@ -1,5 +1,5 @@
-"""The libraries that scripts find beside Lua's own, `cjson`, `struct` and `bit`, give what those of Redis 7.0 give:
-each call is made in both servers."""
+"""The libraries that scripts find beside Lua's own, `cjson`, `cmsgpack`, `struct` and `bit`, give what those of Redis
+7.0 give: each call is made in both servers."""
 
 from __future__ import annotations
 
@@ -334,6 +334,100 @@ bit.tohex(1, 'x')
 bit.bswap()
 """
 
+PACKED = r"""
+cmsgpack.pack(nil, true, false, cjson.null, print)
+cmsgpack.pack(0, 127, 128, 255, 256, 65535, 65536, 4294967295, 4294967296, 2^53, 2^63, 2^64, 1e300)
+cmsgpack.pack(-0, -1, -32, -33, -128, -129, -32768, -32769, -2147483648, -2147483649, -2^53, -2^63, -2^64)
+cmsgpack.pack(0.5, 0.1, -1.5, 1/3, 1e-300, 1/0, -1/0, 0/0)
+cmsgpack.pack('', 'a', string.rep('x', 31), string.rep('x', 32), string.rep('x', 255), string.rep('x', 256))
+cmsgpack.pack(string.rep('x', 65535)), cmsgpack.pack(string.rep('x', 65536))
+cmsgpack.pack({}, {1}, {1, {2, {}}}, {a=1}, {a={b={}}}, {[1]=1, [2]=2, [4]=4}, {nil, 2}, {[1.5]=1}, {[0]=1}, {[1e10]=1})
+cmsgpack.pack({[true]=1}), cmsgpack.pack({[{}]={}}), cmsgpack.pack({1, 2, x=3}), cmsgpack.pack({print})
+cmsgpack.pack((function() local t = {} for i = 1, 15 do t[i] = i end return t end)())
+cmsgpack.pack((function() local t = {} for i = 1, 16 do t[i] = i end return t end)())
+cmsgpack.pack((function() local t = {} for i = 1, 70000 do t[i] = i end return t end)())
+cmsgpack.pack((function() local t = {} for i = 1, 16 do t['k' .. i] = i end return t end)())
+#cmsgpack.pack((function() local t = {} for i = 1, 70000 do t['k' .. i] = i end return t end)())
+cmsgpack.pack((function() local t = {} for i = 1, 15 do t = {t} end return t end)())
+cmsgpack.pack((function() local t = {} for i = 1, 16 do t = {t} end return t end)())
+cmsgpack.pack((function() local t = {} t[1] = t return t end)())
+cmsgpack.pack((function() local t = {} t.a = t return t end)())
+cmsgpack.pack()
+pcall(cmsgpack.pack)
+cmsgpack.pack(math)
+cmsgpack.unpack('\192\194\195'), cmsgpack.unpack('\0\127\224\255')
+cmsgpack.unpack('\0\127\224\255')
+cmsgpack.unpack('\204\255\205\255\255\206\255\255\255\255\207\255\255\255\255\255\255\255\255')
+cmsgpack.unpack('\207\127\255\255\255\255\255\255\255')
+cmsgpack.unpack('\208\255\209\255\255\210\255\255\255\255\211\255\255\255\255\255\255\255\255')
+cmsgpack.unpack('\208\127\209\127\1\210\127\1\1\1\211\127\1\1\1\1\1\1\1\211\128\0\0\0\0\0\0\0')
+cmsgpack.unpack('\202\63\128\0\0\203\63\240\0\0\0\0\0\0\202\127\192\0\0')
+cmsgpack.unpack('\160\162ab\217\2ab\218\0\2ab\219\0\0\0\2ab')
+cmsgpack.unpack('\144\146\1\2\220\0\1\7\221\0\0\0\1\7\128\129\161a\1\222\0\1\1\2\223\0\0\0\1\1\2')
+cmsgpack.unpack('')
+cmsgpack.unpack('\193')
+cmsgpack.unpack('\196\1a')
+cmsgpack.unpack('\199')
+cmsgpack.unpack('\216')
+cmsgpack.unpack('\1\193')
+cmsgpack.unpack('\146\1\193')
+cmsgpack.unpack('\129\193\1')
+cmsgpack.unpack('\204')
+cmsgpack.unpack('\205\1')
+cmsgpack.unpack('\206\1\1\1')
+cmsgpack.unpack('\207\1\1\1\1\1\1\1')
+cmsgpack.unpack('\203\1\1\1\1\1\1\1')
+cmsgpack.unpack('\162a')
+cmsgpack.unpack('\217')
+cmsgpack.unpack('\217\5ab')
+cmsgpack.unpack('\218\0')
+cmsgpack.unpack('\219\255\255\255\255ab')
+cmsgpack.unpack('\146\1')
+cmsgpack.unpack('\220\0')
+cmsgpack.unpack('\221\255\255\255\255\1')
+cmsgpack.unpack('\129\1')
+cmsgpack.unpack('\223\255\255\255\255\1\1')
+cmsgpack.unpack('\129\192\1')
+cmsgpack.unpack('\129\202\127\192\0\0\1')
+cmsgpack.unpack('\130\1\2\1\3'), cmsgpack.unpack('\129\1\192'), cmsgpack.unpack('\146\192\1')
+cmsgpack.unpack('\1\2', 'x')
+cmsgpack.unpack('', 'x')
+cmsgpack.unpack(12)
+cmsgpack.unpack()
+cmsgpack.unpack({})
+cmsgpack.unpack(string.rep('\145', 3000))
+cmsgpack.unpack(string.rep('\145', 10000))
+cmsgpack.unpack(string.rep('\129', 3000))
+cmsgpack.unpack(string.rep('\129', 10000))
+cmsgpack.unpack(string.rep('\129\1', 5000))
+cmsgpack.unpack(string.rep('\1', 10000))
+select('#', cmsgpack.unpack(string.rep('\1', 7000)))
+cmsgpack.unpack_one('\1\2\3')
+cmsgpack.unpack_one('\1\2\3', 2)
+cmsgpack.unpack_one('\1\2\3', 3)
+cmsgpack.unpack_one('\1\2\3', 4)
+cmsgpack.unpack_one('\1\2\3', -1)
+cmsgpack.unpack_one('\1\2\3', 'x')
+cmsgpack.unpack_one('', 0)
+cmsgpack.unpack_one('\1', 0, 5)
+cmsgpack.unpack_one()
+cmsgpack.unpack_one('\146\1')
+cmsgpack.unpack_limit('\1\2\3', 2)
+cmsgpack.unpack_limit('\1\2\3', 2, 1)
+cmsgpack.unpack_limit('\1\2\3', 9, 1)
+cmsgpack.unpack_limit('\1\2\3', 0)
+cmsgpack.unpack_limit('\1\2\3', 0, 1)
+cmsgpack.unpack_limit('\1\2\3', 0, 3)
+cmsgpack.unpack_limit('\1\2\3', 0, 9)
+cmsgpack.unpack_limit('\1\2\3', -1)
+cmsgpack.unpack_limit('\1\2\3', 1, -1)
+cmsgpack.unpack_limit('\1\2\3')
+cmsgpack.unpack_limit('\1\2\3', 'x')
+cmsgpack.unpack_limit('\1\2\3', 1, 'x')
+cmsgpack.unpack_limit('\1\193', 1)
+cmsgpack._NAME, cmsgpack._VERSION, cmsgpack._DESCRIPTION, cmsgpack.safe
+"""
+
 
 def test_values_become_json_as_in_redis(both: Pair) -> None:
     compare_calls(both, ENCODED)
@@ -369,19 +463,24 @@ def test_structs_are_packed_as_in_redis(both: Pair) -> None:
     compare_calls(both, STRUCT)
 
 
+def test_values_are_packed_and_unpacked_as_in_redis(both: Pair) -> None:
+    compare_calls(both, PACKED)
+
+
 def test_bits_are_as_in_redis(both: Pair) -> None:
     compare_calls(both, BITS)
 
 
 def test_the_libraries_have_the_same_members_as_in_redis(both: Pair) -> None:
-    names = "local names = {} for name, member in pairs(%s) do names[#names + 1] = name .. ' ' .. type(member) end "
+    names = "local names = {} for name, member in pairs(%s) do "
+    names += "if name ~= '_COPYRIGHT' then names[#names + 1] = name .. ' ' .. type(member) end end "
     for library in LIBRARIES:
         compare(both, names % library + "table.sort(names) return names")
         compare(both, f"{library}.x = 1")
         compare(both, f"rawset({library}, 'x', 1)")
 
 
-LIBRARIES = ["cjson", "struct", "bit"]
+LIBRARIES = ["cjson", "cmsgpack", "struct", "bit"]
 
 # ---- random cases --------------------------------------------------------------------------------------------------
 
@@ -436,14 +535,15 @@ JSON_TEXTS = st.one_of(
 ).map(lambda text: text.encode("utf-8", "surrogatepass"))
 
 
-def test_random_values_become_json_as_in_redis(both: Pair) -> None:
+def test_random_values_become_json_and_messages_as_in_redis(both: Pair) -> None:
     @MANY
     @given(st.lists(VALUES, min_size=1, max_size=12))
     def run(values: list[str]) -> None:
         # What there is of it must come back alike, too.
         script = "local found = {} for i, value in ipairs({%s}) do found[i] = all(pcall(value)) end return found"
-        calls = (f"function() local text = cjson.encode({v}) return text, cjson.decode(text) end" for v in values)
-        compare(both, script % ", ".join(calls))
+        for encode, decode in [("cjson.encode", "cjson.decode"), ("cmsgpack.pack", "cmsgpack.unpack")]:
+            calls = (f"function() local text = {encode}({v}) return text, {decode}(text) end" for v in values)
+            compare(both, script % ", ".join(calls))
 
     run()
 
@@ -453,6 +553,20 @@ def test_random_json_is_read_as_in_redis(both: Pair) -> None:
     @given(st.lists(JSON_TEXTS, min_size=1, max_size=30))
     def run(texts: list[bytes]) -> None:
         compare(both, DECODE, *texts)
+
+    run()
+
+
+def test_random_messages_are_read_as_in_redis(both: Pair) -> None:
+    firsts = st.sampled_from([*range(0x80, 0x84), *range(0x90, 0x94), 0xA0, 0xA2, *range(0xC0, 0xE0), 0, 1, 2, 0xFF])
+    messages = st.lists(st.one_of(firsts, st.integers(0, 3)), max_size=14).map(bytes)
+    script = "local found = {} for i = 1, #ARGV do found[i] = all(pcall(cmsgpack.%s)) end return found"
+
+    @MANY
+    @given(st.lists(messages, min_size=1, max_size=30), st.integers(-1, 4), st.integers(-1, 6))
+    def run(texts: list[bytes], limit: int, offset: int) -> None:
+        compare(both, script % "unpack, ARGV[i]", *texts)
+        compare(both, script % f"unpack_limit, ARGV[i], {limit}, {offset}", *texts)
 
     run()
 
@@ -507,6 +621,8 @@ def test_random_bits_are_as_in_redis(both: Pair) -> None:
         "cjson.encode_sparse_array(false, 0) return #cjson.encode({[2147483647]=1})",
         "local t = {} for i = 1, 100 do t[i] = string.rep('x', 1000000) end return #cjson.encode(t)",
         "return cjson.decode('[' .. string.rep('[],', 3000000) .. '1]')",
+        "local t = {} for i = 1, 100 do t[i] = string.rep('x', 1000000) end return #cmsgpack.pack(t)",
+        "return cmsgpack.unpack('\\221\\255\\255\\255\\255' .. string.rep('\\144', 3000000))",
         "return #struct.pack(string.rep('s', 60), unpack((function() local t = {} for i = 1, 60 do "
         "t[i] = string.rep('x', 2000000) end return t end)()))",
     ],

@@ -212,6 +212,8 @@ static void nesting_has_an_end(void) {
         "local t = {} for i = 1, 9000 do t = {a=t} end return not pcall(c.encode, t) and 1",
         "return not pcall(c.decode, string.rep('[', 9000)) and 1",
         "return not pcall(c.decode, string.rep('{\"a\":', 9000)) and 1",
+        "return not pcall(cmsgpack.unpack, string.rep('\\145', 9000)) and 1",
+        "return not pcall(cmsgpack.unpack, string.rep('\\129', 9000)) and 1",
     };
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
@@ -235,7 +237,7 @@ static void memory_runs_out_in_libraries(void) {
         char script[300];
         snprintf(script, sizeof script,
                  "local t = {} for i = 1, 5 do t[i] = string.rep('/', %d) .. i end local text = cjson.encode(t) "
-                 "return {struct.pack('sss', t[1], t[2], text), cjson.decode(text)}",
+                 "return {struct.pack('sss', t[1], t[2], text), cjson.decode(text), cmsgpack.unpack(cmsgpack.pack(t))}",
                  size);
         eval(peer, script);
         settle();
