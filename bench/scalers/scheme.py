@@ -106,6 +106,7 @@ def _option(part: str) -> tuple[str, Any]:
     if not equals:
         raise ValueError(f"expected option=value, came {part!r}")
     try:
-        return name, json.loads(word)
+        value = json.loads(word)
+        return name, tuple(value) if isinstance(value, list) else value
     except json.JSONDecodeError:
         return name, word
