@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "server/command.h"
+#include "server/command/command.h"
 
 bool argument_is(const struct resp_argument *argument, const char *word) {
     size_t length = strlen(word);

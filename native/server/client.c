@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/acl.h"
-#include "server/append_log.h"
+#include "server/acl/acl.h"
+#include "server/durability/append_log.h"
 #include "server/exclusive.h"
-#include "server/pubsub.h"
-#include "server/replay_streams.h"
+#include "server/pubsub/pubsub.h"
+#include "server/replay/replay_streams.h"
 #include "server/server.h"
-#include "server/transaction.h"
+#include "server/transaction/transaction.h"
 
 #define READ_VECTORS 256
 #define WRITE_VECTORS 512

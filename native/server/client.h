@@ -10,9 +10,9 @@
 #include "base/text.h"
 #include "net/transport.h"
 #include "resp/parse.h"
-#include "server/command.h"
+#include "server/command/command.h"
 #include "server/output.h"
-#include "server/share.h"
+#include "server/replay/share.h"
 
 struct command_entry;
 
@@ -31,9 +31,9 @@ struct client {
     const struct command *command;
     struct acl_user *user;      /* who it is; NULL: the server itself, which may do everything */
     bool deny_blocking;         /* runs inside a transaction or a script */
-    struct transaction *transaction; /* since MULTI; NULL: none (server/transaction.h) */
+    struct transaction *transaction; /* since MULTI; NULL: none (server/transaction/transaction.h) */
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
-    struct watch *watches;      /* on keys (server/watch.h) */
+    struct watch *watches;      /* on keys (server/transaction/watch.h) */
     bool watch_broken;          /* one of them has changed */
 
     /* the rest belongs to the server's core */
@@ -56,7 +56,7 @@ struct client {
     struct client *held_next, *held_previous;
     bool output_failed;         /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
-    bool is_monitor;            /* is told of every command (server/monitor.h) */
+    bool is_monitor;            /* is told of every command (server/admin/monitor.h) */
     uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
     uint64_t pinned_us;         /* when the last of them were: what came before is all but taken by then */
     struct share *share;        /* memory shared with this client; NULL: none */

@@ -2,11 +2,11 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/acl.h"
+#include "server/acl/acl.h"
 #include "server/client.h"
-#include "server/pubsub.h"
+#include "server/pubsub/pubsub.h"
 #include "server/server.h"
-#include "server/transaction.h"
+#include "server/transaction/transaction.h"
 
 static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password) {
     if (acl_log_in(client, user, password)) return true;

@@ -5,18 +5,18 @@
 #include <string.h>
 #include <strings.h>
 
-#include "server/acl.h"
-#include "server/append_log.h"
+#include "server/acl/acl.h"
 #include "server/client.h"
-#include "server/command_table.h"
+#include "server/command/command_table.h"
+#include "server/durability/append_log.h"
+#include "server/durability/propagate.h"
+#include "server/durability/snapshots.h"
 #include "server/exclusive.h"
-#include "server/key_wait.h"
-#include "server/make_room.h"
-#include "server/propagate.h"
-#include "server/pubsub.h"
+#include "server/pubsub/pubsub.h"
 #include "server/server.h"
-#include "server/snapshots.h"
-#include "server/transaction.h"
+#include "server/store/key_wait.h"
+#include "server/store/make_room.h"
+#include "server/transaction/transaction.h"
 #include "store/store.h"
 
 #define MULTI_REFUSAL "ERR Command not allowed inside a transaction"

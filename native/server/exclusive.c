@@ -7,7 +7,7 @@
 #include "base/fiber.h"
 #include "base/memory.h"
 #include "server/client.h"
-#include "server/propagate.h"
+#include "server/durability/propagate.h"
 #include "server/server.h"
 #include "store/store.h"
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/command.h"
+#include "server/command/command.h"
 
 struct fiber;
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/command.h"
+#include "server/command/command.h"
 
 static size_t capacity_of(enum segment_kind kind) {
     return kind == SEGMENT_SMALL ? SEGMENT_SMALL_BYTES : kind == SEGMENT_LARGE ? SEGMENT_LARGE_BYTES : 0;

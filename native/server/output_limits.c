@@ -7,9 +7,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/admin/config.h"
 #include "server/client.h"
-#include "server/config.h"
-#include "server/pubsub.h"
+#include "server/pubsub/pubsub.h"
 #include "server/server.h"
 
 static const char *const class_names[OUTPUT_CLASSES] = {"normal", "slave", "pubsub"};

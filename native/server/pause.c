@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "server/client.h"
 #include "server/server.h"
-#include "server/transaction.h"
+#include "server/transaction/transaction.h"
 
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {
     struct pause *pause = &server->pause;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/command.h"
+#include "server/command/command.h"
 
 enum pause_kind { PAUSE_NOTHING, PAUSE_WRITES, PAUSE_ALL };
 

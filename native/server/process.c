@@ -14,13 +14,13 @@
 
 #include "base/memory.h"
 #include "base/thread.h"
-#include "server/acl.h"
-#include "server/append_log.h"
-#include "server/config.h"
-#include "server/replay_registry.h"
+#include "server/acl/acl.h"
+#include "server/admin/config.h"
+#include "server/durability/append_log.h"
+#include "server/durability/snapshots.h"
+#include "server/replay/replay_registry.h"
 #include "server/server.h"
 #include "server/setup.h"
-#include "server/snapshots.h"
 
 enum { EXIT_CLEAN = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_IN_USE = 3, EXIT_REFUSED = 4 };
 

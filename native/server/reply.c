@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "server/client.h"
-#include "server/command.h"
+#include "server/command/command.h"
 #include "server/server.h"
 #include "store/number.h"
 

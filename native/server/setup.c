@@ -7,8 +7,8 @@
 
 #include "base/memory.h"
 #include "base/msgpack.h"
-#include "server/config.h"
-#include "server/replay_registry.h"
+#include "server/admin/config.h"
+#include "server/replay/replay_registry.h"
 
 #define SETUP_MOST_BYTES (16u << 20)
 

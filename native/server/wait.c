@@ -3,9 +3,9 @@
 
 #include "base/memory.h"
 #include "server/client.h"
-#include "server/key_wait.h"
-#include "server/propagate.h"
+#include "server/durability/propagate.h"
 #include "server/server.h"
+#include "server/store/key_wait.h"
 #include "store/store.h"
 
 /* ---- deadlines: a binary heap, each client knowing its index ----------------------------------------- */

@@ -1,6 +1,6 @@
-"""Writes native/server/command_facts.c: what COMMAND INFO of a Redis server says of each command, in one line of text.
+"""Writes native/server/admin/command_facts.c: what COMMAND INFO of a Redis server says of each command, one line each.
 
-    python native/tools/emit_command_facts.py unix:///run/redis.sock > native/server/command_facts.c
+    python native/tools/emit_command_facts.py unix:///run/redis.sock > native/server/admin/command_facts.c
 
 Facts alone, no prose: since when, categories, tips, where the keys stand. Clients read them to find keys and to route
 commands, so they must be what Redis says.
@@ -15,7 +15,7 @@ import redis
 
 HEADER = """/* command_facts: what Redis 7.0 tells of its commands beside arity, flags and places of keys. Written by
  * native/tools/emit_command_facts.py from a running Redis; not edited by hand. In alphabetical order. */
-#include "server/command_facts.h"
+#include "server/admin/command_facts.h"
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
  * hundred inputs, each with clients of its own and an empty store. */
 #include <ctype.h>
 
-#include "server/command_table.h"
+#include "server/command/command_table.h"
 #include "server_stage.h"
 #include "store/store.h"
 

@@ -7,7 +7,7 @@
 #include "check.h"
 #include "net/memory.h"
 #include "server/client.h"
-#include "server/replay_registry.h"
+#include "server/replay/replay_registry.h"
 #include "server_stage.h"
 
 #define ITEM 4096u

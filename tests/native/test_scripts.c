@@ -2,7 +2,7 @@
 #include "base/fiber.h"
 #include "base/sha1.h"
 #include "server/exclusive.h"
-#include "server/scripts.h"
+#include "server/script/scripts.h"
 #include "server_stage.h"
 
 /* ---- parts -------------------------------------------------------------------------------------------- */
@@ -219,8 +219,8 @@ static void nesting_has_an_end(void) {
     struct memory_peer *peer = connect_peer();
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         char script[300];
-        snprintf(script, sizeof script, "local c = cjson.new() c.encode_max_depth(100000) c.decode_max_depth(100000) %s",
-                 scripts[i]);
+        snprintf(script, sizeof script,
+                 "local c = cjson.new() c.encode_max_depth(100000) c.decode_max_depth(100000) %s", scripts[i]);
         eval(peer, script);
         settle();
         CHECK(received(peer, ":1\r\n"));

@@ -2,7 +2,7 @@
  * served, one change after the other, and who waits is told why. */
 #include <inttypes.h>
 
-#include "server/replay_registry.h"
+#include "server/replay/replay_registry.h"
 #include "server_stage.h"
 
 #define MANY 300000u

@@ -1,0 +1,158 @@
+/* cmd_client_self: what a client changes or asks about itself: its name, its replies, its library. */
+#include <string.h>
+
+#include "server/admin/cmd_client.h"
+#include "server/client.h"
+#include "server/server.h"
+#include "server/store/keyspace.h"
+
+void client_reply(struct client *client) {
+    const struct resp_argument *mode = &client->argv[2];
+    if (argument_is(mode, "on")) {
+        client->reply_mode = CLIENT_REPLY_ON;
+        reply_status(client, "OK");
+    } else if (argument_is(mode, "off")) {
+        client->reply_mode = CLIENT_REPLY_OFF;
+    } else if (argument_is(mode, "skip")) {
+        if (client->reply_mode != CLIENT_REPLY_OFF) client->reply_mode = CLIENT_REPLY_SKIP_NEXT;
+    } else {
+        reply_syntax_error(client);
+    }
+}
+
+/* CLIENT SETINFO LIB-NAME|LIB-VER value: what a library says of itself, shown in CLIENT LIST. */
+void client_setinfo(struct client *client) {
+    const struct resp_argument *attribute = &client->argv[2];
+    const struct resp_argument *value = &client->argv[3];
+    char *to = argument_is(attribute, "lib-name")  ? client->library_name
+               : argument_is(attribute, "lib-ver") ? client->library_version
+                                                   : NULL;
+    if (!to) {
+        reply_error(client, "ERR Unrecognized option '%.*s'",
+                    attribute->data && attribute->length < 128 ? (int)attribute->length : 0,
+                    (const char *)attribute->data);
+        return;
+    }
+    bool fits = value->data && value->length < sizeof client->library_name;
+    for (size_t i = 0; fits && i < value->length; i++) fits = value->data[i] >= '!' && value->data[i] <= '~';
+    if (!fits) {
+        reply_error(client, "ERR lib-name and lib-ver take at most %zu printable characters without spaces",
+                    sizeof client->library_name - 1);
+        return;
+    }
+    memcpy(to, value->data, value->length);
+    to[value->length] = '\0';
+    reply_status(client, "OK");
+}
+
+static void set_flag(struct client *client, bool *flag) {
+    if (argument_is(&client->argv[2], "on"))
+        *flag = true;
+    else if (argument_is(&client->argv[2], "off"))
+        *flag = false;
+    else {
+        reply_syntax_error(client);
+        return;
+    }
+    reply_status(client, "OK");
+}
+
+void client_id(struct client *client) {
+    reply_integer(client, (int64_t)client->id);
+}
+
+void client_getname(struct client *client) {
+    if (client->name)
+        reply_bulk_string(client, client->name);
+    else
+        reply_null(client);
+}
+
+void client_setname(struct client *client) {
+    if (client_set_name(client, &client->argv[2])) reply_status(client, "OK");
+}
+
+void client_getredir(struct client *client) {
+    reply_integer(client, -1); /* no tracking */
+}
+
+void client_caching(struct client *client) {
+    reply_error(client,
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode "
+                "enabled");
+}
+
+/* Off it is already. On is refused in plain words: a client that believed it would serve stale values. */
+void client_tracking(struct client *client) {
+    if (argument_is(&client->argv[2], "off") && client->argc == 3)
+        reply_status(client, "OK");
+    else if (argument_is(&client->argv[2], "on"))
+        reply_error(client, "ERR this server does not track the keys that clients cache: go without CLIENT TRACKING");
+    else
+        reply_syntax_error(client);
+}
+
+void client_trackinginfo(struct client *client) {
+    reply_map(client, 3);
+    reply_bulk_string(client, "flags");
+    reply_set(client, 1);
+    reply_bulk_string(client, "off");
+    reply_bulk_string(client, "redirect");
+    reply_integer(client, -1);
+    reply_bulk_string(client, "prefixes");
+    reply_array(client, 0);
+}
+
+void client_no_evict(struct client *client) {
+    set_flag(client, &client->no_evict);
+}
+
+void client_no_touch(struct client *client) {
+    set_flag(client, &client->no_touch);
+}
+
+void client_help(struct client *client) {
+    static const char *const lines[] = {
+        "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "GETNAME",
+        "    Return the name of the current connection.",
+        "GETREDIR",
+        "    Return the client ID we are redirecting to when tracking is enabled.",
+        "ID",
+        "    Return the ID of the current connection.",
+        "INFO",
+        "    Return information about the current client connection.",
+        "KILL <ip:port>",
+        "    Kill connection made from <ip:port>.",
+        "KILL <option> <value> [<option> <value> [...]]",
+        "    Kill connections. Options are: ADDR, LADDR, TYPE, USER, SKIPME, ID.",
+        "LIST [options ...]",
+        "    Return information about client connections. Options: TYPE, ID.",
+        "CACHING (YES|NO)",
+        "    Refused: nothing is tracked.",
+        "NO-EVICT (ON|OFF)",
+        "    Accepted; clients are never evicted.",
+        "NO-TOUCH (ON|OFF)",
+        "    Accepted; no access times are kept.",
+        "PAUSE <timeout> [WRITE|ALL]",
+        "    Have all commands, or those that write, wait for <timeout> milliseconds.",
+        "REPLY (ON|OFF|SKIP)",
+        "    Control the replies sent to the current connection.",
+        "SETINFO <option> <value>",
+        "    Set client attributes. Options are: LIB-NAME, LIB-VER.",
+        "SETNAME <name>",
+        "    Assign the name <name> to the current connection.",
+        "TRACKING (ON|OFF) [...]",
+        "    ON is refused: the server does not track what clients cache.",
+        "TRACKINGINFO",
+        "    Tell that nothing is tracked.",
+        "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+        "    Unblock the specified blocked client.",
+        "UNPAUSE",
+        "    End the pause.",
+        "HELP",
+        "    Print this help.",
+        NULL,
+    };
+    reply_help(client, lines);
+}

@@ -1,0 +1,234 @@
+/* info: the sections of INFO. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "server/admin/info_more.h"
+#include "server/client.h"
+#include "server/command/command_table.h"
+#include "server/durability/append_log.h"
+#include "server/durability/snapshots.h"
+#include "server/pubsub/pubsub.h"
+#include "server/script/scripts.h"
+#include "server/server.h"
+#include "store/store.h"
+
+static void server_section(struct server *server, struct text *out) {
+    struct utsname name = {0};
+    uname(&name);
+    uint64_t uptime_s = (server->now_us - server->stats.started_us) / 1000000;
+    text_append(out, "# Server\r\nredis_version:%s\r\nreplay_server_version:%s\r\nredis_mode:standalone\r\n",
+                SERVER_REDIS_VERSION, SERVER_VERSION);
+    text_append(out, "os:%s %s %s\r\narch_bits:%zu\r\nprocess_id:%ld\r\nrun_id:%s\r\n", name.sysname, name.release,
+                name.machine, 8 * sizeof(void *), (long)getpid(), server->run_id);
+    text_append(out,
+                "tcp_port:%" PRId64 "\r\nadmin_port:%" PRId64 "\r\nserver_time_usec:%" PRId64
+                "\r\nuptime_in_seconds:%" PRIu64 "\r\nuptime_in_days:%" PRIu64 "\r\n",
+                server->config.port > 0 ? server->config.port : 0,
+                server->config.admin_port > 0 ? server->config.admin_port : 0, clock_unix_ms() * 1000, uptime_s,
+                uptime_s / 86400);
+    info_more_server(server, out);
+}
+
+static void transport_section(struct server *server, struct text *out) {
+    text_append(out, "# Transport\r\n");
+    for (int i = 0; i < server->transport_count; i++) {
+        struct transport *transport = server->transports[i];
+        text_append(out, "transport%d:%s\r\n", i, transport->operations->name);
+        if (transport->operations->describe) transport->operations->describe(transport, out);
+    }
+}
+
+static void clients_section(struct server *server, struct text *out) {
+    text_append(out, "# Clients\r\nconnected_clients:%u\r\nmaxclients:%" PRId64 "\r\nblocked_clients:%u\r\n",
+                server->clients.count, server->config.maxclients, server->blocked_clients);
+    size_t most_output = 0;
+    for (const struct client *client = server->clients.head; client; client = client->next) {
+        if (client->output.unsent_bytes > most_output) most_output = client->output.unsent_bytes;
+    }
+    text_append(out, "client_recent_max_output_buffer:%zu\r\n", most_output);
+    info_more_clients(server, out);
+}
+
+size_t server_resident_bytes(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    size_t total = 0, resident = 0;
+    int read = fscanf(file, "%zu %zu", &total, &resident);
+    fclose(file);
+    return read == 2 ? resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+static void memory_section(struct server *server, struct text *out) {
+    char used[32], peak[32], most[32];
+    info_human(used, sizeof used, (double)memory_used_bytes());
+    info_human(peak, sizeof peak, (double)memory_peak_bytes());
+    info_human(most, sizeof most, (double)server->config.maxmemory);
+    text_append(out,
+                "# Memory\r\nused_memory:%zu\r\nused_memory_human:%s\r\nused_memory_rss:%zu\r\nused_memory_peak:%zu\r\n"
+                "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
+                memory_used_bytes(), used, server_resident_bytes(), memory_peak_bytes(), peak,
+                memory_mapped_bytes() - server->shares.bytes, server->output_pool.inline_bytes);
+    text_append(out, "used_memory_shared:%zu\r\nshared_memory_clients:%u\r\nshared_memory_leases:%u\r\n",
+                server->shares.bytes, server->shares.arenas, server->shares.leases);
+    text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
+                server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
+    info_more_memory(server, out);
+    text_append(out, "used_memory_lua:%zu\r\nnumber_of_cached_scripts:%" PRIu32 "\r\n", scripts_memory_bytes(server),
+                scripts_count(server));
+}
+
+static void persistence_section(struct server *server, struct text *out) {
+    text_append(out, "# Persistence\r\n");
+    snapshots_info(server->snapshots, out);
+    append_log_info(server->append_log, out);
+}
+
+static void stats_section(struct server *server, struct text *out) {
+    const struct stats *stats = &server->stats;
+    text_append(out,
+                "# Stats\r\ntotal_connections_received:%" PRIu64 "\r\ntotal_commands_processed:%" PRIu64
+                "\r\ninstantaneous_ops_per_sec:%.0f\r\ntotal_net_input_bytes:%" PRIu64
+                "\r\ntotal_net_output_bytes:%" PRIu64 "\r\nrejected_connections:%" PRIu64
+                "\r\ntotal_error_replies:%" PRIu64 "\r\nprotocol_errors:%" PRIu64 "\r\n",
+                stats->connections, stats->commands, stats->commands_per_s, stats->input_bytes, stats->output_bytes,
+                stats->connections_rejected, stats->errors, stats->protocol_errors);
+    text_append(out,
+                "client_output_limit_closes:%" PRIu64 "\r\nclient_stall_closes:%" PRIu64 "\r\nloop_turns:%" PRIu64
+                "\r\nloop_turn_us_max:%" PRIu64 "\r\nshared_batches:%" PRIu64 "\r\nshared_batches_without_room:%" PRIu64
+                "\r\n",
+                stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max,
+                server->shares.batches, server->shares.refused);
+    text_append(out,
+                "expired_keys:%" PRIu64 "\r\nevicted_keys:%" PRIu64 "\r\nkeyspace_hits:%" PRIu64
+                "\r\nkeyspace_misses:%" PRIu64 "\r\n",
+                server->store->expired_keys, server->store->evicted_keys, server->store->keyspace_hits,
+                server->store->keyspace_misses);
+    text_append(out,
+                "pubsub_channels:%" PRIu64 "\r\npubsub_patterns:%" PRIu64 "\r\npubsubshard_channels:%" PRIu64 "\r\n",
+                pubsub_topics(server, PUBSUB_CHANNEL), pubsub_topics(server, PUBSUB_PATTERN),
+                pubsub_topics(server, PUBSUB_SHARD));
+    info_more_stats(server, out);
+}
+
+static void replication_section(struct server *server, struct text *out) {
+    text_append(out, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
+    info_more_replication(server, out);
+}
+
+static void cpu_section(struct server *server, struct text *out) {
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    text_append(out, "# CPU\r\nused_cpu_sys:%ld.%06ld\r\nused_cpu_user:%ld.%06ld\r\n", (long)usage.ru_stime.tv_sec,
+                (long)usage.ru_stime.tv_usec, (long)usage.ru_utime.tv_sec, (long)usage.ru_utime.tv_usec);
+    info_more_cpu(server, out);
+}
+
+static void limits_section(struct server *server, struct text *out) {
+    const struct server_config *config = &server->config;
+    text_append(out,
+                "# Limits\r\nmax_request_bytes:%" PRId64 "\r\nmax_bulk_bytes:%" PRId64 "\r\nmax_arguments:%" PRId64
+                "\r\nmax_inline_bytes:%u\r\nunauthenticated_max_bulk_bytes:%u\r\nunauthenticated_max_arguments:%u\r\n",
+                config->max_request_bytes, config->max_bulk_bytes, config->max_arguments, LIMIT_INLINE_BYTES,
+                LIMIT_UNAUTHENTICATED_BULK_BYTES, LIMIT_UNAUTHENTICATED_ARGUMENTS);
+    text_append(out,
+                "client_output_limit_bytes:%" PRId64 "\r\nclient_output_backlog_bytes:%" PRId64
+                "\r\nclient_pending_input_bytes:%u\r\n"
+                "client_stall_timeout_s:%" PRId64 "\r\nshared_memory_limit_bytes:%" PRId64
+                "\r\nshared_memory_client_limit_bytes:%" PRId64 "\r\nshared_memory_client_leases:%u\r\n",
+                config->output_limits[OUTPUT_NORMAL].hard_bytes, config->client_output_backlog_bytes,
+                LIMIT_PENDING_INPUT_BYTES, config->client_stall_timeout_s, config->shared_memory_limit_bytes,
+                config->shared_memory_client_limit_bytes, SHARE_LEASES);
+}
+
+static void append_calls(const struct command_entry *entry, struct text *out) {
+    const struct command_stats *stats = &entry->stats;
+    if (stats->calls == 0 && stats->rejected == 0) return;
+    text_append(out,
+                "cmdstat_%s:calls=%" PRIu64 ",usec=%" PRIu64 ",usec_per_call=%.2f,rejected_calls=%" PRIu64
+                ",failed_calls=%" PRIu64 "\r\n",
+                entry->command->name, stats->calls, stats->latency_ns.sum / 1000,
+                stats->calls ? (double)stats->latency_ns.sum / 1000.0 / (double)stats->calls : 0.0, stats->rejected,
+                stats->failed);
+}
+
+static void append_latency(const struct command_entry *entry, struct text *out) {
+    const struct histogram *latency = &entry->stats.latency_ns;
+    if (latency->count == 0) return;
+    text_append(out, "latency_percentiles_usec_%s:p50=%.3f,p99=%.3f,p99.9=%.3f\r\n", entry->command->name,
+                (double)histogram_quantile(latency, 0.5) / 1000, (double)histogram_quantile(latency, 0.99) / 1000,
+                (double)histogram_quantile(latency, 0.999) / 1000);
+}
+
+static void each_command(struct server *server, struct text *out,
+                         void (*append)(const struct command_entry *entry, struct text *out)) {
+    for (size_t i = 0; i < command_table_count(server->commands); i++) {
+        const struct command_entry *entry = command_table_at(server->commands, i);
+        append(entry, out);
+        for (size_t part = 0; part < entry->subcommand_count; part++) append(&entry->subcommands[part], out);
+    }
+}
+
+static void commandstats_section(struct server *server, struct text *out) {
+    text_append(out, "# Commandstats\r\n");
+    each_command(server, out, append_calls);
+}
+
+static void latencystats_section(struct server *server, struct text *out) {
+    text_append(out, "# Latencystats\r\n");
+    each_command(server, out, append_latency);
+}
+
+static void modules_section(struct server *server, struct text *out) {
+    (void)server;
+    text_append(out, "# Modules\r\n");
+}
+
+static void errorstats_section(struct server *server, struct text *out) {
+    text_append(out, "# Errorstats\r\n");
+    error_stats_info(&server->error_stats, out);
+}
+
+static void cluster_section(struct server *server, struct text *out) {
+    (void)server;
+    text_append(out, "# Cluster\r\ncluster_enabled:0\r\n");
+}
+
+static const struct {
+    const char *name;
+    void (*write)(struct server *server, struct text *out);
+    bool by_default;
+} sections[] = {
+    {"server", server_section, true},           {"transport", transport_section, true},
+    {"clients", clients_section, true},         {"memory", memory_section, true},
+    {"persistence", persistence_section, true}, {"stats", stats_section, true},
+    {"replication", replication_section, true}, {"cpu", cpu_section, true},
+    {"limits", limits_section, true},           {"replay", replay_info, true},
+    {"modules", modules_section, true},         {"commandstats", commandstats_section, false},
+    {"errorstats", errorstats_section, true},   {"latencystats", latencystats_section, false},
+    {"cluster", cluster_section, true},         {"keyspace", keyspace_info, true},
+};
+
+static bool is_wanted(size_t section, const struct resp_argument *names, uint32_t count) {
+    if (count == 0) return sections[section].by_default;
+    for (uint32_t i = 0; i < count; i++) {
+        if (argument_is(&names[i], "all") || argument_is(&names[i], "everything") ||
+            argument_is(&names[i], sections[section].name))
+            return true;
+        if (argument_is(&names[i], "default") && sections[section].by_default) return true;
+    }
+    return false;
+}
+
+void server_info_text(struct server *server, const struct resp_argument *names, uint32_t count, struct text *out) {
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        if (!is_wanted(i, names, count)) continue;
+        if (out->length > 0) text_append(out, "\r\n");
+        sections[i].write(server, out);
+    }
+}

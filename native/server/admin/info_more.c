@@ -1,0 +1,132 @@
+/* info_more: fields of INFO that dashboards and exporters read from any Redis. What this server does not have (forks,
+ * replicas, defragmentation) is told of as a Redis that never used it tells of it. */
+#include "server/admin/info_more.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "server/client.h"
+#include "server/command/command_table.h"
+#include "store/store.h"
+
+void info_human(char *out, size_t size, double bytes) {
+    static const char units[] = "BKMGT";
+    int unit = 0;
+    while (bytes >= 1024 && units[unit + 1]) {
+        bytes /= 1024;
+        unit++;
+    }
+    if (unit == 0)
+        snprintf(out, size, "%.0fB", bytes);
+    else
+        snprintf(out, size, "%.2f%c", bytes, units[unit]);
+}
+
+void info_more_server(const struct server *server, struct text *out) {
+    (void)server;
+    char path[512];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    text_append(out, "redis_git_sha1:00000000\r\nredis_git_dirty:0\r\nredis_build_id:0\r\n"
+                     "monotonic_clock:POSIX clock_gettime\r\nmultiplexing_api:epoll\r\natomicvar_api:c11-builtin\r\n");
+    text_append(out, "gcc_version:%d.%d.%d\r\nprocess_supervised:no\r\nhz:10\r\nconfigured_hz:10\r\n", __GNUC__,
+                __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+    text_append(out, "lru_clock:%u\r\nexecutable:%s\r\nconfig_file:\r\nio_threads_active:0\r\n",
+                (unsigned)(clock_unix_ms() / 1000) & 0xffffffu, path);
+}
+
+void info_more_clients(const struct server *server, struct text *out) {
+    size_t most_input = 0;
+    for (const struct client *client = server->clients.head; client; client = client->next) {
+        if (client->pending_length > most_input) most_input = client->pending_length;
+    }
+    text_append(out,
+                "cluster_connections:0\r\nclient_recent_max_input_buffer:%zu\r\ntracking_clients:0\r\n"
+                "clients_in_timeout_table:%u\r\n",
+                most_input, server->deadline_count);
+}
+
+static size_t system_bytes(void) {
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* What is there beside keys and values: the server as it started, its clients, the index of the keys. */
+static size_t overhead_bytes(const struct server *server, size_t *clients) {
+    size_t bytes = server->startup_bytes;
+    *clients = 0;
+    for (const struct client *client = server->clients.head; client; client = client->next)
+        *clients += client_held_bytes(client);
+    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+        const struct dict *keys = &server->store->databases[d].keys;
+        bytes += dict_overhead_bytes(keys) + dict_count(keys) * sizeof(struct dict_entry);
+    }
+    return bytes + *clients;
+}
+
+void info_more_memory(const struct server *server, struct text *out) {
+    size_t used = memory_used_bytes(), peak = memory_peak_bytes(), resident = server_resident_bytes(), clients;
+    size_t overhead = overhead_bytes(server, &clients), dataset = used > overhead ? used - overhead : 0;
+    size_t net = used > server->startup_bytes ? used - server->startup_bytes : 0;
+    char resident_text[32], system_text[32];
+    info_human(resident_text, sizeof resident_text, (double)resident);
+    info_human(system_text, sizeof system_text, (double)system_bytes());
+    text_append(out, "used_memory_rss_human:%s\r\nused_memory_peak_perc:%.2f%%\r\nused_memory_overhead:%zu\r\n",
+                resident_text, peak > 0 ? 100.0 * (double)used / (double)peak : 100.0, overhead);
+    text_append(out, "used_memory_startup:%zu\r\nused_memory_dataset:%zu\r\nused_memory_dataset_perc:%.2f%%\r\n",
+                server->startup_bytes, dataset, net > 0 ? 100.0 * (double)dataset / (double)net : 0.0);
+    text_append(out, "allocator_allocated:%zu\r\nallocator_active:%zu\r\nallocator_resident:%zu\r\n", used, resident,
+                resident);
+    text_append(out, "total_system_memory:%zu\r\ntotal_system_memory_human:%s\r\n", system_bytes(), system_text);
+    text_append(out, "allocator_frag_ratio:1.00\r\nallocator_frag_bytes:0\r\nallocator_rss_ratio:1.00\r\n"
+                     "allocator_rss_bytes:0\r\nrss_overhead_ratio:1.00\r\nrss_overhead_bytes:0\r\n");
+    text_append(out, "mem_fragmentation_ratio:%.2f\r\nmem_fragmentation_bytes:%lld\r\n",
+                used > 0 ? (double)resident / (double)used : 1.0, (long long)resident - (long long)used);
+    text_append(out,
+                "mem_not_counted_for_evict:0\r\nmem_replication_backlog:0\r\nmem_total_replication_buffers:0\r\n"
+                "mem_clients_slaves:0\r\nmem_clients_normal:%zu\r\nmem_cluster_links:0\r\nmem_aof_buffer:0\r\n"
+                "active_defrag_running:0\r\nlazyfree_pending_objects:%" PRIu64 "\r\n",
+                clients, server->store->discarded_count);
+}
+
+void info_more_stats(const struct server *server, struct text *out) {
+    (void)server;
+    text_append(out,
+                "total_net_repl_input_bytes:0\r\ntotal_net_repl_output_bytes:0\r\ninstantaneous_input_kbps:%.2f\r\n"
+                "instantaneous_output_kbps:%.2f\r\ninstantaneous_input_repl_kbps:0.00\r\n"
+                "instantaneous_output_repl_kbps:0.00\r\nsync_full:0\r\nsync_partial_ok:0\r\nsync_partial_err:0\r\n",
+                server->stats.input_kb_per_s, server->stats.output_kb_per_s);
+    text_append(out,
+                "expired_stale_perc:0.00\r\nexpired_time_cap_reached_count:0\r\nexpire_cycle_cpu_milliseconds:0\r\n"
+                "evicted_clients:0\r\ntotal_eviction_exceeded_time:0\r\ncurrent_eviction_exceeded_time:0\r\n"
+                "latest_fork_usec:0\r\ntotal_forks:0\r\nmigrate_cached_sockets:0\r\nslave_expires_tracked_keys:0\r\n");
+    text_append(out, "active_defrag_hits:0\r\nactive_defrag_misses:0\r\nactive_defrag_key_hits:0\r\n"
+                     "active_defrag_key_misses:0\r\ntotal_active_defrag_time:0\r\ncurrent_active_defrag_time:0\r\n"
+                     "tracking_total_keys:0\r\ntracking_total_items:0\r\ntracking_total_prefixes:0\r\n"
+                     "unexpected_error_replies:0\r\ndump_payload_sanitizations:0\r\n");
+}
+
+void info_more_replication(const struct server *server, struct text *out) {
+    text_append(out,
+                "master_failover_state:no-failover\r\nmaster_replid:%s\r\n"
+                "master_replid2:0000000000000000000000000000000000000000\r\nmaster_repl_offset:0\r\n"
+                "second_repl_offset:-1\r\nrepl_backlog_active:0\r\nrepl_backlog_size:1048576\r\n"
+                "repl_backlog_first_byte_offset:0\r\nrepl_backlog_histlen:0\r\n",
+                server->run_id);
+}
+
+void info_more_cpu(const struct server *server, struct text *out) {
+    (void)server;
+    struct rusage children = {0}, thread = {0};
+    getrusage(RUSAGE_CHILDREN, &children);
+    getrusage(RUSAGE_THREAD, &thread);
+    text_append(out, "used_cpu_sys_children:%ld.%06ld\r\nused_cpu_user_children:%ld.%06ld\r\n",
+                (long)children.ru_stime.tv_sec, (long)children.ru_stime.tv_usec, (long)children.ru_utime.tv_sec,
+                (long)children.ru_utime.tv_usec);
+    text_append(out, "used_cpu_sys_main_thread:%ld.%06ld\r\nused_cpu_user_main_thread:%ld.%06ld\r\n",
+                (long)thread.ru_stime.tv_sec, (long)thread.ru_stime.tv_usec, (long)thread.ru_utime.tv_sec,
+                (long)thread.ru_utime.tv_usec);
+}

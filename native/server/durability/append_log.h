@@ -1,0 +1,96 @@
+/* append_log: the append-only file of a server: what the store was changed by, written down so that it is there after a
+ * kill. What is taken down comes from server/durability/propagate.h; files and their thread are persist/append_writer.h; this decides
+ * when something is handed over, which replies wait for it, and what happens when the disk refuses. */
+#ifndef REPLAY_SERVER_APPEND_LOG_H
+#define REPLAY_SERVER_APPEND_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "persist/append_writer.h"
+#include "server/command/command.h"
+
+enum append_policy { APPEND_SYNC_ALWAYS, APPEND_SYNC_EVERYSEC, APPEND_SYNC_NO };
+
+struct client;
+struct server;
+struct transport;
+
+struct append_log {
+    struct server *server;
+    struct append_writer *writer; /* NULL: there is no append-only file */
+    struct append_manifest manifest; /* as it is on the disk, or about to be */
+    int notifier; /* descriptor that is readable when the writer has finished something; -1: none */
+    /* what is being taken down (propagate.c) */
+    struct append_buffer instead; /* of the command that runs */
+    uint32_t instead_count;
+    bool nothing; /* nothing of it is to be taken down */
+    int database; /* of the last command in the file; -1: none yet */
+    unsigned depth; /* of transactions and scripts that run */
+    bool in_transaction; /* MULTI was written */
+    /* the disk */
+    bool failing; /* the last write did not succeed; it is tried again */
+    bool broken; /* the file no longer tells the whole: a rewrite is needed */
+    struct error error; /* the last failure */
+    uint64_t waiting_us; /* since when something waits to be handed over; 0: nothing does */
+    uint64_t unsynced_us; /* since when something is not on the disk; 0: all is */
+    uint64_t handed_us; /* when something was handed over last */
+    uint64_t retry_us;
+    uint64_t delayed_fsyncs; /* replies were held since the disk was late */
+    struct client *held; /* whose replies wait for the disk */
+    uint32_t held_count;
+    /* the rewrite (append_rewrite.c) */
+    bool rewrite_wanted;
+    unsigned rewrite; /* enum rewrite_state */
+    unsigned base_outcome; /* enum base_outcome, of the one that runs */
+    bool renewing; /* broken, but since a cut all is taken down: whole again once the base is there */
+    bool beginning; /* there is no whole file yet, and nobody has been promised one */
+    struct append_manifest next; /* as it is once the base is there */
+    uint64_t newest_base, newest_increment; /* numbers, none of which is used twice */
+    uint64_t rewrite_began_us, rewrite_took_us, rewrite_retry_us;
+    uint64_t rewrites, rewrites_failed;
+    struct error rewrite_error; /* of the last; ERROR_NONE: it succeeded */
+    uint64_t next_base_bytes, switched_bytes;
+    uint64_t grown_from_bytes; /* how large all was after the last rewrite, or at the start */
+    uint64_t base_bytes; /* of the base, for INFO */
+    uint64_t earlier_bytes; /* of the increments before the one that is written to */
+};
+
+struct append_log *append_log_new(struct server *server); /* NULL: memory is exhausted */
+/* Brings all to the disk and closes the file. */
+void append_log_free(struct append_log *log);
+
+/* Before anyone is served: reads the files into the store, if there are any, and opens the last for more. What was read
+ * and what was repaired is written to `said`. -1 with `error`: refused. */
+int append_log_start(struct append_log *log, struct text *said, struct error *error);
+/* Wakes the loop through this transport, the kernel's, when the disk has caught up. */
+int append_log_watch(struct append_log *log, struct transport *transport, struct error *error);
+
+/* At run time: what CONFIG SET appendonly does. Begins with a rewrite; ends with all on the disk. */
+int append_log_configure(struct append_log *log, bool on, struct error *error);
+
+static inline bool append_log_is_on(const struct append_log *log) {
+    return log->writer != NULL;
+}
+/* Changes are taken down. */
+static inline bool append_log_takes(const struct append_log *log) {
+    return log->writer != NULL && (!log->broken || log->renewing);
+}
+uint64_t append_log_bytes(const struct append_log *log);
+void append_log_hand_over(struct append_log *log, bool sync);
+/* Something was added; or nothing more can be, since memory is exhausted. */
+void append_log_added(struct append_log *log);
+void append_log_break(struct append_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The client has been replied to with what may not be on the disk yet: its replies may have to wait. */
+void append_log_replied(struct append_log *log, struct client *client);
+
+/* Once a turn, before replies are written: hands over, takes back, lets go of replies. Returns when to call again. */
+uint64_t append_log_step(struct append_log *log);
+/* Why a command that changes the store is refused now ("MISCONF …"), written to `text`; false: it is not. */
+bool append_log_refuses(const struct append_log *log, char *text, size_t size);
+
+void append_log_info(const struct append_log *log, struct text *out); /* lines of INFO persistence */
+
+#endif

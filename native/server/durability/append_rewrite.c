@@ -1,0 +1,169 @@
+/* append_rewrite: a cut of the store, new files at the same moment, and the manifest that makes them count.
+ *
+ * At the cut what was added before goes to the old increment, what comes after it to a new one. Where the old files are
+ * whole the manifest names them and the new increment until the base is there, so that nothing is lost whenever the server
+ * ends. Where they are not, since something could not be written, it names nothing new until then. */
+#include "server/durability/append_rewrite.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "server/durability/append_log.h"
+#include "server/durability/snapshots.h"
+#include "server/server.h"
+
+#define RETRY_US 10000000u /* after one has failed */
+#define LOOK_AGAIN_US 1000u
+
+enum rewrite_state {
+    REWRITE_NONE,
+    REWRITE_OPENING,   /* the cut was made; the new increment comes once what was before it is written */
+    REWRITE_SWITCHING, /* the writer makes it */
+    REWRITE_COPYING,   /* the snapshot goes on, or is there */
+    REWRITE_ENDING     /* the writer writes the manifest */
+};
+
+enum base_outcome { BASE_COMING, BASE_THERE, BASE_FAILED };
+
+void append_rewrite_want(struct append_log *log) {
+    log->rewrite_wanted = true;
+}
+
+bool append_rewrite_is_running(const struct append_log *log) {
+    return log->rewrite != REWRITE_NONE;
+}
+
+void append_rewrite_give_up(struct append_log *log) {
+    log->rewrite = REWRITE_NONE;
+    snapshots_give_up_base(log->server->snapshots);
+}
+
+static void failed(struct append_log *log) {
+    log->rewrites_failed++;
+    log->rewrite_retry_us = log->server->now_us + RETRY_US;
+    fprintf(stderr, "replay-server: the append-only file could not be written anew: %s\n", log->rewrite_error.message);
+    append_rewrite_give_up(log);
+    /* What was taken down since the cut is of no use without the base. */
+    if (log->renewing) append_log_break(log, "%s", log->rewrite_error.message);
+}
+
+/* ---- when ---------------------------------------------------------------------------------------------------------- */
+
+static bool has_grown(const struct append_log *log) {
+    const struct server_config *config = &log->server->config;
+    uint64_t bytes = append_log_bytes(log), from = log->grown_from_bytes;
+    if (config->auto_aof_rewrite_percentage == 0 || bytes < (uint64_t)config->auto_aof_rewrite_min_size) return false;
+    return bytes >= from + from / 100 * (uint64_t)config->auto_aof_rewrite_percentage;
+}
+
+/* Not in the midst of what is to be loaded whole or not at all, nor with something that could not be written yet. */
+static bool may_cut(const struct append_log *log) {
+    return log->depth == 0 && !log->writer->retry && !log->failing && snapshots_may_begin(log->server->snapshots) &&
+           !log->server->stopping && log->server->now_us >= log->rewrite_retry_us &&
+           (log->broken || log->manifest.count < APPEND_MOST_INCREMENTS);
+}
+
+/* ---- step by step -------------------------------------------------------------------------------------------------- */
+
+/* Numbers of the new base, and of the increment that follows it. */
+static void number(struct append_log *log) {
+    log->next = log->manifest;
+    log->next.base = ++log->newest_base;
+    /* Whole files go on in the next number; others must not be taken for more of what they are. */
+    log->next.first = log->broken ? log->newest_increment + 1 : log->manifest.first + log->manifest.count;
+    log->next.count = 1;
+    if (log->newest_increment < log->next.first) log->newest_increment = log->next.first;
+}
+
+static void begin(struct append_log *log) {
+    char name[NAME_MAX + 1];
+    number(log);
+    append_base_name(&log->next, log->next.base, name);
+    log->rewrite_wanted = false;
+    log->rewrite_began_us = log->server->now_us;
+    log->base_outcome = BASE_COMING;
+    if (log->broken) log->renewing = true;
+    if (snapshots_begin_base(log->server->snapshots, log->server->config.appenddirname, name, &log->rewrite_error) <
+        0) {
+        failed(log);
+        return;
+    }
+    log->database = -1; /* the new file knows of none */
+    log->rewrite = REWRITE_OPENING;
+    const struct append_writer *writer = log->writer;
+    if (!log->broken && (writer->open.total > 0 || writer->synced < writer->handed)) append_log_hand_over(log, true);
+}
+
+/* The old increments, if they are whole, and the new one. */
+static void open_increment(struct append_log *log) {
+    struct append_manifest manifest = log->renewing ? log->next : log->manifest;
+    if (!log->renewing) manifest.count++;
+    log->rewrite = REWRITE_SWITCHING;
+    log->switched_bytes = log->writer->file_bytes;
+    append_writer_switch(log->writer, &manifest,
+                         log->renewing ? APPEND_SWITCH_OPEN : APPEND_SWITCH_OPEN | APPEND_SWITCH_MANIFEST);
+}
+
+static void opened(struct append_log *log) {
+    log->rewrite = REWRITE_COPYING;
+    log->earlier_bytes += log->switched_bytes;
+    if (!log->renewing) log->manifest.count++;
+}
+
+static void ended(struct append_log *log) {
+    log->manifest = log->next;
+    log->rewrite = REWRITE_NONE;
+    log->rewrites++;
+    log->rewrite_error.code = ERROR_NONE;
+    log->rewrite_took_us = log->server->now_us - log->rewrite_began_us;
+    log->base_bytes = log->next_base_bytes;
+    log->earlier_bytes = 0;
+    log->grown_from_bytes = append_log_bytes(log);
+    if (log->broken && !log->beginning) fprintf(stderr, "replay-server: the append-only file is whole again\n");
+    log->broken = log->renewing = log->beginning = false;
+}
+
+/* One that was given up meanwhile has left the files that there were, and perhaps a new increment, which they go on in. */
+void append_rewrite_switched(struct append_log *log) {
+    bool done = log->writer->job.error.code == ERROR_NONE;
+    if (!done) log->rewrite_error = log->writer->job.error;
+    switch ((enum rewrite_state)log->rewrite) {
+    case REWRITE_SWITCHING:
+        if (done) opened(log);
+        break;
+    case REWRITE_ENDING:
+        if (done) ended(log);
+        break;
+    default: return;
+    }
+    if (!done) failed(log);
+    if (log->writer->job.broken) append_log_break(log, "%s", log->rewrite_error.message);
+}
+
+void append_rewrite_base_ended(struct append_log *log, uint64_t bytes, const struct error *error) {
+    log->next_base_bytes = bytes;
+    log->base_outcome = error->code == ERROR_NONE ? BASE_THERE : BASE_FAILED;
+    if (error->code != ERROR_NONE) log->rewrite_error = *error;
+}
+
+static void go_on(struct append_log *log) {
+    if (log->base_outcome == BASE_FAILED) {
+        failed(log);
+    } else if (log->base_outcome == BASE_THERE) {
+        log->rewrite = REWRITE_ENDING;
+        append_writer_switch(log->writer, &log->next, APPEND_SWITCH_MANIFEST);
+    }
+}
+
+uint64_t append_rewrite_step(struct append_log *log) {
+    if (log->rewrite == REWRITE_NONE) {
+        if (!log->rewrite_wanted && (log->broken || !has_grown(log))) return CLOCK_NEVER;
+        uint64_t again_us = log->server->now_us + LOOK_AGAIN_US;
+        if (!may_cut(log)) return again_us > log->rewrite_retry_us ? again_us : log->rewrite_retry_us;
+        begin(log);
+    }
+    if (log->rewrite == REWRITE_OPENING && !log->writer->busy && !log->writer->retry) open_increment(log);
+    if (log->rewrite == REWRITE_COPYING) go_on(log);
+    return CLOCK_NEVER;
+}

@@ -1,0 +1,210 @@
+/* cmd_snapshot: REPLAY.SAVE, REPLAY.RESTORE and LASTSAVE. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "persist/snapshot_file.h"
+#include "persist/snapshot_folder.h"
+#include "server/client.h"
+#include "server/durability/append_log.h"
+#include "server/durability/append_rewrite.h"
+#include "server/durability/cmd_snapshot.h"
+#include "server/durability/restore.h"
+#include "server/durability/snapshots.h"
+#include "server/server.h"
+
+/* A client that waits for a snapshot. */
+struct save_request {
+    uint64_t number;          /* of the snapshot that will do; 0: one that has not begun yet */
+    char name[NAME_MAX + 1];  /* "": any */
+    bool says_ok;             /* as SAVE does, not its path */
+};
+
+static bool ends_as_snapshot(const char *name) {
+    size_t length = strlen(name), suffix = strlen(SNAPSHOT_SUFFIX);
+    return length >= suffix && strcmp(name + length - suffix, SNAPSHOT_SUFFIX) == 0;
+}
+
+/* Files lie in the server's folder: a name is no path. All end as snapshots do, so that a start finds each of them, and no
+ * file that is something else is replaced. False when the error was replied. */
+static bool take_name(struct client *client, const struct resp_argument *argument, char name[NAME_MAX + 1]) {
+    size_t length = argument->length < NAME_MAX ? argument->length : NAME_MAX;
+    if (length) memcpy(name, argument->data, length);
+    name[length] = '\0';
+    if (argument->length == length && strlen(name) == length && snapshot_name_is_valid(name)) {
+        if (ends_as_snapshot(name)) return true;
+        if (length + strlen(SNAPSHOT_SUFFIX) <= NAME_MAX) {
+            strcpy(name + length, SNAPSHOT_SUFFIX);
+            if (snapshot_name_is_valid(name)) return true; /* not too long now */
+        }
+    }
+    reply_error(
+        client,
+        "ERR expected the name of a file in the server's folder (--dir): no slash, no blank, not beginning with "
+        "a dot or a dash, not ending in %s",
+        SNAPSHOT_PARTIAL_SUFFIX);
+    return false;
+}
+
+/* ---- SAVE ---------------------------------------------------------------------------------------------------------- */
+
+static bool save_attempt(struct client *client) {
+    const struct snapshots *snapshots = client->server->snapshots;
+    const struct save_request *request = client_state(client);
+    if (request->number == 0 || request->number != snapshots->done_number) return false;
+    if (snapshots->outcome.code == ERROR_NONE && request->says_ok)
+        reply_status(client, "OK");
+    else if (snapshots->outcome.code == ERROR_NONE)
+        reply_bulk_string(client, snapshots->path);
+    else
+        reply_failure(client, &snapshots->outcome);
+    return true;
+}
+
+static void save_expired(struct client *client) {
+    reply_error(client, "ERR the snapshot was given up: the server stops, or the wait was ended");
+}
+
+static void drop_save(struct client *client, void *state) {
+    (void)client;
+    memory_free(state);
+}
+
+/* Everyone who waits for a snapshot that has not begun, and wants the same name as the first, or none, gets this one. */
+void snapshots_take_name(struct snapshots *snapshots) {
+    const struct save_request *first = snapshots->savers.head ? client_state(snapshots->savers.head) : NULL;
+    if (first && first->name[0])
+        memcpy(snapshots->name, first->name, sizeof snapshots->name);
+    else
+        snapshot_name_new(snapshots->name, clock_unix_ms());
+    for (struct client *client = snapshots->savers.head; client; client = client->wait_next) {
+        struct save_request *request = client_state(client);
+        if (!request->name[0] || strcmp(request->name, snapshots->name) == 0) request->number = snapshots->number;
+    }
+    stop_snapshot_begins(snapshots->server, snapshots->number);
+}
+
+static void wait_for_snapshot(struct client *client, const char *name, bool says_ok) {
+    struct save_request *request = memory_calloc(1, sizeof *request);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    snprintf(request->name, sizeof request->name, "%s", name);
+    request->says_ok = says_ok;
+    client_set_state(client, request, drop_save);
+    client_block(client, &client->server->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
+}
+
+static void replay_save_command(struct client *client) {
+    char name[NAME_MAX + 1] = "";
+    if (client->argc > 2) {
+        reply_arity_error(client);
+        return;
+    }
+    if (client->argc == 2 && !take_name(client, &client->argv[1], name)) return;
+    wait_for_snapshot(client, name, false);
+}
+
+static bool refuse_second(struct client *client) {
+    const struct snapshots *snapshots = client->server->snapshots;
+    bool saves = (snapshots->running && !snapshots->is_base) || snapshots->wanted || snapshots->savers.length > 0;
+    if (saves) reply_error(client, "ERR Background save already in progress");
+    return saves;
+}
+
+/* SAVE: others are served meanwhile. */
+static void save_command(struct client *client) {
+    if (!refuse_second(client)) wait_for_snapshot(client, "", true);
+}
+
+/* BGSAVE [SCHEDULE] */
+static void bgsave_command(struct client *client) {
+    struct snapshots *snapshots = client->server->snapshots;
+    bool schedules = client->argc == 2 && argument_is(&client->argv[1], "schedule");
+    if (client->argc > 2 || (client->argc == 2 && !schedules)) {
+        reply_syntax_error(client);
+        return;
+    }
+    if (refuse_second(client)) return;
+    if (snapshots->is_base && !schedules) {
+        reply_error(client,
+                    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in "
+                    "order to schedule a BGSAVE whenever possible.");
+        return;
+    }
+    snapshots->wanted = true;
+    reply_status(client, snapshots->is_base ? "Background saving scheduled" : "Background saving started");
+}
+
+static void bgrewriteaof_command(struct client *client) {
+    struct append_log *log = client->server->append_log;
+    if (append_rewrite_is_running(log)) {
+        reply_error(client, "ERR Background append only file rewriting already in progress");
+        return;
+    }
+    if (!append_log_is_on(log)) {
+        reply_error(client, "ERR there is no append-only file to write anew: CONFIG SET appendonly yes begins one");
+        return;
+    }
+    append_rewrite_want(log);
+    reply_status(client, client->server->snapshots->running ? "Background append only file rewriting scheduled"
+                                                            : "Background append only file rewriting started");
+}
+
+/* ---- RESTORE ------------------------------------------------------------------------------------------------------- */
+
+static bool restore_attempt(struct client *client) {
+    const struct snapshots *snapshots = client->server->snapshots;
+    if (snapshots->restoring) return false;
+    if (snapshots->restore_outcome.code != ERROR_NONE) {
+        reply_failure(client, &snapshots->restore_outcome);
+        return true;
+    }
+    const char *line = snapshots->restore_said.data ? snapshots->restore_said.data : "";
+    size_t mark = reply_array_deferred(client), count = 0;
+    for (const char *end; (end = strchr(line, '\n')); line = end + 1, count++)
+        reply_bulk(client, line, (size_t)(end - line));
+    reply_set_array_length(client, mark, count);
+    return true;
+}
+
+static void restore_expired(struct client *client) {
+    reply_error(client, "ERR the wait for the restore was ended; it goes on unless the server stops");
+}
+
+static void restore_command(struct client *client) {
+    char name[NAME_MAX + 1];
+    struct error error;
+    struct snapshots *snapshots = client->server->snapshots;
+    if (!take_name(client, &client->argv[1], name)) return;
+    if (restore_begin(snapshots, name, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    client_block(client, &snapshots->restorers, CLOCK_NEVER, restore_attempt, restore_expired);
+}
+
+/* ---- LASTSAVE ------------------------------------------------------------------------------------------------------ */
+
+static void lastsave_command(struct client *client) {
+    reply_integer(client, client->server->snapshots->saved_unix_ms / 1000);
+}
+
+const struct command commands_snapshot[] = {
+    {"bgrewriteaof", bgrewriteaof_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, 0, 0, 0,
+     "server", "Writes the append-only file anew, in the background."},
+    {"bgsave", bgsave_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, 0, 0, 0, "server",
+     "Saves all keys and tables to a file of the server's folder, in the background."},
+    {"save", save_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI, 0, 0, 0,
+     "server", "Saves all keys and tables to a file of the server's folder."},
+    {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, 0, 0, 0, "server",
+     "Returns the time of the last snapshot in Unix seconds; 0: none.", NULL},
+    {"replay.restore", restore_command, 2,
+     COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
+     "Puts the tables of a snapshot in the place of those of the same names.", NULL},
+    {"replay.save", replay_save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0,
+     0, 0, "replay", "Saves all tables to a file of the server's folder and returns its path once it is on the disk.",
+     NULL},
+    {0},
+};

@@ -1,0 +1,11 @@
+/* cmd_snapshot: what the saving of snapshots asks of the command that wants them. */
+#ifndef REPLAY_SERVER_CMD_SNAPSHOT_H
+#define REPLAY_SERVER_CMD_SNAPSHOT_H
+
+#include "server/client.h"
+#include "server/durability/snapshots.h"
+
+/* Gives the snapshot that is about to begin the name that its first waiter wants, and notes who waits for it. */
+void snapshots_take_name(struct snapshots *snapshots);
+
+#endif

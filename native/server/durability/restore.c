@@ -1,0 +1,182 @@
+/* restore: a thread reads; the loop puts what was read into service at once, or refuses all of it. */
+#include "server/durability/restore.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/worker.h"
+#include "persist/snapshot_folder.h"
+#include "persist/snapshot_reader.h"
+#include "server/client.h"
+#include "server/durability/append_load.h"
+#include "server/replay/replay_registry.h"
+#include "server/replay/weights_registry.h"
+#include "server/server.h"
+#include "store/store.h"
+
+#define LOOK_AGAIN_US 5000u /* while the thread reads */
+
+struct restore_job {
+    struct worker_job job;
+    struct worker *worker;
+    char path[PATH_MAX];
+    struct snapshot_content content;
+    uint64_t left_out; /* keys */
+    atomic_bool stop;
+    int failed;
+    struct error error;
+};
+
+/* Where others tell more, keys and weights stay as they are. Returns how many keys were left out. */
+static uint64_t leave_out_store(struct store_content *content) {
+    uint64_t keys = content->keys;
+    store_content_free(content);
+    return keys;
+}
+
+static void run(struct worker_job *base) {
+    struct restore_job *job = (struct restore_job *)(void *)base;
+    job->failed = snapshot_read_file(job->path, &job->content, &job->stop, &job->error);
+    job->left_out = leave_out_store(&job->content.store); /* here, since it may take long */
+}
+
+/* ---- into service -------------------------------------------------------------------------------------------------- */
+
+static void say_when(int64_t unix_ms, struct text *said) {
+    time_t seconds = (time_t)(unix_ms / 1000);
+    struct tm utc;
+    gmtime_r(&seconds, &utc);
+    double ago_s = (double)(clock_unix_ms() - unix_ms) / 1000;
+    text_append(said, "%04d-%02d-%02d %02d:%02d:%02d UTC, %.0f s ago", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                utc.tm_hour, utc.tm_min, utc.tm_sec, ago_s);
+}
+
+static void say_tables(const struct snapshot_content *content, const char *path, struct text *said) {
+    text_append(said, "restored %s, cut at ", path);
+    say_when(content->cut_unix_ms, said);
+    text_append(said, "; what was added, sampled and updated after that is lost\n");
+    for (uint32_t i = 0; i < content->count; i++) {
+        struct table_info info;
+        table_info(content->tables[i], &info);
+        text_append(said, "table '%s': %" PRIu64 " items of %" PRIu64 " added, %" PRIu64 " sampled\n",
+                    table_config(content->tables[i])->name, info.size, info.added, info.sampled);
+    }
+    if (content->store.keys > 0) text_append(said, "%" PRIu64 " keys\n", content->store.keys);
+    for (const struct store_weights *weights = content->store.weights; weights; weights = weights->next)
+        text_append(said, "weights '%.*s': version %" PRId64 "\n", (int)weights->key_length, (const char *)weights->key,
+                    weights->version);
+}
+
+int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
+    for (const struct store_weights *weights = content->weights; weights; weights = weights->next) {
+        if (!weights_registry_adopt(server->weights, weights->key, weights->key_length, weights->version,
+                                    weights->blob))
+            return error_set(error, ERROR_GENERIC, "no memory for weights");
+    }
+    store_adopt(server->store, content->store);
+    return 0;
+}
+
+static void say_left_out(uint64_t keys, const char *why, struct text *said) {
+    if (keys > 0) text_append(said, "its %" PRIu64 " keys were left out: %s\n", keys, why);
+}
+
+/* All tables or none. */
+static int install(struct snapshots *snapshots, struct snapshot_content *content, const char *path, struct text *said,
+                   struct error *error) {
+    struct replay_registry *registry = snapshots->server->replay;
+    struct text settings = {0};
+    say_tables(content, path, &settings);
+    int failed = replay_registry_install(registry, content->tables, content->count, &settings, error);
+    if (!failed) {
+        text_append_bytes(said, settings.data ? settings.data : "", settings.length);
+        content->count = 0; /* they are the registry's */
+        snprintf(snapshots->restored, sizeof snapshots->restored, "%s", path);
+        snapshots->restored_cut_unix_ms = content->cut_unix_ms;
+    }
+    text_free(&settings);
+    return failed;
+}
+
+/* ---- while serving ------------------------------------------------------------------------------------------------- */
+
+int restore_begin(struct snapshots *snapshots, const char *name, struct error *error) {
+    if (snapshots->restoring) return error_set(error, ERROR_GENERIC, "another restore is under way; wait for its end");
+    struct restore_job *job = memory_calloc(1, sizeof *job);
+    if (job) job->worker = worker_new();
+    if (!job || !job->worker) {
+        memory_free(job);
+        return error_set(error, ERROR_GENERIC, "out of memory or threads for a restore");
+    }
+    snprintf(job->path, sizeof job->path, "%s", name);
+    job->job.run = run;
+    snapshots->restoring = job;
+    worker_give(job->worker, &job->job);
+    return 0;
+}
+
+static void forget(struct snapshots *snapshots) {
+    struct restore_job *job = snapshots->restoring;
+    snapshots->restoring = NULL;
+    worker_free(job->worker);
+    snapshot_content_free(&job->content);
+    memory_free(job);
+}
+
+uint64_t restore_step(struct snapshots *snapshots) {
+    struct restore_job *job = snapshots->restoring;
+    if (!job) return CLOCK_NEVER;
+    if (!worker_finished(job->worker)) return snapshots->server->now_us + LOOK_AGAIN_US;
+    text_free(&snapshots->restore_said);
+    snapshots->restore_outcome = (struct error){.code = ERROR_NONE};
+    if (job->failed) {
+        snapshots->restore_outcome = job->error;
+    } else {
+        install(snapshots, &job->content, job->path, &snapshots->restore_said, &snapshots->restore_outcome);
+        say_left_out(job->left_out, "those that are here stay", &snapshots->restore_said);
+    }
+    forget(snapshots);
+    wait_queue_wake(snapshots->server, &snapshots->restorers);
+    return snapshots->server->now_us;
+}
+
+void restore_give_up(struct snapshots *snapshots) {
+    if (snapshots->restoring) {
+        atomic_store(&snapshots->restoring->stop, true);
+        forget(snapshots);
+    }
+    text_free(&snapshots->restore_said);
+}
+
+/* ---- at the start -------------------------------------------------------------------------------------------------- */
+
+int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, struct text *said, struct error *error) {
+    char path[PATH_MAX], newest[NAME_MAX + 1], partial[NAME_MAX + 1];
+    if (snapshot_remove_partial(".", partial) > 0)
+        text_append(said, "%s was not finished when its server ended, and was removed\n", partial);
+    snprintf(path, sizeof path, "%s", file);
+    if (strcmp(file, "latest") == 0) {
+        if (snapshot_newest(".", newest, error)) return -1;
+        if (newest[0] == '\0') {
+            text_append(said, "there is no snapshot in %s: the server starts empty\n", snapshots->server->config.dir);
+            return 0;
+        }
+        snprintf(path, sizeof path, "%s", newest);
+    }
+    struct snapshot_content content;
+    if (snapshot_read_file(path, &content, NULL, error)) return -1;
+    const struct server_config *config = &snapshots->server->config;
+    uint64_t left_out = 0;
+    if (config->appendonly && append_load_exists(config->appenddirname, config->appendfilename))
+        left_out = leave_out_store(&content.store);
+    int failed = install(snapshots, &content, path, said, error);
+    say_left_out(left_out, "the append-only file has what came later", said);
+    if (!failed) snapshots_note_restored(snapshots);
+    if (!failed && content.store.store) failed = restore_adopt_store(snapshots->server, &content.store, error);
+    snapshot_content_free(&content);
+    return failed;
+}

@@ -1,0 +1,19 @@
+/* restore: bringing tables back from a snapshot file, into a server that starts or one that serves. */
+#ifndef REPLAY_SERVER_RESTORE_H
+#define REPLAY_SERVER_RESTORE_H
+
+#include "server/durability/snapshots.h"
+
+/* Begins to read a file of the server's folder beside everything else; its tables take their places once all of it is read
+ * and fits. -1 when one is under way already. */
+int restore_begin(struct snapshots *snapshots, const char *name, struct error *error);
+/* Puts the tables of a file that is read into service. Returns when to call again. */
+uint64_t restore_step(struct snapshots *snapshots);
+void restore_give_up(struct snapshots *snapshots);
+
+struct server;
+/* Puts keys and weights of a snapshot into the server's store, which is empty. */
+struct store_content;
+int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
+
+#endif

@@ -1,0 +1,75 @@
+/* snapshots: saving all tables to files and bringing them back, beside the serving of clients: one snapshot at a time, cut
+ * and copied in slices by the loop; one restore at a time, read by a thread into tables of its own that then take the
+ * places of those there are. */
+#ifndef REPLAY_SERVER_SNAPSHOTS_H
+#define REPLAY_SERVER_SNAPSHOTS_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/text.h"
+#include "persist/snapshot.h"
+#include "server/command/command.h"
+
+#define SNAPSHOT_KEEP 3 /* files; setting snapshot-keep */
+
+struct server;
+struct replay_entry;
+struct restore_job;
+struct saved_table;
+
+struct snapshots {
+    struct server *server;
+    struct store_cut *cut; /* of the store, for whichever snapshot runs */
+    struct snapshot *running; /* NULL: none */
+    bool is_base; /* it is a base of the append-only file, not for clients */
+    struct saved_table *cut_tables, *saved_tables; /* counters at the cut of the one running, of the last */
+    bool wanted; /* one in the background, by BGSAVE or a rule of `save` */
+    uint64_t cut_changes, saved_changes; /* of the store, at the cut of the one running, of the last that succeeded */
+    uint64_t retry_us; /* no rule applies before, since one has failed */
+    struct replay_entry **entries; /* whose tables are being saved; retained */
+    uint32_t entry_count;
+    char name[NAME_MAX + 1]; /* of the file being written */
+    uint64_t number, done_number; /* of the snapshot running, or run last; of the one that ended last */
+    uint64_t began_us;
+    struct wait_queue savers;
+    struct error outcome; /* of the one that ended last; ERROR_NONE: it is there */
+    char path[PATH_MAX]; /* of the last that succeeded */
+    int64_t saved_unix_ms; /* and when its cut was; 0: none yet */
+    uint64_t saved_us; /* and when it was there, by the monotonic clock */
+    uint64_t saved_bytes, took_us, most_waiting_bytes;
+    uint64_t saved, failed;
+    struct restore_job *restoring; /* NULL: none */
+    struct error restore_outcome; /* of the one that ended last */
+    struct text restore_said;
+    struct wait_queue restorers;
+    char restored[PATH_MAX]; /* file that was restored last; "": none */
+    int64_t restored_cut_unix_ms;
+};
+
+struct snapshots *snapshots_new(struct server *server); /* NULL: memory is exhausted */
+void snapshots_free(struct snapshots *snapshots); /* what is being written is given up */
+/* One slice of whatever is under way. Returns when to call again (server->now_us: at once), CLOCK_NEVER when idle. */
+uint64_t snapshots_step(struct snapshots *snapshots);
+
+/* Restores at the start, before anyone is served: `file` is a path, or "latest": the newest of the folder, if any. What was
+ * restored and what is lost is written to `said`, line by line. -1 with `error`: refused, and nothing is loaded. */
+int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, struct text *said, struct error *error);
+
+/* Cuts and begins to write the store alone, as a base of the append-only file, whose rewrite hears of its end. Nothing may
+ * be running. */
+int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, struct error *error);
+bool snapshots_may_begin(const struct snapshots *snapshots);
+void snapshots_give_up_base(struct snapshots *snapshots);
+/* "3600 1 300 100": after so many seconds if so many changes were made. False: it is none. */
+bool snapshots_rules_are_valid(const char *rules);
+/* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
+bool snapshots_refuse_writes(const struct snapshots *snapshots);
+
+/* The tables are as a file has them: what they lose is counted from here. */
+void snapshots_note_restored(struct snapshots *snapshots);
+
+void snapshots_info(const struct snapshots *snapshots, struct text *out); /* lines of INFO persistence */
+
+#endif

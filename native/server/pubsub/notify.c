@@ -1,0 +1,323 @@
+/* notify: keyspace notifications. */
+#include "server/pubsub/notify.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/client.h"
+#include "server/pubsub/pubsub.h"
+#include "server/server.h"
+#include "store/store.h"
+
+static const struct {
+    char letter;
+    int flag;
+} letters[] = {
+    {'g', NOTIFY_GENERIC}, {'$', NOTIFY_STRING},   {'l', NOTIFY_LIST},     {'s', NOTIFY_SET},    {'h', NOTIFY_HASH},
+    {'z', NOTIFY_ZSET},    {'x', NOTIFY_EXPIRED},  {'e', NOTIFY_EVICTED},  {'t', NOTIFY_STREAM}, {'d', NOTIFY_MODULE},
+    {'n', NOTIFY_NEW},     {'K', NOTIFY_KEYSPACE}, {'E', NOTIFY_KEYEVENT}, {'m', NOTIFY_MISS},
+};
+
+#define ALL                                                                                                   \
+    (NOTIFY_GENERIC | NOTIFY_STRING | NOTIFY_LIST | NOTIFY_SET | NOTIFY_HASH | NOTIFY_ZSET | NOTIFY_EXPIRED | \
+     NOTIFY_EVICTED | NOTIFY_STREAM | NOTIFY_MODULE)
+
+int notify_parse(const char *text) {
+    int flags = 0;
+    for (; *text; text++) {
+        int flag = *text == 'A' ? ALL : 0;
+        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+            if (letters[i].letter == *text) flag = letters[i].flag;
+        }
+        if (flag == 0) return -1;
+        flags |= flag;
+    }
+    return flags;
+}
+
+void notify_text(int flags, char text[NOTIFY_TEXT_BYTES]) {
+    bool all = (flags & ALL) == ALL;
+    if (all) *text++ = 'A';
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+        bool is_said = all && (letters[i].flag & (ALL | NOTIFY_NEW));
+        if ((flags & letters[i].flag) && !is_said) *text++ = letters[i].letter;
+    }
+    *text = '\0';
+}
+
+/* ---- what has changed -------------------------------------------------------------------------------- */
+
+struct change {
+    uint32_t database, length;
+    uint8_t key[];
+};
+
+static size_t room_of(size_t length) {
+    return (sizeof(struct change) + length + 7) & ~(size_t)7;
+}
+
+void notify_free(struct notify *notify) {
+    memory_free(notify->changes);
+    *notify = (struct notify){0};
+}
+
+static bool is_last(const struct notify *notify, unsigned database, const uint8_t *key, size_t length) {
+    if (notify->length == 0) return false;
+    const struct change *last = (const struct change *)(const void *)(notify->changes + notify->last);
+    return last->database == database && last->length == length && memcmp(last->key, key, length) == 0;
+}
+
+void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length) {
+    struct notify *notify = &server->notify;
+    if (notify->passes_over_next) {
+        notify->passes_over_next = false;
+        return;
+    }
+    if (is_last(notify, database, key, length)) return;
+    size_t room = room_of(length);
+    if (notify->length + room > notify->capacity) {
+        size_t capacity = 2 * (notify->length + room);
+        uint8_t *grown = memory_realloc(notify->changes, capacity);
+        if (!grown) return; /* a message that nobody will get: they are sent at most once anyway */
+        notify->changes = grown;
+        notify->capacity = capacity;
+    }
+    struct change *change = (struct change *)(void *)(notify->changes + notify->length);
+    change->database = database;
+    change->length = (uint32_t)length;
+    memcpy(change->key, key, length);
+    notify->last = notify->length;
+    notify->length += room;
+}
+
+void notify_gone(struct server *server, enum notify_class class, const char *event, unsigned database,
+                 const uint8_t *key, size_t length) {
+    server->notify.passes_over_next = server->notify.flags != 0;
+    notify_event(server, class, event, database, key, length);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------- */
+
+static void publish(struct server *server, const char *kind, unsigned database, const void *name, size_t name_length,
+                    const void *message, size_t message_length) {
+    char prefix[40];
+    int prefix_length = snprintf(prefix, sizeof prefix, "__%s@%u__:", kind, database);
+    size_t length = (size_t)prefix_length + name_length;
+    char *channel = memory_alloc(length);
+    if (!channel) return;
+    memcpy(channel, prefix, (size_t)prefix_length);
+    memcpy(channel + prefix_length, name, name_length);
+    pubsub_publish(server, PUBSUB_CHANNEL, &(struct pubsub_bytes){channel, length, NULL},
+                   &(struct pubsub_bytes){message, message_length, NULL});
+    memory_free(channel);
+}
+
+void notify_event(struct server *server, enum notify_class class, const char *event, unsigned database, const void *key,
+                  size_t length) {
+    if (!(server->notify.flags & (int)class) || server->pubsub->clients == 0) return;
+    if (server->notify.flags & NOTIFY_KEYSPACE)
+        publish(server, "keyspace", database, key, length, event, strlen(event));
+    if (server->notify.flags & NOTIFY_KEYEVENT)
+        publish(server, "keyevent", database, event, strlen(event), key, length);
+}
+
+/* ---- events of commands ------------------------------------------------------------------------------ */
+
+/* What a command does to a key that it changes. Where the key is gone afterwards, `del` follows, or stands alone. */
+enum manner { IN_PLACE, STORES, WITH_EXPIRY, EXPIRES, ENDS, MOVES_ELEMENT, MOVES_MEMBER, POPS_OF_MANY, RENAMES, MOVES };
+
+static const struct rule {
+    const char *command;
+    enum notify_class class;
+    const char *event;
+    enum manner manner;
+} rules[] = {
+    {"append", NOTIFY_STRING, "append", IN_PLACE},
+    {"bitfield", NOTIFY_STRING, "setbit", IN_PLACE},
+    {"bitop", NOTIFY_STRING, "set", STORES},
+    {"blmove", NOTIFY_LIST, "", MOVES_ELEMENT},
+    {"blmpop", NOTIFY_LIST, "lpop", POPS_OF_MANY},
+    {"blpop", NOTIFY_LIST, "lpop", IN_PLACE},
+    {"brpop", NOTIFY_LIST, "rpop", IN_PLACE},
+    {"brpoplpush", NOTIFY_LIST, "", MOVES_ELEMENT},
+    {"bzmpop", NOTIFY_ZSET, "zpopmin", POPS_OF_MANY},
+    {"bzpopmax", NOTIFY_ZSET, "zpopmax", IN_PLACE},
+    {"bzpopmin", NOTIFY_ZSET, "zpopmin", IN_PLACE},
+    {"copy", NOTIFY_GENERIC, "copy_to", IN_PLACE},
+    {"decr", NOTIFY_STRING, "incrby", IN_PLACE},
+    {"decrby", NOTIFY_STRING, "incrby", IN_PLACE},
+    {"del", NOTIFY_GENERIC, "del", ENDS},
+    {"expire", NOTIFY_GENERIC, "expire", EXPIRES},
+    {"expireat", NOTIFY_GENERIC, "expire", EXPIRES},
+    {"getdel", NOTIFY_GENERIC, "del", ENDS},
+    {"getex", NOTIFY_GENERIC, "expire", EXPIRES},
+    {"getset", NOTIFY_STRING, "set", IN_PLACE},
+    {"hdel", NOTIFY_HASH, "hdel", IN_PLACE},
+    {"hincrby", NOTIFY_HASH, "hincrby", IN_PLACE},
+    {"hincrbyfloat", NOTIFY_HASH, "hincrbyfloat", IN_PLACE},
+    {"hmset", NOTIFY_HASH, "hset", IN_PLACE},
+    {"hset", NOTIFY_HASH, "hset", IN_PLACE},
+    {"hsetnx", NOTIFY_HASH, "hset", IN_PLACE},
+    {"incr", NOTIFY_STRING, "incrby", IN_PLACE},
+    {"incrby", NOTIFY_STRING, "incrby", IN_PLACE},
+    {"incrbyfloat", NOTIFY_STRING, "incrbyfloat", IN_PLACE},
+    {"linsert", NOTIFY_LIST, "linsert", IN_PLACE},
+    {"lmove", NOTIFY_LIST, "", MOVES_ELEMENT},
+    {"lmpop", NOTIFY_LIST, "lpop", POPS_OF_MANY},
+    {"lpop", NOTIFY_LIST, "lpop", IN_PLACE},
+    {"lpush", NOTIFY_LIST, "lpush", IN_PLACE},
+    {"lpushx", NOTIFY_LIST, "lpush", IN_PLACE},
+    {"lrem", NOTIFY_LIST, "lrem", IN_PLACE},
+    {"lset", NOTIFY_LIST, "lset", IN_PLACE},
+    {"ltrim", NOTIFY_LIST, "ltrim", IN_PLACE},
+    {"move", NOTIFY_GENERIC, "", MOVES},
+    {"mset", NOTIFY_STRING, "set", IN_PLACE},
+    {"msetnx", NOTIFY_STRING, "set", IN_PLACE},
+    {"persist", NOTIFY_GENERIC, "persist", IN_PLACE},
+    {"pexpire", NOTIFY_GENERIC, "expire", EXPIRES},
+    {"pexpireat", NOTIFY_GENERIC, "expire", EXPIRES},
+    {"psetex", NOTIFY_STRING, "set", WITH_EXPIRY},
+    {"rename", NOTIFY_GENERIC, "", RENAMES},
+    {"renamenx", NOTIFY_GENERIC, "", RENAMES},
+    {"rpop", NOTIFY_LIST, "rpop", IN_PLACE},
+    {"rpoplpush", NOTIFY_LIST, "", MOVES_ELEMENT},
+    {"rpush", NOTIFY_LIST, "rpush", IN_PLACE},
+    {"rpushx", NOTIFY_LIST, "rpush", IN_PLACE},
+    {"sadd", NOTIFY_SET, "sadd", IN_PLACE},
+    {"sdiffstore", NOTIFY_SET, "sdiffstore", STORES},
+    {"set", NOTIFY_STRING, "set", WITH_EXPIRY},
+    {"setbit", NOTIFY_STRING, "setbit", IN_PLACE},
+    {"setex", NOTIFY_STRING, "set", WITH_EXPIRY},
+    {"setnx", NOTIFY_STRING, "set", IN_PLACE},
+    {"setrange", NOTIFY_STRING, "setrange", IN_PLACE},
+    {"sinterstore", NOTIFY_SET, "sinterstore", STORES},
+    {"smove", NOTIFY_SET, "", MOVES_MEMBER},
+    {"sort", NOTIFY_LIST, "sortstore", STORES},
+    {"spop", NOTIFY_SET, "spop", IN_PLACE},
+    {"srem", NOTIFY_SET, "srem", IN_PLACE},
+    {"sunionstore", NOTIFY_SET, "sunionstore", STORES},
+    {"unlink", NOTIFY_GENERIC, "del", ENDS},
+    {"zadd", NOTIFY_ZSET, "zadd", IN_PLACE},
+    {"zdiffstore", NOTIFY_ZSET, "zdiffstore", STORES},
+    {"zincrby", NOTIFY_ZSET, "zincr", IN_PLACE},
+    {"zinterstore", NOTIFY_ZSET, "zinterstore", STORES},
+    {"zmpop", NOTIFY_ZSET, "zpopmin", POPS_OF_MANY},
+    {"zpopmax", NOTIFY_ZSET, "zpopmax", IN_PLACE},
+    {"zpopmin", NOTIFY_ZSET, "zpopmin", IN_PLACE},
+    {"zrangestore", NOTIFY_ZSET, "zrangestore", STORES},
+    {"zrem", NOTIFY_ZSET, "zrem", IN_PLACE},
+    {"zremrangebylex", NOTIFY_ZSET, "zremrangebylex", IN_PLACE},
+    {"zremrangebyrank", NOTIFY_ZSET, "zremrangebyrank", IN_PLACE},
+    {"zremrangebyscore", NOTIFY_ZSET, "zremrangebyscore", IN_PLACE},
+    {"zunionstore", NOTIFY_ZSET, "zunionstore", STORES},
+};
+
+static int compare_command(const void *name, const void *rule) {
+    return strcmp(name, ((const struct rule *)rule)->command);
+}
+
+static bool has_word(const struct client *client, uint32_t from, const char *word) {
+    for (uint32_t i = from; i < client->argc; i++) {
+        if (argument_is(&client->argv[i], word)) return true;
+    }
+    return false;
+}
+
+static bool is_there(struct server *server, unsigned database, const void *key, size_t length) {
+    return dict_find(&server->store->databases[database].keys, dict_hash(key, length), key, length) != NULL;
+}
+
+static void tell_if_gone(struct server *server, unsigned database, const void *key, size_t length) {
+    if (!is_there(server, database, key, length)) notify_event(server, NOTIFY_GENERIC, "del", database, key, length);
+}
+
+static bool is_argument(const struct client *client, uint32_t index, const struct change *change) {
+    const struct resp_argument *argument = &client->argv[index];
+    return argument->length == change->length && memcmp(argument->data, change->key, change->length) == 0;
+}
+
+/* LMOVE and its like: the push is told of first, as in Redis. */
+static void tell_of_move(struct client *client, const struct command *command) {
+    struct server *server = client->server;
+    unsigned database = (unsigned)client->database;
+    const struct resp_argument *from = &client->argv[1], *to = &client->argv[2];
+    bool named = strstr(command->name, "lmove") != NULL; /* which ends, in words */
+    bool from_left = named && argument_is(&client->argv[3], "left");
+    bool to_left = !named || argument_is(&client->argv[4], "left");
+    notify_event(server, NOTIFY_LIST, to_left ? "lpush" : "rpush", database, to->data, to->length);
+    notify_event(server, NOTIFY_LIST, from_left ? "lpop" : "rpop", database, from->data, from->length);
+    tell_if_gone(server, database, from->data, from->length);
+}
+
+static const char *event_of(const struct client *client, const struct rule *rule, const struct change *change) {
+    switch (rule->manner) {
+    case MOVES_MEMBER: return is_argument(client, 1, change) ? "srem" : "sadd";
+    case RENAMES: return is_argument(client, 1, change) ? "rename_from" : "rename_to";
+    case MOVES: return change->database == (unsigned)client->database ? "move_from" : "move_to";
+    case POPS_OF_MANY:
+        if (rule->class == NOTIFY_LIST) return has_word(client, 2, "left") ? "lpop" : "rpop";
+        return has_word(client, 2, "min") ? "zpopmin" : "zpopmax";
+    default: break;
+    }
+    if (strcmp(rule->command, "zadd") == 0 && has_word(client, 2, "incr")) return "zincr";
+    if (strcmp(rule->command, "getex") == 0 && has_word(client, 2, "persist")) return "persist";
+    return rule->event;
+}
+
+static bool has_expiry(const struct client *client, const struct rule *rule) {
+    if (strcmp(rule->command, "set") != 0) return true;
+    return has_word(client, 3, "ex") || has_word(client, 3, "px") || has_word(client, 3, "exat") ||
+           has_word(client, 3, "pxat");
+}
+
+static void tell_of(struct client *client, const struct rule *rule, const struct change *change) {
+    struct server *server = client->server;
+    bool gone = !is_there(server, change->database, change->key, change->length);
+    const char *event = event_of(client, rule, change);
+    enum notify_class class = rule->class;
+    if (gone && (rule->manner == STORES || rule->manner == EXPIRES)) {
+        event = "del";
+        class = NOTIFY_GENERIC;
+    }
+    notify_event(server, class, event, change->database, change->key, change->length);
+    if (rule->manner == WITH_EXPIRY && has_expiry(client, rule))
+        notify_event(server, NOTIFY_GENERIC, "expire", change->database, change->key, change->length);
+    if (gone && (rule->manner == IN_PLACE || rule->manner == POPS_OF_MANY ||
+                 (rule->manner == MOVES_MEMBER && is_argument(client, 1, change))))
+        notify_event(server, NOTIFY_GENERIC, "del", change->database, change->key, change->length);
+}
+
+/* Of the changes of the key in the first argument, or of all others. */
+static void tell_of_all(struct client *client, const struct rule *rule, size_t length, bool of_first) {
+    for (size_t at = 0; at < length;) {
+        const struct change *change = (const struct change *)(const void *)(client->server->notify.changes + at);
+        if (is_argument(client, 1, change) == of_first) tell_of(client, rule, change);
+        at += room_of(change->length);
+    }
+}
+
+void notify_command(struct client *client, const struct command *command) {
+    struct notify *notify = &client->server->notify;
+    size_t length = notify->length;
+    notify->length = 0;
+    if (!command || !client->argv) return;
+    const struct rule *rule =
+        bsearch(command->name, rules, sizeof rules / sizeof *rules, sizeof *rules, compare_command);
+    if (!rule) return;
+    if (rule->manner == MOVES_ELEMENT) {
+        tell_of_move(client, command);
+        return;
+    }
+    if (rule->manner == MOVES_MEMBER) { /* of where it came from first */
+        tell_of_all(client, rule, length, true);
+        tell_of_all(client, rule, length, false);
+        return;
+    }
+    for (size_t at = 0; at < length;) {
+        const struct change *change = (const struct change *)(const void *)(notify->changes + at);
+        tell_of(client, rule, change);
+        at += room_of(change->length);
+    }
+}

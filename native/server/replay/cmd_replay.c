@@ -1,0 +1,155 @@
+/* cmd_replay: REPLAY.*: tables of experience. The protocol is written down in docs/protocol.md. ADD, SAMPLE with GET,
+ * RESET with CONFIG, and INFO have files of their own; here is the rest, and the table of them all. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/msgpack.h"
+#include "server/client.h"
+#include "server/command/command_table.h"
+#include "server/replay/cmd_replay.h"
+#include "server/replay/replay_arguments.h"
+#include "server/server.h"
+
+/* ---- UPDATE, DEL --------------------------------------------------------------------------------------------------- */
+
+static void update_command(struct client *client) {
+    struct error error;
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    uint32_t n;
+    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, client->argv[3].length) : NULL;
+    if (!ids) {
+        return;
+    }
+    if (client->argv[3].length != n * sizeof(double)) {
+        reply_error(client,
+                    "BADPRIORITY expected %" PRIu32 " priorities as float64, %zu bytes, one for each id, got %zu bytes",
+                    n, n * sizeof(double), client->argv[3].length);
+        return;
+    }
+    double *priorities = (double *)(void *)(ids + n);
+    if (n) {
+        memcpy(priorities, client->argv[3].data, n * sizeof(double));
+    }
+    uint64_t applied, stale;
+    if (table_update(entry->table, n, ids, priorities, &applied, &stale, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    wait_queue_wake(client->server, &entry->samplers); /* where all priorities were zero */
+    reply_array(client, 2);
+    reply_integer(client, (int64_t)applied);
+    reply_integer(client, (int64_t)stale);
+}
+
+static void del_command(struct client *client) {
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    uint32_t n;
+    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, 0) : NULL;
+    if (!ids) {
+        return;
+    }
+    uint64_t count = table_delete(entry->table, n, ids);
+    wait_queue_wake(client->server, &entry->adders);
+    wait_queue_wake(client->server, &entry->samplers);
+    reply_integer(client, (int64_t)count);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------- */
+
+static void create_command(struct client *client) {
+    char name[TABLE_MAX_NAME + 1];
+    struct error error;
+    const struct resp_argument *argument = &client->argv[1], *spec = &client->argv[2];
+    if (argument->length > TABLE_MAX_NAME || memchr(argument->data, 0, argument->length)) {
+        reply_error(client,
+                    "BADSCHEMA name: expected 1 to %d bytes without blanks or control characters, got %zu bytes%s",
+                    TABLE_MAX_NAME, argument->length, argument->length > TABLE_MAX_NAME ? "" : ", one of them zero");
+        return;
+    }
+    memcpy(name, argument->data, argument->length);
+    name[argument->length] = 0;
+    if (replay_registry_create_named(client->server->replay, name, spec->data, spec->length, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    reply_status(client, "OK");
+}
+
+static void drop_command(struct client *client) {
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (entry) {
+        replay_registry_drop(client->server->replay, entry);
+        reply_status(client, "OK");
+    }
+}
+
+static void spec_command(struct client *client) {
+    struct error error;
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (!entry) {
+        return;
+    }
+    uint8_t *spec;
+    size_t length;
+    if (table_config_write(table_config(entry->table), &spec, &length, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    struct msgpack_writer writer = {.data = spec, .length = length, .capacity = length};
+    assert(spec[0] >= 0x80 && spec[0] < 0x8f); /* a map short enough for its count to be in its first byte */
+    spec[0]++;
+    msgpack_write_string(&writer, "incarnation", strlen("incarnation"));
+    msgpack_write_unsigned(&writer, entry->incarnation);
+    if (writer.failed) {
+        reply_error(client, "ERR out of memory for the spec of table '%s'", table_config(entry->table)->name);
+    } else {
+        reply_bulk(client, writer.data, writer.length);
+    }
+    memory_free(writer.data);
+}
+
+static void list_command(struct client *client) {
+    const struct replay_registry *registry = client->server->replay;
+    reply_array(client, registry->count);
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        reply_bulk_string(client, table_config(entry->table)->name);
+    }
+}
+
+const struct command commands_replay[] = {
+    {"replay.create", create_command, 3, COMMAND_WRITE | COMMAND_DENYOOM, 1, 1, 1, "replay",
+     "Creates a table from a msgpack spec; an identical one that exists is success.", NULL},
+    {"replay.add", replay_add_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI, 1, 1, 1, "replay",
+     "Adds items column by column and returns their ids.", replay_add_land},
+    {"replay.append", replay_append_command, -7, COMMAND_WRITE | COMMAND_NO_MULTI, 1, 1, 1, "replay",
+     "Appends steps to streams of this connection and returns how many.", replay_append_land},
+    {"replay.item", replay_item_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI, 1, 1, 1, "replay",
+     "Makes items that see appended steps through windows, and returns their ids.", replay_item_land},
+    {"replay.end", replay_end_command, 3, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "replay",
+     "Ends the open episodes of streams of this connection.", NULL},
+    {"replay.close", replay_close_command, 3, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "replay",
+     "Closes streams of this connection and returns how many were open.", NULL},
+    {"replay.sample", replay_sample_command, -3, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
+     "Draws items and returns ids, probabilities, weights and columns.", NULL},
+    {"replay.update", update_command, 4, COMMAND_WRITE, 1, 1, 1, "replay",
+     "Sets priorities by id; returns how many were applied and how many ids had left.", NULL},
+    {"replay.get", replay_get_command, -3, COMMAND_READONLY, 1, 1, 1, "replay",
+     "Returns items by id, in the form of REPLAY.SAMPLE.", NULL},
+    {"replay.del", del_command, 3, COMMAND_WRITE, 1, 1, 1, "replay",
+     "Removes items by id and returns how many there were.", NULL},
+    {"replay.info", replay_info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "replay",
+     "Returns a table's state and why a client would have to wait.", NULL},
+    {"replay.spec", spec_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "replay",
+     "Returns a table's spec as msgpack.", NULL},
+    {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
+     "Returns the names of all tables.", NULL},
+    {"replay.config", replay_config_command, 3, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
+     "Changes sampler, remover, rate_limiter or limits of a table.", NULL},
+    {"replay.reset", replay_reset_command, 2, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
+     "Removes all items of a table.", NULL},
+    {"replay.drop", drop_command, 2, COMMAND_WRITE, 1, 1, 1, "replay", "Removes a table; its waiters are told so.",
+     NULL},
+    {0},
+};

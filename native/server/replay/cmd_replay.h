@@ -1,0 +1,32 @@
+/* cmd_replay: the handlers of REPLAY.* that have files of their own, for the table of commands in cmd_replay.c. */
+#ifndef REPLAY_SERVER_CMD_REPLAY_H
+#define REPLAY_SERVER_CMD_REPLAY_H
+
+#include "server/command/command.h"
+#include "server/replay/replay_registry.h"
+
+void replay_add_command(struct client *client);
+void replay_add_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                     size_t length, struct resp_landing *landing);
+void replay_append_command(struct client *client);
+void replay_append_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                        size_t length, struct resp_landing *landing);
+void replay_item_command(struct client *client);
+void replay_item_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count,
+                      size_t length, struct resp_landing *landing);
+void replay_end_command(struct client *client);
+void replay_close_command(struct client *client);
+void replay_sample_command(struct client *client);
+void replay_get_command(struct client *client);
+void replay_reset_command(struct client *client);
+void replay_config_command(struct client *client);
+/* Goes on with resets and changes of tables until the deadline; true if some work is left. */
+bool replay_change_step(struct server *server, uint64_t budget_us);
+void replay_info_command(struct client *client);
+
+/* Shared by ADD and ITEM: reserving items; entering those of a request whose columns are in place, or waiting until that
+ * may be done. `priorities` is the index of their argument. */
+int replay_reserve_items(struct replay_request *request, struct error *error);
+void replay_commit_or_wait(struct client *client, struct replay_request *request, uint32_t priorities);
+
+#endif

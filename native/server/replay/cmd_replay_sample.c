@@ -1,0 +1,265 @@
+/* cmd_replay_sample: REPLAY.SAMPLE, which draws items or waits until it may, and REPLAY.GET, which names them by id. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/client.h"
+#include "server/replay/cmd_replay.h"
+#include "server/replay/replay_arguments.h"
+#include "server/replay/replay_coded.h"
+#include "server/server.h"
+
+/* ---- columns ------------------------------------------------------------------------------------------------------- */
+
+/* COLUMNS k name …, the last option; without it all columns in the order of the signature. */
+static int parse_columns(struct client *client, uint32_t at, struct replay_request *request, struct error *error) {
+    const struct table *table = request->entry->table;
+    int64_t count;
+    if (client->argc < at + 2 || !argument_int64(&client->argv[at + 1], &count) || count != client->argc - at - 2) {
+        return error_set(error, ERROR_GENERIC, "syntax error; expected COLUMNS k and k names at the end");
+    }
+    if (count > TABLE_MAX_COLUMNS) {
+        return error_set(error, ERROR_LIMIT, "expected at most %d columns, got %" PRId64, TABLE_MAX_COLUMNS, count);
+    }
+    for (uint32_t i = 0; i < (uint32_t)count; i++) {
+        uint32_t column;
+        if (replay_find_column(table, &client->argv[at + 2 + i], &column, error)) {
+            return -1;
+        }
+        if (table_config(table)->column[column].kind == COLUMN_STEP) {
+            return error_set(error, ERROR_BADSCHEMA, "column '%s' is of steps, which items see only through windows",
+                             table_config(table)->column[column].name);
+        }
+        request->columns[i] = (uint8_t)column;
+    }
+    request->column_count = (uint32_t)count;
+    return 0;
+}
+
+static void all_columns(struct replay_request *request) {
+    const struct table_config *config = table_config(request->entry->table);
+    request->column_count = 0;
+    for (uint32_t i = 0; i < config->columns; i++) {
+        if (config->column[i].kind != COLUMN_STEP) {
+            request->columns[request->column_count++] = (uint8_t)i;
+        }
+    }
+}
+
+/* Once a reply is being written the request may be gone (the client can be closed for having too much output): nothing of
+ * it is read from there on. */
+static void reply(struct client *client, const struct replay_request *request, struct replay_batch *batch) {
+    uint8_t columns[TABLE_MAX_COLUMNS];
+    uint32_t column_count = request->column_count;
+    memcpy(columns, request->columns, sizeof columns);
+    if (request->coded) {
+        replay_coded_reply(client, batch, columns, column_count);
+    } else {
+        replay_batch_reply(client, batch, columns, column_count, NULL);
+    }
+}
+
+/* Options that stand alone. */
+static bool take_flag(struct replay_request *request, const struct resp_argument *option) {
+    bool coded = argument_is(option, "coded"), shared = argument_is(option, "shared");
+    request->coded |= coded;
+    request->shared |= shared;
+    return coded || shared;
+}
+
+/* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
+
+static const char sample_usage[] =
+    "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] "
+    "[CODED] [COLUMNS k name …]";
+
+/* Items that are too old for it leave even if the sample is refused. */
+static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
+    int64_t version;
+    if (!argument_int64(argument, &version)) {
+        return error_set(error, ERROR_GENERIC, "expected POLICY_VERSION with an integer of 64 bits");
+    }
+    if (table_see_version(entry->table, version, error)) {
+        return -1;
+    }
+    wait_queue_wake(entry->registry->server, &entry->adders);
+    return 0;
+}
+
+/* An option of SAMPLE and its value. */
+static int sample_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
+    if (argument_is(option, "beta")) {
+        double beta;
+        if (!argument_double(option + 1, &beta) || !(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
+            return error_set(error, ERROR_GENERIC, "expected BETA from 0 to %g", TABLE_MAX_EXPONENT);
+        }
+        request->beta = beta;
+        return 0;
+    }
+    if (argument_is(option, "block")) {
+        return replay_parse_block(option + 1, request, error);
+    }
+    if (argument_is(option, "replace")) {
+        int64_t replace;
+        if (!argument_int64(option + 1, &replace) || (replace != 0 && replace != 1)) {
+            return error_set(error, ERROR_GENERIC, "expected REPLACE 0 (no item twice in the batch) or 1");
+        }
+        request->replace = replace;
+        return 0;
+    }
+    if (argument_is(option, "policy_version")) {
+        return see_version(request->entry, option + 1, error);
+    }
+    if (argument_is(option, "incarnation")) {
+        return replay_check_incarnation(request->entry, option + 1, error);
+    }
+    return error_set(error, ERROR_GENERIC, "%s", sample_usage);
+}
+
+/* Options of SAMPLE from argument 3 on. */
+static int sample_options(struct client *client, struct replay_request *request, struct error *error) {
+    all_columns(request);
+    request->replace = true;
+    for (uint32_t at = 3; at < client->argc; at += 2) {
+        if (take_flag(request, &client->argv[at])) {
+            at--;
+            continue;
+        }
+        if (argument_is(&client->argv[at], "columns")) {
+            return parse_columns(client, at, request, error);
+        }
+        if (at + 1 == client->argc) {
+            return error_set(error, ERROR_GENERIC, "%s", sample_usage);
+        }
+        if (sample_option(request, &client->argv[at], error)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Draws and replies; false when it must wait. */
+static bool sample_attempt(struct client *client) {
+    struct replay_request *request = client_state(client);
+    struct replay_entry *entry = request->entry;
+    struct error error = {.code = ERROR_NONE};
+    if (replay_entry_missing(entry, &error) || table_can_sample(entry->table, request->n, request->replace, &error)) {
+        if (error.code == ERROR_TIMEOUT && request->blocks) {
+            return false;
+        }
+        reply_failure(client, &error);
+        return true;
+    }
+    if (replay_batch_allowed(request, client, &error)) {
+        if (error.code == ERROR_TIMEOUT && request->blocks) {
+            return false;
+        }
+        reply_failure(client, &error);
+        return true;
+    }
+    struct replay_batch *batch = replay_batch_new(entry, client, request->n);
+    if (!batch) {
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, request->n);
+        return true;
+    }
+    if (table_sample(entry->table, request->n, request->beta, request->replace, batch->slots, batch->ids,
+                     batch->probabilities, batch->weights, &error)) {
+        reply_failure(client, &error);
+        replay_batch_release(batch);
+        return true;
+    }
+    wait_queue_wake(client->server, &entry->adders);
+    if (request->shared && !request->coded && replay_share_batch(client, request, batch)) {
+        return true;
+    }
+    reply(client, request, batch);
+    replay_batch_release(batch);
+    return true;
+}
+
+static void sample_expired(struct client *client) {
+    const struct replay_request *request = client_state(client);
+    struct error error;
+    if (!replay_entry_missing(request->entry, &error) &&
+        !table_can_sample(request->entry->table, request->n, request->replace, &error) &&
+        !replay_batch_allowed(request, client, &error)) {
+        error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
+                  table_config(request->entry->table)->name);
+    }
+    reply_failure(client, &error);
+}
+
+void replay_sample_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (!entry) {
+        return;
+    }
+    struct replay_request *request = replay_request_new(client, client->server->replay, REPLAY_REQUEST_SAMPLE);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    replay_request_set_entry(request, entry);
+    if (replay_parse_count(&client->argv[2], &request->n, &error) || sample_options(client, request, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    if ((request->blocks && entry->samplers.length) || !sample_attempt(client)) {
+        client_block(client, &entry->samplers, replay_block_deadline(request), sample_attempt, sample_expired);
+    }
+}
+
+/* ---- GET ----------------------------------------------------------------------------------------------------------- */
+
+/* Options of GET from argument 3 on. */
+static int get_options(struct client *client, struct replay_request *request, struct error *error) {
+    all_columns(request);
+    for (uint32_t at = 3; at < client->argc; at += 2) {
+        const struct resp_argument *option = &client->argv[at];
+        if (argument_is(option, "coded")) {
+            request->coded = true;
+            at--;
+            continue;
+        }
+        if (argument_is(option, "columns")) {
+            return parse_columns(client, at, request, error);
+        }
+        if (at + 1 == client->argc || !argument_is(option, "incarnation")) {
+            return error_set(error, ERROR_GENERIC, "syntax error; expected [INCARNATION i] [CODED] [COLUMNS k name …]");
+        }
+        if (replay_check_incarnation(request->entry, option + 1, error)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void replay_get_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    uint32_t n;
+    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, 0) : NULL;
+    if (!ids) {
+        return;
+    }
+    struct replay_request request = {.entry = entry, .n = n};
+    if (get_options(client, &request, &error) || replay_batch_allowed(&request, client, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    struct replay_batch *batch = replay_batch_new(entry, client, n);
+    if (!batch) {
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, n);
+        return;
+    }
+    if (table_get(entry->table, n, ids, batch->slots, batch->probabilities, &error)) {
+        reply_failure(client, &error);
+    } else {
+        for (uint32_t i = 0; i < n; i++) {
+            batch->ids[i] = ids[i];
+            batch->weights[i] = 1;
+        }
+        reply(client, &request, batch);
+    }
+    replay_batch_release(batch);
+}

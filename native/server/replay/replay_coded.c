@@ -1,0 +1,245 @@
+/* replay_coded: finds the distinct steps of a batch, and sends them from where they lie. */
+#include "server/replay/replay_coded.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/client.h"
+#include "server/replay/replay_source.h"
+#include "server/server.h"
+
+#define HEAD_WORDS 2u /* how many steps, and their codec; index and sizes follow */
+#define NO_STEP UINT32_MAX
+
+/* ---- what is asked for --------------------------------------------------------------------------------------------- */
+
+/* The windows over one column of steps. */
+struct coded_plan {
+    uint32_t source;
+    uint32_t windows;
+    uint8_t window[TABLE_MAX_COLUMNS];
+    uint64_t places; /* steps that they show of one item */
+};
+
+static uint32_t steps_of(const struct column *window) {
+    return window->length ? window->length : 1;
+}
+
+/* The columns that windows look at, in the order in which they come up; returns how many. */
+static uint32_t sources_of(const struct table_config *config, const uint8_t *columns, uint32_t column_count,
+                           uint8_t *sources) {
+    uint32_t count = 0;
+    uint64_t seen = 0;
+    for (uint32_t i = 0; i < column_count; i++) {
+        const struct column *column = &config->column[columns[i]];
+        if (column->kind == COLUMN_WINDOW && !(seen & 1ull << column->source)) {
+            seen |= 1ull << column->source;
+            sources[count++] = (uint8_t)column->source;
+        }
+    }
+    return count;
+}
+
+static struct coded_plan plan_of(const struct table_config *config, const uint8_t *columns, uint32_t column_count,
+                                 uint32_t source) {
+    struct coded_plan plan = {.source = source};
+    for (uint32_t i = 0; i < column_count; i++) {
+        const struct column *column = &config->column[columns[i]];
+        if (column->kind == COLUMN_WINDOW && column->source == source) {
+            plan.window[plan.windows++] = columns[i];
+            plan.places += steps_of(column);
+        }
+    }
+    return plan;
+}
+
+int replay_coded_allowed(const struct replay_entry *entry, uint32_t n, const uint8_t *columns, uint32_t column_count,
+                         struct error *error) {
+    const struct table_config *config = table_config(entry->table);
+    uint8_t sources[TABLE_MAX_COLUMNS];
+    uint32_t count = sources_of(config, columns, column_count, sources);
+    for (uint32_t i = 0; i < count; i++) {
+        struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
+        if (plan.places * n > REPLAY_CODED_PLACES) {
+            return error_set(error, ERROR_LIMIT,
+                             "the windows over '%s' show %" PRIu64 " steps of each item, %" PRIu64 " of %" PRIu32
+                             " items: expected at most %u with CODED; ask for fewer items, or without CODED",
+                             config->column[sources[i]].name, plan.places, plan.places * n, n, REPLAY_CODED_PLACES);
+        }
+    }
+    return 0;
+}
+
+/* ---- finding the steps --------------------------------------------------------------------------------------------- */
+
+/* Steps by their numbers: open addressing, at most half full. */
+struct step_index {
+    uint32_t mask;
+    struct {
+        uint32_t number, place;
+    } *entries;
+};
+
+static bool index_init(struct step_index *index, struct replay_registry *registry, uint64_t places) {
+    uint32_t size = 64;
+    while (size < 2 * places) {
+        size *= 2;
+    }
+    index->mask = size - 1;
+    index->entries = replay_registry_scratch(registry, size * sizeof *index->entries);
+    if (index->entries) {
+        memset(index->entries, 0xff, size * sizeof *index->entries);
+    }
+    return index->entries;
+}
+
+/* The place of a step that was seen before, or `next`, which is its place from now on. */
+static uint32_t index_place(struct step_index *index, uint32_t number, uint32_t next) {
+    uint32_t at = (uint32_t)((number * 0x9e3779b97f4a7c15ull) >> 32) & index->mask;
+    while (index->entries[at].number != number) {
+        if (index->entries[at].number == NO_STEP) {
+            index->entries[at].number = number;
+            index->entries[at].place = next;
+            return next;
+        }
+        at = (at + 1) & index->mask;
+    }
+    return index->entries[at].place;
+}
+
+/* Extra memory of a column: its head, where its blocks lie, and a bounce buffer for small ones. */
+static size_t head_bytes(uint64_t places) {
+    return (HEAD_WORDS + 2 * places) * sizeof(uint32_t);
+}
+
+static size_t extra_bytes(const struct replay_batch *batch, const struct coded_plan *plan) {
+    uint64_t places = plan->places * batch->n;
+    return head_bytes(places) + places * sizeof(uint8_t *) + REPLAY_BOUNCE_BYTES;
+}
+
+/* Writes the head, and where the blocks lie. */
+static void find_steps(struct replay_column_source *source, const struct coded_plan *plan, struct step_index *index) {
+    const struct replay_batch *batch = source->batch;
+    const struct table *table = batch->entry->table;
+    const struct table_config *config = table_config(table);
+    uint64_t places = plan->places * batch->n;
+    uint32_t *head = (uint32_t *)(void *)source->head, *place = head + HEAD_WORDS, *sizes = place + places;
+    uint32_t steps = 0;
+    source->block_sizes = sizes;
+    for (uint32_t i = 0; i < batch->n; i++) {
+        for (uint32_t j = 0; j < plan->windows; j++) {
+            uint32_t window = plan->window[j], length = steps_of(&config->column[window]);
+            for (uint32_t k = 0; k < length; k++) {
+                uint32_t found = index_place(index, table_window_step_number(table, window, batch->slots[i], k), steps);
+                if (found == steps) {
+                    size_t size_bytes;
+                    source->blocks[steps] = table_window_step(table, window, batch->slots[i], k, &size_bytes);
+                    sizes[steps++] = (uint32_t)size_bytes;
+                    source->source.length_bytes += size_bytes;
+                }
+                *place++ = found;
+            }
+        }
+    }
+    head[0] = steps;
+    head[1] = (uint32_t)config->codec;
+    source->head_bytes = (HEAD_WORDS + places + steps) * sizeof(uint32_t);
+    source->source.length_bytes += source->head_bytes;
+}
+
+/* ---- sending them -------------------------------------------------------------------------------------------------- */
+
+/* Small blocks pass through the bounce buffer: it is filled anew for each slice, whose vectors are used at once. */
+static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec *vectors, int max) {
+    struct replay_column_source *source = (struct replay_column_source *)reply;
+    int filled = 0;
+    if (offset < source->head_bytes) {
+        vectors[filled++] = (struct iovec){.iov_base = source->head + offset, .iov_len = source->head_bytes - offset};
+        offset = source->head_bytes;
+    }
+    size_t at = offset - source->head_bytes, end = source->source.length_bytes - source->head_bytes, bounced = 0;
+    while (at < end && at >= source->block_offset + source->block_sizes[source->block]) {
+        source->block_offset += source->block_sizes[source->block++];
+    }
+    uint32_t block = source->block;
+    size_t within = at - source->block_offset;
+    bool joins = false; /* the last vector ends where the bounce buffer goes on */
+    for (; at < end; block++, within = 0) {
+        const uint8_t *bytes = source->blocks[block] + within;
+        size_t size_bytes = source->block_sizes[block] - within;
+        bool small = source->bounce && size_bytes < REPLAY_VECTOR_BYTES;
+        if ((filled == max && !(small && joins)) || (small && bounced + size_bytes > REPLAY_BOUNCE_BYTES)) {
+            break;
+        }
+        at += size_bytes;
+        if (small) {
+            memcpy(source->bounce + bounced, bytes, size_bytes);
+            bytes = source->bounce + bounced;
+            bounced += size_bytes;
+            if (joins) {
+                vectors[filled - 1].iov_len += size_bytes;
+                continue;
+            }
+        }
+        vectors[filled++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = size_bytes};
+        joins = small;
+    }
+    return filled;
+}
+
+static void coded_released(struct reply_source *reply) {
+    replay_batch_release(((struct replay_column_source *)reply)->batch);
+}
+
+static void reply_steps(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
+                        const struct coded_plan *plan, struct step_index *index, uint8_t *extra) {
+    uint64_t places = plan->places * batch->n;
+    *source =
+        (struct replay_column_source){.batch = batch, .source = {.vectors = coded_vectors, .released = coded_released}};
+    source->blocks = (const uint8_t **)(void *)extra;
+    source->head = extra + places * sizeof(uint8_t *);
+    if (client->connection->transport->operations->releases_at_write) {
+        source->bounce = source->head + head_bytes(places);
+    }
+    find_steps(source, plan, index);
+    batch->references++;
+    reply_source(client, &source->source);
+}
+
+void replay_coded_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                        uint32_t column_count) {
+    const struct table_config *config = table_config(batch->entry->table);
+    uint8_t items[TABLE_MAX_COLUMNS], sources[TABLE_MAX_COLUMNS];
+    uint32_t item_count = 0, source_count = sources_of(config, columns, column_count, sources);
+    size_t bytes = 0;
+    uint64_t most_places = 0;
+    for (uint32_t i = 0; i < column_count; i++) {
+        if (config->column[columns[i]].kind != COLUMN_WINDOW) {
+            items[item_count++] = columns[i];
+        }
+    }
+    for (uint32_t i = 0; i < source_count; i++) {
+        struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
+        bytes += extra_bytes(batch, &plan);
+        most_places = plan.places * batch->n > most_places ? plan.places * batch->n : most_places;
+    }
+    struct step_index index;
+    replay_batch_pin(batch);
+    if (!replay_batch_reserve(batch, bytes + replay_columns_extra(batch, items, item_count, NULL)) ||
+        !index_init(&index, batch->registry, most_places)) {
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
+        return;
+    }
+    reply_array(client, 3 + 2 * (size_t)(item_count + source_count));
+    replay_columns_reply(client, batch, items, item_count, NULL, batch->extra + bytes);
+    uint8_t *extra = batch->extra; /* first, since what it holds must be aligned */
+    for (uint32_t i = 0; i < source_count; i++) {
+        struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
+        bool ready = index_init(&index, batch->registry, plan.places * batch->n);
+        assert(ready); /* the scratch is large enough since the check above */
+        reply_bulk_string(client, config->column[sources[i]].name);
+        reply_steps(client, batch, &batch->sources[item_count + i], &plan, &index, extra);
+        extra += extra_bytes(batch, &plan);
+    }
+}

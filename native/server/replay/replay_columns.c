@@ -1,0 +1,317 @@
+/* replay_columns: checks the header of a request that brings columns, and lands them in the slots that they are for. */
+#include "server/replay/replay_columns.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/client.h"
+#include "server/replay/replay_arguments.h"
+#include "server/server.h"
+
+static const char *thing(const struct replay_request *request) {
+    return request->kind == REPLAY_REQUEST_APPEND ? "steps" : "items";
+}
+
+/* ---- priorities ---------------------------------------------------------------------------------------------------- */
+
+int replay_copy_priorities(struct client *client, const struct resp_argument *argument, uint32_t n, size_t spare_bytes,
+                           uint8_t **spare, double **priorities, struct error *error) {
+    size_t bytes = (size_t)n * sizeof(double);
+    if (argument->length && argument->length != bytes) {
+        return error_set(error, ERROR_BADPRIORITY,
+                         "expected %" PRIu32 " priorities as float64, %zu bytes, or none, got %zu bytes", n, bytes,
+                         argument->length);
+    }
+    uint8_t *scratch = replay_registry_scratch(client->server->replay, bytes + spare_bytes);
+    if (!scratch) {
+        return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " priorities", n);
+    }
+    *priorities = NULL;
+    if (argument->length) {
+        memcpy(scratch, argument->data, bytes);
+        *priorities = (double *)(void *)scratch;
+    }
+    *spare = scratch + bytes;
+    return 0;
+}
+
+int replay_check_priorities(struct client *client, const struct replay_request *request,
+                            const struct resp_argument *argument, struct error *error) {
+    double *priorities = NULL;
+    uint8_t *spare = NULL;
+    if (replay_copy_priorities(client, argument, request->n, 0, &spare, &priorities, error)) {
+        return -1;
+    }
+    return priorities ? table_check_priorities(request->entry->table, priorities, request->n, error) : 0;
+}
+
+/* ---- header -------------------------------------------------------------------------------------------------------- */
+
+static int usage_error(const struct replay_form *form, struct error *error) {
+    return error_set(error, ERROR_GENERIC, "syntax error; expected %s", form->usage);
+}
+
+static int take_history(struct replay_request *request, const struct resp_argument *argument, struct error *error) {
+    int64_t history;
+    if (!argument_int64(argument, &history) || history < 1 || history > STREAM_MAX_HISTORY) {
+        return error_set(error, ERROR_GENERIC, "expected HISTORY with a number of steps from 1 to %u",
+                         STREAM_MAX_HISTORY);
+    }
+    request->history = (uint32_t)history;
+    return 0;
+}
+
+/* The option that stands at the first of `available` arguments; `taken`: how many belong to it. */
+static int take_option(const struct replay_form *form, struct replay_request *request,
+                       const struct resp_argument *option, uint32_t available, uint32_t *taken, struct error *error) {
+    bool steps = form->kind == REPLAY_REQUEST_APPEND;
+    *taken = 1;
+    if (steps && argument_is(option, "coded")) {
+        request->coded = true;
+        return 0;
+    }
+    *taken = 2;
+    if (available < 2) {
+        return usage_error(form, error);
+    }
+    if (argument_is(option, "incarnation")) {
+        return replay_check_incarnation(request->entry, option + 1, error);
+    }
+    if (steps && argument_is(option, "history")) {
+        return take_history(request, option + 1, error);
+    }
+    if (!steps && argument_is(option, "block")) {
+        return replay_parse_block(option + 1, request, error);
+    }
+    return usage_error(form, error);
+}
+
+static int wrong_columns(const struct replay_form *form, const struct replay_request *request, int64_t columns,
+                         struct error *error) {
+    const struct table_config *config = table_config(request->entry->table);
+    struct text names = {0};
+    for (uint32_t i = 0; i < config->columns && names.length < 200; i++) {
+        if (request->expected & 1ull << i) {
+            text_append(&names, "%s%s", names.length ? ", " : "", config->column[i].name);
+        }
+    }
+    static const char *const commands[] = {
+        [REPLAY_REQUEST_ADD] = "an ADD", [REPLAY_REQUEST_APPEND] = "an APPEND", [REPLAY_REQUEST_ITEM] = "an ITEM"};
+    error_set(error, ERROR_BADSCHEMA, "%s to table '%s' must give %d columns (%s), got %" PRId64, commands[form->kind],
+              config->name, __builtin_popcountll(request->expected), names.data ? names.data : "none", columns);
+    text_free(&names);
+    return -1;
+}
+
+/* Everything before the first column's name. `arguments` holds the first `available` of `count`; finding them all is
+ * the caller's business. Reserves the slots. */
+static int take_header(struct client *client, const struct replay_form *form, struct replay_request *request,
+                       const struct resp_argument *arguments, uint32_t available, uint32_t count, struct error *error) {
+    struct replay_entry *entry = replay_find_entry(client, &arguments[1], error);
+    if (!entry || replay_parse_count(&arguments[2], &request->n, error)) {
+        return -1;
+    }
+    replay_request_set_entry(request, entry);
+    if (form->check(client, request, arguments, error)) {
+        return -1;
+    }
+    uint32_t at = form->options, taken = 0;
+    for (; at < available && !argument_is(&arguments[at], "columns"); at += taken) {
+        if (take_option(form, request, &arguments[at], available - at, &taken, error)) {
+            return -1;
+        }
+    }
+    int64_t columns;
+    if (available < at + 2 || !argument_int64(&arguments[at + 1], &columns)) {
+        return usage_error(form, error);
+    }
+    uint32_t expected = (uint32_t)__builtin_popcountll(request->expected);
+    if (columns != expected) {
+        return wrong_columns(form, request, columns, error);
+    }
+    request->first_column = at + 2;
+    if (count != request->first_column + 2 * expected) {
+        return error_set(error, ERROR_GENERIC,
+                         "syntax error; expected %" PRIu32 " names, each followed by its bytes, after COLUMNS",
+                         expected);
+    }
+    return form->reserve(request, error);
+}
+
+/* ---- columns ------------------------------------------------------------------------------------------------------- */
+
+static int bad_shape(const struct replay_request *request, const struct column *column, size_t length,
+                     struct error *error) {
+    struct text shape = {0};
+    replay_describe_shape(column, &shape);
+    error_set(error, ERROR_BADSHAPE,
+              "column '%s': expected %" PRIu32 " %s of %s, %zu bytes in all, got %zu bytes; nothing was "
+              "stored",
+              column->name, request->n, thing(request), shape.data ? shape.data : "", column->item_bytes * request->n,
+              length);
+    text_free(&shape);
+    return -1;
+}
+
+static int misplaced(const struct replay_request *request, const struct column *column, struct error *error) {
+    const char *place = column->kind == COLUMN_WINDOW ? "is a window: its steps are given, with REPLAY.APPEND"
+                        : column->kind == COLUMN_STEP ? "is of steps: it is given with REPLAY.APPEND"
+                                                      : "is of items: it is given with REPLAY.ITEM";
+    return error_set(error, ERROR_BADSCHEMA, "column '%s' %s, and not with these %s", column->name, place,
+                     thing(request));
+}
+
+/* The column that the bytes at argument `index` belong to, if they are as many as they should be. */
+static int take_column(const struct replay_request *request, const struct resp_argument *arguments, uint32_t index,
+                       size_t length, uint32_t *column, struct error *error) {
+    const struct table *table = request->entry->table;
+    if (replay_find_column(table, &arguments[index - 1], column, error)) {
+        return -1;
+    }
+    const struct column *given = &table_config(table)->column[*column];
+    if (!(request->expected & 1ull << *column)) {
+        return misplaced(request, given, error);
+    }
+    if (request->landed & 1ull << *column) {
+        return error_set(error, ERROR_BADSCHEMA, "column '%s' is given twice", given->name);
+    }
+    if (request->coded) {
+        return 0;
+    }
+    return length == given->item_bytes * request->n ? 0 : bad_shape(request, given, length, error);
+}
+
+/* uint32 sizes[n], then the blocks. */
+static int fill_coded(struct client *client, struct replay_request *request, uint32_t column,
+                      const struct resp_argument *argument, struct error *error) {
+    size_t head = request->n * sizeof(uint32_t);
+    if (argument->length < head) {
+        return error_set(error, ERROR_BADSHAPE,
+                         "column '%s': expected %" PRIu32 " sizes as uint32, %zu bytes, and the blocks behind them, "
+                         "got %zu bytes",
+                         table_config(request->entry->table)->column[column].name, request->n, head, argument->length);
+    }
+    uint32_t *sizes = replay_registry_scratch(client->server->replay, head);
+    if (!sizes) {
+        return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " sizes", request->n);
+    }
+    memcpy(sizes, argument->data, head);
+    return step_reservation_fill_coded(request->steps, column, sizes, argument->data + head, argument->length - head,
+                                       error);
+}
+
+static int fill_column(struct client *client, struct replay_request *request, uint32_t column,
+                       const struct resp_argument *argument, struct error *error) {
+    if (request->coded) {
+        return fill_coded(client, request, column, argument, error);
+    }
+    if (request->steps) {
+        step_reservation_fill(request->steps, column, argument->data);
+    } else {
+        reservation_fill(request->reservation, column, argument->data);
+    }
+    return 0;
+}
+
+/* Puts the columns that came as ordinary arguments into place. */
+static int fill(struct client *client, struct replay_request *request, struct error *error) {
+    if (replay_entry_missing(request->entry, error)) {
+        return -1;
+    }
+    for (uint32_t index = request->first_column + 1; index < client->argc; index += 2) {
+        const struct resp_argument *argument = &client->argv[index];
+        uint32_t column;
+        if (!argument->data) {
+            continue; /* landed in its slots */
+        }
+        if (take_column(request, client->argv, index, argument->length, &column, error) ||
+            fill_column(client, request, column, argument, error)) {
+            return -1;
+        }
+        request->landed |= 1ull << column;
+    }
+    return request->landed == request->expected
+               ? 0
+               : error_set(error, ERROR_GENERIC,
+                           "out of memory while a column's bytes came; nothing was stored, send the %s again",
+                           thing(request));
+}
+
+/* ---- landing ------------------------------------------------------------------------------------------------------- */
+
+static int land(struct replay_request *request, const struct resp_argument *arguments, uint32_t index, size_t length,
+                struct resp_landing *landing, struct error *error) {
+    static const uint32_t one_piece[1] = {0};
+    uint32_t column;
+    if (index <= request->first_column || (index - request->first_column) % 2 == 0) {
+        return error_set(error, ERROR_BADSCHEMA, "a column's name is expected where %zu bytes came", length);
+    }
+    if (replay_entry_missing(request->entry, error) || take_column(request, arguments, index, length, &column, error)) {
+        return -1;
+    }
+    if (request->coded) {
+        return 0; /* their places depend on their sizes: kept in one piece until all are here */
+    }
+    landing->kind = RESP_LAND_SCATTER;
+    landing->item_bytes = table_config(request->entry->table)->column[column].item_bytes;
+    if (request->steps) {
+        step_reservation_landing(request->steps, column, &landing->base, &landing->stride, &landing->slots);
+    } else {
+        reservation_landing(request->reservation, column, &landing->base, &landing->stride, &landing->slots);
+    }
+    if (!landing->slots) { /* the staging area takes all items in one piece */
+        landing->slots = one_piece;
+        landing->item_bytes = landing->stride = length;
+    }
+    request->landed |= 1ull << column;
+    return 0;
+}
+
+/* The header is checked when the first large column begins. */
+void replay_columns_land(struct client *client, const struct replay_form *form, const struct resp_argument *arguments,
+                         uint32_t index, uint32_t count, size_t length, struct resp_landing *landing) {
+    if (index < form->options) {
+        return; /* numbers for many items; anything else is refused by the handler */
+    }
+    struct replay_request *request = client_state(client);
+    if (!request) {
+        request = replay_request_new(client, client->server->replay, form->kind);
+        if (!request) {
+            landing->kind = RESP_LAND_DISCARD; /* the handler finds bytes missing and says so */
+            return;
+        }
+        request->error.code = ERROR_NONE;
+        struct error error = {.code = ERROR_NONE};
+        if (take_header(client, form, request, arguments, index, count, &error)) {
+            request->error = error;
+        }
+    }
+    struct error error = {.code = ERROR_NONE};
+    if (request->error.code == ERROR_NONE && land(request, arguments, index, length, landing, &error)) {
+        request->error = error;
+    }
+    if (request->error.code != ERROR_NONE) {
+        landing->kind = RESP_LAND_DISCARD;
+        replay_request_release(request);
+    }
+}
+
+struct replay_request *replay_columns_or_reply(struct client *client, const struct replay_form *form) {
+    struct replay_request *request = client_state(client);
+    struct error error = {.code = ERROR_NONE};
+    if (!request) {
+        request = replay_request_new(client, client->server->replay, form->kind);
+        if (!request) {
+            reply_error(client, "ERR out of memory");
+            return NULL;
+        }
+        take_header(client, form, request, client->argv, client->argc, client->argc, &error);
+    } else {
+        error = request->error;
+    }
+    if (error.code == ERROR_NONE && fill(client, request, &error) == 0) {
+        return request;
+    }
+    reply_failure(client, &error);
+    return NULL;
+}

@@ -1,0 +1,37 @@
+/* replay_columns: what ADD, APPEND and ITEM share: columns of items or steps, each a name and its bytes. Everything
+ * before the first of them is checked before any is received; then they land in the slots that they are for.
+ *
+ * Functions that can refuse return 0, or -1 with `error` set. */
+#ifndef REPLAY_SERVER_REPLAY_COLUMNS_H
+#define REPLAY_SERVER_REPLAY_COLUMNS_H
+
+#include "server/replay/replay_registry.h"
+
+/* What one of these commands has of its own: COMMAND table n … [options] COLUMNS k name bytes … */
+struct replay_form {
+    enum replay_request_kind kind;
+    const char *usage;
+    uint32_t options; /* index of the argument where options begin */
+    /* Checks the arguments before the options, and the table; sets the columns expected. */
+    int (*check)(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
+                 struct error *error);
+    /* Reserves the slots. */
+    int (*reserve)(struct replay_request *request, struct error *error);
+};
+
+/* For a command's `land`: where a large argument goes. Whatever is wrong, from there on the bytes are read and dropped,
+ * and the handler replies the error. */
+void replay_columns_land(struct client *client, const struct replay_form *form, const struct resp_argument *arguments,
+                         uint32_t index, uint32_t count, size_t length, struct resp_landing *landing);
+/* For its handler: the request with all its columns in place, or NULL after replying the error. */
+struct replay_request *replay_columns_or_reply(struct client *client, const struct replay_form *form);
+
+/* Checks priorities, float64[n] or none, against the table of the request. */
+int replay_check_priorities(struct client *client, const struct replay_request *request,
+                            const struct resp_argument *argument, struct error *error);
+/* Copies them out of their argument, where they need not be aligned, and makes room for `spare_bytes` behind them.
+ * `priorities` is NULL where none were given. Valid until the next use of the registry's scratch. */
+int replay_copy_priorities(struct client *client, const struct resp_argument *argument, uint32_t n, size_t spare_bytes,
+                           uint8_t **spare, double **priorities, struct error *error);
+
+#endif

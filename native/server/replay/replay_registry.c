@@ -1,0 +1,310 @@
+/* replay_registry: tables by name, their life after a drop, and pooled request state. */
+#include "server/replay/replay_registry.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "server/client.h"
+#include "server/replay/replay_streams.h"
+#include "server/server.h"
+
+struct replay_registry *replay_registry_new(struct server *server) {
+    struct replay_registry *registry = memory_calloc(1, sizeof *registry);
+    if (registry) {
+        registry->server = server;
+    }
+    return registry;
+}
+
+/* ---- freeing ------------------------------------------------------------------------------------------------------- */
+
+/* The server may still hold a woken queue in its list: such an entry waits for a later sweep. */
+static void sweep_dropped(struct replay_registry *registry) {
+    struct replay_entry **link = &registry->dropped;
+    while (*link) {
+        struct replay_entry *entry = *link;
+        if (entry->references || entry->adders.woken || entry->samplers.woken || entry->changers.woken ||
+            entry->coders.woken || entry->coders.length || entry->adders.length || entry->samplers.length ||
+            entry->changers.length) {
+            link = &entry->next;
+            continue;
+        }
+        *link = entry->next;
+        table_free(entry->table);
+        memory_free(entry);
+    }
+}
+
+static void free_entries(struct replay_entry *entry) {
+    while (entry) {
+        struct replay_entry *next = entry->next;
+        assert(entry->references == 0);
+        table_free(entry->table);
+        memory_free(entry);
+        entry = next;
+    }
+}
+
+void replay_registry_free(struct replay_registry *registry) {
+    if (!registry) {
+        return;
+    }
+    replay_streams_step(registry, CLOCK_NEVER);
+    memory_free(registry->closed);
+    free_entries(registry->entries);
+    free_entries(registry->dropped);
+    while (registry->requests) {
+        struct replay_request *next = registry->requests->next;
+        memory_free(registry->requests);
+        registry->requests = next;
+    }
+    while (registry->batches) {
+        struct replay_batch *next = registry->batches->next;
+        memory_free(registry->batches->memory);
+        memory_free(registry->batches->extra);
+        memory_free(registry->batches);
+        registry->batches = next;
+    }
+    memory_free(registry->scratch);
+    memory_free(registry);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------- */
+
+static struct replay_entry *find(struct replay_registry *registry, const void *name, size_t length) {
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        const char *entry_name = table_config(entry->table)->name;
+        if (strlen(entry_name) == length && memcmp(entry_name, name, length) == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
+                                          struct error *error) {
+    struct replay_entry *entry = length ? find(registry, name, length) : NULL;
+    if (!entry) {
+        int shown = length < 64 ? (int)length : 64;
+        error_set(error, ERROR_NOTABLE, "no table '%.*s'; REPLAY.LIST names those there are, REPLAY.CREATE makes one",
+                  shown, (const char *)name);
+    }
+    return entry;
+}
+
+/* A table asked for again is success if nothing about it differs. */
+static int same_config(const struct table_config *there, const struct table_config *asked, struct error *error) {
+    uint8_t *a = NULL, *b = NULL;
+    size_t a_length = 0, b_length = 0;
+    if (table_config_write(there, &a, &a_length, error)) {
+        return -1;
+    }
+    if (table_config_write(asked, &b, &b_length, error)) {
+        memory_free(a);
+        return -1;
+    }
+    bool same = a_length == b_length && memcmp(a, b, a_length) == 0;
+    memory_free(a);
+    memory_free(b);
+    return same ? 0
+                : error_set(error, ERROR_EXISTS,
+                            "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
+                            "choose another name",
+                            there->name);
+}
+
+/* With maxmemory set a table is let in only if it would fit when full, beside the others when they are full: items are
+ * never lost to memory later. */
+int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
+                                 uint64_t beside_bytes, struct error *error) {
+    uint64_t bytes = beside_bytes + table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        bytes += table_full_bytes(table_config(entry->table));
+    }
+    if (!server_memory_exceeded(registry->server, bytes)) {
+        return 0;
+    }
+    return error_set(error, ERROR_LIMIT,
+                     "table '%s' would hold up to %" PRIu64
+                     " bytes of items, and maxmemory has no room for them beside "
+                     "what there is; lower capacity, set max_bytes, or raise maxmemory",
+                     config->name, table_full_bytes(config));
+}
+
+/* From 5·10^18 up to 9·10^18: an integer of RESP, and always of the same length, in decimal and in msgpack. */
+static uint64_t new_incarnation(void) {
+    return 5000000000000000000u + random_entropy() % 4000000000000000000u;
+}
+
+struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table) {
+    struct replay_entry *entry = memory_calloc(1, sizeof *entry);
+    if (entry) {
+        entry->table = table;
+        entry->registry = registry;
+        entry->incarnation = new_incarnation();
+    }
+    return entry;
+}
+
+void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry) {
+    struct replay_entry **link = &registry->entries;
+    while (*link) {
+        link = &(*link)->next;
+    }
+    *link = entry;
+    registry->count++;
+    sweep_dropped(registry);
+}
+
+int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
+                                 struct error *error) {
+    struct table_config *config = memory_alloc(sizeof *config);
+    if (!config) {
+        return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
+    }
+    int failed = table_config_parse(config, name, spec, length, error);
+    struct replay_entry *entry = failed ? NULL : find(registry, config->name, strlen(config->name));
+    if (failed || entry) {
+        if (!failed) {
+            failed = registry->adopting ? replay_registry_adopt(entry->table, config, registry->adopting, error)
+                                        : same_config(table_config(entry->table), config, error);
+        }
+        memory_free(config);
+        return failed;
+    }
+    if (registry->count == REPLAY_MAX_TABLES) {
+        memory_free(config);
+        return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
+                         REPLAY_MAX_TABLES);
+    }
+    if (replay_registry_check_memory(registry, config, 0, error)) {
+        memory_free(config);
+        return -1;
+    }
+    struct table *table = table_new(config, error);
+    memory_free(config);
+    if (!table) {
+        return -1;
+    }
+    entry = replay_registry_entry_new(registry, table);
+    if (!entry) {
+        table_free(table);
+        return error_set(error, ERROR_GENERIC, "out of memory for a table");
+    }
+    replay_registry_enter(registry, entry);
+    return 0;
+}
+
+int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error) {
+    return replay_registry_create_named(registry, NULL, spec, length, error);
+}
+
+void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry) {
+    struct replay_entry **link = &registry->entries;
+    while (*link != entry) {
+        link = &(*link)->next;
+    }
+    *link = entry->next;
+    registry->count--;
+    entry->next = registry->dropped;
+    registry->dropped = entry;
+    entry->dropped = true;
+    replay_entry_retain(entry); /* while its waiters let go of it */
+    wait_queue_expire_all(registry->server, &entry->adders);
+    wait_queue_expire_all(registry->server, &entry->samplers);
+    wait_queue_expire_all(registry->server, &entry->changers);
+    wait_queue_expire_all(registry->server, &entry->coders);
+    replay_streams_table_gone(entry);
+    replay_entry_release(entry);
+}
+
+int replay_entry_missing(const struct replay_entry *entry, struct error *error) {
+    if (entry->replaced) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "table '%s' was made anew meanwhile, out of a snapshot; read REPLAY.SPEC again",
+                         table_config(entry->table)->name);
+    }
+    return entry->dropped
+               ? error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", table_config(entry->table)->name)
+               : 0;
+}
+
+void replay_entry_retain(struct replay_entry *entry) {
+    entry->references++;
+}
+
+void replay_entry_release(struct replay_entry *entry) {
+    assert(entry->references > 0);
+    if (--entry->references == 0 && entry->dropped) {
+        sweep_dropped(entry->registry);
+    }
+}
+
+void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
+    if (bytes > registry->scratch_bytes) {
+        memory_free(registry->scratch);
+        registry->scratch_bytes = bytes < 65536 ? 65536 : bytes;
+        registry->scratch = memory_alloc(registry->scratch_bytes);
+        if (!registry->scratch) {
+            registry->scratch_bytes = 0;
+        }
+    }
+    return registry->scratch;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------ */
+
+void replay_request_release(struct replay_request *request) {
+    if (request->reservation) {
+        reservation_release(request->reservation);
+        request->reservation = NULL;
+    }
+    if (request->steps) {
+        step_reservation_release(request->steps);
+        request->steps = NULL;
+    }
+}
+
+/* The command has replied, or its client went: a reservation that was not committed goes back. */
+static void drop_request(struct client *client, void *state) {
+    struct replay_request *request = state;
+    struct replay_registry *registry = client->server->replay;
+    replay_share_drop(client, request);
+    replay_request_release(request);
+    if (request->entry) {
+        replay_entry_release(request->entry);
+    }
+    if (registry->requests_pooled == REPLAY_POOLED_OBJECTS) {
+        memory_free(request);
+        return;
+    }
+    request->next = registry->requests;
+    registry->requests = request;
+    registry->requests_pooled++;
+}
+
+struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry,
+                                          enum replay_request_kind kind) {
+    struct replay_request *request = registry->requests;
+    if (request) {
+        registry->requests = request->next;
+        registry->requests_pooled--;
+        memset(request, 0, sizeof *request);
+    } else {
+        request = memory_calloc(1, sizeof *request);
+    }
+    if (request) {
+        request->kind = kind;
+        client_set_state(client, request, drop_request);
+    }
+    return request;
+}
+
+void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry) {
+    assert(!request->entry);
+    request->entry = entry;
+    replay_entry_retain(entry);
+}

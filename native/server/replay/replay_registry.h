@@ -1,0 +1,216 @@
+/* replay_registry: the server's tables by name, who waits at them, and the replies in flight that pin their items. */
+#ifndef REPLAY_SERVER_REPLAY_REGISTRY_H
+#define REPLAY_SERVER_REPLAY_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/text.h"
+#include "replay/table.h"
+#include "server/command/command.h"
+
+#define REPLAY_MAX_TABLES 256u
+#define REPLAY_TABLE_PINNED_LIMIT (TABLE_SPARE_SLOTS / 2)  /* items held by replies in flight, of one table */
+#define REPLAY_CLIENT_PINNED_LIMIT (TABLE_SPARE_SLOTS / 4) /* and by those of one client */
+/* A larger reply leaves a quarter of the table's pins to smaller ones, or waits until it does. */
+#define REPLAY_SMALL_REPLY_ITEMS 1024u
+#define REPLAY_GATHER_ITEM_BYTES 2048u        /* columns of at least this go from storage to the socket */
+#define REPLAY_COPY_BYTES (4u << 20)          /* as do longer columns, however small their items */
+#define REPLAY_SHARE_COLUMN_BYTES 65536u     /* smaller columns go through the socket even where memory is shared */
+#define REPLAY_SHARE_ITEM_BYTES (1u << 20)   /* as do those of larger items: one is gathered in one go */
+#define REPLAY_POOLED_OBJECTS 256u            /* requests and replies kept for reuse, each */
+#define REPLAY_POOLED_BYTES (32u << 20)       /* memory of the replies kept */
+
+struct server;
+struct client;
+
+/* A table in service. It outlives its name: a dropped table goes when nothing refers to it any more. */
+struct replay_entry {
+    struct replay_registry *registry;
+    struct replay_entry *next;
+    struct table *table;
+    uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
+    uint32_t references; /* requests in progress and replies in flight */
+    bool dropped;
+    bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
+    bool replaced; /* dropped for another table of its name */
+    struct wait_queue adders, samplers;
+    struct wait_queue changers; /* RESET and CONFIG, until their work is done */
+    struct wait_queue coders;   /* APPEND, while its steps are compressed, or its blocks looked into */
+    struct replay_streams *streams; /* of all clients that append to it */
+};
+
+enum replay_request_kind {
+    REPLAY_REQUEST_ADD,
+    REPLAY_REQUEST_APPEND,
+    REPLAY_REQUEST_ITEM,
+    REPLAY_REQUEST_SAMPLE,
+    REPLAY_REQUEST_RESET,
+    REPLAY_REQUEST_CONFIG
+};
+
+struct replay_batch;
+
+/* A batch on its way into shared memory. */
+struct replay_gather {
+    struct replay_batch *batch;  /* NULL: there is none */
+    uint64_t lease;
+    size_t region, offset;       /* of the region in the arena; of the column that is being gathered, in the region */
+    uint32_t place, item;        /* which of the columns asked for, and its next item */
+};
+
+/* An ADD, APPEND, ITEM or SAMPLE from its header on, across landing and waiting. */
+struct replay_request {
+    struct replay_request *next; /* in the pool */
+    struct replay_entry *entry;
+    enum replay_request_kind kind;
+    struct error error;          /* why it was refused while its columns came */
+    struct reservation *reservation;
+    struct step_reservation *steps; /* APPEND */
+    uint32_t n;
+    bool blocks;
+    int64_t block_ms;
+    uint32_t priorities;         /* ADD, ITEM: argument index of the priorities */
+    uint32_t first_column;       /* argument index of the first column's name */
+    uint64_t expected;           /* bit i set: column i must be given */
+    uint64_t landed;             /* and: it is in place */
+    uint32_t history;            /* APPEND: of streams that it opens */
+    bool behind_streams;         /* APPEND: waits until the steps of closed streams are given back */
+    bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
+    double beta;
+    bool replace;                /* SAMPLE: with replacement */
+    bool begun;                  /* RESET, CONFIG: the table is at work */
+    uint32_t column_count;       /* SAMPLE: columns asked for, in order */
+    uint8_t columns[TABLE_MAX_COLUMNS];
+    bool shared;                 /* SAMPLE: by shared memory where there is room */
+    struct replay_gather gather;
+};
+
+struct replay_registry {
+    struct server *server;
+    uint64_t pins_lacked_us;      /* when a reply last found no items that may be pinned; 0: never */
+    struct replay_entry *entries; /* in order of creation */
+    uint32_t count;
+    struct replay_entry *dropped;
+    struct replay_request *requests; /* pools */
+    uint32_t requests_pooled;
+    struct replay_batch *batches;
+    uint32_t batches_pooled;
+    size_t batch_bytes_pooled;
+    struct closed_stream *closed; /* streams that still have steps to give back */
+    uint32_t closed_count, closed_room;
+    void *scratch;               /* aligned copies of ids and priorities, for one command */
+    size_t scratch_bytes;
+    /* At the start, after a restore: a table created again takes the settings given, and says so here. */
+    struct text *adopting;
+};
+
+/* Puts restored tables into service, in the places of those of their names; all of them or, with `error`, none. A table in
+ * service must be the same but for what can be changed in it, which wins; what that changes is written to `said`, line by line. Waiters and
+ * requests in progress are told that their table was made anew. */
+int replay_registry_install(struct replay_registry *registry, struct table *const *tables, uint32_t count,
+                            struct text *said, struct error *error);
+
+/* Puts the settings of `given` over those of a table that differs from it in nothing else; says so when they changed. The
+ * table may then have work left. */
+int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
+                          struct error *error);
+/* With maxmemory set: whether a table of this config, when full, fits beside the others when they are full, and beside so many
+ * bytes of tables that enter with it. */
+int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
+                                 uint64_t beside_bytes, struct error *error);
+/* An entry for a table, NULL: memory is exhausted; and its entering service, as the last. */
+struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table);
+void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry);
+
+struct replay_registry *replay_registry_new(struct server *server); /* NULL: memory is exhausted */
+void replay_registry_free(struct replay_registry *registry);
+/* Creates a table from a spec that holds its name. An identical table that exists already is success. */
+int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error);
+/* As above, with the name apart (NULL: in the spec). */
+int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
+                                 struct error *error);
+/* NULL with ERROR_NOTABLE. */
+struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
+                                          struct error *error);
+/* Takes a table out of service: its waiters are answered NOTABLE. */
+void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry);
+int replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
+void replay_entry_retain(struct replay_entry *entry);
+void replay_entry_release(struct replay_entry *entry);
+void *replay_registry_scratch(struct replay_registry *registry,
+                              size_t bytes); /* valid until the next call; NULL: exhausted */
+
+/* The client's request state: made with its table retained, given back by the server when the command has replied or the
+ * client went. NULL when memory is exhausted. */
+struct replay_request *replay_request_new(struct client *client, struct replay_registry *registry,
+                                          enum replay_request_kind kind);
+void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry);
+void replay_request_release(struct replay_request *request); /* gives back what it has reserved */
+
+/* A batch being answered: slots, and for the client ids, probabilities and weights. */
+struct replay_batch {
+    struct replay_batch *next; /* in the pool */
+    struct replay_registry *registry;
+    struct replay_entry *entry;
+    struct client *client;
+    uint32_t n, room;
+    uint32_t pinned; /* items counted against the client */
+    uint32_t references; /* columns on their way, and the handler */
+    uint64_t *ids;
+    double *probabilities;
+    float *weights;
+    uint32_t *slots;
+    uint8_t *memory;
+    size_t memory_bytes;
+    struct replay_column_source *sources; /* one for each column of a table, in `memory` */
+    uint8_t *extra; /* bounce buffers of its sources */
+    size_t extra_bytes;
+};
+
+/* Room for n items; the table is retained. NULL: memory is exhausted. */
+struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n);
+/* Makes room for `bytes` of extra memory; false: memory is exhausted. */
+bool replay_batch_reserve(struct replay_batch *batch, size_t bytes);
+/* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
+void replay_batch_release(struct replay_batch *batch);
+/* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is asked for, or ERROR_TIMEOUT
+ * when replies in flight hold too much: `samplers` is woken when one of them has gone. */
+int replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error);
+/* Counts the items, whose slots are pinned, against the client. replay_batch_reply does it where it was not done. */
+void replay_batch_pin(struct replay_batch *batch);
+
+/* Where in the client's arena a batch's large columns lie. */
+struct replay_region {
+    uint64_t lease;
+    size_t offset;
+};
+
+/* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. With a region (else NULL) a
+ * column that lies there is [lease, offset, bytes]. */
+void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                        uint32_t column_count, const struct replay_region *region);
+/* What it is made of, for other replies: the extra memory that these columns need, and [ids, probabilities, weights, name,
+ * bytes, …] without the array's head. */
+size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
+                            const struct replay_region *region);
+void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+                          uint32_t column_count, const struct replay_region *region, uint8_t *extra);
+
+/* ---- through shared memory ---- */
+bool replay_column_is_shared(const struct column *column, uint32_t n);
+size_t replay_shared_column_bytes(const struct column *column, uint32_t n); /* with the padding behind it */
+/* Takes the handler's batch over, and blocks the client until it is gathered and replied; false: there is no room, or
+ * nothing worth it, and the batch is as it was. */
+bool replay_share_batch(struct client *client, struct replay_request *request, struct replay_batch *batch);
+/* The client went, or its wait was cut short: gives back what the request holds of a gather. */
+void replay_share_drop(struct client *client, struct replay_request *request);
+/* One slice of gathering; whether there is more. */
+bool replay_share_step(struct server *server);
+
+/* ---- slow readers ---- */
+/* Whether the client holds items of replies that it does not take, or takes too slowly, while others lack them. */
+bool replay_holds_back_others(const struct client *client);
+
+#endif

@@ -1,0 +1,110 @@
+/* replay_source: vectors over the pieces of a column where they lie, or over a bounce buffer that they pass through. */
+#include "server/replay/replay_source.h"
+
+#include <assert.h>
+
+#include "server/client.h"
+#include "server/server.h"
+
+bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n) {
+    return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;
+}
+
+static uint32_t steps_of(const struct column *column) {
+    return column->kind == COLUMN_WINDOW && column->length ? column->length : 1;
+}
+
+static bool is_bounced(const struct table_config *config, uint32_t column) {
+    const struct column *shape = &config->column[column];
+    bool compressed = config->codec != CODEC_NONE && shape->kind == COLUMN_WINDOW;
+    return compressed || shape->item_bytes / steps_of(shape) < REPLAY_VECTOR_BYTES;
+}
+
+static bool must_hold_all(const struct replay_batch *batch) {
+    return !batch->client->connection->transport->operations->releases_at_write;
+}
+
+/* Whole items, as many as fit. */
+static size_t bounce_bytes(const struct replay_batch *batch, size_t item_bytes) {
+    size_t items = REPLAY_BOUNCE_BYTES > item_bytes ? REPLAY_BOUNCE_BYTES / item_bytes : 1;
+    return item_bytes * (must_hold_all(batch) || items > batch->n ? batch->n : items);
+}
+
+size_t replay_source_extra(const struct replay_batch *batch, uint32_t column) {
+    const struct table_config *config = table_config(batch->entry->table);
+    return is_bounced(config, column) ? bounce_bytes(batch, config->column[column].item_bytes) : 0;
+}
+
+/* ---- from where they lie ------------------------------------------------------------------------------------------- */
+
+static const uint8_t *piece(const struct replay_column_source *column, size_t item, size_t index) {
+    uint32_t slot = column->batch->slots[item];
+    size_t size_bytes;
+    return column->base
+               ? column->base + slot * column->stride
+               : table_window_step(column->batch->entry->table, column->column, slot, (uint32_t)index, &size_bytes);
+}
+
+static int vectors_in_place(struct reply_source *source, size_t offset, struct iovec *vectors, int max) {
+    const struct replay_column_source *column = (const struct replay_column_source *)source;
+    size_t pieces = column->item_bytes / column->piece_bytes;
+    size_t at = offset / column->piece_bytes, within = offset % column->piece_bytes;
+    size_t end = pieces * column->batch->n;
+    int filled = 0;
+    for (; at < end && filled < max; at++, within = 0) {
+        const uint8_t *bytes = piece(column, at / pieces, at % pieces) + within;
+        vectors[filled++] =
+            (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->piece_bytes - within};
+    }
+    return filled;
+}
+
+/* ---- through the bounce buffer ------------------------------------------------------------------------------------- */
+
+/* The next items, from the column's byte `offset` on, where an item begins. */
+static void fill_bounce(struct replay_column_source *column, size_t offset) {
+    const struct replay_batch *batch = column->batch;
+    assert(offset % column->item_bytes == 0 && offset < column->source.length_bytes);
+    size_t first = offset / column->item_bytes;
+    size_t items = REPLAY_BOUNCE_BYTES > column->item_bytes ? REPLAY_BOUNCE_BYTES / column->item_bytes : 1;
+    items = items < batch->n - first ? items : batch->n - first;
+    uint8_t *to = column->bounce_holds_all ? column->bounce + offset : column->bounce;
+    table_gather(batch->entry->table, column->column, batch->slots + first, (uint32_t)items, to);
+    column->from = offset;
+    column->length = items * column->item_bytes;
+}
+
+static int vectors_through_bounce(struct reply_source *source, size_t offset, struct iovec *vectors, int max) {
+    (void)max;
+    struct replay_column_source *column = (struct replay_column_source *)source;
+    if (offset < column->from || offset >= column->from + column->length) {
+        fill_bounce(column, offset);
+    }
+    const uint8_t *bytes = column->bounce + (column->bounce_holds_all ? offset : offset - column->from);
+    vectors[0] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->from + column->length - offset};
+    return 1;
+}
+
+static void released(struct reply_source *source) {
+    replay_batch_release(((struct replay_column_source *)source)->batch);
+}
+
+void replay_source_reply(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
+                         uint32_t column, uint8_t *extra) {
+    const struct table_config *config = table_config(batch->entry->table);
+    const struct column *shape = &config->column[column];
+    *source = (struct replay_column_source){.batch = batch, .column = column, .item_bytes = shape->item_bytes};
+    source->piece_bytes = shape->item_bytes / steps_of(shape);
+    if (is_bounced(config, column)) {
+        source->bounce = extra;
+        source->bounce_holds_all = must_hold_all(batch);
+    } else if (shape->kind != COLUMN_WINDOW) {
+        table_column_view(batch->entry->table, column, &source->base, &source->stride);
+    }
+    source->source = (struct reply_source){.length_bytes = shape->item_bytes * batch->n,
+                                           .vectors = source->bounce ? vectors_through_bounce : vectors_in_place,
+                                           .released = released};
+    batch->references++;
+    reply_source(client, &source->source);
+}

@@ -1,0 +1,38 @@
+/* replay_source: a column of a batch on its way to the socket, slice by slice as the socket drains: large pieces from
+ * where they lie, small and compressed ones through a bounce buffer that is filled as far as one slice needs. */
+#ifndef REPLAY_SERVER_REPLAY_SOURCE_H
+#define REPLAY_SERVER_REPLAY_SOURCE_H
+
+#include "server/replay/replay_registry.h"
+
+#define REPLAY_BOUNCE_BYTES (256u << 10) /* filled in one go: decoding that much takes a fraction of a millisecond */
+#define REPLAY_VECTOR_BYTES 2048u        /* pieces below this are cheaper copied than given a vector each */
+
+struct replay_column_source {
+    struct reply_source source;
+    struct replay_batch *batch;
+    uint32_t column;
+    size_t item_bytes, piece_bytes; /* an item of a window is sent in steps, others in one piece */
+    const uint8_t *base;            /* of a column of items */
+    size_t stride;
+    uint8_t *bounce;                /* NULL: pieces are sent from where they lie */
+    bool bounce_holds_all;          /* the transport needs bytes for longer than a slice takes */
+    size_t from, length;            /* which of the column's bytes are in it now */
+    /* a coded column: what precedes the blocks, the blocks, and the one that the next slice begins in */
+    uint8_t *head;
+    size_t head_bytes;
+    const uint8_t **blocks;
+    const uint32_t *block_sizes;
+    uint32_t block;
+    size_t block_offset;            /* where that one begins, after the head */
+};
+
+/* Whether a column of n items is sent through a source, its items pinned meanwhile; others are copied into the reply. */
+bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n);
+/* Bytes of the batch's extra memory that such a source needs. */
+size_t replay_source_extra(const struct replay_batch *batch, uint32_t column);
+/* Replies a column as a bulk string; `extra` is the memory promised above. */
+void replay_source_reply(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
+                         uint32_t column, uint8_t *extra);
+
+#endif
