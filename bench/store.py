@@ -2,8 +2,9 @@
 
 Both servers run on the same processor, one of them stopped while the other has its turn, and each test is run on both
 before the next begins. Beside requests a second, which the client limits where processors are few, stands what the
-server's own processor time buys: requests per second of user and system time of all its threads. Memory per key is
-that of the whole process, over hundreds of thousands of keys.
+server's own processor time buys: requests per second of user and system time of all its threads. `client_cpu_share` is
+the share of its processor that redis-benchmark took: near 1 no server can be faster. Memory per key is that of the
+whole process, over hundreds of thousands of keys.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import csv
 import math
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -178,14 +180,16 @@ class Side:
         """One measurement of one test."""
         with self.awake():
             self.prepare(test)
-            before = cpu_seconds(self.pid)
+            before, client_before, began = cpu_seconds(self.pid), _children_cpu_s(), time.perf_counter()
             row = self.load(test, pipeline, requests)
             cpu_s = cpu_seconds(self.pid) - before
+            client_share = (_children_cpu_s() - client_before) / (time.perf_counter() - began)
         return {
             "requests_per_s": float(row["rps"]),
             "requests_per_cpu_s": round(requests / cpu_s, 1),
             "latency_us_p50": float(row["p50_latency_ms"]) * 1000,
             "latency_us_p99": float(row["p99_latency_ms"]) * 1000,
+            "client_cpu_share": round(client_share, 3),
         }
 
     def bytes_per_key(self, value: bytes, keys: int) -> float:
@@ -214,6 +218,12 @@ class Side:
         self.close()
 
 
+def _children_cpu_s() -> float:
+    """Processor seconds of child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
@@ -239,7 +249,7 @@ def ratios(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {
         name.replace(f".{OURS}.", "."): (name, name.replace(f".{OURS}.", f".{REDIS}."))
         for name in names
-        if f".{OURS}." in name
+        if f".{OURS}." in name and not name.endswith("client_cpu_share")
     }
 
 
