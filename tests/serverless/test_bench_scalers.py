@@ -139,7 +139,7 @@ def test_schemes_are_words() -> None:
     assert (scheme.name, scheme.options, scheme.stage) == ("nitro", (("decay", 0.9), ("window", 3)), "memory_mb=2048")
     assert str(scheme) == "nitro:decay=0.9,window=3@memory_mb=2048"
     assert scheme.trained_name == "nitro:decay=0.9,window=3"
-    assert Scheme.parse("schedule:counts=[1,2]").options == (("counts", [1, 2]),)
+    assert Scheme.parse("schedule:counts=[1,2]").options == (("counts", (1, 2)),)
     for wrong in ("nitr", "fixed@moon", "nitro:decay"):
         with pytest.raises(ValueError, match="expected"):
             Scheme.parse(wrong)

@@ -42,7 +42,7 @@ def signals():
     ("words", "told"),
     [
         (["--rounds", "0"], "--rounds: expected at least 1, came 0"),
-        (["--scaler", "minions"], "--scaler minions: not in this version; expected adapt, "),
+        (["--scaler", "minions"], "--scaler minions needs --scaler-option policy=DIR"),
         (["--scaler", "adapt"], "--scaler adapt needs --target-score"),
         (["--scaler", "schedule"], "--scaler schedule needs --scaler-option counts=[8,16,...]"),
         (["--scaler", "schedule", "--scaler-option", "counts=[8,99]"], "has 99, more than --actors-max 32"),
