@@ -268,7 +268,8 @@ def test_clients_that_ask_at_once_share_snapshots_and_all_get_one_of_their_time(
             saver.join()
         assert len(paths) == 8
         with rs.Client(server.url) as client:
-            assert client.redis.info("persistence")["snapshots_saved"] == len(set(paths)) <= 8
+            # Two of one millisecond have one name: the later takes the place of the one before.
+            assert len(set(paths)) <= client.redis.info("persistence")["snapshots_saved"] <= 8
             assert client.redis.execute_command("LASTSAVE")
 
 
