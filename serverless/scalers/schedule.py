@@ -35,7 +35,10 @@ class Schedule(Scheme):
 
 
 def decayed(rounds: int, most: int, least: int, decay: float) -> list[int]:
-    """clip(⌊most · decay^k⌋, least, most) for k from 1 on: Nitro's ceiling without what it knows of curvature."""
+    """clip(⌊most · decay^k⌋, least, most) for round k from 1 on: Nitro without what it knows of curvature.
+
+    Nitro's own ceiling in round k is that of k − 1, since the score of one round decides the next.
+    """
     return [clip(most * decay**number, least, most) for number in range(1, rounds + 1)]
 
 
