@@ -497,17 +497,19 @@ FAILING_SYNC = """
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-int fdatasync(int descriptor) {
-    if (access("fail", F_OK) != 0) return (int)syscall(SYS_fdatasync, descriptor);
+static int sync_unless_failing(long call, int descriptor) {
+    if (access("fail", F_OK) != 0) return (int)syscall(call, descriptor);
     errno = EIO;
     return -1;
 }
+int fdatasync(int descriptor) { return sync_unless_failing(SYS_fdatasync, descriptor); }
+int fsync(int descriptor) { return sync_unless_failing(SYS_fsync, descriptor); }
 """
 
 
 @pytest.fixture
 def failing_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """While this file is there every fdatasync of servers of its folder fails."""
+    """While it is there every fsync and fdatasync of servers of its folder fails, also of a file written anew."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
