@@ -121,6 +121,7 @@ class FragmentCollector:
 
     def _collect(self, network: ActorCritic, policy_version: int, before_step: Callable[[], object] | None) -> Rollout:
         columns = self._empty(policy_version)
+        normalize = network.normalizer()
         finals = _Finals(columns)
         raw = np.empty((self.settings.steps, *self._observations.shape), self._observations.dtype)
         scores: list[float] = []
@@ -128,12 +129,13 @@ class FragmentCollector:
             if before_step is not None:
                 before_step()
             raw[step_number] = self._observations
-            seen = network.normalize(self._observations)
-            parameters, values = network(torch.from_numpy(seen))
+            seen = normalize(self._observations)
+            if network.shares_features:
+                parameters, columns["value"][:, step_number] = network(torch.from_numpy(seen))
+            else:
+                parameters = network.policy(torch.from_numpy(seen))
             drawn = network.distribution.sample(parameters, self._generator).numpy()
             actions = self._environments.forced(drawn)
-            # Of the action that is taken, which FIRE after a lost life makes another than the one drawn.
-            log_probabilities = network.distribution.log_probability(parameters, torch.from_numpy(actions))
             step = self._environments.step(self.spec.bounded(actions))
             ended = step.terminated | step.truncated
 
@@ -142,11 +144,9 @@ class FragmentCollector:
             columns["reward"][:, step_number] = step.rewards
             columns["terminated"][:, step_number] = step.terminated | self._lost(step.lost_life)
             columns["truncated"][:, step_number] = step.truncated
-            columns["behaviour_log_probability"][:, step_number] = log_probabilities
             columns["behaviour_parameters"][:, step_number] = parameters
-            columns["value"][:, step_number] = values
             is_last = step_number == self.settings.steps - 1
-            finals.add(step_number, np.ones_like(ended) if is_last else step.truncated, step.observations, network)
+            finals.add(step_number, np.ones_like(ended) if is_last else step.truncated, step.observations, normalize)
 
             scores += [score for _, score in self._scores.add(step)]
             self._observations = step.observations
@@ -154,6 +154,7 @@ class FragmentCollector:
                 rows = ended.reshape(-1, *[1] * (self._observations.ndim - 1))
                 self._observations = np.where(rows, self._environments.restart(ended), self._observations)
         finals.evaluate(network)
+        self._evaluate(columns, network)
         self._add_moments(columns, raw)
         self.sequence += 1
         return Rollout(columns, scores, self.settings.steps * self._environments.num_envs)
@@ -176,6 +177,16 @@ class FragmentCollector:
         columns["sequence"][:] = self.sequence
         return columns
 
+    def _evaluate(self, columns: dict[str, np.ndarray], network: ActorCritic) -> None:
+        """Probabilities and values: for a whole fragment at once they take a fraction of what they do step by step."""
+        # Of the actions that were taken, which FIRE after a lost life makes others than those drawn.
+        columns["behaviour_log_probability"][:] = network.distribution.log_probability(
+            torch.from_numpy(columns["behaviour_parameters"]), torch.from_numpy(columns["action"])
+        )
+        if not network.shares_features:
+            for value, observation in zip(columns["value"], columns["observation"], strict=True):
+                value[:] = network.values(torch.from_numpy(observation))
+
     def _add_moments(self, columns: dict[str, np.ndarray], raw: np.ndarray) -> None:
         if "observation_count" not in columns:
             return
@@ -193,11 +204,13 @@ class _Finals:
         self._columns = columns
         self._used = np.zeros(len(columns["final_step"]), np.int64)
 
-    def add(self, step: int, mask: np.ndarray, observations: np.ndarray, network: ActorCritic) -> None:
+    def add(
+        self, step: int, mask: np.ndarray, observations: np.ndarray, normalize: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
         """The observations (E, …) that followed `step`, of the environments in `mask`."""
         if not mask.any():
             return
-        seen = network.normalize(observations)
+        seen = normalize(observations)
         slots = self._columns["final_step"].shape[1]
         for environment in np.flatnonzero(mask):
             slot = self._used[environment]
@@ -213,8 +226,7 @@ class _Finals:
 
     def evaluate(self, network: ActorCritic) -> None:
         used = self._columns["final_step"] >= 0
-        _, values = network(torch.from_numpy(self._columns["final_observation"][used]))
-        self._columns["final_value"][used] = values.numpy()
+        self._columns["final_value"][used] = network.values(torch.from_numpy(self._columns["final_observation"][used]))
 
 
 def evaluate_policy(
@@ -233,10 +245,12 @@ def evaluate_policy(
     before each step, ends the call.
     """
 
+    normalize = network.normalizer()
+
     def act(observations: np.ndarray, generator: torch.Generator) -> torch.Tensor:
         if before_step is not None:
             before_step()
-        parameters, _ = network(torch.from_numpy(network.normalize(observations)))
+        parameters = network.policy(torch.from_numpy(normalize(observations)))
         return _likeliest(spec, parameters) if greedy else network.distribution.sample(parameters, generator)
 
     return _play(act, settings, spec, episodes, seed)

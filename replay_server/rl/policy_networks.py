@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -56,13 +56,33 @@ class ActorCritic(nn.Module):
 
         They are float32 (B, F), or uint8 (B, C, H, W) for images.
         """
-        inputs = observations.float() * (1.0 / 255.0) if self.is_image else observations
+        inputs = self._inputs(observations)
         features = self.policy_body(inputs)
-        parameters = self.policy_head(features)
-        if self.is_gaussian:
-            parameters = torch.cat([parameters, self.log_std.expand_as(parameters)], dim=-1)
         seen_by_critic = features if self.critic_body is None else self.critic_body(inputs)
-        return parameters, self.critic_head(seen_by_critic).squeeze(-1)
+        return self._describe(features), self.critic_head(seen_by_critic).squeeze(-1)
+
+    @property
+    def shares_features(self) -> bool:
+        """Whether policy and critic have one body: what one of them alone takes is hardly less than both do."""
+        return self.critic_body is None
+
+    def policy(self, observations: Tensor) -> Tensor:
+        """The parameters (B, P) that `forward` gives, without the values."""
+        return self._describe(self.policy_body(self._inputs(observations)))
+
+    def values(self, observations: Tensor) -> Tensor:
+        """The values (B,) that `forward` gives, without the parameters."""
+        body = self.policy_body if self.critic_body is None else self.critic_body
+        return self.critic_head(body(self._inputs(observations))).squeeze(-1)
+
+    def _inputs(self, observations: Tensor) -> Tensor:
+        return observations.float() * (1.0 / 255.0) if self.is_image else observations
+
+    def _describe(self, features: Tensor) -> Tensor:
+        parameters = self.policy_head(features)
+        if not self.is_gaussian:
+            return parameters
+        return torch.cat([parameters, self.log_std.expand_as(parameters)], dim=-1)
 
     def policy_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that the action distribution depends on."""
@@ -90,11 +110,20 @@ class ActorCritic(nn.Module):
 
     def normalize(self, observations: np.ndarray) -> np.ndarray:
         """Observations of an environment (B, …) as this network takes them; float32 (B, F) for vectors."""
+        return self.normalizer()(observations)
+
+    def normalizer(self) -> Callable[[np.ndarray], np.ndarray]:
+        """`normalize` by the moments as they are now, for many calls."""
         if not self.normalizes:
-            return observations
-        moments = self.moments
-        scaled = (observations - moments.mean) / np.sqrt(moments.variance + NORMALIZATION_EPSILON)
-        return np.clip(scaled, -self.observation_clip, self.observation_clip).astype(np.float32)
+            return lambda observations: observations
+        moments, most = self.moments, self.observation_clip
+        mean, deviation = moments.mean, np.sqrt(moments.variance + NORMALIZATION_EPSILON)
+
+        def normalize(observations: np.ndarray) -> np.ndarray:
+            scaled = (observations - mean) / deviation
+            return np.minimum(np.maximum(scaled, -most), most).astype(np.float32)
+
+        return normalize
 
 
 def _vector_body(observation_shape: tuple[int, ...], hidden: int) -> nn.Sequential:

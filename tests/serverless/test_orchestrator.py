@@ -160,7 +160,7 @@ def test_a_late_actor_is_left_out_and_goes_on_from_where_it_stood(tmp_path, plat
 
     platform.before = hold_one
     job = orchestrator(
-        tmp_path, platform, rounds=3, server=server.url, job="late", keep=True, deadline_s=2.0, timeout_s=30.0
+        tmp_path, platform, rounds=3, server=server.url, job="late", keep=True, deadline_s=6.0, timeout_s=30.0
     )
     job.run()
     assert late.is_set()
