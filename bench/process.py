@@ -39,6 +39,7 @@ class Program:
         if environment is not None and not is_ready(environment):
             raise RuntimeError(f"{peer} has no environment: make it by `replay-server bench peers --setup`")
         self.peer = peer
+        self._ended = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         kept = {key: value for key, value in os.environ.items() if environment is None or not key.startswith("PYTHON")}
         self._process = subprocess.Popen(
@@ -54,6 +55,11 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, or is about to: it no longer answers."""
+        return self._ended or self._process.poll() is not None
+
     def send(self, do: str, **arguments: Any) -> None:
         """Sends a request; `receive` gives its answer."""
         assert self._process.stdin is not None
@@ -61,6 +67,7 @@ class Program:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
+            self._ended = True
             raise self._failure("it ended") from None
 
     def receive(self) -> Any:
@@ -68,6 +75,7 @@ class Program:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            self._ended = True
             raise self._failure("it ended")
         answer = json.loads(line)
         if "error" in answer:

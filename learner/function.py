@@ -13,7 +13,7 @@ import dataclasses
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ SAMPLE_WAIT_S = 60.0
 """Longest wait for a sample where the request has no deadline."""
 
 
+Update = Callable[[Learner, Fragments], Mapping[str, float]]
+"""Moves a learner on by one version; of what it tells, `loss`, `gradient_norm`, `kl` and `samples` are looked at."""
+
+
 class FragmentsMissing(Exception):
     """Fragments that were named are no longer in the table; nothing was learned."""
 
@@ -70,9 +74,15 @@ _warm: OrderedDict[tuple[str, str], _Warm] = OrderedDict()
 """(server, job) → its learner, the one used last at the end."""
 
 
-def learn(request: LearnerRequest, context: FunctionContext) -> dict[str, Any]:
+def own_update(learner: Learner, fragments: Fragments) -> dict[str, float]:
+    """What the learner makes of the fragments itself."""
+    return dataclasses.asdict(learner.update(fragments))
+
+
+def learn(request: LearnerRequest, context: FunctionContext, update: Update = own_update) -> dict[str, Any]:
     """Learns what the request says, and publishes learner and policy of version ``request.version + updates``.
 
+    `update` may be another library's, which moves this learner's networks, optimiser and counters in its stead.
     Returns ``version``, ``statistics`` (of each update, a map of numbers) and ``samples`` (agent steps of each update,
     added up). Raises StateError where the newest state is not of ``request.version``,
     FragmentsMissing, Diverged, DeadlineOver: then nothing was changed, but that the table has handed out a sample.
@@ -93,7 +103,7 @@ def learn(request: LearnerRequest, context: FunctionContext) -> dict[str, Any]:
                 context.check_deadline()
                 with context.phase("learn"):
                     untouched = False
-                    statistics.append(_finite(dataclasses.asdict(learner.update(fragments))))
+                    statistics.append(_finite(dict(update(learner, fragments))))
             if request.probes:
                 with context.phase("probe"):
                     statistics[-1] |= measure(request.probes, learner, fragments)

@@ -109,24 +109,26 @@ def import_work(kinds: Iterable[str]) -> None:
         _work(kind)
 
 
-def handle(payload: bytes) -> bytes:
+def handle(payload: bytes, works: Mapping[str, Work] | None = None) -> bytes:
     """Does what the request in `payload` says, and answers with a response (`replay_server.rl.function_contract`).
+
+    `works` do requests of their kinds in place of this project's own.
 
     Whatever the payload is, and whatever goes wrong, the answer is a response. KeyboardInterrupt alone, an operator's
     or a platform's wish to end, is raised again, after what was written has been taken back.
     """
     called = time.perf_counter()
     with _instance.busy:
-        return _handle(payload, time.perf_counter() - called)
+        return _handle(payload, time.perf_counter() - called, works or {})
 
 
-def _handle(payload: bytes, waited_s: float) -> bytes:
+def _handle(payload: bytes, waited_s: float, works: Mapping[str, Work]) -> bytes:
     invocation = _Invocation(payload, waited_s)
     name = ""
     try:
         request = decode_request(payload)
         name = request.request
-        return _answer(request, invocation)
+        return _answer(request, invocation, works)
     except BaseException as error:  # a library that calls sys.exit, too
         if invocation.context is not None:
             invocation.context.discard()
@@ -145,7 +147,7 @@ def _warm(request: WarmRequest, invocation: _Invocation) -> Response:
     return Response(request.request, invocation.measured(), result={})
 
 
-def _answer(request: Request, invocation: _Invocation) -> bytes:
+def _answer(request: Request, invocation: _Invocation, works: Mapping[str, Work]) -> bytes:
     if isinstance(request, WarmRequest):
         return encode_response(_warm(request, invocation))
     began = time.perf_counter()
@@ -157,7 +159,7 @@ def _answer(request: Request, invocation: _Invocation) -> bytes:
     context.phases["connect"] = time.perf_counter() - began
     context.check_deadline()
     began = time.perf_counter()
-    work = _work(request.kind)
+    work = works.get(request.kind) or _work(request.kind)
     invocation.import_s = time.perf_counter() - began
     result = work(request, context)
     if not context.committed:

@@ -11,7 +11,7 @@ A module ``peer_NAME`` may offer
   ``update(priorities)`` of those ids; where the buffer is uniform, there is no ``update``;
 - ``server(**options) → dict with url and pid``: a server that lives until this process ends;
 - ``pusher(**options)``, ``learner(**options) → step(latencies)``: one push, one batch, of a load;
-- ``train(**options) → dict``: a whole run of learning;
+- ``train(**options) → dict``: a whole run of learning; ``learner(**options) → update(**options)``: updates, one a call;
 - ``fill(**options)``, and ``experience(**options) → dict``: puts recorded frames in.
 """
 
@@ -169,6 +169,10 @@ class Session:
 
     def role(self, role: str, **options: Any) -> None:
         self._subject = getattr(self._peer, role)(**_with_columns(options))
+
+    def call(self, **options: Any) -> Any:
+        """Calls the role."""
+        return self._subject(**options)
 
     def load(self, seconds: float, warm_up: float) -> dict[str, Any]:
         """Takes steps of the role for so long; the latency of each call of each kind."""

@@ -22,9 +22,11 @@ from pathlib import Path
 from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell, train_settings
 from replay_server.bench.scalers.measures import target_of
 from replay_server.bench.scalers.scheme import BOOSTED, Scheme
+from replay_server.rl.policy_spec import policy_spec
 from replay_server.serverless.backends.backend import Platform
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.orchestrator import Progress
+from replay_server.serverless.settings import algorithm_settings
 
 FIXED = Scheme("fixed")
 """What sets the target."""
@@ -53,6 +55,7 @@ class Campaign:
         self.folder, self.job = folder, job
         self.environments, self.seeds = list(environments), list(seeds)
         self.schemes = list(dict.fromkeys(schemes))
+        self._check_learner()
         self._check_settings()
         self._check_schemes()
 
@@ -115,6 +118,15 @@ class Campaign:
             except ValueError as error:
                 raise ValueError(f"{scheme}: {error}") from error
 
+    def _check_learner(self) -> None:
+        """ValueError for a job that RLlib cannot learn."""
+        if self.job.learner is not None:
+            from replay_server.bench.rllib.learner import check_rllib
+
+            for env in self.environments:
+                settings = algorithm_settings(train_settings(CellName(env, FIXED, self.seeds[0]), self.job, ""))
+                check_rllib(settings, policy_spec(settings))
+
     def _check_settings(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "settings.json"
@@ -129,6 +141,15 @@ class Campaign:
                 f"{path} has other settings ({', '.join(f'{name}={kept.get(name)}' for name in other)}): a comparison "
                 "has the same for all its cells; give another --folder, or these"
             )
+
+
+def own_platform(job: JobSettings) -> Platform:
+    """Processes of this machine; where RLlib learns, its process is among them. RuntimeError where it is not there."""
+    if job.learner is None:
+        return ProcessPlatform()
+    from replay_server.bench.rllib.platform import RllibPlatform
+
+    return RllibPlatform(ProcessPlatform())
 
 
 class _Run:
@@ -149,7 +170,7 @@ class _Run:
         if not self._pending:
             return []
         self._say(f"{len(self._pending)} of {self._all} cells to train, {self._lanes} at a time")
-        platform = self._given or ProcessPlatform()
+        platform = self._given or own_platform(self._campaign.job)
         threads = ThreadPoolExecutor(self._lanes)
         running: dict[Future[Cell], CellName] = {}
         try:

@@ -54,6 +54,8 @@ class JobSettings:
     """Of an actor function on the simulated platform."""
     price_profile: str = "lambda"
     price_column: Literal["paper", "code", "full"] = "full"
+    learner: Literal["rllib"] | None = None
+    """Whose PPO learns: RLlib's (`replay_server.bench.rllib`); None = this project's."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def job_options(parser: argparse.ArgumentParser) -> None:
     ):
         value = getattr(default, name.replace("-", "_"))
         job.add_argument(f"--{name}", type=int, default=value, help=f"{about} ({value})")
+    job.add_argument("--learner", choices=("rllib",), help="RLlib's PPO learns, from this project's actor functions")
     job.add_argument("--price-profile", default=default.price_profile)
     job.add_argument("--price-column", choices=("paper", "code", "full"), default=default.price_column)
 
@@ -79,6 +80,7 @@ def job_settings(options: argparse.Namespace) -> JobSettings:
         steps=options.steps, actors=options.actors, actors_max=options.actors_max, eval_every=options.eval_every,
         eval_episodes=options.eval_episodes, final_episodes=options.final_episodes, memory_mb=options.memory_mb,
         price_profile=options.price_profile, price_column=options.price_column,
+        learner=options.learner,
     )  # fmt: skip
 
 
