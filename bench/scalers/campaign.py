@@ -105,7 +105,7 @@ class Campaign:
         A cell that fails leaves out those that need it; the others go on. RuntimeError where another process is at work
         in the folder.
         """
-        with _locked(self.folder):
+        with alone_in(self.folder):
             return _Run(self, lanes, say, platform).run()
 
     def _check_schemes(self) -> None:
@@ -278,7 +278,7 @@ class _Run:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Alone in the folder; a lock that goes with its process."""
     with open(folder / "lock", "w") as file:
         try:

@@ -41,6 +41,10 @@ class Scheme:
     stage: str = ""
     """"" = functions of the settings' memory; reserved = machines; memory_mb=N."""
 
+    def __hash__(self) -> int:
+        """Of its name: an option may be a map, as curvature's are."""
+        return hash(str(self))
+
     @classmethod
     def parse(cls, word: str) -> Scheme:
         """As above. ValueError names what it is not."""

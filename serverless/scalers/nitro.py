@@ -69,20 +69,21 @@ class Nitro:
 
     def actors(self, before: RoundRecord | None) -> int:
         if before is not None:
-            self._look_at(before)
+            found = before.statistics
+            self.look_at(before.round, convexity_ratio(found["curvature_max"], found["curvature_min"]))
         return clip(self._most * self._score, self._least, self._most)
 
-    def _look_at(self, before: RoundRecord) -> None:
-        found = before.statistics
-        ratio = convexity_ratio(found["curvature_max"], found["curvature_min"])
+    def look_at(self, number: int, ratio: float | None) -> float | None:
+        """S of a round, by its R; None where it has none of its own. Rounds come in their order, each once."""
         if ratio is not None:
             self._ratios = [*self._ratios, ratio][-self._window :]
         high, low = max(self._ratios, default=0.0), min(self._ratios, default=0.0)
         if ratio is None or high == low:
             self.undefined += 1
-            return
+            return None
         share = (ratio - low if self._inverted else high - ratio) / (high - low)
-        self._score = share * self._decay**before.round
+        self._score = share * self._decay**number
+        return self._score
 
     def state(self) -> Mapping[str, Any]:
         return {"ratios": list(self._ratios), "score": self._score, "undefined": self.undefined}

@@ -176,6 +176,13 @@ def test_paced_counts_leave_the_rounds_to_come_what_they_must_have() -> None:
     assert [first, scaler.actors(after(1)), scaler.actors(after(2))] == [14, 8, 8]
 
 
+def test_an_option_of_a_scheme_may_be_a_map(tmp_path: Path) -> None:
+    """It was parsed, and then could be no key of a table of schemes."""
+    scheme = Scheme.parse('nitro:curvature={"subset": 1.0},least=1')
+    assert scheme.options == (("curvature", {"subset": 1.0}), ("least", 1))
+    assert [each.scheme for each in Campaign(tmp_path, JOB, ["CartPole-v1"], [scheme], [1]).cells()][1:] == [scheme]
+
+
 # ---- campaigns -------------------------------------------------------------------------------------------------------
 
 

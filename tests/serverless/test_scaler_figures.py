@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from replay_server.bench.pictures import bill_of
-from replay_server.bench.scalers import figure_19, figure_20, figure_minions_2
+from replay_server.bench.scalers import figure_4, figure_19, figure_20, figure_minions_2
+from replay_server.bench.scalers.cell import Cell, CellName, JobSettings
 from replay_server.bench.scalers.command import main
 from replay_server.bench.scalers.figure_18 import group
 from replay_server.bench.scalers.scheme import Scheme
@@ -64,6 +65,100 @@ def test_stages_that_have_no_mean_count_are_wrong_usage(tmp_path: Path, capsys: 
     with pytest.raises(SystemExit):
         main(["--figure", "minions-2", "--folder", str(tmp_path), "--stages", "4", "--rounds", "8"])
     assert "an odd number of --stages" in capsys.readouterr().err
+
+
+# ---- Nitro's Figure 4 ------------------------------------------------------------------------------------------------
+
+
+def scored(curvatures: list[tuple[float, float]], env: str = "A", seed: int = 1, scheme: str = "nitro") -> Cell:
+    """A run whose rounds have these largest and smallest eigenvalues."""
+    rounds = len(curvatures)
+    statistics = tuple({"curvature_max": most, "curvature_min": least} for most, least in curvatures)
+    return Cell(
+        env=env, scheme=scheme, seed=seed, counts=(1,) * rounds, steps=(1,) * rounds, scores=(None,) * rounds,
+        round_s=(1.0,) * rounds, learner_s=(1.0,) * rounds, cost=(1.0,) * rounds, evaluations=(), final=0.0,
+        final_scores=(0.0,), statistics=statistics, actor_cpu_s=((1.0,),) * rounds, learner_cpu_s=(1.0,) * rounds,
+        scaler_state={}, wall_s=1.0,
+    )  # fmt: skip
+
+
+def ratios(values: list[float], env: str = "A", algorithm: str = "ppo", seed: int = 1) -> figure_4.Series:
+    return figure_4.series(scored([(value, -1.0) for value in values], env, seed), algorithm)
+
+
+def test_scores_of_a_run_by_hand() -> None:
+    """R is 1, 2, ½, none (no minimum), 2: S of the window's highest is 0, of its lowest d^k, and the first has none."""
+    found = figure_4.series(scored([(1.0, -1.0), (2.0, -1.0), (1.0, -2.0), (1.0, 1.0), (4.0, -2.0)]), "ppo")
+    assert found.ratios == (1.0, 2.0, 0.5, None, 2.0)
+    assert found.scores == (None, 0.0, pytest.approx(0.96**3), None, 0.0)
+    with pytest.raises(ValueError, match="rounds with their curvature"):
+        figure_4.series(Cell(**{**scored([(1.0, -1.0)]).__dict__, "statistics": ({},)}), "ppo")
+
+
+def test_panels_differ_in_one_thing() -> None:
+    one, env, algorithm, seed = (
+        ratios([1.0, 2.0, 3.0], *words)
+        for words in (("A", "ppo", 1), ("B", "ppo", 1), ("A", "impact", 1), ("A", "ppo", 2))
+    )
+    assert figure_4.panels_of([one, env, algorithm, seed]) == {"a": [one, env], "b": [one, algorithm], "c": [one, seed]}
+    assert figure_4.panels_of([one]) == {}
+
+
+def test_agreement_and_persistence_are_rank_correlations() -> None:
+    pytest.importorskip("torch")
+    rising, falling = ratios([1.0, 2.0, 3.0, 9.0]), ratios([4.0, 3.0, 2.0, 1.0])
+    assert figure_4.agreement([rising, rising]) == pytest.approx(1.0)
+    assert figure_4.agreement([rising, falling, falling]) == pytest.approx((-1.0 - 1.0 + 1.0) / 3)
+    assert figure_4.persistence([rising, falling]) == pytest.approx(1.0)
+    # R of 1, 3, 2, 4 → the next ones' 3, 2, 4: ranks 1 3 2 against 2 1 3, ρ = 1 − 6 (1 + 4 + 1) / (3 · 8).
+    assert figure_4.persistence([ratios([1.0, 3.0, 2.0, 4.0])]) == pytest.approx(-0.5)
+    assert figure_4.agreement([ratios([1.0, 2.0]), rising]) is None
+
+
+def test_scores_come_from_cells_of_a_comparison_that_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    comparison, json_path, picture = tmp_path / "kept", tmp_path / "4.json", tmp_path / "4.png"
+    comparison.mkdir()
+    (comparison / "settings.json").write_text(json.dumps(JobSettings(rounds=4).__dict__))
+    for env, seed, curvatures in (("A-v1", 1, [1.0, 2.0, 3.0, 4.0]), ("A-v1", 2, [1.0, 3.0, 2.0, 4.0])):
+        one = scored([(value, -1.0) for value in curvatures], env, seed)
+        one.write(CellName(env, Scheme("nitro"), seed).path(comparison))
+    words = ["--figure", "4", "--folder", str(tmp_path / "own"), "--kept", f"ppo={comparison}", "--algo", "ppo"]
+    words += ["--env", "A-v1", "--seeds", "1", "2", "3", "--json", str(json_path), "--plot", str(picture)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "1 of 3 cells are missing" in said
+    assert re.search(r"A-v1 ppo seed 1 +S +– 0\.00 0\.00 0\.00 +highest in round 2", said)
+    content = json.loads(json_path.read_text())
+    assert content["agreement"] == {"c": pytest.approx(0.8)}  # 1 − 6 (1 + 1) / (4 · 15)
+    assert picture.stat().st_size > 1000
+    assert main([*words, "--kept", f"impact={comparison}", "--algo", "impact"]) == 2
+    assert "its comparison is of ppo" in capsys.readouterr().err
+    assert main(["--figure", "4", "--folder", str(tmp_path), "--kept", "dqn=x"]) == 2
+
+
+def test_each_series_is_wanted_once() -> None:
+    options = argparse.Namespace(env=["A", "B"], algo=["ppo", "impact"], seeds=[1, 2])
+    assert figure_4.wanted(options) == [("A", "ppo", 1), ("B", "ppo", 1), ("A", "impact", 1), ("A", "ppo", 2)]
+
+
+@pytest.mark.slow
+def test_figure_4_trains_what_is_missing_and_boosts_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ["--figure", "4", "--folder", str(tmp_path), "--env", "CartPole-v1", "--seeds", "1", "--rounds", "4"]
+    words += ["--steps", "32", "--set", "hidden=8", "--algo", "ppo", "impact", "impala"]
+    said: list[str] = []
+    assert main([*words, "--json", str(tmp_path / "4.json")], say=said.append) == 0
+    found = json.loads((tmp_path / "4.json").read_text())["series"]
+    assert [each["algorithm"] for each in found] == ["ppo", "impact", "impala"]
+    assert all(each["counts"] == [1] * 4 and any(each["ratios"]) for each in found)
+    assert "[3/3] CartPole-v1 impala seed 1" in said[2]
+    again: list[str] = []
+    assert main(words, say=again.append) == 0
+    assert again == said[3:]
 
 
 # ---- Nitro's Figure 18 -----------------------------------------------------------------------------------------------
