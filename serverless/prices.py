@@ -69,6 +69,8 @@ class MachinePrice:
     """Actors, or learners, that work on it at a time."""
     step_s: Fraction = Fraction(0)
     minimum_s: Fraction = Fraction(0)
+    start_s: Fraction = Fraction(0)
+    """From asking for it until it takes work; billed nowhere."""
 
 
 @dataclass(frozen=True)

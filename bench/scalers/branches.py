@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from replay_server.actors.fragments import FragmentCollector, evaluate_policy
+from replay_server.actors.fragments import FragmentCollector, evaluate_policy, one_thread
 from replay_server.bench.learning import given_settings
 from replay_server.learner.algorithms import make_settings
 from replay_server.learner.curvature import CurvatureOptions, measure_curvature
@@ -54,6 +54,17 @@ class Job:
 
     def play(self, actors: int | None = None) -> Fragments:
         """One round with so many actors, no fewer than the job has; what was learned from."""
+        fragments = self.act(actors)
+        self.learn(fragments)
+        return fragments
+
+    def learn(self, fragments: Fragments) -> None:
+        """The second half of `play`; on one thread, as more only wait for each other where others are at work, too."""
+        with one_thread():
+            self.learner.update(fragments)
+
+    def act(self, actors: int | None = None) -> Fragments:
+        """The first half of `play`: what its actors bring."""
         more = (self.actors if actors is None else actors) - self.actors
         if more < 0:
             raise ValueError(f"expected at least the job's {self.actors} actors, came {actors}")
@@ -65,9 +76,7 @@ class Job:
                 parts.append(collector.collect(self.learner.network, self.learner.version).fragments)
             finally:
                 collector.close()
-        fragments = concatenated(parts)
-        self.learner.update(fragments)
-        return fragments
+        return concatenated(parts)
 
     def ratio(self, fragments: Fragments, options: CurvatureOptions) -> float | None:
         """R of the policy as it is; None where it is not defined."""
