@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from replay_server.learner.circular_buffer import CircularBufferSettings
 from replay_server.learner.ppo import adapted_kl_coefficient, standardized, surrogate
 from replay_server.learner.sgd import Means, descend, explained_variance, minibatches, order_generator
+from replay_server.learner.truncation import LIMIT, truncated_log_probability
 from replay_server.rl.fragments import (
     Fragments,
     first_seen,
@@ -38,7 +39,8 @@ from replay_server.rl.returns import next_values, v_trace
 
 Batch = Mapping[str, Tensor]
 """Samples, column → (B, …): observation, action, advantage, value_target, behaviour_log_probability,
-target_log_probability, target_parameters."""
+target_log_probability, target_parameters. Where `replay_server.learner.truncation.LIMIT` is among them, π_θ / μ is
+truncated by it."""
 
 
 @dataclass
@@ -135,6 +137,8 @@ def loss(network: ActorCritic, minibatch: Batch, settings: ImpactSettings, kl_co
     distribution = network.distribution
     log_probability = distribution.log_probability(parameters, minibatch["action"])
     behaviour, target = minibatch["behaviour_log_probability"], minibatch["target_log_probability"]
+    if LIMIT in minibatch:
+        log_probability = truncated_log_probability(log_probability, behaviour, minibatch[LIMIT])
     ratio = truncated_ratio(log_probability, behaviour, target, settings.behaviour_clip)
     objective = surrogate(ratio, minibatch["advantage"], settings.clip).mean()
     error = (values - minibatch["value_target"]).square().mean()
@@ -252,7 +256,7 @@ class Impact:
             found = self.loss(minibatch)
             norm = descend(self.optimizer, self.parameters, found.total, settings.gradient_norm)
             means.add({**found.logged(), "gradient_norm": norm})
-        kl, used = self._kl(fragments, samples), self.kl_coefficient
+        kl, used = self.kl(fragments, samples), self.kl_coefficient
         if self.network.normalizes:
             fresh = merged_moments(first_seen(fragments, self.newest))
             self.network.set_moments(self.network.moments.merged(fresh))
@@ -293,7 +297,8 @@ class Impact:
         self.newest = {int(environment): int(sequence) for environment, sequence in counters["newest"]}
 
     @torch.no_grad()
-    def _kl(self, fragments: Fragments, samples: Batch) -> float:
+    def kl(self, fragments: Fragments, samples: Batch) -> float:
+        """Mean KL(π_tgt ‖ π_θ) over fragments and what `samples` made of them, of the policy as it is now."""
         observations = torch.from_numpy(fragments["observation"]).to(self.device)
         parameters, _ = outputs(self.network, observations)
         return float(self.network.distribution.kl(samples["target_parameters"], parameters.flatten(0, 1)).mean())

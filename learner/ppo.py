@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from replay_server.learner.sgd import Means, descend, explained_variance, minibatches, order_generator
+from replay_server.learner.truncation import LIMIT, truncated_log_probability
 from replay_server.rl.fragments import Fragments, in_order, learning_rewards, merged_moments
 from replay_server.rl.policy_networks import ActorCritic, make_policy_network
 from replay_server.rl.policy_settings import PolicySettings
@@ -28,7 +29,8 @@ from replay_server.rl.returns import gae, next_values
 
 Batch = Mapping[str, Tensor]
 """Samples, column → (B, …): observation, action, advantage, value_target, behaviour_log_probability and
-behaviour_parameters; the behaviour policy is π_old."""
+behaviour_parameters; the behaviour policy is π_old. Where `replay_server.learner.truncation.LIMIT` is among them,
+ratios are truncated by it."""
 
 
 @dataclass
@@ -151,7 +153,10 @@ def loss(network: ActorCritic, minibatch: Batch, settings: PpoSettings, kl_coeff
     parameters, values = network(minibatch["observation"])
     distribution = network.distribution
     log_probability = distribution.log_probability(parameters, minibatch["action"])
-    ratio = (log_probability - minibatch["behaviour_log_probability"]).exp()
+    behaviour = minibatch["behaviour_log_probability"]
+    if LIMIT in minibatch:
+        log_probability = truncated_log_probability(log_probability, behaviour, minibatch[LIMIT])
+    ratio = (log_probability - behaviour).exp()
     objective = surrogate(ratio, minibatch["advantage"], settings.clip).mean()
     error = value_error(values, minibatch["value_target"], settings.value_clip)
     entropy = distribution.entropy(parameters).mean()
@@ -249,7 +254,7 @@ class Ppo:
                 found = self.loss(minibatch)
                 norm = descend(self.optimizer, self.parameters, found.total, settings.gradient_norm)
                 means.add({**found.logged(), "gradient_norm": norm})
-        kl, used = self._kl(samples), self.kl_coefficient
+        kl, used = self.kl(samples), self.kl_coefficient
         self.kl_coefficient = adapted_kl_coefficient(used, kl, settings.kl_target)
         if self.network.normalizes:
             self.network.set_moments(self.network.moments.merged(merged_moments(fragments)))
@@ -288,7 +293,8 @@ class Ppo:
         self.version, self.kl_coefficient = int(counters["version"]), float(counters["kl_coefficient"])
 
     @torch.no_grad()
-    def _kl(self, samples: Batch) -> float:
+    def kl(self, samples: Batch) -> float:
+        """Mean KL(π_old ‖ π) over samples, of the policy as it is now: what the coefficient adapts to."""
         parts = []
         for rows in torch.arange(len(samples["advantage"]), device=self.device).split(2048):
             parameters, _ = self.network(samples["observation"][rows])

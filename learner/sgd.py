@@ -23,10 +23,14 @@ def minibatches(
         yield {name: column[rows.to(column.device)] for name, column in samples.items()}
 
 
-def order_generator(seed: int, version: int) -> torch.Generator:
-    """Random numbers of one round, its own: a learner resumed at a version goes on as it would have."""
+def order_generator(seed: int, version: int, learner: int = 0) -> torch.Generator:
+    """Random numbers of one round, its own: a learner resumed at a version goes on as it would have.
+
+    Of several learners of a round the first has the order that a single one would have.
+    """
     generator = torch.Generator()
-    state = np.random.SeedSequence([seed, version, 0x5D]).generate_state(1, np.uint64)[0]
+    of = [seed, version, 0x5D, learner] if learner else [seed, version, 0x5D]
+    state = np.random.SeedSequence(of).generate_state(1, np.uint64)[0]
     generator.manual_seed(int(state >> np.uint64(1)))
     return generator
 
