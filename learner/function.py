@@ -36,7 +36,7 @@ from replay_server.learner.published_state import (
 )
 from replay_server.rl.fragments import Fragments
 from replay_server.rl.function_context import FunctionContext
-from replay_server.rl.function_contract import ContractError, LearnerRequest
+from replay_server.rl.function_contract import ContractError, GradientRequest, LearnerRequest
 from replay_server.rl.policy_spec import PolicySpec
 from replay_server.rl.weights import module_arrays
 
@@ -94,10 +94,10 @@ def learn(request: LearnerRequest, context: FunctionContext, update: Update = ow
     untouched = True
     try:
         _check_probes(request)
-        given = _named_fragments(request, context) if request.fragments else None
+        given = named_fragments(request, context) if request.fragments else None
         learner, statistics = warm.learner, []
         fragments: Fragments = given or {}
-        with _threads(request.threads):
+        with threads(request.threads):
             for _ in range(request.updates):
                 fragments = _sampled_fragments(request, context, learner.version) if given is None else given
                 context.check_deadline()
@@ -205,7 +205,8 @@ def _result(version: int, note: Note) -> dict[str, Any]:
 # ---- fragments -------------------------------------------------------------------------------------------------------
 
 
-def _named_fragments(request: LearnerRequest, context: FunctionContext) -> dict[str, np.ndarray]:
+def named_fragments(request: LearnerRequest | GradientRequest, context: FunctionContext) -> dict[str, np.ndarray]:
+    """The fragments whose ids the request has. Raises ContractError, FragmentsMissing."""
     ids = np.frombuffer(request.fragments, "<u8")
     if len(np.unique(ids)) != len(ids):
         raise ContractError(f"expected each fragment once, came {len(ids)} ids of {len(np.unique(ids))}")
@@ -253,7 +254,7 @@ def _size(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 @contextlib.contextmanager
-def _threads(wanted: int) -> Iterator[None]:
+def threads(wanted: int) -> Iterator[None]:
     """Torch with so many threads; 0 = as OMP_NUM_THREADS says, and one where it says nothing."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     before = torch.get_num_threads()

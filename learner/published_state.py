@@ -49,6 +49,8 @@ class Note:
     """Whose work made it (`LearnerRequest.name_in_job`)."""
     statistics: tuple[Mapping[str, float], ...] = field(default=())
     """Of each update of that work."""
+    asynchronous: Mapping[str, Any] = field(default_factory=dict)
+    """Where a parameter function stands (`replay_server.learner.parameter_state`); {} without asynchronous learners."""
 
 
 def state_arrays(learner: Learner, note: Note) -> dict[str, np.ndarray]:
@@ -118,12 +120,14 @@ def initialise(
     Raises StateError where a job of that name has one on this server; FileNotFoundError and ValueError for a
     checkpoint that is not there or belongs to other settings.
     """
-    learner = make_learner(settings, spec)
+    learner, asynchronous = make_learner(settings, spec), {}
     if checkpoint is not None:
         from replay_server.learner.policy_checkpoint import read_policy_checkpoint
 
-        read_policy_checkpoint(checkpoint, learner)
-    note = Note(algorithm_of(settings), learner.counters(), spec, new_token())
+        counters = read_policy_checkpoint(checkpoint, learner)
+        # What was applied is of another run's gradients.
+        asynchronous = {"round": counters.get("round", 0), "bound": counters.get("staleness_bound")}
+    note = Note(algorithm_of(settings), learner.counters(), spec, new_token(), asynchronous=asynchronous)
     try:
         client.publish_weights(names.learner, state_arrays(learner, note), learner.version)
         client.publish_weights(names.policy, module_arrays(learner.network), learner.version)
@@ -145,7 +149,9 @@ def save_checkpoint(
     from replay_server.learner.policy_checkpoint import write_policy_checkpoint
 
     _, arrays = fetch_state(client, names)
-    return write_policy_checkpoint(folder, restored_learner(settings, arrays, read_note(arrays)), more)
+    note = read_note(arrays)
+    bound = {"staleness_bound": note.asynchronous.get("bound")} if note.asynchronous else {}
+    return write_policy_checkpoint(folder, restored_learner(settings, arrays, note), {**(more or {}), **bound})
 
 
 def fetch_state(client: rs.Client, names: Names) -> tuple[int, dict[str, np.ndarray]]:

@@ -98,6 +98,14 @@ def _work(kind: str) -> Work:
         from replay_server.actors.function import evaluate
 
         return evaluate
+    if kind == "gradient":
+        from replay_server.learner.gradient_function import compute_gradients
+
+        return compute_gradients
+    if kind == "parameter":
+        from replay_server.learner.parameter_function import apply_gradients
+
+        return apply_gradients
     from replay_server.learner.function import learn
 
     return learn

@@ -109,7 +109,7 @@ def remove_job(client: rs.Client, names: Names, but: str = "") -> None:
     """Removes a job's table, weights and keys; what belongs to other jobs stays. The key `but` stays, too."""
     with contextlib.suppress(rs.TableNotFound):
         client.drop_table(names.fragments)
-    client.redis.execute_command("WEIGHTS.DEL", names.policy, names.learner)
+    client.redis.execute_command("WEIGHTS.DEL", *names.weights)
     for key in client.redis.scan_iter(match=f"{names.job}:*", count=1000):
         if key != but.encode():
             client.redis.delete(key)

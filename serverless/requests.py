@@ -11,8 +11,10 @@ from typing import Any
 from replay_server.rl.function_contract import (
     ActorRequest,
     EvaluationRequest,
+    GradientRequest,
     LearnerRequest,
     Names,
+    ParameterRequest,
     encode_request,
 )
 
@@ -80,6 +82,35 @@ class Requests:
                 threads=threads,
                 probes=dict(probes or {}),
                 **self._common,
+            )
+        )
+
+    def gradient(
+        self, request: str, round_number: int, version: int, fragments: bytes, learner: int,
+        learning: Mapping[str, Any], *, threads: int = 0, probes: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> bytes:  # fmt: skip
+        """Gradients of these fragments, by one of a round's asynchronous learners, and then what `probes` ask for."""
+        return encode_request(
+            GradientRequest(
+                request=request,
+                round=round_number,
+                version=version,
+                fragments=fragments,
+                learner=learner,
+                learning=learning,
+                threads=threads,
+                probes=dict(probes or {}),
+                **self._common,
+            )
+        )
+
+    def parameter(
+        self, request: str, round_number: int, version: int, learning: Mapping[str, Any], serve_s: float
+    ) -> bytes:
+        """A round's gradients applied until it is over."""
+        return encode_request(
+            ParameterRequest(
+                request=request, round=round_number, version=version, learning=learning, serve_s=serve_s, **self._common
             )
         )
 

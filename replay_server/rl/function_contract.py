@@ -22,6 +22,8 @@ CONTRACT = 1
 """Version of these messages; another one is refused."""
 MESSAGE_BYTES = 6 * 2**20
 """Most that a message may have; what is larger travels by reference. (AWS Lambda takes no more, and less in base64.)"""
+HISTORY = 32
+"""Versions of the policy that are kept for asynchronous learners, which need more than the newest."""
 NAME_BYTES = 120
 """Most of a job's or a request's name: together they are part of a key."""
 
@@ -61,6 +63,20 @@ class Names:
     def done(self, request: str) -> str:
         """The response to a request that is done (a string with an expiry)."""
         return f"{self.job}:done:{self.run}:{request}" if self.run else f"{self.job}:done:{request}"
+
+    @property
+    def gradients(self) -> str:
+        """What the keys of this run's gradient queue begin with (`replay_server.rl.gradient_queue`)."""
+        return f"{self.job}:gradients:{self.run}"
+
+    def history(self, version: int) -> str:
+        """Weights: the policy of a version, until `HISTORY` later ones have been published."""
+        return f"{self.policy}:{version % HISTORY}"
+
+    @property
+    def weights(self) -> list[str]:
+        """All keys of weights that a job may have."""
+        return [self.policy, self.learner, *(self.history(version) for version in range(HISTORY))]
 
     def state(self, attempt: str) -> str:
         """The states of an actor's environments after an attempt of its own name (a string with an expiry)."""
@@ -157,6 +173,49 @@ class LearnerRequest(Request):
 
 
 @dataclass(frozen=True)
+class GradientRequest(Request):
+    """Compute gradients of fragments, each of the newest policy, and push them: an asynchronous learner's share."""
+
+    kind: ClassVar[str] = "gradient"
+    fragments: bytes = b""
+    """Ids of the items to learn from, uint64 little-endian."""
+    learner: int = 0
+    """Number of this learner within its round."""
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    """`replay_server.rl.asynchronous_learning.AsynchronousLearning`, its fields; what is not there is its default."""
+    threads: int = 0
+    """As of `LearnerRequest`."""
+    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """As of `LearnerRequest`; measured of the newest policy when the last gradient has been applied."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(self, 0, "learner", "threads")
+        if not self.fragments or len(self.fragments) % 8:
+            raise ContractError(f"request.fragments: expected ids of 8 bytes each, came {len(self.fragments)} bytes")
+
+
+@dataclass(frozen=True)
+class ParameterRequest(Request):
+    """Apply the gradients of a round as they come, publish what becomes of them, and close the round when it is over.
+
+    `replay_server.rl.gradient_queue.GradientQueue.end_round` says that it is.
+    """
+
+    kind: ClassVar[str] = "parameter"
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    """As of `GradientRequest`."""
+    serve_s: float = 300.0
+    """Longest time; when it has passed, the result says that the round is not over and another request goes on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(self, 1, "round")
+        if not 0 < self.serve_s <= 86_400:
+            raise ContractError(f"request.serve_s: expected above 0 and up to 86,400 seconds, came {self.serve_s}")
+
+
+@dataclass(frozen=True)
 class EvaluationRequest(Request):
     """Play whole fresh games with the policy of `version`."""
 
@@ -199,12 +258,13 @@ class WarmRequest(Request):
             raise ContractError(f"request.work: expected kinds of request ({', '.join(WORK)}), came {unknown[0]!r}")
 
 
-WORK = (ActorRequest.kind, LearnerRequest.kind, EvaluationRequest.kind)
+WORK = (ActorRequest.kind, LearnerRequest.kind, GradientRequest.kind, ParameterRequest.kind, EvaluationRequest.kind)
 """Kinds of request that work is done for."""
 HOLD_S = 60.0
 """Longest time that a request may keep an instance busy for nothing."""
 REQUESTS: dict[str, type[Request]] = {
-    each.kind: each for each in (ActorRequest, LearnerRequest, EvaluationRequest, WarmRequest)
+    each.kind: each
+    for each in (ActorRequest, LearnerRequest, GradientRequest, ParameterRequest, EvaluationRequest, WarmRequest)
 }
 
 
@@ -266,6 +326,8 @@ class Response:
     result: Mapping[str, Any] | None = None
     """Actor: fragments (ids, uint64 little-endian), version (acted with), scores, steps, state (key).
     Learner: version (made), statistics (of each update, a map of numbers), samples (agent steps of all updates).
+    Gradient: version (newest that it saw), gradients (pushed), again (pushed before), samples, kl, moments, statistics.
+    Parameter: version (made), over, statistics.
     Evaluation: scores."""
     failure: Failure | None = None
     replayed: bool = False

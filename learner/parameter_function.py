@@ -1,0 +1,274 @@
+"""The parameter function: applies queued gradients by their staleness, and publishes what becomes of the policy.
+
+One flush takes all that waits, once the rule holds (`replay_server.learner.staleness.holds`), and makes one version.
+What it stands for is the learner's state on the server: names of applied gradients and new weights are published in one
+command. It may be killed at any moment, and the next attempt goes on from there. When the round's learners have all
+answered it applies what is left, merges observation moments, adapts the KL coefficient and, for IMPACT, renews the
+target policy: what a synchronous learner does after its passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+import replay_server as rs
+from replay_server.learner import aggregation, staleness
+from replay_server.learner.algorithms import Learner, settings_from
+from replay_server.learner.impact import Impact
+from replay_server.learner.parameter_state import ParameterState
+from replay_server.learner.ppo import Ppo, adapted_kl_coefficient
+from replay_server.learner.published_state import (
+    Note,
+    StateError,
+    fetch_state,
+    new_token,
+    read_note,
+    restored_learner,
+    state_arrays,
+    token_line,
+)
+from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
+from replay_server.rl.function_context import FunctionContext
+from replay_server.rl.function_contract import ContractError, ParameterRequest
+from replay_server.rl.gradient_queue import Gradient, GradientQueue
+from replay_server.rl.moments import Moments
+from replay_server.rl.weights import module_arrays
+
+LOOK_S = 0.25
+"""How often a wait for gradients looks whether its time is over."""
+
+
+class Overtaken(Exception):
+    """Another parameter function has published the next version: this one begins again from that."""
+
+
+def apply_gradients(request: ParameterRequest, context: FunctionContext) -> dict[str, Any]:
+    """Serves a round until it is over, or for ``request.serve_s``.
+
+    Returns ``version`` (newest), ``over`` (whether the round is closed) and ``statistics`` (of the round when it is,
+    `Tally.statistics` and ``staleness_threshold`` and ``kl`` and ``kl_coefficient``; else empty).
+
+    Raises StateError where the state on the server is of another round, ContractError.
+    """
+    give_up = time.monotonic() + request.serve_s
+    while True:
+        with context.phase("fetch_state"):
+            parameters = _Parameters(request, context)
+        try:
+            return parameters.serve(give_up)
+        except Overtaken:
+            continue
+
+
+def report(answers: Sequence[dict[str, Any]]) -> bytes:
+    """What learners answered of a round (`replay_server.learner.gradient_function.compute_gradients`), for its end."""
+    taken = [{name: answer[name] for name in ("learner", "samples", "kl", "moments")} for answer in answers]
+    packed = msgpack.packb(taken, use_bin_type=True)
+    assert packed is not None
+    return packed
+
+
+class _Parameters:
+    """The learner's state in this process, from one version to the next."""
+
+    def __init__(self, request: ParameterRequest, context: FunctionContext) -> None:
+        self._request, self._context = request, context
+        self._queue = GradientQueue(context.client, request.names)
+        try:
+            self._learning: AsynchronousLearning = asynchronous_learning(request.learning)
+            settings = settings_from(request.algorithm, request.settings)
+        except ValueError as error:
+            raise ContractError(str(error)) from None
+        version, arrays = fetch_state(context.client, request.names)
+        context.bytes_in += sum(array.nbytes for array in arrays.values())
+        self._note = read_note(arrays)
+        learner = restored_learner(settings, arrays, self._note)
+        if not isinstance(learner, Ppo | Impact):
+            raise ContractError(f"{request.algorithm} has no asynchronous learners: expected ppo or impact")
+        self._learner: Ppo | Impact = learner
+        self._state = ParameterState.from_plain(self._note.asynchronous)
+        self._first_seen: dict[str, float] = {}
+        # Whoever made this version may have been killed before he said so.
+        self._publish_policy()
+        assert version == learner.version
+
+    def serve(self, give_up: float) -> dict[str, Any]:
+        if self._note.request == self._request.name_in_job:  # An attempt before this one closed the round.
+            return self._result(over=True)
+        if self._state.round != self._request.round - 1:
+            raise StateError(
+                f"expected job {self._request.job!r} after round {self._request.round - 1}, its state is after "
+                f"{self._state.round}"
+            )
+        while True:
+            report = self._queue.round_report(self._request.round)
+            fresh, spent = self._state.sorted_out(self._queue.waiting(), self._learner.version)
+            self._queue.take_out(spent)
+            if fresh and (report is not None or self._is_due(fresh)):
+                self._flush(fresh)
+            elif report is not None:
+                return self._close(report)
+            elif time.monotonic() > give_up:
+                return {"version": self._learner.version, "over": False, "statistics": {}}
+            else:
+                with self._context.phase("wait"):
+                    self._queue.await_push(min(LOOK_S, self._learning.patience_s))
+
+    # -- gradients
+
+    def _is_due(self, fresh: Sequence[Gradient]) -> bool:
+        learning = self._learning
+        if learning.flush == "every":
+            return True
+        running = max(1, min(learning.learners, len(self._queue.held())))
+        if learning.flush == "count":
+            limit = -1.0
+        else:
+            limit = staleness.threshold(self._state.bound, self._request.round, learning.threshold_decay)
+        if staleness.holds([self._learner.version - each.version for each in fresh], limit, running):
+            return True
+        now = time.monotonic()
+        self._first_seen = {each.name: self._first_seen.get(each.name, now) for each in fresh}
+        if now - min(self._first_seen.values()) < learning.patience_s:
+            return False
+        self._state.tally.patience += 1
+        return True
+
+    def _flush(self, fresh: Sequence[Gradient]) -> None:
+        """Makes one version of all that is fresh, and publishes it with their names. Raises Overtaken."""
+        version, tally = self._learner.version, self._state.tally
+        with self._context.phase("aggregate"):
+            usable = self._usable(fresh)
+            factors = [staleness.factor(version - each.version, self._learning.modulation_root) for each, _ in usable]
+            self._step([vector for _, vector in usable], factors)
+            self._state.dispose(fresh)
+            tally.stalenesses += [version - each.version for each, _ in usable]
+            tally.rates += sum(factors)
+        if usable:
+            tally.flushes += 1
+            self._learner.version += 1
+            self._commit(self._note.request, self._note.statistics)
+        # What was refused and is not published is found and refused again by the next attempt: nothing is lost by it.
+        with self._context.phase("publish"):
+            self._queue.take_out(fresh)
+
+    def _usable(self, fresh: Sequence[Gradient]) -> list[tuple[Gradient, np.ndarray]]:
+        """Those that are not too stale and whose vectors can be applied."""
+        most, tally = self._learning.max_staleness, self._state.tally
+        young = [each for each in fresh if most is None or self._learner.version - each.version <= most]
+        tally.dropped += len(fresh) - len(young)
+        if not young:
+            return []
+        size = sum(each.numel() for each in self._learner.parameters)
+        vectors = self._queue.vectors(young)
+        self._context.bytes_in += sum(vector.nbytes for vector in vectors)
+        usable = [
+            (each, vector)
+            for each, vector in zip(young, vectors, strict=True)
+            if vector.shape == (size,) and np.isfinite(vector).all()
+        ]
+        tally.refused += len(young) - len(usable)
+        return usable
+
+    def _step(self, vectors: Sequence[np.ndarray], factors: Sequence[float]) -> None:
+        if not vectors:
+            return
+        optimizer, parameters = self._learner.optimizer, self._learner.parameters
+        if self._learning.aggregation == "each":
+            for vector, rate in zip(vectors, factors, strict=True):
+                aggregation.step(optimizer, parameters, vector, rate)
+        else:
+            direction = aggregation.weighted_sum(vectors, aggregation.weights(factors))
+            aggregation.step(optimizer, parameters, direction, math.fsum(factors) / len(factors))
+
+    # -- the round's end
+
+    def _close(self, packed: bytes) -> dict[str, Any]:
+        """Ends the round and publishes it. Raises Overtaken."""
+        limit = staleness.threshold(self._state.bound, self._request.round, self._learning.threshold_decay)
+        answers = sorted(msgpack.unpackb(packed, raw=False), key=lambda each: each["learner"])
+        samples = sum(each["samples"] for each in answers)
+        kl = math.fsum(each["kl"] * each["samples"] for each in answers) / samples if samples else 0.0
+        kl_coefficient = self._learner.kl_coefficient
+        statistics = {
+            **self._state.close_round(),
+            "staleness_threshold": limit if math.isfinite(limit) else -1.0,
+            "kl": kl,
+            "kl_coefficient": kl_coefficient,
+        }
+        if samples:
+            _end_round(self._learner, self._state.round, kl, [_moments(each["moments"]) for each in answers])
+        self._learner.version += 1
+        self._commit(self._request.name_in_job, (statistics,))
+        self._context.commit()
+        return self._result(over=True)
+
+    def _result(self, over: bool) -> dict[str, Any]:
+        return {"version": self._learner.version, "over": over, "statistics": dict(self._note.statistics[-1])}
+
+    # -- publishing
+
+    def _commit(self, made_by: str, statistics: Sequence[Any]) -> None:
+        """Publishes the state, and with it which gradients it has: from here on they count. Raises Overtaken."""
+        self._note = Note(
+            self._note.algorithm, self._learner.counters(), self._note.spec, new_token(), made_by, tuple(statistics),
+            self._state.plain(),
+        )  # fmt: skip
+        arrays, names, client = state_arrays(self._learner, self._note), self._request.names, self._context.client
+        with self._context.phase("publish"):
+            try:
+                client.publish_weights(names.learner, arrays, self._learner.version)
+            except rs.StaleVersion:
+                raise Overtaken from None
+            client.command("SET", names.learner_token, token_line(self._learner.version, self._note.token))
+            self._context.bytes_out += sum(array.nbytes for array in arrays.values())
+            self._publish_policy()
+
+    def _publish_policy(self) -> None:
+        arrays, version = module_arrays(self._learner.network), self._learner.version
+        names = self._request.names
+        keys = [names.policy, names.history(version)] if self._learning.keeps_history else [names.policy]
+        # The history first: who has seen a version of the policy finds it there.
+        for key in reversed(keys):
+            with contextlib.suppress(rs.StaleVersion):
+                self._context.client.publish_weights(key, arrays, version)
+                self._context.bytes_out += sum(array.nbytes for array in arrays.values())
+
+
+def _end_round(learner: Learner, rounds: int, kl: float, moments: Sequence[Moments | None]) -> None:
+    """What follows a synchronous learner's passes: `Ppo.update`, and `Impact.update` where its target is due.
+
+    IMPACT's passes are counted by whole rounds here, so its target is renewed at most once a round.
+    """
+    if learner.network.normalizes:
+        found = [each for each in moments if each is not None]
+        fresh = Moments.merge(found, len(learner.network.moments.mean))
+        learner.network.set_moments(learner.network.moments.merged(fresh))
+    if isinstance(learner, Impact):
+        passes, every = learner.settings.passes, learner.settings.target_update_every
+        if rounds * passes // every > (rounds - 1) * passes // every:
+            learner.kl_coefficient = adapted_kl_coefficient(learner.kl_coefficient, kl, learner.settings.kl_target)
+            learner.target.load_state_dict(learner.network.state_dict())
+    elif isinstance(learner, Ppo):
+        learner.kl_coefficient = adapted_kl_coefficient(learner.kl_coefficient, kl, learner.settings.kl_target)
+
+
+def packed_moments(moments: Moments | None) -> list[Any] | None:
+    """Moments as a message has them: count, float64 bytes, float64 bytes."""
+    if moments is None:
+        return None
+    return [moments.count, moments.mean.astype("<f8").tobytes(), moments.squared_deviations.astype("<f8").tobytes()]
+
+
+def _moments(values: Sequence[Any] | None) -> Moments | None:
+    if values is None:
+        return None
+    count, mean, squares = values
+    return Moments(count, np.frombuffer(mean, "<f8"), np.frombuffer(squares, "<f8"))

@@ -1,0 +1,450 @@
+"""Learner and parameter functions on a real server: equal to plain learners, and whole after every kind of loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import replay_server as rs  # noqa: E402
+from replay_server.actors.fragments import FragmentCollector  # noqa: E402
+from replay_server.learner import parameter_function  # noqa: E402
+from replay_server.learner.aggregation import step  # noqa: E402
+from replay_server.learner.algorithms import algorithm_of, make_learner  # noqa: E402
+from replay_server.learner.gradient_function import compute_gradients  # noqa: E402
+from replay_server.learner.impact import ImpactSettings  # noqa: E402
+from replay_server.learner.parameter_function import apply_gradients, report  # noqa: E402
+from replay_server.learner.ppo import PpoSettings  # noqa: E402
+from replay_server.learner.published_state import (  # noqa: E402
+    NOTE,
+    Note,
+    StateError,
+    fetch_state,
+    initialise,
+    read_note,
+    restored_learner,
+    state_arrays,
+)
+from replay_server.rl.fragments import fragment_table  # noqa: E402
+from replay_server.rl.function_context import FunctionContext  # noqa: E402
+from replay_server.rl.function_contract import (  # noqa: E402
+    GradientRequest,
+    Names,
+    ParameterRequest,
+    decode_response,
+    encode_request,
+)
+from replay_server.rl.gradient_queue import Gradient, GradientQueue  # noqa: E402
+from replay_server.rl.policy_networks import make_policy_network  # noqa: E402
+from replay_server.rl.policy_spec import policy_spec  # noqa: E402
+from replay_server.rl.weights import load_arrays  # noqa: E402
+from replay_server.serverless.function import handle  # noqa: E402
+
+ENVIRONMENTS = 4
+PPO = PpoSettings(env="Pendulum-v1", steps=32, hidden=16, iterations=3, minibatch_size=48, seed=5)
+CLIPPED = dataclasses.replace(PPO, gradient_norm=0.5, entropy_coefficient=0.01)
+IMPACT = ImpactSettings(
+    env="CartPole-v1", steps=32, hidden=16, minibatch_size=48, seed=5, passes=3, target_update_every=3
+)
+SPECS = {settings.env: policy_spec(settings) for settings in (PPO, IMPACT)}
+Settings = PpoSettings | ImpactSettings
+
+
+class Job:
+    """A job on the server, its actors in this process, and its functions where a test wants them."""
+
+    def __init__(self, client: rs.Client, name: str, settings: Settings, **learning: Any) -> None:
+        self.client, self.settings, self.names = client, settings, Names(name, "run")
+        self.spec, self.learning = SPECS[settings.env], {"learners": 1, "patience_s": 0.5, **learning}
+        client.create_table(fragment_table(self.names.fragments, settings, self.spec, 8 * ENVIRONMENTS))
+        initialise(settings, self.spec, client, self.names)
+        self.queue = GradientQueue(client, self.names)
+        self.collector = FragmentCollector(settings, self.spec, ENVIRONMENTS, [settings.seed, 0])
+        self.round = 1
+
+    def act(self) -> np.ndarray:
+        """One fragment of each environment with the newest policy; their ids."""
+        found = self.client.fetch_weights(self.names.policy)
+        assert found is not None
+        network = make_policy_network(self.settings, self.spec)
+        load_arrays(network, found[1])
+        return self.client.add(self.names.fragments, self.collector.collect(network, found[0]).fragments, timeout=0)
+
+    def common(self) -> dict[str, Any]:
+        return {
+            "server_url": self.client.url, "job": self.names.job, "run": self.names.run, "round": self.round,
+            "settings": dataclasses.asdict(self.settings), "algorithm": algorithm_of(self.settings), "version": 0,
+            "learning": self.learning,
+        }  # fmt: skip
+
+    def gradient_request(self, ids: np.ndarray, learner: int = 0) -> GradientRequest:
+        return GradientRequest(
+            request=f"r{self.round}-learner-{learner}", fragments=ids.astype("<u8").tobytes(), learner=learner,
+            **self.common(),
+        )  # fmt: skip
+
+    def parameter_request(self, serve_s: float = 60.0, suffix: str = "") -> ParameterRequest:
+        return ParameterRequest(request=f"r{self.round}-parameter{suffix}", serve_s=serve_s, **self.common())
+
+    def compute(self, request: GradientRequest) -> dict[str, Any]:
+        return compute_gradients(request, FunctionContext(request, self.client))
+
+    def apply(self, request: ParameterRequest) -> dict[str, Any]:
+        return apply_gradients(request, FunctionContext(request, self.client))
+
+    def play(self, ids: np.ndarray) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """One round: its learners in threads beside the parameter function; their results."""
+        learners = self.learning["learners"]
+        with ThreadPoolExecutor(learners + 1) as pool:
+            serving = pool.submit(self.apply, self.parameter_request())
+            requests = [self.gradient_request(part, each) for each, part in enumerate(np.array_split(ids, learners))]
+            answers = list(pool.map(self.compute, requests))
+            self.queue.end_round(self.round, report(answers))
+            result = serving.result()
+        self.round += 1
+        return answers, result
+
+    def state(self) -> dict[str, np.ndarray]:
+        return fetch_state(self.client, self.names)[1]
+
+
+@pytest.fixture
+def job(client: rs.Client, request: pytest.FixtureRequest) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def make(settings: Settings = PPO, **learning: Any) -> Job:
+        made.append(Job(client, f"{request.node.name}-{len(made)}".replace("[", "-").replace("]", ""), settings,
+                        **learning))  # fmt: skip
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.collector.close()
+
+
+def vector_of(job: Job, seed: int) -> np.ndarray:
+    """A gradient of the right size."""
+    size = sum(each.numel() for each in make_policy_network(job.settings, job.spec).parameters())
+    return np.random.default_rng(seed).normal(size=size).astype(np.float32)
+
+
+def plain(settings: Settings, spec: Any, rounds: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The tensors of a learner without functions after it learned from those fragments."""
+    learner = make_learner(settings, spec)
+    for fragments in rounds:
+        for _ in range(settings.passes if isinstance(settings, ImpactSettings) else 1):
+            learner.update(fragments)
+    return tensors(state_arrays(learner, Note("", {}, spec, "")))
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in arrays.items() if name != NOTE}
+
+
+# ---- the same as without ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [PPO, CLIPPED, IMPACT], ids=["ppo", "ppo-clipped", "impact"])
+@pytest.mark.parametrize("aggregation", ["mean", "each"])
+def test_one_learner_without_staleness_is_the_plain_algorithm(job, settings, aggregation):
+    made = job(settings, aggregation=aggregation)
+    rounds = []
+    for _ in range(3):
+        ids = made.act()
+        data = made.client.get(made.names.fragments, ids).data
+        # A plain learner's versions are its rounds: of the data they only order what is of one version here.
+        rounds.append(data)
+        _, result = made.play(ids)
+        assert result["over"]
+        assert result["statistics"]["gradient_staleness_max"] == 0
+        made.client.delete(made.names.fragments, ids)
+    expected, found = plain(settings, made.spec, rounds), tensors(made.state())
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-6, err_msg=name)
+    start = plain(settings, made.spec, [])
+    assert any(not np.array_equal(found[name], array) for name, array in start.items())
+
+
+def test_the_kl_coefficient_and_the_moments_are_the_plain_learners(job):
+    made = job(PPO)
+    ids = made.act()
+    data = made.client.get(made.names.fragments, ids).data
+    answers, result = made.play(ids)
+    learner = make_learner(PPO, made.spec)
+    found = learner.update(data)
+    assert result["statistics"]["kl"] == pytest.approx(found.kl, abs=1e-6)
+    assert read_note(made.state()).counters["kl_coefficient"] == pytest.approx(learner.kl_coefficient)
+    assert answers[0]["statistics"]["loss"] == pytest.approx(found.loss, abs=1e-6)
+    assert answers[0]["gradients"] == found.optimizer_steps == result["statistics"]["gradients"]
+    assert learner.network.moments.count == made.state()["network.moments_count"][0] == 4 * 32
+
+
+def test_four_learners_compute_all_gradients_and_each_counts_once(job):
+    made = job(PPO, learners=4)
+    for _ in range(2):
+        ids = made.act()
+        answers, result = made.play(ids)
+        made.client.delete(made.names.fragments, ids)
+        # Each has one fragment of 32 steps: one minibatch a pass.
+        assert [answer["gradients"] for answer in answers] == [3, 3, 3, 3]
+        assert result["statistics"]["gradients"] == 12
+        assert sum(result["statistics"][f"staleness_{each}"] for each in range(10)) == 12
+    assert made.queue.waiting() == []
+    assert made.queue.held() == {}
+    state = read_note(made.state()).asynchronous
+    assert state["round"] == 2
+    assert {entry[1] for entry in state["applied"].values()} == {3}
+
+
+def test_configured_delays_make_the_staleness_that_they_say(job):
+    made = job(PPO, learners=2, delay=3, flush="every", truncation=1.0)
+    made.play(made.act())
+    _, result = made.play(made.act())
+    stalenesses = result["statistics"]
+    assert stalenesses["gradient_staleness"] >= 2.5
+    assert stalenesses["learning_rate_factor"] < 0.8
+
+
+# ---- aggregation, by hand --------------------------------------------------------------------------------------------
+
+
+def test_a_flush_takes_the_weighted_mean_at_the_modulated_rate(job):
+    made = job(PPO, learners=2, truncation=None)
+    learner = make_learner(PPO, made.spec)
+    vectors = [vector_of(made, seed) for seed in range(3)]
+    made.queue.push(Gradient(0, 1, "a", 0), vectors[0])
+    made.queue.push(Gradient(0, 1, "b", 0), vectors[1])
+    made.queue.end_round(1, report([]))
+    made.apply(made.parameter_request())
+    # Both fresh: a plain Adam step along their mean.
+    step(learner.optimizer, learner.parameters, (vectors[0] + vectors[1]) / 2, 1.0)
+    same_network(made, learner)
+    # The version is 2 by now, of a flush and the end of the round: stalenesses 0 and 2.
+    made.round = 2
+    made.queue.push(Gradient(2, 2, "a2", 0), vectors[0])
+    made.queue.push(Gradient(0, 2, "b2", 0), vectors[2])
+    made.queue.end_round(2, report([]))
+    found = made.apply(made.parameter_request())
+    share = 2 ** (-1 / 3)
+    step(learner.optimizer, learner.parameters, (vectors[0] + share * vectors[2]) / (1 + share), (1 + share) / 2)
+    same_network(made, learner)
+    assert found["statistics"]["learning_rate_factor"] == pytest.approx((1 + share) / 2)
+
+
+def same_network(made: Job, learner: Any) -> None:
+    state = made.state()
+    for name, parameter in learner.network.named_parameters():
+        np.testing.assert_allclose(state[f"network.{name}"], parameter.detach().numpy(), rtol=0, atol=1e-6)
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gradient_delivered_twice_counts_once(job):
+    made = job(PPO)
+    gradient, vector = Gradient(0, 1, "a", 0), vector_of(made, 1)
+    assert made.queue.push(gradient, vector)
+    assert not made.queue.push(gradient, vector * 100)
+    serve = made.parameter_request(serve_s=0.3, suffix="-first")
+    assert made.apply(serve)["version"] == 1
+    once = made.state()
+    assert made.queue.push(gradient, vector)  # Again, when it has been applied and has left the queue.
+    made.queue.end_round(1, report([]))
+    result = made.apply(made.parameter_request())
+    assert result["statistics"]["gradients"] == 1
+    assert result["statistics"]["gradients_duplicate"] == 1
+    same_tensors(once, made.state(), "network.")
+
+
+def same_tensors(one: dict[str, np.ndarray], other: dict[str, np.ndarray], prefix: str) -> None:
+    for name, array in one.items():
+        if name.startswith(prefix):
+            np.testing.assert_array_equal(other[name], array, err_msg=name)
+
+
+def test_a_gradient_a_hundred_versions_late_counts_little_and_training_goes_on(job):
+    made = job(PPO)
+    raise_version(made, 101)
+    start, vector = made.state(), vector_of(made, 9)
+    made.queue.push(Gradient(1, 1, "late", 0), vector)
+    made.queue.end_round(1, report([]))
+    statistics = made.apply(made.parameter_request())["statistics"]
+    assert statistics["gradient_staleness_max"] == 100
+    assert statistics["staleness_above_9"] == statistics["gradients"] == 1
+    assert statistics["learning_rate_factor"] == pytest.approx(100 ** (-1 / 3))
+    # Adam's first step: the learning rate in the direction of the gradient's sign.
+    moved = [made.state()[name] - array for name, array in start.items() if name == "network.critic_head.bias"]
+    assert abs(moved[0][0]) == pytest.approx(PPO.learning_rate * 100 ** (-1 / 3), rel=1e-2)
+    made.round = 2
+    _, after = made.play(made.act())
+    assert after["statistics"]["gradients"] == 9  # 128 samples of 48 in three passes
+
+
+def made_version(made: Job) -> int:
+    return fetch_state(made.client, made.names)[0]
+
+
+def raise_version(made: Job, version: int) -> None:
+    """The state as it is, under a later version."""
+    _, arrays = fetch_state(made.client, made.names)
+    note = read_note(arrays)
+    learner = restored_learner(made.settings, arrays, note)
+    learner.version = version
+    made.client.publish_weights(
+        made.names.learner, state_arrays(learner, dataclasses.replace(note, counters=learner.counters())), version
+    )
+
+
+def test_gradients_that_cannot_be_applied_are_refused_and_counted(job):
+    made = job(PPO, max_staleness=2)
+    raise_version(made, 5)
+    start = made.state()
+    bad = vector_of(made, 1)
+    bad[3] = np.nan
+    for number, (gradient, vector) in enumerate([
+        (Gradient(5, 1, "nan", 0), bad), (Gradient(5, 1, "short", 0), bad[:7]), (Gradient(9, 1, "early", 0), bad),
+        (Gradient(1, 1, "stale", 0), vector_of(made, 2)),
+    ]):  # fmt: skip
+        assert made.queue.push(gradient, vector), number
+    made.queue.end_round(1, report([]))
+    statistics = made.apply(made.parameter_request())["statistics"]
+    assert statistics["gradients_refused"] == 3
+    assert statistics["gradients_dropped"] == 1
+    assert statistics["gradients"] == 0
+    same_tensors(start, made.state(), "network.")
+    assert made.queue.waiting() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_parameter_function_killed_around_its_commit_loses_nothing_and_applies_nothing_twice(job, when, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    made, twin = job(PPO), job(PPO)
+    gradients = [(Gradient(0, 1, "a", 0), vector_of(made, 1)), (Gradient(0, 1, "b", 0), vector_of(made, 2))]
+    for each in (made, twin):
+        for gradient, vector in gradients:
+            each.queue.push(gradient, vector)
+    if when == "before":
+        monkeypatch.setattr(parameter_function._Parameters, "_commit", kill(Killed))
+    else:
+        monkeypatch.setattr(parameter_function.GradientQueue, "take_out", kill_when_called(Killed))
+    with pytest.raises(Killed):
+        made.apply(made.parameter_request())
+    assert made_version(made) == (0 if when == "before" else 1)
+    monkeypatch.undo()
+    results = []
+    for each in (made, twin):
+        each.queue.end_round(1, report([]))
+        results.append(each.apply(each.parameter_request()))
+    assert [result["statistics"]["gradients"] for result in results] == [2, 2]
+    assert results[0]["statistics"]["gradients_duplicate"] == (0 if when == "before" else 2)
+    same_tensors(made.state(), twin.state(), "network.")
+    same_tensors(made.state(), twin.state(), "optimizer.")
+    found = made.client.fetch_weights(made.names.policy)
+    assert found is not None
+    assert found[0] == 2
+
+
+def kill(error: type[BaseException]) -> Callable[..., None]:
+    def commit(*arguments: Any) -> None:
+        raise error
+
+    return commit
+
+
+def kill_when_called(error: type[BaseException]) -> Callable[..., None]:
+    def take_out(queue: Any, gradients: Any) -> None:
+        if gradients:
+            raise error
+
+    return take_out
+
+
+def test_a_closed_round_is_answered_again_and_not_closed_twice(job):
+    made = job(PPO)
+    ids = made.act()
+    _, first = made.play(ids)
+    made.round = 1
+    version = made_version(made)
+    assert made.apply(made.parameter_request()) == first
+    assert made_version(made) == version
+    with pytest.raises(StateError, match=r"expected job .* after round 0, its state is after 1"):
+        made.apply(made.parameter_request(suffix="-other"))
+
+
+def test_a_learner_killed_in_mid_gradient_leaves_the_rest_to_its_next_attempt(job):
+    """A process of its own, killed by the system; the round equals one of which nothing was killed."""
+    made, twin = job(PPO), job(PPO)
+    ids, twins = made.act(), twin.act()
+    code = (
+        "import sys; from replay_server.serverless.function import handle; "
+        "sys.stdout.buffer.write(handle(sys.stdin.buffer.read()))"
+    )
+    request = made.gradient_request(ids)
+    doomed = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1)
+    assert doomed.stdin is not None
+    doomed.stdin.write(encode_request(request))
+    doomed.stdin.close()
+    give_up = time.monotonic() + 60
+    while not made.queue.waiting():  # Its first gradient; nobody applies it, so it is in the middle of the second.
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    os.kill(doomed.pid, signal.SIGKILL)
+    assert doomed.wait() == -signal.SIGKILL
+    assert doomed.stdout is not None
+    doomed.stdout.close()
+    assert made.queue.held() == {0: 0}  # It could not say that it runs no more.
+    answers, result = made.play(ids)
+    _, expected = twin.play(twins)
+    assert answers[0]["again"] == 1
+    assert result["statistics"]["gradients"] == expected["statistics"]["gradients"] == 9
+    same_tensors(made.state(), twin.state(), "network.")
+    assert made.queue.held() == {}
+
+
+def test_queued_gradients_do_not_wait_for_ever_for_a_learner_that_is_lost(job):
+    made = job(PPO, learners=4, flush="count", patience_s=0.2)
+    made.queue.hold(0, 0)
+    made.queue.hold(1, 0)  # It was killed.
+    made.queue.push(Gradient(0, 1, "a", 0), vector_of(made, 1))
+    began = time.monotonic()
+    served = threading.Thread(target=made.apply, args=(made.parameter_request(serve_s=1.5, suffix="-first"),))
+    served.start()
+    assert made.queue.await_applied([Gradient(0, 1, "a", 0)], 0, timeout_s=10)
+    assert 0.2 <= time.monotonic() - began < 5
+    served.join()
+    made.queue.end_round(1, report([]))
+    assert made.apply(made.parameter_request())["statistics"]["flushes_of_patience"] == 1
+
+
+def test_both_run_as_functions_by_the_handler(job):
+    made = job(PPO)
+    ids = made.act()
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(made.apply, made.parameter_request(serve_s=30, suffix="-aside"))
+        response = decode_response(handle(encode_request(made.gradient_request(ids))))
+        assert response.failure is None, response.failure.traceback
+        assert response.result is not None
+        made.queue.end_round(1, report([response.result]))
+        assert serving.result()["over"]
+    made.round = 2
+    made.queue.end_round(2, report([]))
+    response = decode_response(handle(encode_request(made.parameter_request())))
+    assert response.failure is None, response.failure.traceback
+    assert response.result is not None
+    assert response.result["over"]
+    assert {"fetch_state", "publish"} <= response.measured.phases.keys()
