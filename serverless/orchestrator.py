@@ -42,7 +42,13 @@ from replay_server.serverless.requests import ActorPlace, Requests
 from replay_server.serverless.rounds import Job, Played, Rounds, TrainingFailed, answer, told
 from replay_server.serverless.run_log import RunLog
 from replay_server.serverless.scalers.scaler import Scaler
-from replay_server.serverless.settings import TrainSettings, algorithm_settings, json_options, make_scaler
+from replay_server.serverless.settings import (
+    TrainSettings,
+    algorithm_settings,
+    json_options,
+    learning_settings,
+    make_scaler,
+)
 from replay_server.serverless.synchronous import SynchronousRounds
 
 SCORE_ROUNDS = 5
@@ -174,7 +180,7 @@ class Orchestrator:
         platform = self._platform or make_platform(settings.backend, **json_options(settings.backend_option))
         backend = self._make_backend(
             platform,
-            concurrency=settings.concurrency or self.most_actors + 1,
+            concurrency=settings.concurrency or self.most_actors + self._learner_functions(),
             timeout_s=settings.timeout_s,
             retries=settings.retries,
             on_invocation=log.add,
@@ -208,7 +214,9 @@ class Orchestrator:
         """On-policy: fragments are learned from by id. Off-policy: the circular buffer. Adding never waits."""
         batch = self.most_actors * self.settings.environments
         kept, passes = ROUNDS_KEPT, 0
-        if isinstance(self.algorithm, CircularBufferSettings):
+        if self.settings.learners == "async":  # By id, whatever the algorithm.
+            kept += learning_settings(self.settings).actors_ahead
+        elif isinstance(self.algorithm, CircularBufferSettings):
             kept, passes = self.algorithm.buffer_batches + 2, self.algorithm.passes
         return rs.Table(
             self.names.fragments,
@@ -221,7 +229,16 @@ class Orchestrator:
             seed=self.settings.seed,
         )
 
+    def _learner_functions(self) -> int:
+        """That run at a time, beside the actors; a parameter function is one."""
+        return learning_settings(self.settings).learners + 1 if self.settings.learners == "async" else 1
+
     def _rounds(self, job: Job) -> Rounds:
+        if self.settings.learners == "async":
+            # With its learner comes torch, which no other kind of round needs.
+            from replay_server.serverless.asynchronous_learners import AsynchronousLearnerRounds
+
+            return AsynchronousLearnerRounds(job, learning_settings(self.settings))
         if isinstance(self.algorithm, CircularBufferSettings):
             return AsynchronousRounds(job, self.algorithm.buffer_batches, self.algorithm.passes)
         return SynchronousRounds(job)

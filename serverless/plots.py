@@ -27,6 +27,8 @@ COLORS = {
     "actor": "#54a24b",
     "warm": "#bab0ac",
     "learner": "#b279a2",
+    "gradient": "#eeca3b",
+    "parameter": "#f58518",
     "evaluation": "#9d9d9d",
     "failed, timed out, lost": "#e45756",
 }

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
 from replay_server.rl.options import typed_values
 from replay_server.serverless.scalers import registry
 from replay_server.serverless.scalers.scaler import Scaler
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 OWN_FIELDS = ("env", "profile", "seed", "steps")
 """Settings of the algorithm that have options of their own."""
+ASYNCHRONOUS = ("ppo", "impact")
+"""Algorithms that have asynchronous learners."""
 
 
 @dataclass
@@ -56,7 +59,9 @@ class TrainSettings:
     actors_max: int = 32
     """The most that any scaler but fixed may ask for, its I_max (Nitro: 64); what the scaler max asks for."""
     learners: Literal["sync", "async"] = "sync"
-    """One learner function at a time, or several."""
+    """One learner function at a time, or several (docs/asynchronous-learners.md)."""
+    learner_option: dict[str, Any] = field(default_factory=dict)
+    """One option of --learners async, e.g. learners=4 or truncation=none; as often as needed."""
 
     # functions
     backend: Literal["process", "ray", "lambda", "http"] = "process"
@@ -128,8 +133,7 @@ class TrainSettings:
 
 def check_settings(settings: TrainSettings) -> None:
     """Raises ValueError, naming the option, for a value that no job can have or that this version has not."""
-    if settings.learners != "sync":
-        raise ValueError(f"--learners {settings.learners}: not in this version; expected sync")
+    _check_learners(settings)
     at_least = {
         "rounds": 1, "steps": 1, "environments": 1, "actors": 1, "actors_max": 1, "prewarm": 0, "retries": 0,
         "learner_threads": 0, "eval_every": 0, "eval_episodes": 1, "final_episodes": 0, "checkpoint_every": 1,
@@ -148,6 +152,28 @@ def check_settings(settings: TrainSettings) -> None:
     if settings.function_server is not None and settings.server is None:
         raise ValueError("--function-server needs --server: a server of the job's own is reached as it is")
     make_scaler(settings)
+
+
+def _check_learners(settings: TrainSettings) -> None:
+    """Raises ValueError for asynchronous learners that the settings cannot have."""
+    if settings.learners == "sync":
+        if settings.learner_option:
+            raise ValueError(f"--learner-option {min(settings.learner_option)}: is of --learners async")
+        return
+    if settings.algo not in ASYNCHRONOUS:
+        raise ValueError(f"--learners async: expected --algo {' or '.join(ASYNCHRONOUS)}, came {settings.algo}")
+    learning = learning_settings(settings)
+    needed = learning.learners + 2
+    if settings.concurrency is not None and settings.concurrency < needed:
+        raise ValueError(
+            f"--concurrency: expected at least {needed} with {learning.learners} asynchronous learners (they, their "
+            f"parameter function and an actor), came {settings.concurrency}"
+        )
+
+
+def learning_settings(settings: TrainSettings) -> AsynchronousLearning:
+    """The options of ``--learners async``. ValueError for what it does not take."""
+    return asynchronous_learning(settings.learner_option)
 
 
 def algorithm_settings(settings: TrainSettings) -> Settings:

@@ -146,7 +146,7 @@ def test_another_contract_and_another_kind_are_refused():
         with pytest.raises(ContractError, match=r"expected a request of contract 1.*update the older side"):
             decode_request(changed(payload, contract=other))
     for other in ("cook", 3, None, ["actor"]):
-        with pytest.raises(ContractError, match="expected a request of kind actor, learner, evaluation, warm"):
+        with pytest.raises(ContractError, match="expected a request of kind actor, learner, gradient, parameter"):
             decode_request(changed(payload, kind=other))
 
 

@@ -384,7 +384,7 @@ def test_the_number_of_threads_is_the_requests_or_the_environments_or_one(job, m
     before = torch.get_num_threads()
     for given, threads in (("", 0), ("2", 0), ("2", 1), ("nonsense", 0)):
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-        with function._threads(threads):
+        with function.threads(threads):
             pass
     assert seen[::2] == [1, 2, 1, 1]
     assert torch.get_num_threads() == before
