@@ -13,6 +13,7 @@ from .batch import Batch
 from .client import Client
 from .errors import (
     ConnectionLost,
+    GradientNotWaiting,
     LimitExceeded,
     PriorityError,
     ReplayError,
@@ -22,6 +23,7 @@ from .errors import (
     TableNotFound,
     Timeout,
 )
+from .gradients import Gradients
 from .sampler import Sampler
 from .server import Server
 from .table import (
@@ -56,6 +58,8 @@ __all__ = [
     "Column",
     "ConnectionLost",
     "Fifo",
+    "GradientNotWaiting",
+    "Gradients",
     "Lifo",
     "LimitExceeded",
     "MaxHeap",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from . import commands
+from .aio_gradients import AsyncGradientMethods
 from .aio_writer import AsyncVectorWriter, AsyncWriter
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
@@ -277,7 +278,7 @@ class _Connection:
         self._socket.close()
 
 
-class Client:
+class Client(AsyncGradientMethods):
     """`replay_server.Client` for asyncio: arguments, results and errors are the same; see there.
 
     Each running command has a connection of its own, so any number of tasks may share a client. A cancelled command

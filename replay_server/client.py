@@ -13,6 +13,7 @@ import numpy as np
 from . import commands
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
+from .client_gradients import GradientMethods
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
 from .connection import Address, Connection, on_same_host
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(GradientMethods):
     """A client of a replay server.
 
     Connecting is tried again for `reconnect_timeout` seconds. Where a connection breaks under a command that is safe to
@@ -86,7 +87,7 @@ class Client:
 
     @property
     def redis(self) -> redis.Redis:
-        """A redis-py client of the same server with the same timeouts, for all that is not REPLAY.* or WEIGHTS.*."""
+        """A redis-py client of the same server with the same timeouts, for all but REPLAY.*, WEIGHTS.* and GRAD.*."""
         if self._redis is None:
             import redis
 

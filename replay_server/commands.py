@@ -86,14 +86,14 @@ class Command(Generic[T]):
         return self.arguments if arena is None or self.shared_arguments is None else self.shared_arguments
 
 
-def _block(timeout: float | None) -> tuple[Argument, ...]:
+def block(timeout: float | None) -> tuple[Argument, ...]:
     """BLOCK for a checked timeout in seconds, rounded up to whole milliseconds."""
     if timeout is None:
         return ("BLOCK", 0)
     return ("BLOCK", math.ceil(timeout * 1000)) if timeout > 0 else ()
 
 
-def _explain(what: str, timeout: float | None, value: Any) -> Any:
+def explain(what: str, timeout: float | None, value: Any) -> Any:
     """Gives a Timeout the command that it ended."""
     if isinstance(value, Timeout):
         waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s" if timeout else "stopped"
@@ -101,7 +101,7 @@ def _explain(what: str, timeout: float | None, value: Any) -> Any:
     return value
 
 
-def _plain(
+def plain(
     what: str, arguments: Sequence[Argument], convert: Callable[[Any], T], repeatable: bool, wait_s: float | None = 0.0
 ) -> Command[T]:
     """A command whose reply is one value."""
@@ -136,7 +136,7 @@ def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]
 
 def any_command(arguments: Sequence[Argument], repeatable: bool) -> Command[Any]:
     """Whatever the server understands; its reply as it comes."""
-    return _plain(str(arguments[0]), arguments, lambda value: value, repeatable)
+    return plain(str(arguments[0]), arguments, lambda value: value, repeatable)
 
 
 # ---- shared memory ---------------------------------------------------------------------------------------------------
@@ -147,30 +147,30 @@ def share_socket() -> Command[tuple[str, str]]:
 
     The result is a ServerError where the server is on another host, or shares no memory.
     """
-    return _plain("sharing memory", ("REPLAY.SHARE",), lambda value: (_text(value[0]), _text(value[2])), True)
+    return plain("sharing memory", ("REPLAY.SHARE",), lambda value: (_text(value[0]), _text(value[2])), True)
 
 
 def prove(nonce: str) -> Command[None]:
-    return _plain("sharing memory", ("REPLAY.PROVE", nonce), _nothing, False)
+    return plain("sharing memory", ("REPLAY.PROVE", nonce), _nothing, False)
 
 
 def share(size_bytes: int) -> Command[int]:
     """REPLAY.SHARE over a unix socket: the bytes granted; the descriptor comes with the reply."""
     arguments = ("REPLAY.SHARE", *((size_bytes,) if size_bytes else ()))
-    return _plain("sharing memory", arguments, int, False)
+    return plain("sharing memory", arguments, int, False)
 
 
 def release_returned(arena: Arena | None) -> Command[int] | None:
     """REPLAY.RELEASE of the leases given back since the last call; None: there are none."""
     leases = arena.take_returned() if arena is not None else None
-    return _plain("release of shared memory", ("REPLAY.RELEASE", *leases), int, True) if leases else None
+    return plain("release of shared memory", ("REPLAY.RELEASE", *leases), int, True) if leases else None
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def create(table: Table) -> Command[None]:
-    return _plain(
+    return plain(
         f"creation of table {table.name!r}", ("REPLAY.CREATE", table.name, table.pack()), _nothing, repeatable=True
     )
 
@@ -181,37 +181,37 @@ def spec(name: str) -> Command[ServedTable]:
         incarnation = fields.pop("incarnation")
         return ServedTable(Table.from_spec(fields, name), incarnation)
 
-    return _plain(f"spec of {name!r}", ("REPLAY.SPEC", name), convert, True)
+    return plain(f"spec of {name!r}", ("REPLAY.SPEC", name), convert, True)
 
 
 def tables() -> Command[list[str]]:
-    return _plain("list of tables", ("REPLAY.LIST",), lambda names: [_text(name) for name in names], True)
+    return plain("list of tables", ("REPLAY.LIST",), lambda names: [_text(name) for name in names], True)
 
 
 def drop(name: str) -> Command[None]:
-    return _plain(f"drop of {name!r}", ("REPLAY.DROP", name), _nothing, False)
+    return plain(f"drop of {name!r}", ("REPLAY.DROP", name), _nothing, False)
 
 
 def reset(name: str) -> Command[None]:
-    return _plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False, wait_s=None)
+    return plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False, wait_s=None)
 
 
 def configure(name: str, changes: Mapping[str, Any]) -> Command[None]:
     packed = pack(changes_map(changes))
-    return _plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True, wait_s=None)
+    return plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True, wait_s=None)
 
 
 def checkpoint(name: str | None = None) -> Command[str]:
     # The reply comes when the file is on the disk; saving again does no harm.
     arguments = ("REPLAY.SAVE",) if name is None else ("REPLAY.SAVE", name)
-    return replace(_plain("checkpoint", arguments, _text, True), wait_s=None)
+    return replace(plain("checkpoint", arguments, _text, True), wait_s=None)
 
 
 def restore(name: str) -> Command[list[str]]:
     def convert(lines: Any) -> list[str]:
         return [_text(line) for line in lines]
 
-    return replace(_plain(f"restore of {name!r}", ("REPLAY.RESTORE", name), convert, False), wait_s=None)
+    return replace(plain(f"restore of {name!r}", ("REPLAY.RESTORE", name), convert, False), wait_s=None)
 
 
 _INFO_NUMBERS = ("max_priority", "total_priority")
@@ -226,7 +226,7 @@ def info(name: str) -> Command[dict[str, Any]]:
             fields[key] = float(field) if key in _INFO_NUMBERS else field
         return fields
 
-    return _plain(f"info of {name!r}", ("REPLAY.INFO", name), convert, True)
+    return plain(f"info of {name!r}", ("REPLAY.INFO", name), convert, True)
 
 
 # ---- items -----------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def add(
     for name, column in zip(table.signature, columns, strict=True):
         blobs += (name, bytes_of(column))
     given: Argument = b"" if priorities is None else bytes_of(priorities)
-    options = (*_block(timeout), "INCARNATION", served.incarnation)
+    options = (*block(timeout), "INCARNATION", served.incarnation)
     head = ("REPLAY.ADD", table.name, count, given, *options)
 
     arguments = (*head, "COLUMNS", len(columns), *blobs)
@@ -253,7 +253,7 @@ def add(
 def _ids_reading(what: str, timeout: float | None, count: int) -> Reading[Any]:
     line = yield None
     if line[:1] == b"-":
-        return _explain(what, timeout, (yield from value_after(line)))
+        return explain(what, timeout, (yield from value_after(line)))
     ids = np.empty(count, np.uint64)
     if not (yield from bulk_into(line, ids)):
         raise ServerError(f"{what}: expected {count} ids of 8 bytes, got {length_of(line)} bytes")
@@ -279,7 +279,7 @@ def append(
     head = ("REPLAY.APPEND", served.table.name, len(streams), bytes_of(streams), bytes_of(flags))
     options = ("HISTORY", history, *(("CODED",) if coded else ()), "INCARNATION", served.incarnation)
     what = f"{len(streams)} steps for {served.table.name!r}"
-    return _plain(what, (*head, *options, *_blobs(columns)), int, False)
+    return plain(what, (*head, *options, *_blobs(columns)), int, False)
 
 
 def items(
@@ -294,13 +294,13 @@ def items(
     what = f"{len(streams)} items for {served.table.name!r}"
     given: Argument = b"" if priorities is None else bytes_of(np.ascontiguousarray(priorities))
     head = ("REPLAY.ITEM", served.table.name, len(streams), bytes_of(streams), bytes_of(steps), given)
-    options = (*_block(timeout), "INCARNATION", served.incarnation)
+    options = (*block(timeout), "INCARNATION", served.incarnation)
     arguments = (*head, *options, *_blobs(columns))
     return Command(what, arguments, lambda: _ids_reading(what, timeout, len(streams)), False, timeout)
 
 
 def end_episodes(name: str, streams: np.ndarray) -> Command[int]:
-    return _plain(f"end of episodes in {name!r}", ("REPLAY.END", name, bytes_of(streams)), int, False)
+    return plain(f"end of episodes in {name!r}", ("REPLAY.END", name, bytes_of(streams)), int, False)
 
 
 @dataclass
@@ -347,7 +347,7 @@ def _batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]
     """
     line = yield None
     if line[:1] == b"-":
-        return _explain(what, timeout, (yield from value_after(line)))
+        return explain(what, timeout, (yield from value_after(line)))
     if line[:1] != b"*" or length_of(line) < 3 or length_of(line) % 2 == 0:
         raise not_resp(line)
     fits = length_of(line) == 3 + 2 * len(out.data)
@@ -374,7 +374,7 @@ def _coded_reading(what: str, timeout: float | None, table: Table, out: Batch) -
     """Reads [ids, probabilities, weights, name, blob, …] in which windows come as coded columns of steps."""
     line = yield None
     if line[:1] == b"-":
-        return _explain(what, timeout, (yield from value_after(line)))
+        return explain(what, timeout, (yield from value_after(line)))
     own = [name for name in out.data if name not in table.windows]
     windows: dict[str, list[str]] = {}
     for name in out.data:
@@ -434,7 +434,7 @@ def sample(
     what = f"sample of {count} from {name!r}"
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
     once = () if replace else ("REPLACE", 0)
-    options = ("BETA", float(beta), *_block(timeout), *once, "INCARNATION", served.incarnation)
+    options = ("BETA", float(beta), *block(timeout), *once, "INCARNATION", served.incarnation)
     options += () if policy_version is None else ("POLICY_VERSION", check_version(policy_version))
     if coded:
         arguments = ("REPLAY.SAMPLE", name, int(count), *options, "CODED", *chosen)
@@ -454,11 +454,11 @@ def get(served: ServedTable, ids: np.ndarray, out: Batch) -> Command[Batch]:
 def update(name: str, ids: np.ndarray, priorities: np.ndarray) -> Command[tuple[int, int]]:
     # Repeating an update sets the same priorities again.
     arguments = ("REPLAY.UPDATE", name, bytes_of(ids), bytes_of(priorities))
-    return _plain(f"update of {len(ids)} in {name!r}", arguments, lambda value: (int(value[0]), int(value[1])), True)
+    return plain(f"update of {len(ids)} in {name!r}", arguments, lambda value: (int(value[0]), int(value[1])), True)
 
 
 def delete(name: str, ids: np.ndarray) -> Command[int]:
-    return _plain(f"delete of {len(ids)} from {name!r}", ("REPLAY.DEL", name, bytes_of(ids)), int, False)
+    return plain(f"delete of {len(ids)} from {name!r}", ("REPLAY.DEL", name, bytes_of(ids)), int, False)
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ def delete(name: str, ids: np.ndarray) -> Command[int]:
 def publish_weights(key: str, arrays: Mapping[str, Any], version: int | None) -> Command[int]:
     blob: Blob = encode_arrays(arrays)
     arguments = ("WEIGHTS.PUBLISH", key, "*" if version is None else int(version), blob)
-    return _plain(f"publication of weights {key!r}", arguments, int, False)
+    return plain(f"publication of weights {key!r}", arguments, int, False)
 
 
 def fetch_weights(key: str, newer_than: int | None) -> Command[tuple[int, dict[str, np.ndarray]] | None]:

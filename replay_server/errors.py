@@ -59,6 +59,13 @@ class StaleVersion(ServerError):
     """Weights of that version, or a newer one, are already published."""
 
 
+class GradientNotWaiting(ServerError):
+    """A gradient that was to be marked as applied does not wait: it was applied or dropped already, or is not known.
+
+    Nothing was published.
+    """
+
+
 _BY_CODE: dict[str, type[ReplayError]] = {
     "NOTABLE": TableNotFound,
     "EXISTS": SchemaError,
@@ -77,6 +84,8 @@ def error_from_reply(text: str) -> ReplayError:
         return Timeout(sentence)
     if code == "STALEVERSION":
         return StaleVersion(sentence, code)
+    if code == "NOGRADIENT":
+        return GradientNotWaiting(sentence, code)
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(sentence or text)

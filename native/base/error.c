@@ -16,6 +16,7 @@ static const char *const names[ERROR_CODES] = {
     [ERROR_TIMEOUT] = "TIMEOUT",
     [ERROR_LIMIT] = "LIMIT",
     [ERROR_STALEVERSION] = "STALEVERSION",
+    [ERROR_NOGRADIENT] = "NOGRADIENT",
 };
 
 int error_set(struct error *error, enum error_code code, const char *format, ...) {

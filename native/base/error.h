@@ -13,6 +13,7 @@ enum error_code {
     ERROR_TIMEOUT,      /* TIMEOUT: the condition did not come true in time; the message is the reason */
     ERROR_LIMIT,        /* LIMIT: a configured bound */
     ERROR_STALEVERSION, /* STALEVERSION: weights of that version or newer are already there */
+    ERROR_NOGRADIENT,   /* NOGRADIENT: no gradient of that name waits */
     ERROR_CODES
 };
 

@@ -114,8 +114,11 @@ static int restore_store(struct reader *reader, const struct snapshot_record_hea
         return error_set(error, ERROR_GENERIC, "a key, though the header says that there are none");
     }
     size_t length = (size_t)header->length;
-    return header->kind == SNAPSHOT_RECORD_KEYS ? store_restore_keys(reader->store, header->table, body, length, error)
-                                                : store_restore_weights(reader->store, body, length, error);
+    if (header->kind == SNAPSHOT_RECORD_KEYS) {
+        return store_restore_keys(reader->store, header->table, body, length, error);
+    }
+    return header->kind == SNAPSHOT_RECORD_WEIGHTS ? store_restore_weights(reader->store, body, length, error)
+                                                   : store_restore_gradients(reader->store, body, length, error);
 }
 
 static int restore_record(struct reader *reader, const struct snapshot_record_header *header, const uint8_t *body,
@@ -131,7 +134,8 @@ static int restore_record(struct reader *reader, const struct snapshot_record_he
     if (header->kind == SNAPSHOT_RECORD_END) {
         return restore_end(reader, body, length, error);
     }
-    if (header->kind == SNAPSHOT_RECORD_KEYS || header->kind == SNAPSHOT_RECORD_WEIGHTS) {
+    if (header->kind == SNAPSHOT_RECORD_KEYS || header->kind == SNAPSHOT_RECORD_WEIGHTS ||
+        header->kind == SNAPSHOT_RECORD_GRADIENTS) {
         return restore_store(reader, header, body, error);
     }
     if (header->table >= reader->count) {

@@ -157,6 +157,12 @@ bool store_cut_add_weights(struct store_cut *cut, const void *key, size_t length
     return keep(cut, &as, key, blob);
 }
 
+bool store_cut_add_gradients(struct store_cut *cut, const void *key, size_t length, int64_t version,
+                             struct blob *blob) {
+    struct kept as = {.kind = SNAPSHOT_RECORD_GRADIENTS, .ends = true, .at_ms = version, .key_length = length};
+    return keep(cut, &as, key, blob);
+}
+
 /* ---- values -------------------------------------------------------------------------------------------------------- */
 
 static struct piece_key key_of(const struct dict_entry *entry, bool ends, int64_t at_ms) {

@@ -1,4 +1,4 @@
-/* store_cut: a store, and weights beside it, as they are at one moment, handed out piece by piece while they change.
+/* store_cut: a store, and weights and gradients beside it, as they are at one moment, handed out piece by piece while they change.
  *
  * Keys are walked in the order of their hashes. A key about to change that was not walked past yet is handed out first; one
  * that came after the cut is marked, in its value, and passed over. Large strings are kept by reference and copied later.
@@ -26,6 +26,8 @@ bool store_cut_may_begin(const struct store_cut *cut);
 void store_cut_begin(struct store_cut *cut, struct store_cut_sink *sink);
 /* Keeps a reference to the blob. False: memory is exhausted. */
 bool store_cut_add_weights(struct store_cut *cut, const void *key, size_t length, int64_t version, struct blob *blob);
+/* The same for gradients, which come back in the order in which they were added. */
+bool store_cut_add_gradients(struct store_cut *cut, const void *key, size_t length, int64_t version, struct blob *blob);
 /* Hands out a little. False: all is handed out, or cleared away, or there is no cut. */
 bool store_cut_step(struct store_cut *cut);
 bool store_cut_failed(const struct store_cut *cut);

@@ -24,8 +24,10 @@ struct store_restore {
     struct store_content content;
     struct open_key *open;
     uint32_t open_count;
-    struct blob *blob; /* weights of which pieces came */
+    struct blob *blob; /* weights or gradients of which pieces came */
     uint64_t blob_done;
+    bool is_gradients;
+    struct store_weights **gradients_end;
 };
 
 struct store_restore *store_restore_begin(void) {
@@ -33,20 +35,26 @@ struct store_restore *store_restore_begin(void) {
     if (restore) restore->content.store = store_new();
     if (restore && restore->content.store) {
         restore->content.store->keeps_expired = true;
+        restore->gradients_end = &restore->content.gradients;
         return restore;
     }
     memory_free(restore);
     return NULL;
 }
 
+static void free_weights(struct store_weights *weights) {
+    while (weights) {
+        struct store_weights *next = weights->next;
+        blob_release(weights->blob);
+        memory_free(weights);
+        weights = next;
+    }
+}
+
 void store_content_free(struct store_content *content) {
     store_free(content->store);
-    while (content->weights) {
-        struct store_weights *next = content->weights->next;
-        blob_release(content->weights->blob);
-        memory_free(content->weights);
-        content->weights = next;
-    }
+    free_weights(content->weights);
+    free_weights(content->gradients);
     *content = (struct store_content){0};
 }
 
@@ -150,26 +158,33 @@ int store_restore_keys(struct store_restore *restore, uint32_t database, const u
     return 0;
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------------- */
+/* ---- weights and gradients ------------------------------------------------------------------------------------------ */
 
 static int put_weights(struct store_restore *restore, const struct piece_key *key, struct error *error) {
     struct store_weights *weights = memory_alloc(sizeof *weights + key->length);
     if (!weights) return error_set(error, ERROR_GENERIC, "no memory for the name of weights");
-    *weights = (struct store_weights){
-        .next = restore->content.weights, .blob = restore->blob, .version = key->at_ms, .key_length = key->length};
+    *weights = (struct store_weights){.blob = restore->blob, .version = key->at_ms, .key_length = key->length};
     memcpy(weights->key, key->key, key->length);
-    restore->content.weights = weights;
     restore->blob = NULL;
+    if (restore->is_gradients) {
+        *restore->gradients_end = weights;
+        restore->gradients_end = &weights->next;
+    } else {
+        weights->next = restore->content.weights;
+        restore->content.weights = weights;
+    }
     return 0;
 }
 
-int store_restore_weights(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error) {
+static int add_weights_piece(struct store_restore *restore, bool is_gradients, const uint8_t *body, size_t length,
+                             struct error *error) {
     struct piece piece;
     if (piece_read(&body, &length, &piece, error)) return -1;
     if (length > 0 || piece.head.type != VALUE_STRING || !piece.key.ends || piece.key.at_ms < 0)
         return error_set(error, ERROR_GENERIC, "weights are malformed");
-    if (!restore->blob == !(piece.head.flags & PIECE_FIRST))
+    if (!restore->blob == !(piece.head.flags & PIECE_FIRST) || (restore->blob && restore->is_gradients != is_gradients))
         return error_set(error, ERROR_GENERIC, "a part of weights is out of turn");
+    restore->is_gradients = is_gradients;
     if (!restore->blob) {
         restore->blob = piece.total <= SIZE_MAX / 2 ? blob_new((size_t)piece.total) : NULL;
         restore->blob_done = 0;
@@ -184,6 +199,14 @@ int store_restore_weights(struct store_restore *restore, const uint8_t *body, si
     if (restore->blob_done != restore->blob->length)
         return error_set(error, ERROR_GENERIC, "weights are shorter than they were said to be");
     return put_weights(restore, &piece.key, error);
+}
+
+int store_restore_weights(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error) {
+    return add_weights_piece(restore, false, body, length, error);
+}
+
+int store_restore_gradients(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error) {
+    return add_weights_piece(restore, true, body, length, error);
 }
 
 int store_restore_finish(struct store_restore *restore, struct store_content *content, struct error *error) {

@@ -1,4 +1,4 @@
-/* store_restore: keys and weights out of the records of a snapshot, into a store of their own. Nothing of it is trusted. */
+/* store_restore: keys, weights and gradients out of the records of a snapshot, into a store of their own. Nothing of it is trusted. */
 #ifndef REPLAY_PERSIST_STORE_RESTORE_H
 #define REPLAY_PERSIST_STORE_RESTORE_H
 
@@ -17,6 +17,7 @@ struct store_weights {
 struct store_content {
     struct store *store; /* the caller's; NULL: none */
     struct store_weights *weights; /* the newest first */
+    struct store_weights *gradients; /* in order; their keys and versions are for whoever adopts them to read */
     uint64_t keys;
 };
 void store_content_free(struct store_content *content);
@@ -26,6 +27,7 @@ struct store_restore *store_restore_begin(void); /* NULL: memory is exhausted */
 int store_restore_keys(struct store_restore *restore, uint32_t database, const uint8_t *body, size_t length,
                        struct error *error);
 int store_restore_weights(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error);
+int store_restore_gradients(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error);
 /* Nothing more comes. -1: something that was begun has no end. The content is the caller's, also then. */
 int store_restore_finish(struct store_restore *restore, struct store_content *content, struct error *error);
 void store_restore_free(struct store_restore *restore); /* NULL is allowed */

@@ -48,3 +48,10 @@ bool argument_double(const struct resp_argument *argument, double *value) {
     *value = number;
     return true;
 }
+
+struct blob *argument_blob(const struct resp_argument *argument) {
+    if (argument->blob) return blob_retain(argument->blob);
+    struct blob *blob = blob_new(argument->length);
+    if (blob && argument->length) memcpy(blob->data, argument->data, argument->length);
+    return blob;
+}

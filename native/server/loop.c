@@ -12,6 +12,7 @@
 #include "server/command/command_table.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
+#include "server/gradients/gradients_registry.h"
 #include "server/pubsub/pubsub.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_registry.h"
@@ -74,11 +75,12 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server->store = store_new();
     server->replay = replay_registry_new(server);
     server->weights = weights_registry_new(server);
+    server->gradients = gradients_registry_new(server);
     server->snapshots = snapshots_new(server);
     server->append_log = append_log_new(server);
     server->pubsub = pubsub_new();
     if (!server->read_buffer || !server->commands || !server->acl || !server->store || !server->replay ||
-        !server->weights || !server->snapshots || !server->append_log || !server->pubsub) {
+        !server->weights || !server->gradients || !server->snapshots || !server->append_log || !server->pubsub) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
@@ -113,6 +115,7 @@ void server_free(struct server *server) {
     append_log_free(server->append_log);
     snapshots_free(server->snapshots); /* it holds tables */
     if (server->weights) weights_registry_free(server->weights);
+    gradients_registry_free(server->gradients);
     if (server->replay) replay_registry_free(server->replay);
     key_waits_free(server);
     if (server->store) store_free(server->store);

@@ -30,6 +30,7 @@ struct key_waits;
 struct store;
 struct replay_registry;
 struct weights_registry;
+struct gradients_registry;
 struct snapshots;
 struct append_log;
 struct pubsub;
@@ -123,6 +124,7 @@ struct server {
     struct store *store;
     struct replay_registry *replay;
     struct weights_registry *weights;
+    struct gradients_registry *gradients;
     struct snapshots *snapshots;
     struct append_log *append_log;
     bool loading; /* the store is being read from files: keys whose time is over stay, nothing is written down */
@@ -225,6 +227,7 @@ struct client *server_client_by_id(const struct server *server, uint64_t id);
 
 /* Sections of INFO that other files write: "# Replay\r\n…" and "# Keyspace\r\n…". */
 void replay_info(struct server *server, struct text *out);
+void gradients_info(struct server *server, struct text *out);
 void keyspace_info(struct server *server, struct text *out);
 
 #endif

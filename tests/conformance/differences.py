@@ -27,7 +27,7 @@ DIFFERENCES: dict[str, str] = {
     "zadd": "A score of 5,120 characters or more is refused.",
     "eval": "`redis.log` writes nothing; see [scripts.md](scripts.md).",
     "script|debug": "`YES` and `SYNC` are refused.",
-    "acl|cat": "Two categories more: `replay` and `weights`.",
+    "acl|cat": "Three categories more: `replay`, `weights` and `gradients`.",
     "acl|list": "Single commands of a user come in alphabetical order.",
     "acl|log": "Entries of scripts do not name the connection.",
     "client|list": "`fd` is -1; `lib-name` and `lib-ver` of later versions are there.",
@@ -56,4 +56,4 @@ NOT_WANTED = {
     "sentinel": "Answered as unknown commands are.",
 }
 
-BEYOND = "Tables of experience and versioned weights: [protocol.md](protocol.md)."
+BEYOND = "Tables of experience, versioned weights, and gradients that wait: [protocol.md](protocol.md)."

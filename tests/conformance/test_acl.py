@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import replay_server
 
 Reply = tuple[str, Any]
-CATEGORIES_OF_OURS = {b"replay", b"weights"}
+CATEGORIES_OF_OURS = {b"replay", b"weights", b"gradients"}
 
 
 def ask(connection: Any, line: str) -> Reply:
@@ -70,9 +70,11 @@ def test_every_command_is_in_the_categories_that_redis_puts_it_in(pair: Pair) ->
         assert ours & both == theirs & both, category
 
 
-def test_commands_of_tables_and_weights_have_categories(pair: Pair) -> None:
+def test_commands_of_tables_weights_and_gradients_have_categories(pair: Pair) -> None:
     assert {b"replay.add", b"replay.sample"} <= names(pair.ours, b"replay")
     assert {b"weights.get", b"weights.publish"} <= names(pair.ours, b"weights")
+    assert {b"grad.push", b"grad.take", b"grad.publish"} <= names(pair.ours, b"gradients")
+    assert b"grad.take" in names(pair.ours, b"blocking")
     pair.words("ACL CAT nonsense")
     pair.words('ACL CAT ""')
 

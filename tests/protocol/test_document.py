@@ -33,7 +33,7 @@ def test_every_example_is_answered_as_shown(repository, open_raw):
 def test_every_command_of_ours_is_described(repository, raw):
     document = (repository / "docs" / "protocol.md").read_text()
     names = [name.decode() for name in raw.command("COMMAND", "LIST")]
-    ours = [name.upper() for name in names if name.startswith(("replay.", "weights."))]
+    ours = [name.upper() for name in names if name.startswith(("replay.", "weights.", "grad."))]
     assert len(ours) > 10
     headings = " ".join(line for line in document.splitlines() if line.startswith("## "))
     assert [name for name in ours if name not in headings] == []

@@ -11,7 +11,7 @@
 static const char *const category_names[ACL_CATEGORIES] = {
     "keyspace", "read",        "write",      "set",         "sortedset", "list",   "hash",    "string",
     "bitmap",   "hyperloglog", "geo",        "stream",      "pubsub",    "admin",  "fast",    "slow",
-    "blocking", "dangerous",   "connection", "transaction", "scripting", "replay", "weights",
+    "blocking", "dangerous",   "connection", "transaction", "scripting", "replay", "weights", "gradients",
 };
 
 const char *acl_category_name(size_t index) {
@@ -38,6 +38,7 @@ static const struct {
     {"bitmap", ACL_BITMAP},
     {"connection", ACL_CONNECTION},
     {"generic", ACL_KEYSPACE},
+    {"gradients", ACL_GRADIENTS},
     {"hash", ACL_HASH},
     {"list", ACL_LIST},
     {"pubsub", ACL_PUBSUB},
@@ -177,6 +178,11 @@ static const struct {
     {"exists", 0, 0},
     {"expire", KEY_WRITE, 0},
     {"expireat", KEY_WRITE, 0},
+    {"grad.del", KEY_WRITE, KEY_WRITE},
+    {"grad.drop", KEY_WRITE, 0},
+    {"grad.info", 0, 0},
+    {"grad.publish", KEY_WRITE, KEY_WRITE},
+    {"grad.push", KEY_WRITE, 0},
     {"hdel", KEY_WRITE, 0},
     {"hexists", 0, 0},
     {"hlen", 0, 0},

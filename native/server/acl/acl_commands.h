@@ -36,9 +36,10 @@ enum acl_category {
     ACL_SCRIPTING = 1 << 20,
     ACL_REPLAY = 1 << 21,
     ACL_WEIGHTS = 1 << 22,
+    ACL_GRADIENTS = 1 << 23,
 };
 
-#define ACL_CATEGORIES 23u
+#define ACL_CATEGORIES 24u
 
 const char *acl_category_name(size_t index);
 uint32_t acl_category_named(const char *name, size_t length); /* 0: there is none */

@@ -120,6 +120,8 @@ bool reply_is_wanted(const struct client *client);
 bool argument_is(const struct resp_argument *argument, const char *word);              /* case-insensitive */
 bool argument_int64(const struct resp_argument *argument, int64_t *value);             /* strict decimal, as Redis */
 bool argument_double(const struct resp_argument *argument, double *value);
+/* The bytes as a blob: that in which they landed, with a reference of the caller's, or a copy. NULL: no memory. */
+struct blob *argument_blob(const struct resp_argument *argument);
 void reply_syntax_error(struct client *client);                                        /* ERR syntax error */
 void reply_arity_error(struct client *client);
 

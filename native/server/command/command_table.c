@@ -34,6 +34,7 @@ static const struct command *const tables[] = {
     commands_acl,
     commands_config,
     commands_debug,
+    commands_gradients,
     commands_memory,
     commands_monitor,
     commands_slow_log,

@@ -33,6 +33,7 @@ extern const struct command commands_snapshot[];
 extern const struct command commands_transactions[];
 extern const struct command commands_scripts[];
 extern const struct command commands_weights[];
+extern const struct command commands_gradients[];
 extern const struct command commands_pubsub[];
 extern const struct command commands_slow_log[];
 extern const struct command commands_monitor[];

@@ -16,6 +16,7 @@
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/durability/restore.h"
+#include "server/gradients/gradients_registry.h"
 #include "server/replay/weights_registry.h"
 #include "server/server.h"
 #include "store/store.h"
@@ -61,7 +62,7 @@ bool append_load_holds_something(const struct server *server) {
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         if (dict_count(&server->store->databases[d].keys) > 0) return true;
     }
-    return server->weights->count > 0;
+    return server->weights->count > 0 || gradients_registry_holds_something(server->gradients);
 }
 
 /* ---- one command --------------------------------------------------------------------------------------------------- */

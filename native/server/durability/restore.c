@@ -13,6 +13,7 @@
 #include "persist/snapshot_reader.h"
 #include "server/client.h"
 #include "server/durability/append_load.h"
+#include "server/gradients/gradients_registry.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "server/server.h"
@@ -76,6 +77,11 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
         if (!weights_registry_adopt(server->weights, weights->key, weights->key_length, weights->version,
                                     weights->blob))
             return error_set(error, ERROR_GENERIC, "no memory for weights");
+    }
+    for (const struct store_weights *saved = content->gradients; saved; saved = saved->next) {
+        if (gradients_registry_adopt(server->gradients, saved->key, saved->key_length, saved->version, saved->blob,
+                                     error))
+            return -1;
     }
     store_adopt(server->store, content->store);
     return 0;

@@ -15,6 +15,7 @@
 #include "server/durability/cmd_snapshot.h"
 #include "server/durability/restore.h"
 #include "server/durability/unsaved.h"
+#include "server/gradients/gradients_registry.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "server/server.h"
@@ -81,12 +82,21 @@ static int add_weights(struct snapshots *snapshots, struct error *error) {
     return 0;
 }
 
+static bool add_gradient(void *context, const void *key, size_t length, int64_t version, struct blob *blob) {
+    return store_cut_add_gradients(context, key, length, version, blob);
+}
+
+static int add_gradients(struct snapshots *snapshots, struct error *error) {
+    if (gradients_registry_save(snapshots->server->gradients, add_gradient, snapshots->cut)) return 0;
+    return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
+}
+
 static int begin_cut(struct snapshots *snapshots, const struct snapshot_options *options, struct table **tables,
                      struct error *error) {
     snapshots->running = snapshot_begin(options, tables, snapshots->entry_count, error);
     if (!snapshots->running) return -1;
     snapshots->cut_changes = snapshots->server->store->changes;
-    return add_weights(snapshots, error);
+    return add_weights(snapshots, error) || add_gradients(snapshots, error) ? -1 : 0;
 }
 
 static int begin(struct snapshots *snapshots, struct error *error) {

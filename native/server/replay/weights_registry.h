@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #include "base/blob.h"
+#include "base/error.h"
+#include "resp/parse.h"
 
 #define WEIGHTS_MAX_KEYS 4096u
 #define WEIGHTS_MAX_KEY_BYTES 255u
@@ -27,9 +29,28 @@ struct weights_registry {
 };
 
 struct weights_registry *weights_registry_new(struct server *server); /* NULL: memory is exhausted */
+void weights_registry_free(struct weights_registry *registry);
 /* Puts in weights that were read from a file; takes its own reference. False: memory is exhausted. */
 bool weights_registry_adopt(struct weights_registry *registry, const void *key, size_t length, int64_t version,
                             struct blob *blob);
-void weights_registry_free(struct weights_registry *registry);
+/* The link that points to the key's entry, or the last link. */
+struct weights_entry **weights_registry_find(struct weights_registry *registry, const struct resp_argument *key);
+bool weights_registry_remove(struct weights_registry *registry, const struct resp_argument *key);
+
+/* Publishing in two steps, the second of which cannot fail, so that several keys change at once or none does. */
+struct weights_staged {
+    struct weights_entry *entry; /* the key's, or one that is not among the others yet */
+    struct blob *blob;
+    bool is_new;
+};
+/* Checks the key, and makes what a new one needs, of which `more` keys are staged already. The caller has seen that the
+ * version is above the published one. -1: refused. */
+int weights_stage(struct weights_registry *registry, const struct resp_argument *key, const struct resp_argument *blob,
+                  uint32_t more, struct weights_staged *staged, struct error *error);
+void weights_install(struct weights_registry *registry, struct weights_staged *staged, int64_t version);
+void weights_unstage(struct weights_staged *staged);
+/* ERROR_STALEVERSION where weights of that version or newer are published under the key. */
+int weights_check_version(struct weights_registry *registry, const struct resp_argument *key, int64_t version,
+                          struct error *error);
 
 #endif

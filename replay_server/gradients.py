@@ -1,0 +1,191 @@
+"""GRAD.*: gradients that wait on the server, by name, until weights are published that were made of them.
+
+The commands as data, as in `commands`, and what both clients offer of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .checks import check_timeout, check_version
+from .codec import (
+    Argument,
+    Reading,
+    as_dict,
+    bulk_into,
+    bytes_of,
+    encode_arrays,
+    length_of,
+    not_resp,
+    read_value,
+    value_after,
+)
+from .commands import Command, block, explain, plain
+from .errors import SchemaError, ServerError
+
+MOST_WAITING = 1024
+"""As many gradients wait under a key at most."""
+
+
+@dataclass
+class Gradients:
+    """The oldest gradients that wait under a key, oldest first. They wait on until they are published or dropped.
+
+    Attributes:
+        names: by which they were pushed.
+        versions: int64 (n,), of the weights that each was computed at.
+        dtype: "float32" or "bfloat16", in which they travel and wait.
+        vector_bytes: of one of them, as it waits.
+        vectors: float32 (N,) each (bfloat16 widened, which is exact); empty where only their sum or their headers were
+            asked for.
+        sum: float32 (N,), Σ w_k x_k, where weights were given.
+    """
+
+    names: list[str]
+    versions: np.ndarray
+    dtype: str
+    vector_bytes: int
+    vectors: list[np.ndarray] = field(default_factory=list)
+    sum: np.ndarray | None = None
+
+    def staleness(self, version: int) -> np.ndarray:
+        """int64 (n,), of each: how many versions have come since the one it was computed at; at least 0."""
+        return np.maximum(version - self.versions, 0)
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+
+def narrow(values: np.ndarray) -> np.ndarray:
+    """float32 as bfloat16, uint16 of the same shape: to nearest, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def widen(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 in uint16 as float32, exactly."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _vector(value: Any, dtype: str | None) -> tuple[str, np.ndarray]:
+    """The dtype to push as, and the elements in it."""
+    if dtype not in (None, "float32", "bfloat16"):
+        raise SchemaError(f"expected the dtype float32 or bfloat16, got {dtype!r}")
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            dtype = dtype or "bfloat16"
+            value = value.float()  # exact; narrowed again below without rounding
+        value = value.numpy()
+    array = np.asarray(value)
+    if array.dtype != np.float32 or array.ndim != 1 or not array.size:
+        raise SchemaError(f"expected a gradient as float32 (N,), got {array.dtype} {array.shape}")
+    return (dtype or "float32"), (narrow(array) if dtype == "bfloat16" else np.ascontiguousarray(array))
+
+
+def _read_vector(header: bytes, dtype: str) -> Reading[np.ndarray]:
+    item = np.uint16 if dtype == "bfloat16" else np.float32
+    array = np.empty(max(0, length_of(header)) // np.dtype(item).itemsize, item)
+    if not (yield from bulk_into(header, array)):
+        raise ServerError(f"expected a vector of {dtype}, got {length_of(header)} bytes")
+    return widen(array) if dtype == "bfloat16" else array
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def push(key: str, version: int, name: str, vector: Any, dtype: str | None) -> Command[bool]:
+    sent_as, elements = _vector(vector, dtype)
+    arguments = ("GRAD.PUSH", key, check_version(version), name, sent_as, bytes_of(elements))
+    return plain(f"push of gradient {name!r} to {key!r}", arguments, bool, repeatable=True)  # its name makes it so
+
+
+def _text(value: Any) -> str:
+    return bytes(value).decode("utf-8", "replace")
+
+
+def _taken(what: str, timeout: float | None) -> Reading[Any]:
+    """Reads [names, versions, dtype, then: bytes of a vector, the sum, or an array of vectors]."""
+    line = yield None
+    if line[:1] == b"-":
+        return explain(what, timeout, (yield from value_after(line)))
+    if line != b"*4":
+        raise not_resp(line)
+    names = [_text(name) for name in (yield from read_value())]
+    versions = np.array((yield from read_value()), np.int64)
+    dtype = _text((yield from read_value()))
+    taken = Gradients(names, versions, dtype, 0)
+    line = yield None
+    if line[:1] == b":":
+        taken.vector_bytes = length_of(line)
+    elif line[:1] == b"$":
+        taken.vector_bytes = length_of(line)
+        taken.sum = yield from _read_vector(line, dtype)
+    else:
+        for _ in range(length_of(line)):
+            header = yield None
+            taken.vector_bytes = length_of(header)
+            taken.vectors.append((yield from _read_vector(header, dtype)))
+    return taken
+
+
+def take(
+    key: str,
+    count: int,
+    until: tuple[int, float] | None,
+    weights: Sequence[float] | np.ndarray | None,
+    headers: bool,
+    timeout: float | None,
+) -> Command[Gradients]:
+    timeout = check_timeout(timeout)
+    what = f"take of {count} gradients from {key!r}"
+    options: list[Argument] = []
+    if until is not None:
+        options += ("UNTIL", check_version(until[0]), float(until[1]))
+    options += block(timeout)
+    if headers:
+        options.append("HEADERS")
+    if weights is not None:
+        options += ("SUM", *(float(weight) for weight in weights))
+    arguments = ("GRAD.TAKE", key, int(count), *options)
+    return Command(what, arguments, lambda: _taken(what, timeout), repeatable=True, wait_s=timeout)
+
+
+def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]) -> Command[int]:
+    blobs: list[Argument] = []
+    for weights_key, arrays in weights.items():
+        blobs += (weights_key, encode_arrays(arrays))
+    arguments = ("GRAD.PUBLISH", key, check_version(version), len(names), *names, *blobs)
+    return plain(f"publication of version {version} from {key!r}", arguments, int, False)
+
+
+def drop(key: str, names: Sequence[str]) -> Command[int]:
+    return plain(f"drop of gradients of {key!r}", ("GRAD.DROP", key, *names), int, True)
+
+
+def states(key: str, names: Sequence[str]) -> Command[list[str | None]]:
+    def convert(value: Any) -> list[str | None]:
+        return [None if state is None else _text(state) for state in value]
+
+    return plain(f"states of gradients of {key!r}", ("GRAD.STATE", key, *names), convert, True)
+
+
+def info(key: str) -> Command[dict[str, Any]]:
+    def convert(value: Any) -> dict[str, Any]:
+        fields = as_dict(value)
+        return {_text(name): _text(v) if isinstance(v, bytes) else v for name, v in fields.items()}
+
+    return plain(f"info of gradients {key!r}", ("GRAD.INFO", key), convert, True)
+
+
+def keys() -> Command[list[str]]:
+    return plain("list of gradients' keys", ("GRAD.LIST",), lambda names: [_text(name) for name in names], True)
+
+
+def delete(names: Sequence[str]) -> Command[int]:
+    return plain("removal of gradients", ("GRAD.DEL", *names), int, True)
