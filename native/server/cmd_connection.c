@@ -113,10 +113,8 @@ static void hello_command(struct client *client) {
     if (!client->authenticated) {
         reply_error(
             client,
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
-            "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
-            "same "
-            "time");
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> "
+            "option can be used to authenticate the client and select the RESP protocol version at the same time");
         return;
     }
     if (name && !client_set_name(client, name)) return;

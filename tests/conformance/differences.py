@@ -25,14 +25,16 @@ DIFFERENCES: dict[str, str] = {
     "once, those that come or go meanwhile may or may not.",
     "object|refcount": "A small integer that was copied counts as shared.",
     "zadd": "A score of 5,120 characters or more is refused.",
-    "eval": "`redis.log` writes nothing; see [scripts.md](scripts.md).",
+    "eval": "`redis.log` writes nothing, and the globals have no metatable; see [scripts.md](scripts.md).",
+    "exec": "While a long transaction runs, others are told `BUSY` in the words for a script.",
     "script|debug": "`YES` and `SYNC` are refused.",
     "acl|cat": "Three categories more: `replay`, `weights` and `gradients`.",
     "acl|list": "Single commands of a user come in alphabetical order.",
     "acl|log": "Entries of scripts do not name the connection.",
     "client|list": "`fd` is -1; `lib-name` and `lib-ver` of later versions are there.",
     "client|tracking": "`ON` is refused: there is no client-side caching.",
-    "client|pause": "Keys still end and are evicted meanwhile.",
+    "client|kill": "A transaction that ends its own connection is answered first.",
+    "client|pause": "Keys still end and are evicted meanwhile. More than 292 years are refused.",
     "client|caching": "Refused, as tracking is not on.",
     "command|docs": "No `arguments` and no `complexity`.",
     "config|rewrite": "Refused as in a Redis without a configuration file.",
@@ -46,6 +48,8 @@ DIFFERENCES: dict[str, str] = {
     "shutdown": "`SAVE` serves reads while it saves, and `ABORT` gives such a stop up.",
     "bgsave": "No fork: written beside the serving, in a format of its own ([snapshot.md](snapshot.md)).",
     "blpop": "A timeout near 2^63 ms waits for ever.",
+    "ping": "Answered also while writes are refused for the disk's sake.",
+    "sync": "Unknown, as there is no replication.",
 }
 
 NOT_WANTED = {

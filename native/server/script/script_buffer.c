@@ -9,13 +9,14 @@
 #define FIRST_BYTES 1024
 #define KEPT_BYTES (256u << 10) /* a larger buffer is given back once it has been used */
 
-static void resize(lua_State *lua, struct script_buffer *buffer, size_t capacity) {
+static bool resize(lua_State *lua, struct script_buffer *buffer, size_t capacity) {
     void *context;
     lua_Alloc allocate = lua_getallocf(lua, &context);
     char *moved = allocate(context, buffer->bytes, buffer->capacity, capacity);
-    if (!moved && capacity > 0) return;
+    if (!moved && capacity > 0) return false;
     buffer->bytes = moved;
     buffer->capacity = capacity;
+    return true;
 }
 
 struct script_buffer *script_buffer_start(lua_State *lua) {
@@ -26,11 +27,14 @@ struct script_buffer *script_buffer_start(lua_State *lua) {
 
 void script_buffer_reserve(lua_State *lua, struct script_buffer *buffer, size_t more) {
     if (more <= buffer->capacity - buffer->size) return;
-    size_t least = buffer->size + more, wished = buffer->capacity + buffer->capacity / 2;
-    if (wished < FIRST_BYTES) wished = FIRST_BYTES;
-    if (wished > least) resize(lua, buffer, wished);
-    if (least > buffer->capacity) resize(lua, buffer, least);
-    if (least <= buffer->capacity) return;
+    size_t least = buffer->size + more, step = buffer->capacity / 2;
+    if (step < FIRST_BYTES) step = FIRST_BYTES;
+    /* Where the limit is near, by a good part of what is left: never byte after byte. */
+    for (size_t wished = SIZE_MAX; wished > least; step /= 2) {
+        wished = buffer->capacity + step;
+        if (wished < least) wished = least;
+        if (resize(lua, buffer, wished)) return;
+    }
     lua_pushliteral(lua, "not enough memory"); /* as Lua's own, without the place */
     lua_error(lua);
 }
