@@ -237,7 +237,9 @@ class Impact:
         self.network = make_policy_network(settings, spec).to(self.device)
         self.target = make_policy_network(settings, spec).to(self.device).requires_grad_(False)
         self.parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon)
+        self.optimizer = torch.optim.Adam(
+            self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+        )
         self.kl_coefficient = settings.kl_coefficient
         self.version = 0
         self.newest: dict[int, int] = {}

@@ -197,7 +197,9 @@ class Impala:
         self.device = torch.device(device)
         self.network = make_policy_network(settings, spec).to(self.device)
         self.parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon)
+        self.optimizer = torch.optim.Adam(
+            self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+        )
         self.version = 0
         self.newest: dict[int, int] = {}
         """Environment → sequence of its newest fragment whose moments were merged."""

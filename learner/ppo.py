@@ -234,7 +234,9 @@ class Ppo:
         self.device = torch.device(device)
         self.network = make_policy_network(settings, spec).to(self.device)
         self.parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon)
+        self.optimizer = torch.optim.Adam(
+            self.parameters, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+        )
         self.kl_coefficient = settings.kl_coefficient
         self.version = 0
 
