@@ -21,7 +21,7 @@ from replay_server.learner.algorithms import Learner, settings_from
 from replay_server.learner.function import Diverged, named_fragments, threads
 from replay_server.learner.impact import Impact
 from replay_server.learner.parameter_function import packed_moments
-from replay_server.learner.ppo import Ppo
+from replay_server.learner.ppo import Ppo, PpoSettings
 from replay_server.learner.probes import check_probes, measure
 from replay_server.learner.published_state import fetch_state, read_note, restored_learner
 from replay_server.learner.sgd import Means, explained_variance, minibatches, order_generator
@@ -140,9 +140,10 @@ class _Work:
         learner, context = self._learner, self._context
         with context.phase("learn"):
             samples = learner.samples(self._fragments)
-        again = self.queue.pushed(self._request.request)
+        planned = [self._gradient(sequence, 0) for sequence in range(_count(learner, samples))]
+        again = self.queue.pushed(planned)
         means, truncated = Means(), []
-        self._pushed = [self._gradient(sequence, 0) for sequence in range(again)][-self._learning.ahead :]
+        self._pushed = planned[:again][-self._learning.ahead :]
         for sequence, minibatch in enumerate(_all_minibatches(learner, samples, self._request)):
             if sequence < again:
                 continue
@@ -206,8 +207,8 @@ class _Work:
             )
         gradient = self._gradient(sequence, self.policy.version)
         with self._context.phase("push"):
-            self.queue.push(gradient, vector)
-            self._context.bytes_out += vector.nbytes
+            self.queue.push(gradient, vector, self._learning.gradient_dtype)
+            self._context.bytes_out += vector.nbytes // (2 if self._learning.gradient_dtype == "bfloat16" else 1)
         self._pushed = [*self._pushed, gradient][-self._learning.ahead :]
 
     def _await_applied(self, at_most: int) -> None:
@@ -221,6 +222,14 @@ class _Work:
 
     def _gradient(self, sequence: int, version: int) -> Gradient:
         return Gradient(version, self._request.round, self._request.request, sequence)
+
+
+def _count(learner: Ppo | Impact, samples: Mapping[str, Tensor]) -> int:
+    """How many minibatches all passes have together."""
+    settings = learner.settings
+    passes = settings.iterations if isinstance(settings, PpoSettings) else settings.passes
+    rows = len(samples["advantage"])
+    return passes * -(-rows // (settings.minibatch_size or rows))
 
 
 def _all_minibatches(

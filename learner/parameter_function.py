@@ -1,10 +1,10 @@
 """The parameter function: applies queued gradients by their staleness, and publishes what becomes of the policy.
 
 One flush takes all that waits, once the rule holds (`replay_server.learner.staleness.holds`), and makes one version.
-What it stands for is the learner's state on the server: names of applied gradients and new weights are published in one
-command. It may be killed at any moment, and the next attempt goes on from there. When the round's learners have all
-answered it applies what is left, merges observation moments, adapts the KL coefficient and, for IMPACT, renews the
-target policy: what a synchronous learner does after its passes.
+Where it stands is the learner's state on the server: state, policy and the names of the gradients that they were made
+of are published in one command. It may be killed at any moment, and the next attempt goes on from there. When the
+round's learners have all answered it applies what is left, merges observation moments, adapts the KL coefficient and,
+for IMPACT, renews the target policy: what a synchronous learner does after its passes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ from replay_server.rl.gradient_queue import Gradient, GradientQueue
 from replay_server.rl.moments import Moments
 from replay_server.rl.weights import module_arrays
 
-LOOK_S = 0.25
-"""How often a wait for gradients looks whether its time is over."""
+LOOK_S = 0.05
+"""How often a wait for gradients looks whether the round is over, and how many learners run."""
+OVERTAKEN_MOST = 20
+"""How often a parameter function begins again from what another one has published."""
+FAR = 2**40
+"""Versions: a staleness that no threshold allows, for a wait that is for a number of gradients alone."""
 
 
 class Overtaken(Exception):
@@ -58,13 +62,15 @@ def apply_gradients(request: ParameterRequest, context: FunctionContext) -> dict
     Raises StateError where the state on the server is of another round, ContractError.
     """
     give_up = time.monotonic() + request.serve_s
-    while True:
+    for _ in range(OVERTAKEN_MOST):
         with context.phase("fetch_state"):
             parameters = _Parameters(request, context)
-        try:
+        with contextlib.suppress(Overtaken):
             return parameters.serve(give_up)
-        except Overtaken:
-            continue
+    raise StateError(
+        f"{request.request}: {OVERTAKEN_MOST} times somebody else had published a version, or taken gradients: "
+        f"expected one parameter function on {request.names.learner!r} and {request.names.policy!r}"
+    )
 
 
 def report(answers: Sequence[dict[str, Any]]) -> bytes:
@@ -95,9 +101,10 @@ class _Parameters:
         self._learner: Ppo | Impact = learner
         self._state = ParameterState.from_plain(self._note.asynchronous)
         self._first_seen: dict[str, float] = {}
-        # Whoever made this version may have been killed before he said so.
-        self._publish_policy()
         assert version == learner.version
+        if self._learning.keeps_history:  # The first version of a job is not there yet.
+            with contextlib.suppress(rs.StaleVersion):
+                context.client.publish_weights(request.names.history(version), module_arrays(learner.network), version)
 
     def serve(self, give_up: float) -> dict[str, Any]:
         if self._note.request == self._request.name_in_job:  # An attempt before this one closed the round.
@@ -109,9 +116,11 @@ class _Parameters:
             )
         while True:
             report = self._queue.round_report(self._request.round)
-            fresh, spent = self._state.sorted_out(self._queue.waiting(), self._learner.version)
-            self._queue.take_out(spent)
-            if fresh and (report is not None or self._is_due(fresh)):
+            waiting = self._queue.waiting()
+            fresh, spent = self._state.sorted_out(waiting, self._learner.version)
+            if spent:
+                self._queue.drop(spent)
+            elif fresh and (report is not None or self._is_due(fresh)):
                 self._flush(fresh)
             elif report is not None:
                 return self._close(report)
@@ -119,74 +128,90 @@ class _Parameters:
                 return {"version": self._learner.version, "over": False, "statistics": {}}
             else:
                 with self._context.phase("wait"):
-                    self._queue.await_push(min(LOOK_S, self._learning.patience_s))
+                    self._await_more(len(fresh))
 
     # -- gradients
 
+    def _limit(self) -> float:
+        """Mean staleness up to which gradients are applied before one of each learner is there."""
+        if self._learning.flush == "count":
+            return -1.0
+        if self._learning.flush == "every":
+            return math.inf
+        return staleness.threshold(self._state.bound, self._request.round, self._learning.threshold_decay)
+
+    def _running(self) -> int:
+        """Learners, at least one."""
+        return max(1, min(self._learning.learners, len(self._queue.held())))
+
     def _is_due(self, fresh: Sequence[Gradient]) -> bool:
-        learning = self._learning
-        if learning.flush == "every":
-            return True
-        running = max(1, min(learning.learners, len(self._queue.held())))
-        if learning.flush == "count":
-            limit = -1.0
-        else:
-            limit = staleness.threshold(self._state.bound, self._request.round, learning.threshold_decay)
-        if staleness.holds([self._learner.version - each.version for each in fresh], limit, running):
+        version = self._learner.version
+        if staleness.holds([version - each.version for each in fresh], self._limit(), self._running()):
             return True
         now = time.monotonic()
         self._first_seen = {each.name: self._first_seen.get(each.name, now) for each in fresh}
-        if now - min(self._first_seen.values()) < learning.patience_s:
+        if now - min(self._first_seen.values()) < self._learning.patience_s:
             return False
         self._state.tally.patience += 1
         return True
 
+    def _await_more(self, fresh: int) -> None:
+        """Until the rule may hold, or it is time to look again."""
+        version, limit = self._learner.version, self._limit()
+        until = (version + FAR, 0.0) if limit < 0 else (version, limit)
+        self._queue.await_rule(max(self._running(), fresh + 1), until, min(LOOK_S, self._learning.patience_s))
+
     def _flush(self, fresh: Sequence[Gradient]) -> None:
         """Makes one version of all that is fresh, and publishes it with their names. Raises Overtaken."""
-        version, tally = self._learner.version, self._state.tally
-        with self._context.phase("aggregate"):
-            usable = self._usable(fresh)
-            factors = [staleness.factor(version - each.version, self._learning.modulation_root) for each, _ in usable]
-            self._step([vector for _, vector in usable], factors)
-            self._state.dispose(fresh)
-            tally.stalenesses += [version - each.version for each, _ in usable]
-            tally.rates += sum(factors)
-        if usable:
-            tally.flushes += 1
-            self._learner.version += 1
-            self._commit(self._note.request, self._note.statistics)
-        # What was refused and is not published is found and refused again by the next attempt: nothing is lost by it.
-        with self._context.phase("publish"):
-            self._queue.take_out(fresh)
-
-    def _usable(self, fresh: Sequence[Gradient]) -> list[tuple[Gradient, np.ndarray]]:
-        """Those that are not too stale and whose vectors can be applied."""
-        most, tally = self._learning.max_staleness, self._state.tally
-        young = [each for each in fresh if most is None or self._learner.version - each.version <= most]
-        tally.dropped += len(fresh) - len(young)
-        if not young:
-            return []
-        size = sum(each.numel() for each in self._learner.parameters)
-        vectors = self._queue.vectors(young)
-        self._context.bytes_in += sum(vector.nbytes for vector in vectors)
-        usable = [
-            (each, vector)
-            for each, vector in zip(young, vectors, strict=True)
-            if vector.shape == (size,) and np.isfinite(vector).all()
-        ]
-        tally.refused += len(young) - len(usable)
-        return usable
-
-    def _step(self, vectors: Sequence[np.ndarray], factors: Sequence[float]) -> None:
-        if not vectors:
+        version, tally, most = self._learner.version, self._state.tally, self._learning.max_staleness
+        if old := [each for each in fresh if most is not None and version - each.version > most]:
+            tally.dropped += len(old)
+            self._discard(old)
             return
+        with self._context.phase("aggregate"):
+            factors = [staleness.factor(version - each.version, self._learning.modulation_root) for each in fresh]
+            if not self._step(fresh, factors):
+                return
+            self._state.dispose(fresh)
+            tally.stalenesses += [version - each.version for each in fresh]
+            tally.rates += math.fsum(factors)
+            tally.flushes += 1
+        self._learner.version += 1
+        self._commit(fresh, self._note.request, self._note.statistics)
+
+    def _discard(self, gradients: Sequence[Gradient]) -> None:
+        """Drops gradients for good. What was counted of it is published with the next version."""
+        self._state.dispose(gradients)
+        self._queue.drop(gradients)
+
+    def _step(self, fresh: Sequence[Gradient], factors: Sequence[float]) -> bool:
+        """Applies gradients to the weights in this process; False where some cannot be, and these are dropped then."""
         optimizer, parameters = self._learner.optimizer, self._learner.parameters
-        if self._learning.aggregation == "each":
-            for vector, rate in zip(vectors, factors, strict=True):
-                aggregation.step(optimizer, parameters, vector, rate)
-        else:
-            direction = aggregation.weighted_sum(vectors, aggregation.weights(factors))
-            aggregation.step(optimizer, parameters, direction, math.fsum(factors) / len(factors))
+        each_alone = self._learning.aggregation == "each"
+        try:
+            if each_alone:
+                vectors, rates = self._queue.vectors(fresh), list(factors)
+            else:
+                vectors = [self._queue.summed(fresh, aggregation.weights(factors))]
+                rates = [math.fsum(factors) / len(factors)]
+        except (ValueError, rs.Timeout) as error:
+            raise Overtaken from error
+        self._context.bytes_in += sum(vector.nbytes for vector in vectors)
+        if not all(map(self._fits, vectors)):
+            bad = [
+                each for each, vector in zip(fresh, self._queue.vectors(fresh), strict=True) if not self._fits(vector)
+            ]
+            self._state.tally.refused += len(bad)
+            self._discard(bad)
+            return False
+        for vector, rate in zip(vectors, rates, strict=True):
+            aggregation.step(optimizer, parameters, vector, rate)
+        return True
+
+    def _fits(self, vector: np.ndarray) -> bool:
+        """Whether it is a gradient of this network: its size, and finite."""
+        size = sum(each.numel() for each in self._learner.parameters)
+        return vector.shape == (size,) and bool(np.isfinite(vector).all())
 
     # -- the round's end
 
@@ -198,7 +223,7 @@ class _Parameters:
         kl = math.fsum(each["kl"] * each["samples"] for each in answers) / samples if samples else 0.0
         kl_coefficient = self._learner.kl_coefficient
         statistics = {
-            **self._state.close_round(),
+            **self._state.close_round(self._queue.duplicates()),
             "staleness_threshold": limit if math.isfinite(limit) else -1.0,
             "kl": kl,
             "kl_coefficient": kl_coefficient,
@@ -206,7 +231,7 @@ class _Parameters:
         if samples:
             _end_round(self._learner, self._state.round, kl, [_moments(each["moments"]) for each in answers])
         self._learner.version += 1
-        self._commit(self._request.name_in_job, (statistics,))
+        self._commit((), self._request.name_in_job, (statistics,))
         self._context.commit()
         return self._result(over=True)
 
@@ -215,31 +240,24 @@ class _Parameters:
 
     # -- publishing
 
-    def _commit(self, made_by: str, statistics: Sequence[Any]) -> None:
-        """Publishes the state, and with it which gradients it has: from here on they count. Raises Overtaken."""
+    def _commit(self, gradients: Sequence[Gradient], made_by: str, statistics: Sequence[Any]) -> None:
+        """Publishes state, policy and the gradients that they have: from here on they count. Raises Overtaken."""
         self._note = Note(
             self._note.algorithm, self._learner.counters(), self._note.spec, new_token(), made_by, tuple(statistics),
             self._state.plain(),
         )  # fmt: skip
-        arrays, names, client = state_arrays(self._learner, self._note), self._request.names, self._context.client
+        version, names = self._learner.version, self._request.names
+        policy = module_arrays(self._learner.network)
+        weights = {names.learner: state_arrays(self._learner, self._note), names.policy: policy}
+        if self._learning.keeps_history:
+            weights[names.history(version)] = policy
         with self._context.phase("publish"):
             try:
-                client.publish_weights(names.learner, arrays, self._learner.version)
-            except rs.StaleVersion:
-                raise Overtaken from None
-            client.command("SET", names.learner_token, token_line(self._learner.version, self._note.token))
-            self._context.bytes_out += sum(array.nbytes for array in arrays.values())
-            self._publish_policy()
-
-    def _publish_policy(self) -> None:
-        arrays, version = module_arrays(self._learner.network), self._learner.version
-        names = self._request.names
-        keys = [names.policy, names.history(version)] if self._learning.keeps_history else [names.policy]
-        # The history first: who has seen a version of the policy finds it there.
-        for key in reversed(keys):
-            with contextlib.suppress(rs.StaleVersion):
-                self._context.client.publish_weights(key, arrays, version)
-                self._context.bytes_out += sum(array.nbytes for array in arrays.values())
+                self._queue.publish(gradients, version, weights)
+            except (rs.StaleVersion, rs.GradientNotWaiting) as error:
+                raise Overtaken from error
+            self._context.client.command("SET", names.learner_token, token_line(version, self._note.token))
+        self._context.bytes_out += sum(array.nbytes for arrays in weights.values() for array in arrays.values())
 
 
 def _end_round(learner: Learner, rounds: int, kl: float, moments: Sequence[Moments | None]) -> None:

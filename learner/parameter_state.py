@@ -1,8 +1,8 @@
 """Where a parameter function stands: what is published with the weights, in the same command.
 
-Names of applied gradients and the weights that they made are one state, under one version. A parameter function that is
-killed before it has published has changed nothing, and the gradients are in the queue still; one that is killed after
-it leaves names behind that tell its successor what not to apply again.
+State, policy and the gradients that they were made of are published by one command (`GradientQueue.publish`): a
+parameter function that is killed before it has changed nothing. The queue knows the last 4,096 names; here are those of
+some rounds, so that one which the queue has forgotten is not applied again either.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tally:
     """Sum of the factors of the learning rate."""
     flushes: int = 0
     duplicates: int = 0
-    """That had been applied already."""
+    """Deliveries of one that was there, or had been applied, already."""
     refused: int = 0
     """Of rounds that are no longer remembered, of versions yet to come, not finite, or of another network."""
     dropped: int = 0
@@ -72,6 +72,8 @@ class ParameterState:
     applied: dict[str, list[int]] = field(default_factory=dict)
     """Learner → its round, and how many of its gradients are disposed of: applied, dropped or refused."""
     tally: Tally = field(default_factory=Tally)
+    deliveries_twice: int = 0
+    """What the server's count of duplicates was when the last round was closed."""
 
     def plain(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -85,13 +87,14 @@ class ParameterState:
             bound=values.get("bound", begun.bound),
             applied=dict(values.get("applied", begun.applied)),
             tally=Tally(**values.get("tally", {})),
+            deliveries_twice=values.get("deliveries_twice", begun.deliveries_twice),
         )
 
     def sorted_out(self, waiting: Sequence[Gradient], version: int) -> tuple[list[Gradient], list[Gradient]]:
         """Gradients that are to be applied to the weights of `version`, and those that are not, which are counted."""
         fresh, spent = [], []
         for each in waiting:
-            if each.round <= self.round - ROUNDS_REMEMBERED or each.version > version or each.version < 0:
+            if each.round < 1 or each.round <= self.round - ROUNDS_REMEMBERED or each.version > version:
                 self.tally.refused += 1
             elif each.sequence < self.applied.get(each.learner, (0, 0))[1]:
                 self.tally.duplicates += 1
@@ -107,8 +110,14 @@ class ParameterState:
             _, done = self.applied.get(each.learner, (0, 0))
             self.applied[each.learner] = [each.round, max(done, each.sequence + 1)]
 
-    def close_round(self) -> dict[str, float]:
-        """Ends the round: its statistics. The first that had any staleness sets the bound; old names are forgotten."""
+    def close_round(self, deliveries_twice: int = 0) -> dict[str, float]:
+        """Ends the round: its statistics. The first that had any staleness sets the bound; old names are forgotten.
+
+        Args:
+            deliveries_twice: the server's count of duplicates by now; it begins anew with the server.
+        """
+        self.tally.duplicates += max(0, deliveries_twice - self.deliveries_twice)
+        self.deliveries_twice = deliveries_twice
         if self.bound is None:
             self.bound = threshold_bound(self.tally.stalenesses)
         found = self.tally.statistics()

@@ -16,6 +16,7 @@ import redis.exceptions
 
 import replay_server as rs
 from replay_server.rl.function_contract import Names
+from replay_server.rl.gradient_queue import remove_gradients
 
 LEASE_S = 30
 """How long a claim holds that nobody renews, in seconds."""
@@ -106,10 +107,11 @@ class Lease:
 
 
 def remove_job(client: rs.Client, names: Names, but: str = "") -> None:
-    """Removes a job's table, weights and keys; what belongs to other jobs stays. The key `but` stays, too."""
+    """Removes a job's table, weights, gradients and keys; what belongs to others stays. The key `but` stays, too."""
     with contextlib.suppress(rs.TableNotFound):
         client.drop_table(names.fragments)
     client.redis.execute_command("WEIGHTS.DEL", *names.weights)
+    remove_gradients(client, names)
     for key in client.redis.scan_iter(match=f"{names.job}:*", count=1000):
         if key != but.encode():
             client.redis.delete(key)

@@ -43,6 +43,8 @@ class AsynchronousLearning:
     fast this machine is."""
     patience_s: float = 2.0
     """Seconds after which queued gradients are applied whatever the rule says: a learner may have been lost."""
+    gradient_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What gradients travel and wait as; bfloat16 is half the bytes, and each element is rounded to 8 bits."""
     actors_ahead: int = 1
     """Batches that actors may be ahead of the learners; 0 = they play only while nobody learns, with the newest policy
     exactly, as on-policy rounds do."""

@@ -1,26 +1,24 @@
-"""The gradients that wait for a parameter function, on the replay server: the one place that knows where they are kept.
+"""The gradients that wait for a parameter function, on the replay server: the one place that knows how they are kept.
 
-A gradient is a float32 vector with a name: round, learner (the name of its request) and sequence. The same name is the
-same gradient, and of several deliveries one counts. What was taken stays in the queue until it is taken out, so that a
-parameter function that is killed loses nothing; what has been applied stands in the learner's state, published with the
-new weights in one command (`replay_server.learner.parameter_state`), so that nothing is applied twice.
+A gradient has a name: round, sequence and learner (the name of its request). The same name is the same gradient, and of
+several deliveries one counts (`GRAD.PUSH`). What was taken stays in the queue until weights are published that were
+made of it, in one command (`GRAD.PUBLISH`): a parameter function that is killed loses nothing and applies nothing
+twice. The server decides when the rule holds, and sums gradients up, so that one vector leaves it.
 
-Keys, all of which begin with `Names.gradients` and belong to one run of a job:
+Beside the queue, which is the key `Names.gradients` of one run of a job, there are
 
-    …:versions   hash   name → version that the gradient was computed of
-    …:vectors    hash   name → float32 blob
-    …:pushed     hash   learner → how many it has pushed: what a learner that comes again need not compute again
     …:policies   hash   number of a running learner → version of the policy that it has
-    …:wake       list   has an element where the parameter function is to look again
     …:applied:L  list   has an element where learner L is to look again
     …:over:K     string what `end_round` said of round K
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +27,13 @@ from replay_server.rl.function_contract import Names
 
 KEPT_S = 3600
 """How long what nobody takes out is kept: keys of rounds and of learners that are no more."""
+LOOK_AGAIN_S = 1.0
+"""How often a learner looks by itself whether its gradients were applied."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Gradient:
-    """A gradient that waits. They are ordered by version, then by name."""
+    """A gradient that waits."""
 
     version: int
     """That it was computed of."""
@@ -48,9 +48,21 @@ class Gradient:
 
     @classmethod
     def named(cls, name: str, version: int) -> Gradient:
-        """The gradient of that name. ValueError where it is none."""
-        number, sequence, learner = name.split(":", 2)
-        return cls(version, int(number), learner, int(sequence))
+        """The gradient of that name. One that no learner gives is of round 0, which there is not."""
+        parts = name.split(":", 2)
+        if len(parts) == 3 and parts[0].isdecimal() and parts[1].isdecimal():
+            gradient = cls(version, int(parts[0]), parts[2], int(parts[1]))
+            if gradient.name == name:
+                return gradient
+        return _Foreign(version, 0, name, 0)
+
+
+class _Foreign(Gradient):
+    """A gradient whose name is none of a learner's."""
+
+    @property
+    def name(self) -> str:
+        return self.learner
 
 
 class GradientQueue:
@@ -67,36 +79,32 @@ class GradientQueue:
 
     # -- learners
 
-    def push(self, gradient: Gradient, vector: np.ndarray) -> bool:
-        """Puts a gradient into the queue; False where one of that name waits there: nothing is changed then.
+    def push(self, gradient: Gradient, vector: np.ndarray, dtype: str | None = None) -> bool:
+        """Puts a gradient, float32 (P,), into the queue; False where one of that name waits, or did: nothing changes.
 
-        One that was applied already is taken in, and passed over by the parameter function.
+        Args:
+            dtype: "bfloat16" rounds it to that before it is sent.
         """
-        blob = np.ascontiguousarray(vector, "<f4").tobytes()
-        pipeline = self._client.redis.pipeline(transaction=True)
-        pipeline.hsetnx(f"{self._key}:vectors", gradient.name, blob)
-        pipeline.hsetnx(f"{self._key}:versions", gradient.name, gradient.version)
-        pipeline.hset(f"{self._key}:pushed", gradient.learner, gradient.sequence + 1)
-        pipeline.rpush(f"{self._key}:wake", b"")
-        return bool(pipeline.execute()[0])
+        return self._client.push_gradient(self._key, gradient.version, gradient.name, vector, dtype)
 
-    def pushed(self, learner: str) -> int:
-        """How many gradients a learner has pushed, all its attempts together."""
-        return int(self._client.command("HGET", f"{self._key}:pushed", learner, repeatable=True) or 0)
+    def pushed(self, gradients: Sequence[Gradient]) -> int:
+        """How many of a learner's gradients, the first ones, have been pushed by whichever attempt."""
+        states = self._client.gradient_states(self._key, [each.name for each in gradients]) if gradients else []
+        return next((count for count, state in enumerate(states) if state is None), len(states))
 
     def await_applied(self, gradients: Sequence[Gradient], at_most: int, timeout_s: float) -> bool:
         """Waits until at most `at_most` of a learner's gradients are in the queue; False where the time was over."""
         give_up = time.monotonic() + timeout_s
         while gradients:
-            found = self._client.command(
-                "HMGET", f"{self._key}:versions", *(each.name for each in gradients), repeatable=True
-            )
-            if sum(each is not None for each in found) <= at_most:
+            states = self._client.gradient_states(self._key, [each.name for each in gradients])
+            if states.count("waiting") <= at_most:
                 return True
             left_s = give_up - time.monotonic()
             if left_s <= 0:
                 return False
-            self._await(f"{self._key}:applied:{gradients[-1].learner}", min(left_s, 1.0))
+            key = f"{self._key}:applied:{gradients[-1].learner}"
+            if self._client.command("BLPOP", key, f"{max(0.001, min(left_s, LOOK_AGAIN_S)):.3f}") is not None:
+                self._client.command("DEL", key, repeatable=True)
         return True
 
     def hold(self, learner: int, version: int) -> None:
@@ -109,66 +117,94 @@ class GradientQueue:
 
     def held(self) -> dict[int, int]:
         """Number of each running learner → version that it has."""
-        pairs = self._pairs(f"{self._key}:policies")
+        pairs = self._client.command("HGETALL", f"{self._key}:policies", repeatable=True)
         return {int(learner): int(version) for learner, version in pairs.items()}
 
     # -- the parameter function
 
     def waiting(self) -> list[Gradient]:
-        """What is in the queue, in order."""
-        pairs = self._pairs(f"{self._key}:versions")
-        return sorted(Gradient.named(name.decode(), int(version)) for name, version in pairs.items())
+        """What is in the queue, the oldest first."""
+        with contextlib.suppress(rs.Timeout):
+            found = self._client.gradient_headers(self._key, timeout=0)
+            return [Gradient.named(*each) for each in zip(found.names, found.versions.tolist(), strict=True)]
+        return []
 
-    def await_push(self, timeout_s: float) -> None:
-        """Waits until something was pushed, or the round has ended, since `waiting` was asked; or the time is over."""
-        self._await(f"{self._key}:wake", timeout_s)
+    def await_rule(self, count: int, until: tuple[int, float] | None, timeout_s: float) -> None:
+        """Waits until `count` gradients are in the queue or their mean staleness is small enough, or the time is over.
 
-    def vectors(self, gradients: Iterable[Gradient]) -> list[np.ndarray]:
-        """Their vectors, float32 (P,) each, which stay in the queue. ValueError where one is not there any more."""
-        names = [each.name for each in gradients]
-        blobs = self._client.command("HMGET", f"{self._key}:vectors", *names, repeatable=True)
-        if gone := [name for name, blob in zip(names, blobs, strict=True) if blob is None]:
-            raise ValueError(f"gradient {gone[0]} is not in the queue any more")
-        return [np.frombuffer(blob, "<f4") if len(blob) % 4 == 0 else np.empty(0, np.float32) for blob in blobs]
+        Args:
+            until: (current version, mean staleness); None = any gradient will do.
+        """
+        with contextlib.suppress(rs.Timeout):
+            self._client.gradient_headers(self._key, count, until=until, timeout=timeout_s)
 
-    def take_out(self, gradients: Sequence[Gradient]) -> None:
-        """Removes gradients that were applied, or are not to be, and tells their learners."""
-        if not gradients:
-            return
-        names = [each.name for each in gradients]
-        pipeline = self._client.redis.pipeline(transaction=True)
-        pipeline.hdel(f"{self._key}:versions", *names)
-        pipeline.hdel(f"{self._key}:vectors", *names)
-        for learner in sorted({each.learner for each in gradients}):
-            pipeline.rpush(f"{self._key}:applied:{learner}", b"")
-            pipeline.expire(f"{self._key}:applied:{learner}", KEPT_S)
-        pipeline.execute()
+    def vectors(self, gradients: Sequence[Gradient]) -> list[np.ndarray]:
+        """The vectors, float32 (P,) each, of the gradients that are the oldest in the queue, where they stay.
+
+        Raises ValueError where others are.
+        """
+        found = self._client.take_gradients(self._key, len(gradients), timeout=0)
+        _check(found.names, gradients)
+        return found.vectors
+
+    def summed(self, gradients: Sequence[Gradient], weights: np.ndarray) -> np.ndarray:
+        """Σ w_i g_i, float32 (P,), of the gradients that are the oldest in the queue, where they stay.
+
+        One vector leaves the server. Raises ValueError where others are the oldest.
+        """
+        found = self._client.take_gradients(self._key, len(gradients), weights=weights, timeout=0)
+        _check(found.names, gradients)
+        assert found.sum is not None
+        return found.sum
+
+    def publish(self, gradients: Sequence[Gradient], version: int, weights: Mapping[str, Mapping[str, Any]]) -> None:
+        """Publishes key → arrays that were made of gradients, and takes these out: all at once, or nothing.
+
+        Raises rs.StaleVersion or rs.GradientNotWaiting where somebody else was faster.
+        """
+        self._client.publish_applied(self._key, [each.name for each in gradients], version, weights)
+        self._tell(gradients)
+
+    def drop(self, gradients: Sequence[Gradient]) -> None:
+        """Removes gradients that are not to be applied."""
+        if gradients:
+            self._client.drop_gradients(self._key, [each.name for each in gradients])
+            self._tell(gradients)
+
+    def duplicates(self) -> int:
+        """Deliveries so far that were of a gradient known already, as the server counts since it began."""
+        return int(self._client.gradient_info(self._key)["duplicates"])
 
     # -- rounds
 
     def end_round(self, number: int, report: bytes) -> None:
         """Says that no more gradients of a round come, and what its learners answered."""
-        pipeline = self._client.redis.pipeline(transaction=True)
-        pipeline.set(f"{self._key}:over:{number}", report, ex=KEPT_S)
-        pipeline.rpush(f"{self._key}:wake", b"")
-        pipeline.execute()
+        self._client.command("SET", f"{self._key}:over:{number}", report, "EX", KEPT_S, repeatable=True)
 
     def round_report(self, number: int) -> bytes | None:
         """What `end_round` said of a round; None while it is not over."""
         return self._client.command("GET", f"{self._key}:over:{number}", repeatable=True)
 
     def forget(self, learners: Iterable[str]) -> None:
-        """Removes what is kept of learners that have answered and of their round."""
-        names = list(learners)
-        if names:
-            self._client.redis.hdel(f"{self._key}:pushed", *names)
-            self._client.redis.delete(*(f"{self._key}:applied:{name}" for name in names))
+        """Removes what is kept for learners that have answered."""
+        if keys := [f"{self._key}:applied:{learner}" for learner in learners]:
+            self._client.command("DEL", *keys, repeatable=True)
 
-    def _pairs(self, key: str) -> dict[bytes, bytes]:
-        """Of a hash."""
-        return self._client.command("HGETALL", key, repeatable=True)
+    def _tell(self, gradients: Sequence[Gradient]) -> None:
+        """Lets learners that wait look again."""
+        for learner in sorted({each.learner for each in gradients}):
+            key = f"{self._key}:applied:{learner}"
+            self._client.command("RPUSH", key, b"", repeatable=True)
+            self._client.command("EXPIRE", key, KEPT_S, repeatable=True)
 
-    def _await(self, key: str, timeout_s: float) -> None:
-        """Until the list has an element; takes all of them."""
-        if self._client.command("BLPOP", key, f"{max(0.001, timeout_s):.3f}") is not None:
-            self._client.command("DEL", key, repeatable=True)
+
+def remove_gradients(client: rs.Client, names: Names) -> None:
+    """Removes what waits for any run of a job."""
+    if keys := [key for key in client.gradient_keys() if key.startswith(f"{names.job}:")]:
+        client.delete_gradients(*keys)
+
+
+def _check(found: Sequence[str], expected: Sequence[Gradient]) -> None:
+    names = [each.name for each in expected]
+    if list(found) != names:
+        raise ValueError(f"expected {len(names)} gradients from {names[0]!r} on as the oldest, came {list(found)[:3]}")

@@ -258,15 +258,17 @@ def test_a_gradient_delivered_twice_counts_once(job):
     gradient, vector = Gradient(0, 1, "a", 0), vector_of(made, 1)
     assert made.queue.push(gradient, vector)
     assert not made.queue.push(gradient, vector * 100)
-    serve = made.parameter_request(serve_s=0.3, suffix="-first")
-    assert made.apply(serve)["version"] == 1
+    assert made.apply(made.parameter_request(serve_s=0.3, suffix="-first"))["version"] == 1
     once = made.state()
-    assert made.queue.push(gradient, vector)  # Again, when it has been applied and has left the queue.
+    assert not made.queue.push(gradient, vector)  # It has been applied and has left the queue.
     made.queue.end_round(1, report([]))
     result = made.apply(made.parameter_request())
     assert result["statistics"]["gradients"] == 1
-    assert result["statistics"]["gradients_duplicate"] == 1
+    assert result["statistics"]["gradients_duplicate"] == 2
     same_tensors(once, made.state(), "network.")
+    made.round = 2
+    made.queue.end_round(2, report([]))
+    assert made.apply(made.parameter_request())["statistics"]["gradients_duplicate"] == 0
 
 
 def same_tensors(one: dict[str, np.ndarray], other: dict[str, np.ndarray], prefix: str) -> None:
@@ -308,17 +310,20 @@ def raise_version(made: Job, version: int) -> None:
     )
 
 
-def test_gradients_that_cannot_be_applied_are_refused_and_counted(job):
-    made = job(PPO, max_staleness=2)
+@pytest.mark.parametrize("aggregation", ["mean", "each"])
+def test_gradients_that_cannot_be_applied_are_refused_and_counted(job, aggregation):
+    made = job(PPO, max_staleness=2, aggregation=aggregation)
     raise_version(made, 5)
     start = made.state()
     bad = vector_of(made, 1)
     bad[3] = np.nan
-    for number, (gradient, vector) in enumerate([
-        (Gradient(5, 1, "nan", 0), bad), (Gradient(5, 1, "short", 0), bad[:7]), (Gradient(9, 1, "early", 0), bad),
+    for gradient, vector in [
+        (Gradient(5, 1, "nan", 0), bad),
+        (Gradient(9, 1, "early", 0), vector_of(made, 3)),
         (Gradient(1, 1, "stale", 0), vector_of(made, 2)),
-    ]):  # fmt: skip
-        assert made.queue.push(gradient, vector), number
+        (Gradient.named("nobody's", 5), vector_of(made, 4)),
+    ]:
+        assert made.queue.push(gradient, vector)
     made.queue.end_round(1, report([]))
     statistics = made.apply(made.parameter_request())["statistics"]
     assert statistics["gradients_refused"] == 3
@@ -326,6 +331,48 @@ def test_gradients_that_cannot_be_applied_are_refused_and_counted(job):
     assert statistics["gradients"] == 0
     same_tensors(start, made.state(), "network.")
     assert made.queue.waiting() == []
+
+
+def test_a_gradient_of_another_network_is_refused_and_those_of_this_one_go_on(job):
+    made = job(PPO)
+    made.queue.push(Gradient(0, 1, "short", 0), vector_of(made, 1)[:7])
+    made.apply(made.parameter_request(serve_s=0.2, suffix="-first"))
+    _, result = made.play(made.act())
+    assert result["statistics"]["gradients"] == 9
+
+
+def test_one_bad_gradient_does_not_take_good_ones_with_it(job):
+    made = job(PPO, learners=3)
+    bad = vector_of(made, 1)
+    bad[0] = np.inf
+    for learner, vector in (("a", vector_of(made, 2)), ("b", bad), ("c", vector_of(made, 3))):
+        made.queue.push(Gradient(0, 1, learner, 0), vector)
+    made.queue.end_round(1, report([]))
+    statistics = made.apply(made.parameter_request())["statistics"]
+    assert (statistics["gradients"], statistics["gradients_refused"]) == (2, 1)
+    assert np.isfinite(made.state()["network.policy_head.weight"]).all()
+
+
+def test_policies_that_somebody_else_publishes_end_the_parameter_function_with_an_error(job):
+    made = job(PPO)
+    found = made.client.fetch_weights(made.names.policy)
+    assert found is not None
+    made.client.publish_weights(made.names.policy, found[1], 50)
+    made.queue.push(Gradient(0, 1, "a", 0), vector_of(made, 1))
+    with pytest.raises(StateError, match="expected one parameter function"):
+        made.apply(made.parameter_request())
+
+
+def test_gradients_may_travel_in_half_the_bytes(job):
+    made, full = job(PPO, gradient_dtype="bfloat16"), job(PPO)
+    for each in (made, full):
+        each.play(each.act())
+    moved = (
+        full.state()["network.policy_head.weight"]
+        - make_learner(PPO, made.spec).network.state_dict()["policy_head.weight"].numpy()
+    )
+    apart = np.abs(made.state()["network.policy_head.weight"] - full.state()["network.policy_head.weight"])
+    assert 0 < apart.max() < 0.2 * np.abs(moved).max()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -341,7 +388,7 @@ def test_a_parameter_function_killed_around_its_commit_loses_nothing_and_applies
     if when == "before":
         monkeypatch.setattr(parameter_function._Parameters, "_commit", kill(Killed))
     else:
-        monkeypatch.setattr(parameter_function.GradientQueue, "take_out", kill_when_called(Killed))
+        monkeypatch.setattr(parameter_function.GradientQueue, "_tell", kill(Killed))
     with pytest.raises(Killed):
         made.apply(made.parameter_request())
     assert made_version(made) == (0 if when == "before" else 1)
@@ -351,7 +398,6 @@ def test_a_parameter_function_killed_around_its_commit_loses_nothing_and_applies
         each.queue.end_round(1, report([]))
         results.append(each.apply(each.parameter_request()))
     assert [result["statistics"]["gradients"] for result in results] == [2, 2]
-    assert results[0]["statistics"]["gradients_duplicate"] == (0 if when == "before" else 2)
     same_tensors(made.state(), twin.state(), "network.")
     same_tensors(made.state(), twin.state(), "optimizer.")
     found = made.client.fetch_weights(made.names.policy)
@@ -360,18 +406,34 @@ def test_a_parameter_function_killed_around_its_commit_loses_nothing_and_applies
 
 
 def kill(error: type[BaseException]) -> Callable[..., None]:
-    def commit(*arguments: Any) -> None:
+    def killed(*arguments: Any) -> None:
         raise error
 
-    return commit
+    return killed
 
 
-def kill_when_called(error: type[BaseException]) -> Callable[..., None]:
-    def take_out(queue: Any, gradients: Any) -> None:
-        if gradients:
-            raise error
-
-    return take_out
+def test_a_parameter_function_killed_by_the_system_in_mid_round_changes_nothing_of_the_result(job):
+    """One learner, so that the result is known to the bit: the same as of a round of which nothing was killed."""
+    made, twin = job(PPO), job(PPO)
+    ids, twins = made.act(), twin.act()
+    with ThreadPoolExecutor(1) as pool:
+        learning = pool.submit(made.compute, made.gradient_request(ids))
+        for version in (2, 5):
+            doomed = started(encode_request(made.parameter_request()))
+            give_up = time.monotonic() + 60
+            while made_version(made) < version:
+                assert time.monotonic() < give_up
+                time.sleep(0.002)
+            end(doomed)
+        serving = threading.Thread(target=lambda: made.apply(made.parameter_request(serve_s=60)))
+        serving.start()
+        answer = learning.result()
+        made.queue.end_round(1, report([answer]))
+        serving.join()
+    _, expected = twin.play(twins)
+    assert made.apply(made.parameter_request())["statistics"]["gradients"] == expected["statistics"]["gradients"] == 9
+    for prefix in ("network.", "optimizer."):
+        same_tensors(twin.state(), made.state(), prefix)
 
 
 def test_a_closed_round_is_answered_again_and_not_closed_twice(job):
@@ -386,27 +448,32 @@ def test_a_closed_round_is_answered_again_and_not_closed_twice(job):
         made.apply(made.parameter_request(suffix="-other"))
 
 
+def started(payload: bytes) -> subprocess.Popen[bytes]:
+    """The handler in a process of its own, at work on a request."""
+    code = "import sys; from replay_server.serverless.function import handle; handle(sys.stdin.buffer.read())"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    with process.stdin:
+        process.stdin.write(payload)
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """By the system, at once."""
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
 def test_a_learner_killed_in_mid_gradient_leaves_the_rest_to_its_next_attempt(job):
     """A process of its own, killed by the system; the round equals one of which nothing was killed."""
     made, twin = job(PPO), job(PPO)
     ids, twins = made.act(), twin.act()
-    code = (
-        "import sys; from replay_server.serverless.function import handle; "
-        "sys.stdout.buffer.write(handle(sys.stdin.buffer.read()))"
-    )
-    request = made.gradient_request(ids)
-    doomed = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1)
-    assert doomed.stdin is not None
-    doomed.stdin.write(encode_request(request))
-    doomed.stdin.close()
+    doomed = started(encode_request(made.gradient_request(ids)))
     give_up = time.monotonic() + 60
     while not made.queue.waiting():  # Its first gradient; nobody applies it, so it is in the middle of the second.
         assert time.monotonic() < give_up
         time.sleep(0.01)
-    os.kill(doomed.pid, signal.SIGKILL)
-    assert doomed.wait() == -signal.SIGKILL
-    assert doomed.stdout is not None
-    doomed.stdout.close()
+    end(doomed)
     assert made.queue.held() == {0: 0}  # It could not say that it runs no more.
     answers, result = made.play(ids)
     _, expected = twin.play(twins)
