@@ -188,12 +188,8 @@ def draw(found: dict[str, Estimate], speeds: Sequence[float], title: str, path: 
     figure.savefig(path, dpi=110)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "replay-server bench replayed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--validate", action="store_true", help="hold simulated rounds against real ones")
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4], help="of --validate (1 2 4)")
+def job_options(parser: argparse.ArgumentParser) -> None:
+    """Of the job that is really run."""
     job = parser.add_argument_group("the real job")
     job.add_argument("--run", metavar="DIR", help="run directory to take; else a job is run")
     job.add_argument("--measurements", metavar="FILE", help="those that --save-measurements wrote")
@@ -205,6 +201,10 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--environments", type=int, default=1, help="of each actor (1)")
     job.add_argument("--rounds", type=int, default=20, help="real ones, and simulated ones of each play (20)")
     job.add_argument("--seed", type=int, default=1)
+
+
+def stage_options(parser: argparse.ArgumentParser) -> None:
+    """Of the platform that it is played on."""
     stage = parser.add_argument_group("the simulated platform")
     stage.add_argument("--actors", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512, 1000], help="of a round")
     stage.add_argument("--concurrency", type=int, default=0, help="functions at a time (0 = as many as actors)")
@@ -221,6 +221,16 @@ def _parser() -> argparse.ArgumentParser:
         "--connections", type=int, nargs="+", default=[1, 8, 64, 256, 1000], help="real ones to the server; 0 = none"
     )
     stage.add_argument("--repetitions", type=int, default=20, help="plays, each with its own seed (20)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "replay-server bench replayed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--validate", action="store_true", help="hold simulated rounds against real ones")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4], help="of --validate (1 2 4)")
+    job_options(parser)
+    stage_options(parser)
     add_price_options(parser)
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--plot", metavar="FILE.png", help="against the number of actors")

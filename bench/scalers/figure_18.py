@@ -56,7 +56,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     found: dict[str, list[Group]] = {}
     for env in options.env:
         one = argparse.Namespace(**{**vars(options), "env": env})
-        measurements = measured_here(one, Path(folder), say)
+        measurements = measured_here(one, folder_of(folder, env), say)
         if options.save_measurements:
             measurements.save(Path(options.save_measurements))
         found[env] = [
@@ -74,6 +74,13 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     if options.plot:
         _draw(found, options.plot)
     return 0
+
+
+def folder_of(folder: str, env: str) -> Path:
+    """A folder of its own for each environment's job: a second job in the same one is refused."""
+    found = Path(folder) / env.replace("/", "-")
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def told(env: str, groups: Sequence[Group]) -> list[str]:

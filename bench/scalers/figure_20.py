@@ -54,7 +54,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
         content = result.document("scalers-figure-20", command, host, vars(options), rows, {})
         result.write(options.json, {**content, "overhead": {env: overhead(parts) for env, parts in found.items()}})
     if options.plot:
-        _draw(found, options.plot)
+        draw(found, options.plot, "Nitro, Figure 20 (a)")
     return 0
 
 
@@ -83,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _draw(found: dict[str, dict[str, float]], path: str) -> None:
+def draw(found: Mapping[str, Mapping[str, float]], path: str, title: str) -> None:
+    """Writes a PNG: a bar for each environment, a colour for each part."""
     from matplotlib.figure import Figure
 
     from replay_server.serverless.plots import PART_COLORS
@@ -98,7 +99,7 @@ def _draw(found: dict[str, dict[str, float]], path: str) -> None:
         axes.barh(list(found), widths, left=list(left.values()), color=color, label=part)
         left = {env: left[env] + parts[part] for env, parts in found.items()}
     axes.set_xlabel("s of a round (median), waiting for a place left out")
-    axes.set_title("Nitro, Figure 20 (a)", fontsize=9)
+    axes.set_title(title, fontsize=9)
     figure.legend(fontsize=7, loc="outside right upper")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 
 from replay_server.bench.pictures import bill_of
-from replay_server.bench.scalers import figure_4, figure_19, figure_20, figure_minions_2
+from replay_server.bench.scalers import (
+    figure_4,
+    figure_18,
+    figure_19,
+    figure_20,
+    figure_minions_2,
+    figure_minions_8,
+)
 from replay_server.bench.scalers.cell import Cell, CellName, JobSettings
 from replay_server.bench.scalers.command import main
 from replay_server.bench.scalers.figure_18 import group
 from replay_server.bench.scalers.scheme import Scheme
+from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.replayed_clock import MeasuredRound, Measurements
 from replay_server.serverless.scalers.schedule import Schedule
@@ -159,6 +167,71 @@ def test_figure_4_trains_what_is_missing_and_boosts_nothing(tmp_path: Path) -> N
     again: list[str] = []
     assert main(words, say=again.append) == 0
     assert again == said[3:]
+
+
+# ---- MinionsRL's Figures 7 and 8 -------------------------------------------------------------------------------------
+
+
+def test_what_an_actor_more_adds_to_a_round_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Actors of 0.58 s at a time, whatever their number; the learner has 0.1 s for each of their fragments."""
+    pytest.importorskip("matplotlib")
+    path, json_path, picture = tmp_path / "measured.json", tmp_path / "7.json", tmp_path / "7.png"
+    measured(0.0, 0.0).save(path)
+    words = ["--figure", "minions-7", "--measurements", str(path), "--env", "A", "B", "--memory-mb", "1769"]
+    words += ["--actors", "1", "4", "8", "--repetitions", "2", "--json", str(json_path), "--plot", str(picture)]
+    assert main(words, str(tmp_path)) == 0
+    assert "B: 100.0 ms for each actor more, the learner's 100.0" in capsys.readouterr().out
+    content = json.loads(json_path.read_text())
+    assert content["growth"]["A"] == {
+        "each_s": pytest.approx(0.1), "learner_s": pytest.approx(0.1), "share": pytest.approx(0.8 / 1.38),
+    }  # fmt: skip
+    assert content["median"]["A.actors=4.learner=1x.round_s"] == pytest.approx(0.58 + 0.4)
+    assert picture.stat().st_size > 1000
+
+
+def call(kind: str, number: int, queued: float, ended: float, cold: bool, phases: dict[str, float]) -> Invocation:
+    return Invocation(
+        request=f"{kind}{number}", kind=kind, round=number, attempt=1, platform="p", queued=queued, started=queued,
+        ended=ended, outcome="ok", cold=cold, instance="", memory_mb=1, bytes_in=0, bytes_out=0,
+        measured=Measured(
+            started=queued, ended=ended - 0.3 if cold else ended, import_s=0.5 if cold else 0.0, phases=phases
+        ),
+    )  # fmt: skip
+
+
+def test_starts_and_communication_by_hand() -> None:
+    cold = [call("actor", 1, 0.0, 2.0, True, {}), call("learner", 1, 2.0, 5.0, True, {})]
+    acted = {"fetch_weights": 0.1, "act": 0.6, "push": 0.1}
+    learned = {"fetch_fragments": 0.2, "learn": 0.7, "publish": 0.1}
+    warm = [call("actor", 2, 5.0, 6.0, False, acted), call("learner", 2, 6.0, 7.0, False, learned)]
+    # The caller saw 0.3 s more than the handler took, and imports took 0.5 s.
+    assert figure_minions_8.starts(cold) == {"actor": pytest.approx(0.8), "learner": pytest.approx(0.8)}
+    assert figure_minions_8.starts(warm) == {"actor": None, "learner": None}
+    seconds, share = figure_minions_8.communication(figure_20.breakdown([*cold, *warm]))
+    assert (seconds, share) == (pytest.approx(0.5), pytest.approx(0.25))
+
+
+def test_jobs_of_several_environments_have_folders_of_their_own(tmp_path: Path) -> None:
+    """A second one in the first one's folder was refused: figures of several environments ended after one."""
+    first, second = (figure_18.folder_of(str(tmp_path), env) for env in ("Hopper-v5", "ALE/Qbert-v5"))
+    assert first != second
+    assert second == tmp_path / "ALE-Qbert-v5"
+    assert second.is_dir()
+
+
+@pytest.mark.slow
+def test_figures_of_minions_measure_real_jobs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    job = ["--env", "CartPole-v1", "Acrobot-v1", "--rounds", "3", "--steps", "16", "--job-actors", "4"]
+    said: list[str] = []
+    json_path = tmp_path / "8.json"
+    assert main(["--figure", "minions-8", *job, "--json", str(json_path)], str(tmp_path / "8"), said.append) == 0
+    content = json.loads(json_path.read_text())
+    assert all(of_env["actor"] > 0.1 for of_env in content["start_s"].values())
+    assert all(0 < each["share"] < 1 for each in content["communication"].values())
+    words = [*job, "--connections", "0", "--actors", "1", "4", "--repetitions", "2"]
+    assert main(["--figure", "minions-7", *words], str(tmp_path / "7"), said.append) == 0
+    assert [line.split(":")[0] for line in said if "each actor more" in line] == ["CartPole-v1", "Acrobot-v1"]
 
 
 # ---- Nitro's Figure 18 -----------------------------------------------------------------------------------------------
