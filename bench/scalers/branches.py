@@ -84,9 +84,13 @@ class Job:
         return convexity_ratio(found["curvature_max"], found["curvature_min"])
 
     def score(self, episodes: int) -> float:
-        """Mean of so many fresh episodes, the same games for all copies of a job after as many rounds."""
+        """Mean of `scores`."""
+        return float(np.mean(self.scores(episodes)))
+
+    def scores(self, episodes: int) -> list[float]:
+        """Of so many fresh episodes, the same games for all copies of a job after as many rounds."""
         seed = int(np.random.SeedSequence([self.settings.seed, self.round]).generate_state(1)[0])
-        return float(np.mean(evaluate_policy(self.learner.network, self.settings, self.spec, episodes, seed)))
+        return evaluate_policy(self.learner.network, self.settings, self.spec, episodes, seed)
 
     def _own(self) -> Fragments:
         seed = [self.settings.seed, 0]

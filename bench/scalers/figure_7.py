@@ -5,47 +5,43 @@
 For each seed a run of fixed count, with R after every round. Its checkpoints of the lowest, median and highest R, and
 of random rounds are gone on from twice, boosted and not, and scored by the same fresh games. Told are the gains with
 bootstrap intervals (95 %) over seeds, the lowest R's over the highest's paired by seed, and the regression of gain on
-ln R with the round as covariate (Nitro's claim: b < 0). What is in the folder is not run again.
+ln R with the round as covariate (Nitro's claim: b < 0). A seed that is in the folder is not played again.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from replay_server.bench import result
-from replay_server.bench.learning import given_settings
 from replay_server.bench.scalers.boosting import BoostSettings, gains, regression, run_seed
-from replay_server.bench.scalers.cell import JobSettings
-from replay_server.serverless.backends.process import ProcessPlatform
+from replay_server.bench.scalers.branches import curvature_of, job_of, job_options, kept, settings_of
+from replay_server.learner.curvature import CurvatureOptions
+
+NAMES = tuple(each.name for each in dataclasses.fields(BoostSettings))
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     options = _parser().parse_args(argv)
     host = result.machine()
-    job = JobSettings(
-        algo="ppo", profile=options.profile, setting=given_settings(options.set), rounds=options.rounds,
-        steps=options.steps, actors=options.actors,
-    )  # fmt: skip
-    settings = BoostSettings(
-        options.env, job, options.boosted, options.horizon, options.first, options.random_rounds, options.episodes
-    )
-    kept = Path(options.folder)
     try:
-        _check_settings(settings, kept)
+        settings = BoostSettings(**{name: getattr(options, name) for name in NAMES})
     except ValueError as error:
         print(f"replay-server bench scalers --figure 7: {error}", file=sys.stderr)
         return 2
     points: list[dict[str, Any]] = []
-    with ProcessPlatform() as platform:
-        for index, seed in enumerate(options.seeds):
-            points += run_seed(settings, seed, kept, platform, say)
-            say(f"{index + 1} of {len(options.seeds)} seeds done")
+    for index, seed in enumerate(options.seeds):
+        path = Path(options.folder) / f"figure-7-seed-{seed}.json"
+
+        def made(seed: int = seed) -> dict[str, Any]:
+            return {"points": run_seed(job_of(options, seed), settings, curvature_of(options), say)}
+
+        points += kept(path, settings_of(options, *NAMES), made)["points"]
+        say(f"{index + 1} of {len(options.seeds)} seeds done")
     found = {"gain": gains(points), "regression": regression(points)}
     for name, interval in found["gain"].items():
         say(f"gain, {name:18} {interval.value:9.1f} ({interval.low:.1f} to {interval.high:.1f})")
@@ -62,40 +58,27 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     return 0
 
 
-def _check_settings(settings: BoostSettings, folder: Path) -> None:
-    """One experiment a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "settings.json"
-    values = json.loads(json.dumps(dataclasses.asdict(settings)))
-    if path.exists() and json.loads(path.read_text()) != values:
-        raise ValueError(f"{path} has other settings: give another --folder, or the same as before")
-    path.write_text(json.dumps(values, indent=1) + "\n")
-
-
 def _parser() -> argparse.ArgumentParser:
+    default, subset = BoostSettings(), CurvatureOptions().subset
     parser = argparse.ArgumentParser(
         "replay-server bench scalers --figure 7",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",
     )
-    parser.add_argument("--folder", required=True, metavar="DIR")
-    parser.add_argument("--env", default="Hopper-v5", help="gymnasium id (Hopper-v5)")
+    job_options(parser, rounds=default.rounds)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1, 11)), help="(1 to 10)")
-    parser.add_argument("--profile", default="default", help="of PPO's settings (default)")
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
-    for name, default, about in (
-        ("rounds", 50, "of the run that is boosted"),
-        ("steps", 256, "of one actor in a round"),
-        ("actors", 16, "of a round that is not boosted"),
-        ("boosted", 64, "actors of the boosted round"),
-        ("horizon", 3, "rounds from the checkpoint to the score"),
-        ("first", 3, "the earliest round after which is boosted"),
-        ("random-rounds", 2, "beside those of the lowest, median, highest R"),
-        ("episodes", 40, "fresh games of each score"),
+    parser.add_argument("--actors", type=int, default=16, help="of a round that is not boosted (16)")
+    parser.add_argument("--subset", type=float, default=subset, help=f"share of the samples that R is of ({subset})")
+    for name, about in (
+        ("boosted", "actors of the boosted round"),
+        ("horizon", "rounds from the checkpoint to the score"),
+        ("first", "the earliest round after which is boosted"),
+        ("random-rounds", "beside those of the lowest, median, highest R"),
+        ("episodes", "fresh games of each score"),
     ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{about} ({default})")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--plot", metavar="FILE.png", help="gain against R, and against the round")
+        value = getattr(default, name.replace("-", "_"))
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"{about} ({value})")
     return parser
 
 

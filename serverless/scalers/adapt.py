@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import Scheme, clip
+from replay_server.serverless.scalers.scaler import PlainScaler, clip
 
 ROUNDS = 5
 """Whose scores are taken together."""
 
 
-class Adapt(Scheme):
+class Adapt(PlainScaler):
     """I = clip(Ĵ / J · I_max, 1, I_max), Ĵ the mean score of the last 5 rounds.
 
     The paper's sum has n + 1 terms and is not divided; it calls the result an average, and this is one. A round in

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import Scheme
+from replay_server.serverless.scalers.scaler import PlainScaler
 
 
-class Fixed(Scheme):
+class Fixed(PlainScaler):
     """`count` actors a round. The scaler `max` (MinionsRL's Max, Nitro's always boosting) has the greatest count."""
 
     def __init__(self, count: int) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import Scheme
+from replay_server.serverless.scalers.scaler import PlainScaler
 
 
-class Hydrozoa(Scheme):
+class Hydrozoa(PlainScaler):
     """I_k = min(start · 2^⌊(k − 1) / every⌋, most), rounds counted from 1."""
 
     def __init__(self, most: int, start: int = 8, every: int = 10) -> None:

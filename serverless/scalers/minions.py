@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import Scheme
+from replay_server.serverless.scalers.scaler import PlainScaler
 from replay_server.serverless.scheduler.decision import Goal, scheduler_state
 from replay_server.serverless.scheduler.policy import Decision, SchedulerPolicy
 
 
-class Minions(Scheme):
+class Minions(PlainScaler):
     """I_k is drawn from the policy's distribution in the state after round k − 1.
 
     Args:

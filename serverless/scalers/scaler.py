@@ -33,7 +33,7 @@ class Scaler(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Scheme:
+class PlainScaler:
     """What most scalers have in common: nothing to measure, nothing to keep."""
 
     @property

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import Scheme, clip
+from replay_server.serverless.scalers.scaler import PlainScaler, clip
 
 
-class Schedule(Scheme):
+class Schedule(PlainScaler):
     """The first `rounds` rounds get the first count, as many the next; after the last, that one again."""
 
     def __init__(self, counts: Sequence[int], rounds: int = 1) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import Scheme
+from replay_server.serverless.scalers.scaler import PlainScaler
 
 
-class Uniform(Scheme):
+class Uniform(PlainScaler):
     """Round k gets a number drawn from least to most, with `seed` and k: the same seed, the same counts."""
 
     def __init__(self, most: int, seed: int = 1, least: int = 1) -> None:

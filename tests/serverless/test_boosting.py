@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
-from replay_server.bench.scalers.boosting import BoostSettings, choose_rounds, gains, regression, run_seed
-from replay_server.bench.scalers.cell import JobSettings
-from replay_server.bench.scalers.figure_7 import main
-from replay_server.serverless.backends.process import ProcessPlatform
+pytest.importorskip("torch")
 
-SETTINGS = BoostSettings("CartPole-v1", JobSettings(rounds=10), horizon=2, first=2, random_rounds=2)
+from replay_server.bench.scalers.boosting import (
+    BoostSettings,
+    choose_rounds,
+    gains,
+    regression,
+    run_seed,
+)
+from replay_server.bench.scalers.branches import Job
+from replay_server.bench.scalers.figure_7 import main
+from replay_server.learner.curvature import CurvatureOptions
+from replay_server.learner.ppo import PpoSettings
+
+SETTINGS = BoostSettings(rounds=10, horizon=2, first=2, random_rounds=2)
 
 
 def test_the_rounds_of_the_lowest_median_and_highest_ratio_are_taken() -> None:
@@ -59,49 +68,38 @@ def test_the_regression_finds_the_plane_that_points_lie_on() -> None:
     assert (found["log_ratio"].low, found["round"].high) == (pytest.approx(-2.0), pytest.approx(0.5))
 
 
-@pytest.mark.slow
-def test_an_experiment_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "--env",
-        "CartPole-v1",
-        "--seeds",
-        "1",
-        "2",
-        "--rounds",
-        "8",
-        "--steps",
-        "64",
-        "--actors",
-        "2",
-        "--boosted",
-    ]
-    words += ["6", "--horizon", "2", "--first", "1", "--episodes", "4", "--random-rounds", "1"]
-    words += ["--folder", str(tmp_path / "kept"), "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
-    assert main(words) == 0
+@pytest.mark.parametrize("wrong", [{"horizon": 0}, {"first": 0}, {"first": 48}])
+def test_rounds_that_cannot_be_boosted_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="first round from 1 to"):
+        BoostSettings(**wrong)
+    assert main(["--folder", "x", *(f"--{name}={value}" for name, value in wrong.items())]) == 2
+
+
+def test_an_experiment_is_made_once_and_then_read(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["--env", "CartPole-v1", "--seeds", "1", "2", "--rounds", "8", "--steps", "32", "--actors", "2"]
+    words += ["--set", "hidden=8", "iterations=2", "--boosted", "4", "--horizon", "2", "--first", "1"]
+    words += ["--episodes", "4", "--random-rounds", "1", "--subset", "1", "--folder", str(tmp_path / "kept")]
+    outputs = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
+    first: list[str] = []
+    assert main([*words, *outputs], say=first.append) == 0
     content = json.loads((tmp_path / "a.json").read_text())
     assert {why for each in content["points"] for why in each["why"]} == {"lowest", "median", "highest", "random"}
     assert all(len(each["scores"]["boosted"]) == 4 for each in content["points"])
-    assert not list((tmp_path / "kept").glob("*/*/base"))
-    capsys.readouterr()
-    assert main(words) == 0  # from what is kept
-    assert "→" not in capsys.readouterr().out
-    assert json.loads((tmp_path / "a.json").read_text())["gain"] == content["gain"]
-    assert main([*words, "--boosted", "7"]) == 2
+    assert all(1 <= each["round"] <= 6 for each in content["points"])
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    again: list[str] = []
+    assert main(words, say=again.append) == 0  # from what is kept
+    assert again == [line for line in first if "→" not in line]
+    with pytest.raises(RuntimeError, match="of other settings"):
+        main([*words, "--boosted", "7"])
 
 
-@pytest.mark.slow
-def test_boosting_by_nothing_gains_nothing(tmp_path: Path) -> None:
+def test_boosting_by_nothing_gains_nothing() -> None:
     """Both branches are then the same job: the same seeds, environments and games."""
-    settings = BoostSettings(
-        "CartPole-v1",
-        JobSettings(rounds=6, steps=64, actors=2),
-        boosted=2,
-        horizon=2,
-        first=1,
-        random_rounds=0,
-        episodes=3,
-    )
-    with ProcessPlatform() as platform:
-        found = run_seed(settings, 1, tmp_path, platform, lambda text: None)
-    assert [each["gain"] for each in found] == [0.0] * len(found)
+    settings = BoostSettings(rounds=6, boosted=2, horizon=2, first=1, random_rounds=0, episodes=3)
+    job = Job(PpoSettings(env="CartPole-v1", steps=32, hidden=8, iterations=2, seed=1), actors=2)
+    found = run_seed(job, settings, CurvatureOptions(subset=1.0), lambda text: None)
+    assert len(found) == 3
+    assert [each["gain"] for each in found] == [0.0] * 3
     assert all(each["scores"]["boosted"] == each["scores"]["unboosted"] for each in found)
