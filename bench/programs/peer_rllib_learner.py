@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
-import random
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,19 +19,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import ray
-import torch
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env import INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_AGENT_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from rllib_ppo import build, learner_state, ppo, seed_everything, take_state
 
 PACKAGES = ("ray", "torch", "gymnasium")
 KEPT = 4
 """Algorithms that stay built: jobs whose updates come in turns."""
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class ActorFunctions(EnvRunner):
@@ -89,51 +83,17 @@ def _kept(options: str) -> Any:
 
 def _algorithm(features: int, actions: int, continuous: bool, settings: dict[str, Any]) -> Any:
     """RLlib's PPO for vectors of `features` numbers, and so many discrete actions or dimensions of a continuous one."""
-    torch.set_num_threads(1)
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, num_cpus=1, log_to_driver=False, logging_level=logging.ERROR)
-    width = settings["hidden"]
     # Bounds are for those who act.
     unbounded = functools.partial(gymnasium.spaces.Box, -np.inf, np.inf, dtype=np.float32)
     config = (
-        PPOConfig()
+        ppo(continuous, settings)
         .environment(
             observation_space=unbounded(shape=(features,)),
             action_space=unbounded(shape=(actions,)) if continuous else gymnasium.spaces.Discrete(actions),
         )
         .env_runners(env_runner_cls=ActorFunctions, num_env_runners=0)
-        .learners(num_learners=0)
-        .training(
-            lr=settings["learning_rate"],
-            gamma=settings["discount"],
-            lambda_=settings["gae_lambda"],
-            clip_param=settings["clip"],
-            use_kl_loss=settings["kl_coefficient"] > 0.0,
-            kl_coeff=settings["kl_coefficient"],
-            kl_target=settings["kl_target"],
-            entropy_coeff=settings["entropy_coefficient"],
-            vf_loss_coeff=settings["value_coefficient"],
-            vf_clip_param=float("inf") if settings["value_clip"] is None else settings["value_clip"],
-            grad_clip=settings["gradient_norm"],
-            num_epochs=settings["iterations"],
-            minibatch_size=settings["minibatch_size"],
-            train_batch_size_per_learner=settings["minibatch_size"] or 1,
-        )
-        .rl_module(
-            model_config=DefaultModelConfig(
-                fcnet_hiddens=[width, width],
-                fcnet_activation="tanh",
-                vf_share_layers=False,
-                free_log_std=continuous,
-            )
-        )
-        .debugging(log_level="ERROR")
-        .reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=0, log_gradients=True)
     )
-    algorithm: Any = config.build_algo()
-    shutil.rmtree(algorithm.logdir, ignore_errors=True)  # Nothing is logged there.
-    for group in _optimizer(algorithm.learner_group._learner).param_groups:
-        group["eps"] = settings["adam_epsilon"]  # RLlib has no setting for it.
+    algorithm = build(config, settings)
     algorithm.config = algorithm.config.copy(copy_frozen=False)  # A round's batch is as large as its actors made it.
     return algorithm
 
@@ -148,26 +108,24 @@ def _update(algorithm: Any, given: str, found: str, seed: list[int]) -> dict[str
     began = time.process_time()
     with np.load(given, allow_pickle=False) as file:
         arrays = dict(file)
-    generator = np.random.SeedSequence(seed)
-    for start, word in zip((random.seed, np.random.seed, torch.manual_seed), generator.generate_state(3), strict=True):
-        start(int(word))
+    seed_everything(seed)
     core = algorithm.learner_group._learner
-    _take_state(core, arrays)
+    take_state(core, arrays)
     episodes = fragment_episodes({name.removeprefix("fragments."): array for name, array in arrays.items()
                                   if name.startswith("fragments.")})  # fmt: skip
     algorithm.env_runner.episodes = episodes
     # RLlib adds a step to each of them.
     algorithm.config.train_batch_size_per_learner = steps = sum(map(len, episodes))
     results = algorithm.train()["learners"][DEFAULT_MODULE_ID]
-    state = _state(core)
+    state = learner_state(core)
     sent = algorithm.env_runner.weights
-    for name in sent:
-        if f"parameter.{name}" in state and not np.array_equal(sent[name], state[f"parameter.{name}"]):
-            raise RuntimeError(f"RLlib sent other weights to its workers than its Learner has: {name}")
+    policy = [name for name in sent if f"parameter.{name}" in state]
+    if not policy or not all(np.array_equal(sent[name], state[f"parameter.{name}"]) for name in policy):
+        raise RuntimeError("expected RLlib to send its workers the weights that its Learner has")
     np.savez(found, **state)  # pyright: ignore[reportArgumentType]
     numbers = {name: float(value) for name, value in results.items() if isinstance(value, int | float | np.number)}
     cpu_s = time.process_time() - began
-    return {"cpu_s": cpu_s, "results": numbers, "episodes": len(episodes), "sent": len(sent), "steps": steps}
+    return {"cpu_s": cpu_s, "results": numbers, "episodes": len(episodes), "steps": steps}
 
 
 def fragment_episodes(fragments: Mapping[str, np.ndarray]) -> list[SingleAgentEpisode]:
@@ -200,43 +158,4 @@ def fragment_episodes(fragments: Mapping[str, np.ndarray]) -> list[SingleAgentEp
                 ).to_numpy()
             )
             begin = end + 1
-    return found
-
-
-def _parameters(core: Any) -> dict[str, Any]:
-    return dict(core.module[DEFAULT_MODULE_ID].named_parameters())
-
-
-def _optimizer(core: Any) -> Any:
-    return core.get_optimizer(DEFAULT_MODULE_ID)
-
-
-def _kl(core: Any) -> Any:
-    return core.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID]
-
-
-def _take_state(core: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Makes RLlib's Learner the one whose state this is."""
-    parameters = _parameters(core)
-    names = {name.removeprefix("parameter.") for name in arrays if name.startswith("parameter.")}
-    if names != set(parameters):
-        raise ValueError(f"expected parameters {sorted(parameters)}, came {sorted(names)}")
-    state = _optimizer(core).state
-    state.clear()
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(arrays[f"parameter.{name}"]))
-            if "step" in arrays:
-                moments = {each: torch.from_numpy(arrays[f"{each}.{name}"].copy()) for each in MOMENTS}
-                state[parameter] = {"step": torch.tensor(float(arrays["step"])), **moments}
-        _kl(core).fill_(float(arrays["kl_coefficient"]))
-
-
-def _state(core: Any) -> dict[str, np.ndarray]:
-    found = {"kl_coefficient": np.array(float(_kl(core)))}
-    state = _optimizer(core).state
-    for name, parameter in _parameters(core).items():
-        found[f"parameter.{name}"] = parameter.detach().numpy()
-        found |= {f"{each}.{name}": state[parameter][each].numpy() for each in MOMENTS}
-        found["step"] = np.array(float(state[parameter]["step"]))
     return found

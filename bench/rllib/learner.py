@@ -25,6 +25,7 @@ from replay_server.bench.process import Program
 from replay_server.learner.algorithms import Learner, Settings
 from replay_server.learner.ppo import Ppo, PpoSettings
 from replay_server.rl.fragments import Fragments, in_order, merged_moments
+from replay_server.rl.policy_networks import ActorCritic
 from replay_server.rl.policy_spec import PolicySpec
 
 ENVIRONMENT = "rllib"
@@ -58,6 +59,25 @@ def rllib_name(parameter: str) -> str:
     """What a parameter of this project's network is called in RLlib's. KeyError for one that RLlib does not have."""
     part, dot, rest = parameter.partition(".")
     return RLLIB_NAMES[part] + dot + rest
+
+
+def rllib_parameters(network: ActorCritic) -> dict[str, np.ndarray]:
+    """A network's parameters as RLlib's program takes them, ``parameter.NAME``; they share its memory."""
+    parameters = network.named_parameters()
+    return {f"parameter.{rllib_name(name)}": parameter.detach().numpy() for name, parameter in parameters}
+
+
+def told_statistics(results: Mapping[str, float]) -> dict[str, float]:
+    """What RLlib's Learner tells of a round's last minibatch, under this project's names."""
+    return {
+        "loss": results["total_loss"],
+        "surrogate": -results["policy_loss"],
+        "value_error": results["vf_loss"],
+        "entropy": results["entropy"],
+        "kl": results["mean_kl_loss"],
+        "gradient_norm": results["gradients_default_optimizer_global_norm"],
+        "explained_variance": results["vf_explained_var"],
+    }
 
 
 def check_rllib(settings: Settings, spec: PolicySpec) -> None:
@@ -116,15 +136,8 @@ class RllibLearner:
         staleness = float(learner.version - fragments["policy_version"].mean())
         learner.version += 1
         self.cpu_s += answer["cpu_s"]
-        results = answer["results"]
         return {
-            "loss": results["total_loss"],
-            "surrogate": -results["policy_loss"],
-            "value_error": results["vf_loss"],
-            "entropy": results["entropy"],
-            "kl": results["mean_kl_loss"],
-            "gradient_norm": results["gradients_default_optimizer_global_norm"],
-            "explained_variance": results["vf_explained_var"],
+            **told_statistics(answer["results"]),
             "kl_coefficient": used,
             "samples": float(answer["steps"]),
             "optimizer_steps": float(after["step"]) - float(before.get("step", 0.0)),
@@ -169,14 +182,12 @@ class RllibLearner:
 
 
 def _state(learner: Ppo) -> dict[str, Any]:
-    found: dict[str, Any] = {"kl_coefficient": np.float64(learner.kl_coefficient)}
+    found: dict[str, Any] = {"kl_coefficient": np.array(learner.kl_coefficient), **rllib_parameters(learner.network)}
     for name, parameter in learner.network.named_parameters():
-        theirs = rllib_name(name)
-        found[f"parameter.{theirs}"] = parameter.detach().numpy()
         entries = learner.optimizer.state.get(parameter)
         if entries:
-            found["step"] = np.float64(float(entries["step"]))
-            found |= {f"{each}.{theirs}": entries[each].numpy() for each in MOMENTS}
+            found["step"] = np.array(float(entries["step"]))
+            found |= {f"{each}.{rllib_name(name)}": entries[each].numpy() for each in MOMENTS}
     return found
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell, train_settings
 from replay_server.bench.scalers.measures import target_of
-from replay_server.bench.scalers.scheme import BOOSTED, Scheme
+from replay_server.bench.scalers.scheme import BOOSTED, WORKERS, Scheme
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.serverless.backends.backend import Platform
 from replay_server.serverless.backends.process import ProcessPlatform
@@ -119,7 +119,10 @@ class Campaign:
                 raise ValueError(f"{scheme}: {error}") from error
 
     def _check_learner(self) -> None:
-        """ValueError for a job that RLlib cannot learn."""
+        """ValueError for a job that RLlib cannot learn, and for workers of RLlib's where it is not to."""
+        for scheme in self.schemes:
+            if scheme.name == WORKERS and (self.job.learner is None or scheme.stage):
+                raise ValueError(f"{scheme}: RLlib's own workers need --learner rllib, and are on reserved machines")
         if self.job.learner is not None:
             from replay_server.bench.rllib.learner import check_rllib
 
@@ -222,9 +225,19 @@ class _Run:
         target = campaign.target(name.env) if scheme.needs_target else None
         boosted = campaign.read(name.env, Scheme(BOOSTED), name.seed) if scheme.needs_boosted else None
 
-        def on_round(progress: Progress) -> None:
+        def told(number: int) -> None:
             with self._lock:
-                self._progress[name] = progress.round
+                self._progress[name] = number
+
+        if scheme.name == WORKERS:
+            from replay_server.bench.rllib.workers import run_workers_cell
+
+            cell = run_workers_cell(name, campaign.job, told)
+            cell.write(name.path(campaign.folder))
+            return cell
+
+        def on_round(progress: Progress) -> None:
+            told(progress.round)
 
         cell = run_cell(
             name, campaign.job, platform, target=target, boosted=boosted.counts if boosted else None, on_round=on_round
@@ -272,8 +285,8 @@ class _Run:
     def _weight(self, name: CellName) -> float:
         """Actors that a cell is thought to have: what its time grows with."""
         job = self._campaign.job
-        if name.scheme.name in ("fixed", "max"):
-            return float(job.rounds * (job.actors if name.scheme.name == "fixed" else job.actors_max))
+        if name.scheme.name in ("fixed", "max", WORKERS):
+            return float(job.rounds * (job.actors_max if name.scheme.name == "max" else job.actors))
         return USUAL_SHARE * job.rounds * job.actors_max
 
 

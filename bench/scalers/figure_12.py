@@ -3,10 +3,10 @@
     replay-server bench scalers --figure 12 --setup --folder runs/rllib --env Hopper-v5
 
 RLlib's `Algorithm.train` runs as it is, but for its rollout worker: that hands on what actor functions have played, and
-its weights go out to them by the replay server. `fixed` is RLlib with 16 actor functions, `fixed@reserved` the same on
-machines that are always there, as its own workers are, `nitro` is boosted by the curvature of RLlib's policy, measured
-on this project's network with RLlib's weights, and `decay` is told beside it, which the paper leaves out. Vectors only:
-RLlib's convolutions are others.
+its weights go out to them by the replay server. `workers` is RLlib as it comes, with as many environments in a worker
+of its own; `fixed` is RLlib with 16 actor functions, `fixed@reserved` the same on machines that are always there;
+`nitro` is boosted by the curvature of RLlib's policy, measured on this project's network with RLlib's weights; and
+`decay` is told beside it, which the paper leaves out. Vectors only: RLlib's convolutions are others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from replay_server.bench.environments import set_up
 from replay_server.bench.rllib.learner import ENVIRONMENT
 from replay_server.bench.scalers.command import compare, job_options
 
-SCHEMES = ("fixed", "fixed@reserved", "nitro", "decay")
+SCHEMES = ("workers", "fixed", "fixed@reserved", "nitro", "decay")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:

@@ -28,6 +28,8 @@ TARGETED = ("adapt", "minions")
 """Schemes that go by the target score."""
 LEAST, DECAY = 8, 0.96
 """I_min and d of Nitro, for the controls."""
+WORKERS = "workers"
+"""RLlib with its own rollout workers, where RLlib learns (`replay_server.bench.rllib.workers`)."""
 RESERVED = "reserved"
 """The stage without functions."""
 
@@ -52,8 +54,8 @@ class Scheme:
         if not found:
             raise ValueError(f"expected NAME, NAME:option=value,... or NAME@reserved, came {word!r}")
         name, options, stage = found.groups()
-        if name not in SCALERS and name not in CONTROLS:
-            known = ", ".join(sorted({*SCALERS, *CONTROLS}))
+        if name not in (*SCALERS, *CONTROLS, WORKERS):
+            known = ", ".join(sorted({*SCALERS, *CONTROLS, WORKERS}))
             raise ValueError(f"unknown scheme {name!r}: expected one of {known}")
         # A comma within brackets belongs to a value.
         parts = re.split(r",(?=[a-z_]+=)", options) if options else []
@@ -89,6 +91,8 @@ class Scheme:
             boosted: counts that Nitro had with the same seed, for controls.
         """
         options = dict(self.options)
+        if self.name == WORKERS:
+            return make_scaler(replace(settings, scaler="fixed"), options)
         if self.name not in CONTROLS:
             if self.name == "fixed" and "actors" in options:
                 settings = replace(settings, actors=int(options.pop("actors")))

@@ -28,6 +28,8 @@ from replay_server.bench.rllib.learner import (  # noqa: E402
     rllib_name,
 )
 from replay_server.bench.rllib.platform import RllibPlatform  # noqa: E402
+from replay_server.bench.rllib.workers import run_workers_cell  # noqa: E402
+from replay_server.bench.scalers.campaign import Campaign  # noqa: E402
 from replay_server.bench.scalers.cell import CellName, JobSettings, run_cell  # noqa: E402
 from replay_server.bench.scalers.scheme import Scheme  # noqa: E402
 from replay_server.learner.algorithms import make_learner, make_settings  # noqa: E402
@@ -280,7 +282,7 @@ def test_figure_12_compares_rllib_with_and_without_nitro(tmp_path: Path) -> None
     words += ["--folder", str(tmp_path / "cells"), "--json", str(tmp_path / "12.json")]
     assert bench(words) == 0
     content = json.loads((tmp_path / "12.json").read_text())
-    assert set(content["tables"]["CartPole-v1"]["rows"]) == {"fixed", "fixed@reserved", "nitro", "decay"}
+    assert set(content["tables"]["CartPole-v1"]["rows"]) == {"workers", "fixed", "fixed@reserved", "nitro", "decay"}
     assert json.loads((tmp_path / "cells" / "settings.json").read_text())["learner"] == "rllib"
     # Another learner is another comparison.
     assert bench([*words, "--learner", "rllib", "--report"]) == 0
@@ -296,3 +298,30 @@ def test_rllib_learns_cartpole_from_actor_functions(platform: RllibPlatform) -> 
     job = JobSettings(rounds=15, steps=128, actors=8, eval_every=0, final_episodes=20, learner="rllib")
     cell = run_cell(CellName("CartPole-v1", Scheme("fixed"), 1), job, platform)
     assert cell.final > 150.0
+
+
+# ---- RLlib's own workers ---------------------------------------------------------------------------------------------
+
+
+def test_rllibs_own_workers_need_rllib(tmp_path: Path) -> None:
+    for job, word in ((JobSettings(), "workers"), (JOB, "workers@reserved")):
+        with pytest.raises(ValueError, match="RLlib's own workers need --learner rllib"):
+            Campaign(tmp_path / "cells", job, ["CartPole-v1"], [Scheme.parse(word)], [1])
+
+
+@pytest.mark.slow
+@needs_rllib
+@pytest.mark.parametrize("normalizes", [True, False])
+def test_rllib_with_its_own_workers_is_a_cell_like_others(normalizes: bool) -> None:
+    job = dataclasses.replace(JOB, eval_every=2, setting={**JOB.setting, "normalize_observations": normalizes})
+    told: list[int] = []
+    cell = run_workers_cell(CellName("CartPole-v1", Scheme("workers"), 1), job, told.append)
+    assert told == [1, 2, 3]
+    assert cell.counts == (3, 3, 3)
+    assert 96 <= cell.steps[0] <= 99  # RLlib may play on for a step of each environment.
+    assert [number for number, _ in cell.evaluations] == [2]
+    assert len(cell.final_scores) == 2
+    assert cell.final == pytest.approx(np.mean(cell.final_scores))
+    assert all(0.0 < learner < whole for learner, whole in zip(cell.learner_s, cell.round_s, strict=True))
+    assert cell.cost[0] > 0.0
+    assert list(cell.cost) == sorted(cell.cost)
