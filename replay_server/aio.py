@@ -476,6 +476,12 @@ class Client(AsyncGradientMethods):
         """See `replay_server.Client.command`."""
         return await self._run(commands.any_command(arguments, repeatable))
 
+    async def await_items(
+        self, name: str, *, since: int | None = None, size: int | None = None, timeout: float | None = None
+    ) -> tuple[int, int]:
+        """See `replay_server.Client.await_items`."""
+        return await self._run(commands.await_items(name, since, size, timeout))
+
     async def reset(self, name: str) -> None:
         """See `replay_server.Client.reset`."""
         await self._run(commands.reset(name))

@@ -47,6 +47,10 @@ class AsyncGradientMethods:
         """See `replay_server.Client.gradient_headers`."""
         return await self._run(gradients.take(key, count, until, None, True, timeout))
 
+    async def await_gradients(self, key: str, names: Sequence[str], most: int = 0, timeout: float | None = None) -> int:
+        """See `replay_server.Client.await_gradients`."""
+        return await self._run(gradients.await_taken(key, names, most, timeout))
+
     async def publish_applied(
         self, key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]
     ) -> int:

@@ -289,6 +289,27 @@ class Client(GradientMethods):
         max_priority, waiting (blocked clients) and reason (why a sample would wait now, "" if it would not)."""
         return self._run(commands.info(name))
 
+    def await_items(
+        self, name: str, *, since: int | None = None, size: int | None = None, timeout: float | None = None
+    ) -> tuple[int, int]:
+        """Waits for what others add, instead of asking `info` again and again. Nothing is sampled by it.
+
+        Args:
+            name: the table.
+            since: waits until `added` is not this any more: begin with 0, go on with what the last call returned. A
+                table that was made anew counts from 0 again, and answers at once.
+            size: or: waits until at least so many items are there.
+            timeout: seconds; None = for ever, 0 = not at all.
+
+        Returns:
+            (added, size): items that were ever added, and those that are there.
+
+        Raises:
+            Timeout: nothing was added, or too little is there.
+            TableNotFound: there is no such table, or it was dropped meanwhile.
+        """
+        return self._run(commands.await_items(name, since, size, timeout))
+
     def reset(self, name: str) -> None:
         """Removes every item of a table and forgets its newest policy version; its rate limiter starts anew."""
         self._run(commands.reset(name))

@@ -31,7 +31,7 @@ class GradientMethods:
         Args:
             key: of the queue, made with its first gradient. At most 1,024 wait under one, all of one dtype and length.
             version: of the weights that it was computed at.
-            name: 1 to 64 bytes, its own among all of the key, such as learner, version and sequence: one that waits
+            name: 1 to 128 bytes, its own among all of the key, such as learner, version and sequence: one that waits
                 already, or is among the last 4,096 that were applied or dropped, is not added again.
             vector: float32 (N,), or a tensor of float32 or bfloat16.
             dtype: "float32" or "bfloat16", to which elements are rounded (to nearest, ties to even) before they are
@@ -82,6 +82,23 @@ class GradientMethods:
     ) -> Gradients:
         """As `take_gradients`, without the vectors: names, versions, dtype and bytes, from which weights follow."""
         return self._run(gradients.take(key, count, until, None, True, timeout))
+
+    def await_gradients(self, key: str, names: Sequence[str], most: int = 0, timeout: float | None = None) -> int:
+        """Waits until at most `most` of these gradients wait, so that whoever computes them does not run far ahead.
+
+        Args:
+            key: of the queue.
+            names: 1 to 1,024; one that is not known counts as not waiting.
+            most: as many may still wait.
+            timeout: seconds; None = for ever, 0 = not at all.
+
+        Returns:
+            How many do.
+
+        Raises:
+            Timeout: more do.
+        """
+        return self._run(gradients.await_taken(key, names, most, timeout))
 
     def publish_applied(
         self, key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]

@@ -229,6 +229,20 @@ def info(name: str) -> Command[dict[str, Any]]:
     return plain(f"info of {name!r}", ("REPLAY.INFO", name), convert, True)
 
 
+def await_items(name: str, since: int | None, size: int | None, timeout: float | None) -> Command[tuple[int, int]]:
+    if (since is None) == (size is None):
+        raise ValueError("expected since, or size, and not both")
+    timeout = check_timeout(timeout)
+    what = f"wait for items of {name!r}"
+    wanted = ("SIZE", int(size)) if size is not None else ("SINCE", int(since or 0))
+
+    def read() -> Reading[Any]:
+        value = explain(what, timeout, (yield from read_value()))
+        return value if isinstance(value, ReplayError) else (int(value[0]), int(value[1]))
+
+    return Command(what, ("REPLAY.AWAIT", name, *wanted, *block(timeout)), read, repeatable=True, wait_s=timeout)
+
+
 # ---- items -----------------------------------------------------------------------------------------------------------
 
 

@@ -156,6 +156,17 @@ def take(
     return Command(what, arguments, lambda: _taken(what, timeout), repeatable=True, wait_s=timeout)
 
 
+def await_taken(key: str, names: Sequence[str], most: int, timeout: float | None) -> Command[int]:
+    timeout = check_timeout(timeout)
+    what = f"wait for gradients of {key!r}"
+    arguments = ("GRAD.AWAIT", key, int(most), len(names), *names, *block(timeout))
+
+    def read() -> Reading[Any]:
+        return explain(what, timeout, (yield from read_value()))
+
+    return Command(what, arguments, read, repeatable=True, wait_s=timeout)
+
+
 def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]) -> Command[int]:
     blobs: list[Argument] = []
     for weights_key, arrays in weights.items():

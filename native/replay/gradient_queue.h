@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/weighted_sum.h"
 
-#define GRADIENT_NAME_BYTES 64u
+#define GRADIENT_NAME_BYTES 128u
 #define GRADIENT_MOST_WAITING 1024u
 #define GRADIENT_MOST_REMEMBERED 4096u
 

@@ -187,6 +187,37 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
     queue->woken = false;
 }
 
+/* Those that were tried go behind those that were not, so that each has its turn however little time there is. */
+static void move_to_tail(struct wait_queue *queue, struct client *client) {
+    assert(queue->head == client);
+    if (queue->tail == client) return;
+    queue->head = client->wait_next;
+    queue->head->wait_previous = NULL;
+    client->wait_previous = queue->tail;
+    client->wait_next = NULL;
+    queue->tail->wait_next = client;
+    queue->tail = client;
+}
+
+/* False: the time is over before all were tried. */
+static bool retry_each(struct server *server, struct wait_queue *queue, uint64_t until_us) {
+    for (uint32_t left = queue->length; left > 0 && queue->head; left--) {
+        if (server->now_us >= until_us) return false;
+        struct client *client = queue->head;
+        if (!client_retry(client)) move_to_tail(queue, client);
+        server_tick(server);
+    }
+    return true;
+}
+
+static bool retry_in_turn(struct server *server, struct wait_queue *queue, uint64_t until_us) {
+    while (queue->head && client_retry(queue->head)) {
+        server_tick(server);
+        if (server->now_us >= until_us) return false;
+    }
+    return true;
+}
+
 void server_run_woken(struct server *server) {
     uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
     if (server->exclusive.on) return; /* none of them may come in between */
@@ -195,12 +226,9 @@ void server_run_woken(struct server *server) {
         struct wait_queue *queue = server->woken;
         server->woken = queue->next_woken;
         queue->woken = false;
-        while (queue->head && client_retry(queue->head)) {
-            server_tick(server);
-            if (server->now_us >= until_us) {
-                wait_queue_wake(server, queue); /* the rest in the next turn */
-                return;
-            }
+        if (!(queue->each ? retry_each : retry_in_turn)(server, queue, until_us)) {
+            wait_queue_wake(server, queue); /* the rest in the next turn */
+            return;
         }
     }
 }

@@ -228,7 +228,9 @@ const char *const fuzz_seeds[] = {
     "BLPOP a b 0\r\n\xd0\xf0RPUSH a x\r\n",
     "\xf0REPLAY.INFO t\r\nREPLAY.SAMPLE t 1\r\nWEIGHTS.PUBLISH w * x\r\nWEIGHTS.GET w\r\n",
     "\xf0GRAD.PUSH a 1 x float32 helo\r\nGRAD.TAKE a 1 SUM 1\r\nGRAD.PUBLISH a 2 1 x w y\r\n",
-    "\xf0GRAD.TAKE a 2 UNTIL 3 1 BLOCK 0\r\n\xd0\xf0GRAD.PUSH a 3 y bfloat16 helo\r\nGRAD.DROP a y\r\n",
+    "\xf0GRAD.TAKE a 2 UNTIL 3 1 BLOCK 0\r\n\xd0\xf0GRAD.PUSH a 3 y bfloat16 helo\r\nGRAD.AWAIT a 0 1 y BLOCK "
+    "1\r\n\xd0\xf0GRAD.DROP a y\r\n",
+    "\xf0REPLAY.AWAIT t SINCE 0\r\nREPLAY.AWAIT t SIZE 900 BLOCK 0\r\n\xd0\xf0REPLAY.DROP t\r\n",
     "\xf0WATCH a\r\nMULTI\r\nGET a\r\nDISCARD\r\nEVAL \"return redis.call('GET', KEYS[1])\" 1 a\r\n",
     NULL,
 };

@@ -272,12 +272,12 @@ static void takers_wait_for_keys_that_come_and_go(void) {
     settle();
     CHECK(server->blocked_clients == 2 && answers(pusher, "GRAD.LIST\r\n", "*0\r\n"));
     push_small(pusher, "g", "a", "1");
-    CHECK(received(taker, "") && received(gone, "")); /* first come, first served */
-    CHECK(answers(pusher, "GRAD.DEL g\r\n", ":1\r\n") && server->blocked_clients == 2);
+    CHECK(received(taker, "")); /* the first wants more, which does not keep the second */
+    CHECK(received(gone, "*4\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
+    CHECK(answers(pusher, "GRAD.DEL g\r\n", ":1\r\n") && server->blocked_clients == 1);
     push_small(pusher, "g", "a", "1"); /* it is not known any more */
     memory_peer_vanish(taker);
     settle();
-    CHECK(received(gone, "*4\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
     CHECK(server->blocked_clients == 0);
     say(gone, "GRAD.TAKE h 1 BLOCK 100000\r\n");
     settle();
@@ -290,6 +290,54 @@ static void takers_wait_for_keys_that_come_and_go(void) {
     say(taker = connect_peer(), "GRAD.TAKE never 1 BLOCK 0\r\n");
     settle();
     close_server(); /* with a client that waits */
+}
+
+static void learners_wait_until_theirs_are_in_hand(void) {
+    holding = false;
+    open_server(false, NULL);
+    struct memory_peer *first = connect_peer(), *second = connect_peer(), *other = connect_peer();
+    CHECK(answers(first, "GRAD.AWAIT g 0 2 a b BLOCK 0\r\n", ":0\r\n")); /* nothing of that name waits */
+    push_small(other, "g", "a", "1");
+    push_small(other, "g", "b", "1");
+    push_small(other, "g", "c", "1");
+    CHECK(answers(first, "GRAD.AWAIT g 2 3 a b c\r\n", "-TIMEOUT 3 of 3 gradients wait, at most 2 are to\r\n"));
+    CHECK(answers(first, "GRAD.AWAIT g 2 3 a b\r\n",
+                  "-ERR syntax error; expected how many may wait, a count of 1 to "
+                  "1024 names, the names, [BLOCK ms]\r\n"));
+    say(first, "GRAD.AWAIT g 0 1 a BLOCK 0\r\n");
+    settle();
+    say(second, "GRAD.AWAIT g 1 2 b c BLOCK 0\r\n");
+    settle();
+    CHECK(server->blocked_clients == 2 && answers(other, "GRAD.DROP g c\r\n", ":1\r\n"));
+    CHECK(received(first, "") && received(second, ":1\r\n")); /* though the first waits still */
+    CHECK(answers(other, "GRAD.DEL g\r\n", ":1\r\n") && received(first, ":0\r\n"));
+    CHECK(server->blocked_clients == 0);
+    close_server();
+}
+
+/* However many wait, and however little time a turn has: none is passed over for ever. */
+static void each_of_many_who_wait_has_its_turn(void) {
+    enum { MANY = 500 };
+    holding = false;
+    open_server(false, NULL);
+    struct memory_peer *peers[MANY], *other = connect_peer();
+    char text[64];
+    push_small(other, "g", "held", "1");
+    for (int i = 0; i < MANY; i++) {
+        peers[i] = connect_peer();
+        sprintf(text, "GRAD.TAKE g %d BLOCK 0 UNTIL 9 %d HEADERS\r\n", i % 2 ? 3 : 2, 0);
+        say(peers[i], text);
+        settle();
+    }
+    CHECK(server->blocked_clients == MANY);
+    push_small(other, "g", "second", "1");
+    for (int i = 0; i < MANY; i++) {
+        size_t length;
+        memory_peer_received(peers[i], &length);
+        CHECK((length > 0) == (i % 2 == 0));
+    }
+    CHECK(server->blocked_clients == MANY / 2);
+    close_server();
 }
 
 /* Keys that were only waited for make way when the last place is wanted. */
@@ -352,6 +400,8 @@ int main(void) {
     RUN(a_sum_outlives_its_gradients_however_bytes_are_released);
     RUN(a_client_that_goes_leaves_no_sum_behind);
     RUN(takers_wait_for_keys_that_come_and_go);
+    RUN(learners_wait_until_theirs_are_in_hand);
+    RUN(each_of_many_who_wait_has_its_turn);
     RUN(keys_that_nobody_waits_for_make_way);
     RUN(a_publication_changes_all_or_nothing);
     return 0;

@@ -168,6 +168,35 @@ def test_a_taker_is_woken_when_the_stale_ones_are_dropped(client, key):
     assert found[0].names == ["fresh"]
 
 
+def test_learners_wait_for_their_own(client, key):
+    (vector,) = random_vectors(1, 3)
+    for name in ("a", "b", "c"):
+        client.push_gradient(key, 0, name, vector)
+    with pytest.raises(rs.Timeout, match="2 of 2 gradients wait, at most 1"):
+        client.await_gradients(key, ["a", "b"], 1, timeout=0.01)
+    left: dict[str, int] = {}
+
+    def wait(name: str, names: list[str], most: int) -> None:
+        left[name] = client.await_gradients(key, names, most, timeout=30)
+
+    threads = [
+        threading.Thread(target=wait, args=("first", ["a", "b"], 0), daemon=True),
+        threading.Thread(target=wait, args=("second", ["c", "never pushed"], 0), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 10
+    while client.gradient_info(key)["takers"] < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    client.publish_applied(key, ["c"], 1, {key: {"w": vector}})
+    threads[1].join(10)
+    assert left == {"second": 0}  # the first, which came before it, waits still
+    client.publish_applied(key, ["a"], 2, {key: {"w": vector}})
+    client.drop_gradients(key, ["b"])
+    threads[0].join(10)
+    assert left == {"second": 0, "first": 0}
+
+
 def test_a_key_may_be_waited_for_before_it_is_there(client, key):
     (vector,) = random_vectors(1, 3)
     found: list[rs.Gradients] = []
@@ -187,7 +216,7 @@ WRONG = [
     (("GRAD.PUSH", "k", "-1", "n", "float32", b"1234"), "ERR"),
     (("GRAD.PUSH", "k", "9223372036854775808", "n", "float32", b"1234"), "ERR"),
     (("GRAD.PUSH", "k", "1", "", "float32", b"1234"), "LIMIT"),
-    (("GRAD.PUSH", "k", "1", "n" * 65, "float32", b"1234"), "LIMIT"),
+    (("GRAD.PUSH", "k", "1", "n" * 129, "float32", b"1234"), "LIMIT"),
     (("GRAD.PUSH", "k" * 256, "1", "n", "float32", b"1234"), "LIMIT"),
     (("GRAD.PUSH", "", "1", "n", "float32", b"1234"), "LIMIT"),
     (("GRAD.PUSH", "k", "1", "n", "float64", b"12345678"), "BADSHAPE"),
@@ -211,6 +240,12 @@ WRONG = [
     (("GRAD.TAKE", "there", "1", "BLOCK", "-1"), "ERR"),
     (("GRAD.TAKE", "there", "1", "HEADERS", "SUM", "1"), "ERR"),
     (("GRAD.TAKE", "there", "1", "nonsense"), "ERR"),
+    (("GRAD.AWAIT", "there", "-1", "1", "waits"), "ERR"),
+    (("GRAD.AWAIT", "there", "0", "0", "waits"), "ERR"),
+    (("GRAD.AWAIT", "there", "0", "4294967297", "waits"), "ERR"),
+    (("GRAD.AWAIT", "there", "0", "1", "waits", "BLOCK"), "ERR"),
+    (("GRAD.AWAIT", "there", "0", "1", "waits", "BLOCK", "-1"), "ERR"),
+    (("GRAD.AWAIT", "there", "0", "1", "waits", "SINCE", "1"), "ERR"),
     (("GRAD.PUBLISH", "there", "1", "1", "n", "w"), "ERR"),
     (("GRAD.PUBLISH", "there", "1", "4294967296", "n", "w", "b"), "ERR"),
     (("GRAD.PUBLISH", "there", "1", "0", "w" * 256, "b"), "LIMIT"),
@@ -385,6 +420,7 @@ def test_the_twin_does_what_the_client_does(server, key):
             np.testing.assert_array_equal(taken.sum, weighted_sum([a, b], [0.5, 0.5]))
             assert len((await client.take_gradients(key, 2, timeout=1)).vectors) == 2
             assert await client.publish_applied(key, ["a"], 3, {f"{key}-aio": {"w": a}}) == 3
+            assert await client.await_gradients(key, ["a", "b"], 1) == 1
             assert await client.drop_gradients(key, ["b"]) == 1
             assert await client.gradient_states(key, ["a", "b"]) == ["applied", "dropped"]
             assert (await client.gradient_info(key))["applied"] == 1

@@ -132,6 +132,7 @@ struct wait_queue {
     struct client *head, *tail;
     uint32_t length;
     bool woken;
+    bool each; /* what they wait for differs, and serving one takes nothing from another: a wake tries all of them */
     struct wait_queue *next_woken;
 };
 /* Blocks the client, whose handler has written no reply. `retry` is called after a wake: it either replies and returns

@@ -318,6 +318,8 @@ const struct command commands_gradients[] = {
      "Adds a gradient under a name; 1, or 0 where that name is known already.", NULL},
     {"grad.take", gradients_take_command, -3, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "gradients",
      "Returns the oldest gradients, or their weighted sum; they stay until they are published or dropped.", NULL},
+    {"grad.await", gradients_await_command, -5, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "gradients",
+     "Waits until at most so many of the named gradients wait, and returns how many do.", NULL},
     {"grad.publish", publish_command, -6, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_MOVABLEKEYS, 1, 1, 1, "gradients",
      "Publishes weights and marks the gradients as applied that they were made of: all of it or nothing.", NULL,
      publish_keys},

@@ -172,7 +172,7 @@ static bool attempt(struct client *client) {
 static void expired(struct client *client) {
     const struct take *take = client_state(client);
     struct error error;
-    if (!find_enough(take, &error)) error_set(&error, ERROR_TIMEOUT, "waits behind other GRAD.TAKEs of the key");
+    if (!find_enough(take, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
     reply_failure(client, &error);
 }
 
@@ -203,7 +203,7 @@ void gradients_take_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    if (!(waits && take->entry->takers.length) && attempt(client)) return;
+    if (attempt(client)) return;
     uint64_t deadline_us = take->block_ms ? clock_monotonic_us() + (uint64_t)take->block_ms * 1000 : CLOCK_NEVER;
     if (waits)
         client_block(client, &take->entry->takers, deadline_us, attempt, expired);

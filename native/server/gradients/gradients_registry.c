@@ -69,6 +69,7 @@ static struct gradients_entry *entry_new(struct gradients_registry *registry, co
     }
     memcpy(entry->key, key, length);
     entry->key_length = length;
+    entry->takers.each = true; /* taking leaves everything where it is */
     struct gradients_entry **link = &registry->entries;
     while (*link) link = &(*link)->next;
     *link = entry;
@@ -93,7 +94,10 @@ bool gradients_registry_remove(struct gradients_registry *registry, const void *
     if (!entry || !entry->queue) return false;
     gradient_queue_free(entry->queue);
     entry->queue = NULL;
-    if (entry->takers.length == 0) free_entry(registry, link);
+    if (entry->takers.length == 0)
+        free_entry(registry, link);
+    else
+        wait_queue_wake(registry->server, &entry->takers);
     return true;
 }
 

@@ -11,7 +11,7 @@
 struct gradients_entry {
     struct gradients_entry *next;
     struct gradient_queue *queue; /* NULL: nothing was pushed yet, or it was deleted while somebody waits */
-    struct wait_queue takers;
+    struct wait_queue takers;     /* TAKE, AWAIT */
     size_t key_length;
     char key[];
 };
@@ -52,5 +52,6 @@ struct gradients_sum *gradients_sum_new(const struct gradient_queue *queue, uint
 void gradients_sum_reply(struct client *client, struct gradients_sum *sum);
 
 void gradients_take_command(struct client *client);
+void gradients_await_command(struct client *client);
 
 #endif

@@ -1,5 +1,5 @@
 /* cmd_replay: REPLAY.*: tables of experience. The protocol is written down in docs/protocol.md. ADD, SAMPLE with GET,
- * RESET with CONFIG, and INFO have files of their own; here is the rest, and the table of them all. */
+ * AWAIT, RESET with CONFIG, and INFO have files of their own; here is the rest, and the table of them all. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -135,6 +135,8 @@ const struct command commands_replay[] = {
      "Draws items and returns ids, probabilities, weights and columns.", NULL},
     {"replay.update", update_command, 4, COMMAND_WRITE, 1, 1, 1, "replay",
      "Sets priorities by id; returns how many were applied and how many ids had left.", NULL},
+    {"replay.await", replay_await_command, -4, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "replay",
+     "Waits until items were added, or so many are there, and returns how many were added and are there.", NULL},
     {"replay.get", replay_get_command, -3, COMMAND_READONLY, 1, 1, 1, "replay",
      "Returns items by id, in the form of REPLAY.SAMPLE.", NULL},
     {"replay.del", del_command, 3, COMMAND_WRITE, 1, 1, 1, "replay",

@@ -59,6 +59,7 @@ static bool attempt(struct client *client) {
     }
     request->reservation = NULL;
     wait_queue_wake(client->server, &entry->samplers);
+    wait_queue_wake(client->server, &entry->watchers);
     reply_bulk(client, ids, n * sizeof *ids);
     return true;
 }

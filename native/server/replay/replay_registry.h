@@ -37,6 +37,7 @@ struct replay_entry {
     bool replaced; /* dropped for another table of its name */
     struct wait_queue adders, samplers;
     struct wait_queue changers; /* RESET and CONFIG, until their work is done */
+    struct wait_queue watchers; /* AWAIT */
     struct wait_queue coders;   /* APPEND, while its steps are compressed, or its blocks looked into */
     struct replay_streams *streams; /* of all clients that append to it */
 };
@@ -47,7 +48,8 @@ enum replay_request_kind {
     REPLAY_REQUEST_ITEM,
     REPLAY_REQUEST_SAMPLE,
     REPLAY_REQUEST_RESET,
-    REPLAY_REQUEST_CONFIG
+    REPLAY_REQUEST_CONFIG,
+    REPLAY_REQUEST_AWAIT
 };
 
 struct replay_batch;
@@ -81,15 +83,17 @@ struct replay_request {
     double beta;
     bool replace;                /* SAMPLE: with replacement */
     bool begun;                  /* RESET, CONFIG: the table is at work */
-    uint32_t column_count;       /* SAMPLE: columns asked for, in order */
+    bool since; /* AWAIT: `wanted` are those that the client knows of; else those that must be there */
+    int64_t wanted;
+    uint32_t column_count; /* SAMPLE: columns asked for, in order */
     uint8_t columns[TABLE_MAX_COLUMNS];
-    bool shared;                 /* SAMPLE: by shared memory where there is room */
+    bool shared; /* SAMPLE: by shared memory where there is room */
     struct replay_gather gather;
 };
 
 struct replay_registry {
     struct server *server;
-    uint64_t pins_lacked_us;      /* when a reply last found no items that may be pinned; 0: never */
+    uint64_t pins_lacked_us; /* when a reply last found no items that may be pinned; 0: never */
     struct replay_entry *entries; /* in order of creation */
     uint32_t count;
     struct replay_entry *dropped;
@@ -100,7 +104,7 @@ struct replay_registry {
     size_t batch_bytes_pooled;
     struct closed_stream *closed; /* streams that still have steps to give back */
     uint32_t closed_count, closed_room;
-    void *scratch;               /* aligned copies of ids and priorities, for one command */
+    void *scratch; /* aligned copies of ids and priorities, for one command */
     size_t scratch_bytes;
     /* At the start, after a restore: a table created again takes the settings given, and says so here. */
     struct text *adopting;

@@ -1,0 +1,74 @@
+/* cmd_replay_await: REPLAY.AWAIT: who starts learners, or looks at what has come, waits for it instead of asking again and
+ * again. Nothing is sampled by it. */
+#include <inttypes.h>
+
+#include "server/client.h"
+#include "server/replay/cmd_replay.h"
+#include "server/replay/replay_arguments.h"
+#include "server/server.h"
+
+static const char usage[] = "syntax error; expected SINCE added, or SIZE n, then [BLOCK ms]";
+
+static int parse(const struct client *client, struct replay_request *request, struct error *error) {
+    const struct resp_argument *argv = client->argv;
+    request->since = argument_is(&argv[2], "since");
+    if (!request->since && !argument_is(&argv[2], "size")) return error_set(error, ERROR_GENERIC, "%s", usage);
+    if (!argument_int64(&argv[3], &request->wanted) || request->wanted < 0)
+        return error_set(error, ERROR_GENERIC, "expected a number of items, an integer >= 0");
+    if (client->argc == 4) return 0;
+    if (client->argc != 6 || !argument_is(&argv[4], "block")) return error_set(error, ERROR_GENERIC, "%s", usage);
+    return replay_parse_block(&argv[5], request, error);
+}
+
+/* -1 with the reason to wait, or why that would be of no use. */
+static int find_enough(const struct replay_request *request, struct table_info *info, struct error *error) {
+    if (replay_entry_missing(request->entry, error)) return -1;
+    table_info(request->entry->table, info);
+    uint64_t wanted = (uint64_t)request->wanted;
+    if (request->since)
+        return info->added != wanted
+                   ? 0
+                   : error_set(error, ERROR_TIMEOUT, "nothing was added since there were %" PRIu64, info->added);
+    if (info->size >= wanted) return 0;
+    return error_set(error, ERROR_TIMEOUT, "%" PRIu64 " items, %" PRIu64 " are wanted", info->size, wanted);
+}
+
+/* Replies; false when it must wait. */
+static bool attempt(struct client *client) {
+    const struct replay_request *request = client_state(client);
+    struct table_info info;
+    struct error error;
+    if (find_enough(request, &info, &error)) {
+        if (error.code == ERROR_TIMEOUT && request->blocks) return false;
+        reply_failure(client, &error);
+        return true;
+    }
+    reply_array(client, 2);
+    reply_integer(client, (int64_t)info.added);
+    reply_integer(client, (int64_t)info.size);
+    return true;
+}
+
+static void expired(struct client *client) {
+    struct table_info info;
+    struct error error;
+    if (!find_enough(client_state(client), &info, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
+    reply_failure(client, &error);
+}
+
+void replay_await_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (!entry) return;
+    struct replay_request *request = replay_request_new(client, client->server->replay, REPLAY_REQUEST_AWAIT);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    replay_request_set_entry(request, entry);
+    if (parse(client, request, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    if (!attempt(client)) client_block(client, &entry->watchers, replay_block_deadline(request), attempt, expired);
+}
