@@ -80,7 +80,8 @@ class Job:
 
     def ratio(self, fragments: Fragments, options: CurvatureOptions) -> float | None:
         """R of the policy as it is; None where it is not defined."""
-        found = measure_curvature(self.learner, fragments, options)
+        with one_thread():
+            found = measure_curvature(self.learner, fragments, options)
         return convexity_ratio(found["curvature_max"], found["curvature_min"])
 
     def score(self, episodes: int) -> float:

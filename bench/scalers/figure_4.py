@@ -9,7 +9,8 @@ are measured after each, of all samples, and boost nothing. Cells are kept under
 
 Told besides: the rank correlation of R between two series, round by round, as a mean over a panel's pairs, and between
 a round and the next within a series. Both near 0 is what the paper calls unpredictable and ephemeral; but noise in R
-looks the same (docs/boosting-score.md).
+looks the same. So panel c's runs of PPO are played again, the same but for rounding, with R measured a second time
+after each round, of other trajectories of the same policies (--once leaves it out).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from replay_server.bench.scalers.scheme import BOOSTED, Scheme
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.scalers.nitro import Nitro, convexity_ratio
 
+Pair = tuple[float | None, float | None]
 ALGORITHMS = ("ppo", "impact", "impala")
 MEASURED = Scheme(BOOSTED, (("least", 1), ("curvature", {"subset": 1.0})))
 """Nitro's score of all samples; with I_max = I_min it boosts nothing."""
@@ -185,6 +187,27 @@ def _train(
             say(f"[{index}/{len(missing)}] {name.env} {algorithm} seed {name.seed}: {cell.wall_s:.0f} s")
 
 
+def measured_twice(options: argparse.Namespace) -> list[Pair] | None:
+    """R of panel c's rounds and R of other trajectories of the same policies; None where these are not of PPO here."""
+    if options.once or options.algo[0] != "ppo" or any(word.startswith("ppo=") for word in options.kept):
+        return None
+    from replay_server.bench.scalers.branches import curvature_of, job_of, kept, settings_of
+    from replay_server.bench.scalers.repeated import repeated_ratios
+
+    one = argparse.Namespace(**{**vars(options), "env": options.env[0], "subset": 1.0})
+    found: list[Pair] = []
+    for seed in options.seeds:
+        path = Path(options.folder) / f"figure-4-twice-seed-{seed}.json"
+        if options.report and not path.exists():
+            return None
+
+        def made(seed: int = seed) -> dict[str, Any]:
+            return {"ratios": repeated_ratios(job_of(one, seed), options.rounds, curvature_of(one))}
+
+        found += [(own, other) for own, other in kept(path, settings_of(one), made)["ratios"]]
+    return found
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -212,12 +235,15 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     for panel, value in between.items():
         say(f"({panel}) rank correlation of R between {PANELS[panel]}: {_number(value)}")
     say(f"rank correlation of R with the next round's: {_number(persistence(found))}")
+    twice = measured_twice(options)
+    if twice is not None:
+        say(f"rank correlation of R with R of other trajectories of the same policies: {_number(_correlation(twice))}")
     if options.json:
         rows = [{f"{each}.undefined_rounds": float(each.scores.count(None)) for each in found}]
         command = " ".join(["replay-server bench scalers --figure 4", *argv])
         content = result.document("scalers-figure-4", command, host, vars(options), rows, {})
         extra = {"series": [dataclasses.asdict(each) for each in found], "agreement": between,
-                 "persistence": persistence(found)}  # fmt: skip
+                 "persistence": persistence(found), "twice": twice}  # fmt: skip
         result.write(options.json, {**content, **extra})
     if options.plot:
         _draw(panels, options.plot)
@@ -251,6 +277,7 @@ def _parser() -> argparse.ArgumentParser:
         "--kept", nargs="+", default=[], metavar="ALGORITHM=DIR", help="a comparison with Nitro's cells"
     )
     parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--once", action="store_true", help="do not measure R of panel c's runs a second time")
     environments = ["Hopper-v5", "Humanoid-v5", "Walker2d-v5"]
     parser.add_argument("--env", nargs="+", default=environments,
                         help=f"gymnasium ids; the first is b's and c's ({' '.join(environments)})")  # fmt: skip

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from replay_server.bench.scalers import figure_3, figure_8, figure_9, landscape  # noqa: E402
 from replay_server.bench.scalers.branches import Job, kept, lowest_median_highest, rounds_of  # noqa: E402
+from replay_server.bench.scalers.repeated import repeated_ratios  # noqa: E402
 from replay_server.learner.curvature import (  # noqa: E402
     CurvatureOptions,
     chosen_samples,
@@ -54,6 +55,16 @@ def test_the_jobs_own_actor_plays_the_same_in_a_boosted_round():
     alone, boosted = job.copy().play(), job.copy().play(3)
     np.testing.assert_array_equal(alone["action"][0], boosted["action"][0])
     np.testing.assert_array_equal(alone["observation"][0], boosted["observation"][0])
+
+
+def test_a_second_measurement_of_r_leaves_the_job_as_it_would_be():
+    """Its first value is the job's own; the second differs, as its trajectories do."""
+    plain = rounds_of(Job(SETTINGS), 3, WHOLE)
+    job = Job(SETTINGS)
+    pairs = repeated_ratios(job, 3, WHOLE)
+    assert_same(job, plain[-1].job)
+    assert [own for own, _ in pairs] == [each.ratio for each in plain]
+    assert any(own != other for own, other in pairs)
 
 
 def test_rounds_are_ranked_by_their_ratio():

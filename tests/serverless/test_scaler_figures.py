@@ -160,7 +160,10 @@ def test_figure_4_trains_what_is_missing_and_boosts_nothing(tmp_path: Path) -> N
     words += ["--steps", "32", "--set", "hidden=8", "--algo", "ppo", "impact", "impala"]
     said: list[str] = []
     assert main([*words, "--json", str(tmp_path / "4.json")], say=said.append) == 0
-    found = json.loads((tmp_path / "4.json").read_text())["series"]
+    content = json.loads((tmp_path / "4.json").read_text())
+    found = content["series"]
+    assert len(content["twice"]) == 4
+    assert "other trajectories of the same policies" in said[-1]
     assert [each["algorithm"] for each in found] == ["ppo", "impact", "impala"]
     assert all(each["counts"] == [1] * 4 and any(each["ratios"]) for each in found)
     assert "[3/3] CartPole-v1 impala seed 1" in said[2]
