@@ -340,6 +340,65 @@ static void each_of_many_who_wait_has_its_turn(void) {
     close_server();
 }
 
+struct saved {
+    uint8_t key[512];
+    size_t length;
+    int64_t version;
+    struct blob *blob;
+};
+
+struct saved_list {
+    struct saved items[8];
+    uint32_t count;
+};
+
+static bool keep_saved(void *context, const void *key, size_t length, int64_t version, struct blob *blob) {
+    struct saved_list *list = context;
+    struct saved *saved = &list->items[list->count++];
+    CHECK(list->count <= 8 && length <= sizeof saved->key);
+    *saved = (struct saved){.length = length, .version = version, .blob = blob_retain(blob)};
+    memcpy(saved->key, key, length);
+    return true;
+}
+
+/* Whatever a file says: it is adopted or refused, and what was adopted can be used. */
+static void what_was_saved_is_adopted_and_nothing_else_breaks_it(void) {
+    struct saved_list list = {.count = 0};
+    struct error error;
+    holding = false;
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    push_small(peer, "g", "a", "1");
+    push_small(peer, "g", "b", "2");
+    push_small(peer, "g", "c", "3");
+    push_small(peer, "h", "a", "4");
+    CHECK(answers(peer, "GRAD.PUBLISH g 9 1 b w x\r\nGRAD.DROP h a\r\n", ":9\r\n:1\r\n"));
+    CHECK(gradients_registry_save(server->gradients, keep_saved, &list) && list.count == 4);
+    close_server();
+    for (int change = -1; change < 256; change += change < 10 ? 1 : 35) {
+        for (uint32_t at = 0; at < (change < 0 ? 1 : 12); at++) {
+            open_server(false, NULL);
+            bool adopted = true;
+            for (uint32_t i = 0; i < list.count; i++) {
+                struct saved saved = list.items[i];
+                if (change >= 0 && at < saved.length) saved.key[at] = (uint8_t)change;
+                adopted &= gradients_registry_adopt(server->gradients, saved.key, change % 7 == 6 ? at : saved.length,
+                                                    saved.version, saved.blob, &error) == 0;
+            }
+            CHECK(adopted || change >= 0);
+            peer = connect_peer();
+            if (change < 0)
+                CHECK(answers(peer, "GRAD.STATE g a b c\r\nGRAD.STATE h a\r\nGRAD.TAKE g 9 HEADERS\r\n",
+                              "*3\r\n$7\r\nwaiting\r\n$7\r\napplied\r\n$7\r\nwaiting\r\n*1\r\n$7\r\ndropped\r\n"
+                              "*4\r\n*2\r\n$1\r\na\r\n$1\r\nc\r\n*2\r\n:1\r\n:3\r\n$7\r\nfloat32\r\n:4\r\n"));
+            say(peer, "GRAD.TAKE g 1 SUM 1\r\nGRAD.DROP g a b c\r\nGRAD.DEL g h\r\nGRAD.LIST\r\n");
+            settle();
+            close_server();
+        }
+    }
+    for (uint32_t i = 0; i < list.count; i++) blob_release(list.items[i].blob);
+}
+
 /* Keys that were only waited for make way when the last place is wanted. */
 static void keys_that_nobody_waits_for_make_way(void) {
     holding = false;
@@ -402,6 +461,7 @@ int main(void) {
     RUN(takers_wait_for_keys_that_come_and_go);
     RUN(learners_wait_until_theirs_are_in_hand);
     RUN(each_of_many_who_wait_has_its_turn);
+    RUN(what_was_saved_is_adopted_and_nothing_else_breaks_it);
     RUN(keys_that_nobody_waits_for_make_way);
     RUN(a_publication_changes_all_or_nothing);
     return 0;

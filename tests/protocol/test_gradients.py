@@ -211,6 +211,30 @@ def test_a_key_may_be_waited_for_before_it_is_there(client, key):
     np.testing.assert_array_equal(found[0].sum, 2 * vector)
 
 
+def test_transactions_and_scripts_see_and_apply_gradients(client, key):
+    vectors = random_vectors(3, 30_000)
+    for index, vector in enumerate(vectors):
+        client.push_gradient(key, index, f"g{index}", vector)
+    with client.redis.pipeline(transaction=True) as pipeline:
+        pipeline.execute_command("GRAD.TAKE", key, 3, "SUM", 1, 1, 1)
+        pipeline.execute_command("GRAD.TAKE", key, 4, "UNTIL", 9, 0, "BLOCK", 0, "HEADERS")  # nothing waits in one
+        pipeline.execute_command("GRAD.DROP", key, "g0")
+        taken, waited, dropped = pipeline.execute(raise_on_error=False)
+    np.testing.assert_array_equal(np.frombuffer(taken[3], np.float32), weighted_sum(vectors, [1, 1, 1]))
+    assert str(waited).startswith("TIMEOUT 3 gradients wait, of mean staleness 8;")
+    assert dropped == 1
+    script = """
+        local taken = redis.call('GRAD.TAKE', KEYS[1], 2, 'SUM', '0.5', '0.5')
+        redis.call('GRAD.PUBLISH', KEYS[1], 4, 2, taken[1][1], taken[1][2], KEYS[2], taken[4])
+        return taken[2]
+    """
+    assert client.redis.eval(script, 2, key, f"{key}-sum") == [1, 2]
+    version, blob = client.redis.execute_command("WEIGHTS.GET", f"{key}-sum")
+    assert version == 4
+    np.testing.assert_array_equal(np.frombuffer(blob, np.float32), weighted_sum(vectors[1:], [0.5, 0.5]))
+    assert client.gradient_states(key, ["g0", "g1", "g2"]) == ["dropped", "applied", "applied"]
+
+
 WRONG = [
     (("GRAD.PUSH", "k", "x", "n", "float32", b"1234"), "ERR"),
     (("GRAD.PUSH", "k", "-1", "n", "float32", b"1234"), "ERR"),

@@ -6,8 +6,9 @@
 #include "server/client.h"
 #include "server/gradients/gradients_registry.h"
 
-#define SLICE_READ_BYTES (1u << 20) /* of all vectors together, for one slice */
-#define SLICE_LEAST_BYTES 4096u
+#define SLICE_READ_BYTES (1u << 20) /* of all vectors together, for one slice: a fraction of a millisecond */
+
+_Static_assert(SLICE_READ_BYTES / GRADIENT_MOST_WAITING >= sizeof(float), "a slice has an element at least");
 
 struct gradients_sum {
     struct reply_source source;
@@ -28,7 +29,6 @@ static void release_blobs(struct gradients_sum *sum) {
 static void sum_up(struct gradients_sum *sum) {
     size_t element = vector_type_bytes(sum->type), left = sum->source.length_bytes - sum->done;
     size_t slice = SLICE_READ_BYTES / sum->count / element * element;
-    if (slice < SLICE_LEAST_BYTES) slice = SLICE_LEAST_BYTES;
     if (slice > left) slice = left;
     weighted_sum(sum->type, sum->vectors, sum->weights, sum->count, sum->done / element, slice / element, sum->out);
     sum->done += slice;
