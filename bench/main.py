@@ -25,6 +25,7 @@ BENCHMARKS = {
     "pictures": "pictures and bill of one run of replay-server train, from its directory",
     "replayed": "rounds with up to 1,000 functions at a time, simulated from a real job, and beside real ones",
     "scalers": "how many actors a round gets, by scaler: reward, time and cost of whole jobs; figures of the papers",
+    "stellaris": "asynchronous learners against synchronous ones, on a simulated clock; what each part is worth",
     "curvature": "what a boosting score costs, with and without its short cuts",
     "curves": "the evaluations of several runs of replay-server apex in one picture",
 }

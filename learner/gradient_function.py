@@ -8,24 +8,26 @@ pushed, and the next one goes on behind them, with the same minibatches.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import replay_server as rs
-from replay_server.learner.aggregation import gradient_vector
 from replay_server.learner.algorithms import Learner, settings_from
 from replay_server.learner.function import Diverged, named_fragments, threads
-from replay_server.learner.impact import Impact
+from replay_server.learner.gradients import (
+    GradientLearner,
+    all_minibatches,
+    gradient,
+    gradients_of,
+    policy_kl,
+    truncated,
+)
 from replay_server.learner.parameter_function import packed_moments
-from replay_server.learner.ppo import Ppo, PpoSettings
 from replay_server.learner.probes import check_probes, measure
 from replay_server.learner.published_state import fetch_state, read_note, restored_learner
-from replay_server.learner.sgd import Means, explained_variance, minibatches, order_generator
-from replay_server.learner.truncation import LIMIT, log_ratio_limit
+from replay_server.learner.sgd import Means, explained_variance
 from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
 from replay_server.rl.fragments import in_order, merged_moments
 from replay_server.rl.function_context import FunctionContext
@@ -128,9 +130,9 @@ class _Work:
             context.bytes_in += sum(array.nbytes for array in arrays.values())
             note = read_note(arrays)
             learner = restored_learner(settings, arrays, note)
-        if not isinstance(learner, Ppo | Impact):
+        if not isinstance(learner, GradientLearner):
             raise ContractError(f"{request.algorithm} has no asynchronous learners: expected ppo or impact")
-        self._learner: Ppo | Impact = learner
+        self._learner: GradientLearner = learner
         self.policy = _Policy(request, context, learner, note.spec, version)
         self._fragments = in_order(named_fragments(request, context))
         self._pushed: list[Gradient] = []
@@ -140,11 +142,13 @@ class _Work:
         learner, context = self._learner, self._context
         with context.phase("learn"):
             samples = learner.samples(self._fragments)
-        planned = [self._gradient(sequence, 0) for sequence in range(_count(learner, samples))]
+        rows = len(samples["advantage"])
+        planned = [self._gradient(sequence, 0) for sequence in range(gradients_of(learner, rows))]
         again = self.queue.pushed(planned)
-        means, truncated = Means(), []
+        means, cut = Means(), []
         self._pushed = planned[:again][-self._learning.ahead :]
-        for sequence, minibatch in enumerate(_all_minibatches(learner, samples, self._request)):
+        order = all_minibatches(learner, samples, self._request.round, self._request.learner)
+        for sequence, minibatch in enumerate(order):
             if sequence < again:
                 continue
             context.check_deadline()
@@ -153,15 +157,15 @@ class _Work:
             self.queue.hold(self._request.learner, self.policy.version)
             with context.phase("learn"):
                 minibatch, share = self._truncated(minibatch)
-                truncated.append(share)
-                vector, logged = _gradient(learner, minibatch)
+                cut.append(share)
+                vector, logged = gradient(learner, minibatch)
                 means.add(logged)
             self._push(sequence, vector)
         self._await_applied(0)
         self.policy.pull(0)
         statistics = means.floats() if means.count else {}
         with context.phase("learn"):
-            kl = _kl(learner, self._fragments, samples)
+            kl = policy_kl(learner, self._fragments, samples)
         if self._request.probes:
             with context.phase("probe"):
                 statistics |= measure(self._request.probes, learner, self._fragments)
@@ -170,14 +174,14 @@ class _Work:
             "version": self.policy.version,
             "gradients": means.count,
             "again": again,
-            "samples": len(samples["advantage"]),
+            "samples": rows,
             "kl": kl,
             "moments": packed_moments(merged_moments(self._fragments) if learner.network.normalizes else None),
             "statistics": statistics
             | {
                 "explained_variance": explained_variance(samples["value_target"], samples["value"]),
                 "staleness": float(self.policy.version - self._fragments["policy_version"].mean()),
-                "truncated_fraction": float(np.mean(truncated)) if truncated else 0.0,
+                "truncated_fraction": float(np.mean(cut)) if cut else 0.0,
                 "policies_missing": float(self.policy.missing),
             },
         }
@@ -193,11 +197,7 @@ class _Work:
             if learner != self._request.learner and version != self.policy.version
         }
         networks = [each for each in map(self.policy.of_version, sorted(others)) if each is not None]
-        if not networks:
-            return minibatch, 0.0
-        own = _log_ratio(self._learner.network, minibatch)
-        log_limit = log_ratio_limit([own, *(_log_ratio(each, minibatch) for each in networks)], limit)
-        return minibatch | {LIMIT: log_limit}, float((own > log_limit).float().mean())
+        return truncated(self._learner.network, networks, minibatch, limit)
 
     def _push(self, sequence: int, vector: np.ndarray) -> None:
         if not np.isfinite(vector).all():
@@ -205,11 +205,11 @@ class _Work:
                 f"gradient {sequence} of {self._request.request} is not finite: it was not pushed; look at rewards and "
                 "observations, or lower learning_rate"
             )
-        gradient = self._gradient(sequence, self.policy.version)
+        named = self._gradient(sequence, self.policy.version)
         with self._context.phase("push"):
-            self.queue.push(gradient, vector, self._learning.gradient_dtype)
+            self.queue.push(named, vector, self._learning.gradient_dtype)
             self._context.bytes_out += vector.nbytes // (2 if self._learning.gradient_dtype == "bfloat16" else 1)
-        self._pushed = [*self._pushed, gradient][-self._learning.ahead :]
+        self._pushed = [*self._pushed, named][-self._learning.ahead :]
 
     def _await_applied(self, at_most: int) -> None:
         with self._context.phase("wait"):
@@ -222,50 +222,3 @@ class _Work:
 
     def _gradient(self, sequence: int, version: int) -> Gradient:
         return Gradient(version, self._request.round, self._request.request, sequence)
-
-
-def _count(learner: Ppo | Impact, samples: Mapping[str, Tensor]) -> int:
-    """How many minibatches all passes have together."""
-    settings = learner.settings
-    passes = settings.iterations if isinstance(settings, PpoSettings) else settings.passes
-    rows = len(samples["advantage"])
-    return passes * -(-rows // (settings.minibatch_size or rows))
-
-
-def _all_minibatches(
-    learner: Ppo | Impact, samples: Mapping[str, Tensor], request: GradientRequest
-) -> Iterator[dict[str, Tensor]]:
-    """All passes, in the order that a synchronous learner would take them in."""
-    settings, before = learner.settings, request.round - 1
-    if isinstance(learner, Impact):
-        for number in range(learner.settings.passes):
-            version = before * learner.settings.passes + number
-            order = order_generator(settings.seed, version, request.learner)
-            yield from minibatches(samples, settings.minibatch_size, order)
-        return
-    order = order_generator(settings.seed, before, request.learner)
-    for _ in range(learner.settings.iterations):
-        yield from minibatches(samples, settings.minibatch_size, order)
-
-
-def _gradient(learner: Ppo | Impact, minibatch: Mapping[str, Tensor]) -> tuple[np.ndarray, dict[str, Tensor]]:
-    """Gradient of the loss, scaled down to the settings' norm; and what there is to log of it."""
-    found = learner.loss(minibatch)
-    learner.optimizer.zero_grad(set_to_none=True)
-    found.total.backward()
-    most = learner.settings.gradient_norm
-    norm = nn.utils.clip_grad_norm_(learner.parameters, float("inf") if most is None else most)
-    return gradient_vector(learner.parameters), {**found.logged(), "gradient_norm": norm}
-
-
-@torch.no_grad()
-def _log_ratio(network: ActorCritic, minibatch: Mapping[str, Tensor]) -> Tensor:
-    """log π(a|s) / μ(a|s), (B,)."""
-    parameters, _ = network(minibatch["observation"])
-    log_probability = network.distribution.log_probability(parameters, minibatch["action"])
-    return log_probability - minibatch["behaviour_log_probability"]
-
-
-def _kl(learner: Ppo | Impact, fragments: Mapping[str, np.ndarray], samples: Mapping[str, Tensor]) -> float:
-    """Over all samples, of the policy as it is now: what the KL coefficient adapts to."""
-    return learner.kl(fragments, samples) if isinstance(learner, Impact) else learner.kl(samples)

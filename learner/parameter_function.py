@@ -134,15 +134,11 @@ class _Parameters:
 
     def _limit(self) -> float:
         """Mean staleness up to which gradients are applied before one of each learner is there."""
-        if self._learning.flush == "count":
-            return -1.0
-        if self._learning.flush == "every":
-            return math.inf
-        return staleness.threshold(self._state.bound, self._request.round, self._learning.threshold_decay)
+        return staleness.flush_limit(self._learning, self._state.bound, self._request.round)
 
     def _running(self) -> int:
-        """Learners, at least one."""
-        return max(1, min(self._learning.learners, len(self._queue.held())))
+        """Gradients that a flush need not wait beyond: one of each learner, at least one."""
+        return self._learning.flush_size(len(self._queue.held()))
 
     def _is_due(self, fresh: Sequence[Gradient]) -> bool:
         version = self._learner.version
@@ -229,7 +225,7 @@ class _Parameters:
             "kl_coefficient": kl_coefficient,
         }
         if samples:
-            _end_round(self._learner, self._state.round, kl, [_moments(each["moments"]) for each in answers])
+            end_round(self._learner, self._state.round, kl, [_moments(each["moments"]) for each in answers])
         self._learner.version += 1
         self._commit((), self._request.name_in_job, (statistics,))
         self._context.commit()
@@ -260,7 +256,7 @@ class _Parameters:
         self._context.bytes_out += sum(array.nbytes for arrays in weights.values() for array in arrays.values())
 
 
-def _end_round(learner: Learner, rounds: int, kl: float, moments: Sequence[Moments | None]) -> None:
+def end_round(learner: Learner, rounds: int, kl: float, moments: Sequence[Moments | None]) -> None:
     """What follows a synchronous learner's passes: `Ppo.update`, and `Impact.update` where its target is due.
 
     IMPACT's passes are counted by whole rounds here, so its target is renewed at most once a round.

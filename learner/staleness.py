@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from replay_server.rl.asynchronous_learning import AsynchronousLearning
+
 
 def threshold(bound: int | None, round_number: int, decay: float = 0.9) -> float:
     """β_k = clip(⌊M · decay^(k−1)⌋ + 1, 1, M): the mean staleness up to which queued gradients are applied in round k.
@@ -22,6 +24,15 @@ def threshold(bound: int | None, round_number: int, decay: float = 0.9) -> float
     if bound is None:
         return math.inf
     return float(max(1, min(bound, math.floor(bound * decay ** (round_number - 1)) + 1)))
+
+
+def flush_limit(learning: AsynchronousLearning, bound: int | None, round_number: int) -> float:
+    """Mean staleness up to which queued gradients are applied by the rule of the settings; negative = never by it."""
+    if learning.flush == "count":
+        return -1.0
+    if learning.flush == "every":
+        return math.inf
+    return threshold(bound, round_number, learning.threshold_decay)
 
 
 def threshold_bound(stalenesses: Sequence[int]) -> int | None:

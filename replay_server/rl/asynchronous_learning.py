@@ -27,7 +27,10 @@ class AsynchronousLearning:
     """Gradients that a learner may have pushed and that are not applied yet; it waits before it computes more."""
     flush: Literal["staleness", "count", "every"] = "staleness"
     """When queued gradients are applied. staleness: their mean staleness is at most β_k, or as many are there as
-    learners run. count: as many are there as learners run (soft-sync). every: as soon as one is there."""
+    learners run. count: `flush_count` are there. every: as soon as one is there."""
+    flush_count: int | None = None
+    """Of flush=count: gradients that are applied together (soft-sync); None = as many as learners run, which averages
+    synchronously, without any staleness."""
     threshold_decay: float = 0.9
     """Base of β_k's decay with the rounds, in (0, 1]."""
     modulation_root: float | None = 3.0
@@ -61,10 +64,17 @@ class AsynchronousLearning:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"learner option {name}: expected a number above 0, came {value}")
+        if self.flush_count is not None and self.flush_count < 1:
+            raise ValueError(f"learner option flush_count: expected at least 1, came {self.flush_count}")
         if self.max_staleness is not None and self.max_staleness < 0:
             raise ValueError(f"learner option max_staleness: expected at least 0, came {self.max_staleness}")
         if self.delay > HISTORY - self.learners:
             raise ValueError(f"learner option delay: expected at most {HISTORY - self.learners}, came {self.delay}")
+
+    def flush_size(self, running: int) -> int:
+        """How many queued gradients are applied whatever their staleness, while so many learners run."""
+        most = self.learners if self.flush != "count" or self.flush_count is None else self.flush_count
+        return max(1, min(most, running))
 
     @property
     def keeps_history(self) -> bool:

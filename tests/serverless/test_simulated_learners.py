@@ -1,0 +1,147 @@
+"""Asynchronous learners on a simulated clock: by hand, equal to the plain algorithm, and the same every time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from replay_server.actors.fragments import FragmentCollector  # noqa: E402
+from replay_server.learner.algorithms import make_learner  # noqa: E402
+from replay_server.learner.impact import Impact, ImpactSettings  # noqa: E402
+from replay_server.learner.ppo import Ppo, PpoSettings  # noqa: E402
+from replay_server.rl.asynchronous_learning import AsynchronousLearning  # noqa: E402
+from replay_server.rl.policy_spec import policy_spec  # noqa: E402
+from replay_server.serverless.simulated_learners import LearnerTimes, SimulatedLearners  # noqa: E402
+
+PPO = PpoSettings(env="CartPole-v1", steps=16, hidden=8, iterations=2, minibatch_size=32, seed=3)
+IMPACT = ImpactSettings(env="CartPole-v1", steps=16, hidden=8, passes=2, target_update_every=2, minibatch_size=24)
+SPEC = policy_spec(PPO)
+EVEN = LearnerTimes(start_s=1.0, pull_s=0.1, gradient_s=2.0, push_s=0.2, step_s=0.5, spread=0.0)
+
+
+def learner_of(settings):
+    made = make_learner(settings, SPEC)
+    assert isinstance(made, Ppo | Impact)
+    return made
+
+
+@pytest.fixture
+def played():
+    """Fragments of four environments, as a function of settings."""
+    collectors = []
+
+    def collect(settings, network):
+        if not collectors:
+            collectors.append(FragmentCollector(settings, SPEC, 4, [settings.seed, 0]))
+        return collectors[0].collect(network, 0).fragments
+
+    yield collect
+    for each in collectors:
+        each.close()
+
+
+@pytest.mark.parametrize("settings", [PPO, IMPACT], ids=["ppo", "impact"])
+def test_one_learner_is_the_plain_algorithm(played, settings):
+    plain, learner = learner_of(settings), learner_of(settings)
+    simulated = SimulatedLearners(learner, AsynchronousLearning(learners=1))
+    for _ in range(3):
+        fragments = played(settings, plain.network)
+        for _ in range(settings.passes if isinstance(settings, ImpactSettings) else 1):
+            plain.update(fragments)
+        found = simulated.learn(fragments)
+        assert found.statistics["gradient_staleness_max"] == 0
+    expected = plain.network.state_dict()
+    for name, tensor in learner.network.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
+    assert learner.kl_coefficient == pytest.approx(plain.kl_coefficient)
+
+
+def test_the_clock_of_one_learner_by_hand(played):
+    learner = learner_of(PPO)
+    found = SimulatedLearners(learner, AsynchronousLearning(learners=1), EVEN).learn(played(PPO, learner.network))
+    # 64 samples in minibatches of 32, two passes: four gradients of 0.1 + 2 + 0.2 s and a flush of 0.5 s each.
+    assert found.learning_s == pytest.approx(1.0 + 4 * 2.8)
+    assert found.busy_s == pytest.approx(4 * 2.3)
+    assert found.learner_s == (pytest.approx(12.2),)
+    assert found.statistics["learner_utilization"] == pytest.approx(9.2 / 12.2)
+    assert learner.version == 5  # four flushes and the round's end
+
+
+def test_the_events_of_two_learners_by_hand(played):
+    """Each has 32 samples: a gradient a pass. Both pull at 1.0, push at 3.3; every gradient is a flush of its own."""
+    learner = learner_of(PPO)
+    learning = AsynchronousLearning(learners=2, flush="every", truncation=None)
+    simulated = SimulatedLearners(learner, learning, EVEN)
+    found = simulated.learn(played(PPO, learner.network))
+    # Flushes end at 3.8 (version 1) and 4.3 (version 2). The first pulls 1 at 3.8, pushes at 6.1 where 2 is current;
+    # the second pulls 2 at 4.3, pushes at 6.6, when the flush of the first has just made 3, and ends at 7.1.
+    assert [found.statistics[f"staleness_{each}"] for each in range(3)] == [1, 3, 0]
+    assert found.learning_s == pytest.approx(7.1)
+    assert found.learner_s == (pytest.approx(6.6), pytest.approx(7.1))
+    assert found.statistics["flushes"] == 4
+
+
+def test_averaging_synchronously_has_no_staleness_and_one_flush_a_step(played):
+    learner = learner_of(PPO)
+    learning = AsynchronousLearning(learners=4, flush="count", truncation=None)
+    found = SimulatedLearners(learner, learning, LearnerTimes(spread=1.0)).learn(played(PPO, learner.network))
+    assert found.statistics["gradient_staleness_max"] == 0
+    # 16 samples each: a gradient a pass.
+    assert (found.statistics["gradients"], found.statistics["flushes"]) == (8, 2)
+
+
+def test_half_of_the_gradients_are_enough_for_a_soft_flush(played):
+    learner = learner_of(PPO)
+    learning = AsynchronousLearning(learners=4, flush="count", flush_count=2, truncation=None)
+    found = SimulatedLearners(learner, learning, EVEN).learn(played(PPO, learner.network))
+    assert found.statistics["flushes"] > 2
+    assert found.statistics["gradient_staleness_max"] > 0
+
+
+@pytest.mark.parametrize("settings", [PPO, IMPACT], ids=["ppo", "impact"])
+def test_the_same_seed_gives_the_same_numbers_and_another_spread_others(played, settings):
+    fragments = played(settings, learner_of(settings).network)
+    found = []
+    for times in (LearnerTimes(spread=0.5), LearnerTimes(spread=0.5), LearnerTimes(spread=0.1)):
+        learner = learner_of(settings)
+        simulated = SimulatedLearners(learner, AsynchronousLearning(learners=3), times)
+        rounds = [simulated.learn(fragments) for _ in range(2)]
+        found.append((rounds, learner.network.policy_head.weight.detach().numpy().copy()))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert found[0][0][0].learning_s != found[2][0][0].learning_s
+    assert found[0][0][1].statistics["truncated_fraction"] > 0
+
+
+@pytest.mark.parametrize("delay", [1, 3, 8])
+def test_configured_delays_are_the_least_staleness_once_there_are_so_many_versions(played, delay):
+    learner = learner_of(PPO)
+    learning = AsynchronousLearning(learners=1, delay=delay)
+    simulated = SimulatedLearners(learner, learning, EVEN)
+    for _ in range(3):
+        found = simulated.learn(played(PPO, learner.network))
+    assert found.statistics[f"staleness_{delay}"] == found.statistics["gradients"] == 4
+
+
+def test_gradients_that_are_too_stale_are_dropped_and_learners_go_on(played):
+    learner = learner_of(PPO)
+    learning = AsynchronousLearning(learners=2, flush="every", max_staleness=0)
+    found = SimulatedLearners(learner, learning, EVEN).learn(played(PPO, learner.network))
+    assert found.statistics["gradients_dropped"] > 0
+    assert found.statistics["gradients"] + found.statistics["gradients_dropped"] == 4
+
+
+def test_a_learner_that_may_be_ahead_waits_less(played):
+    busy = []
+    for ahead in (1, 3):
+        learner = learner_of(dataclasses.replace(PPO, iterations=6))
+        learning = AsynchronousLearning(learners=2, ahead=ahead)
+        times = dataclasses.replace(EVEN, step_s=2.0)
+        found = SimulatedLearners(learner, learning, times).learn(played(PPO, learner.network))
+        assert found.statistics["gradients"] == 12
+        busy.append(found.statistics["learner_utilization"])
+    assert busy[1] > busy[0]
