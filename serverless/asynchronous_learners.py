@@ -74,7 +74,6 @@ class _Round:
     learning_began: float = 0.0
     running: dict[Future[bytes], _Learner] = field(default_factory=dict)
     started: int = 0
-    names: list[str] = field(default_factory=list)
     responses: list[Response] = field(default_factory=list)
     busy_s: float = 0.0
     """Of all learner functions, submitted to answered."""
@@ -117,7 +116,6 @@ class AsynchronousLearnerRounds:
             self._take_actors(done)
             self._take_learners(current, done)
         result, parameter = self._close(current)
-        self._queue.forget(current.names)
         return self._played(current, result, parameter)
 
     def close(self) -> None:
@@ -192,7 +190,6 @@ class AsynchronousLearnerRounds:
             now = time.perf_counter()
             current.learning_began = current.learning_began or now
             current.running[future] = _Learner(ids, now, name)
-            current.names.append(name)
             current.started += 1
             current.left -= size
 

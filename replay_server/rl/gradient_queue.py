@@ -8,15 +8,13 @@ twice. The server decides when the rule holds, and sums gradients up, so that on
 Beside the queue, which is the key `Names.gradients` of one run of a job, there are
 
     …:policies   hash   number of a running learner → version of the policy that it has
-    …:applied:L  list   has an element where learner L is to look again
     …:over:K     string what `end_round` said of round K
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +24,7 @@ import replay_server as rs
 from replay_server.rl.function_contract import Names
 
 KEPT_S = 3600
-"""How long what nobody takes out is kept: keys of rounds and of learners that are no more."""
-LOOK_AGAIN_S = 1.0
-"""How often a learner looks by itself whether its gradients were applied."""
+"""How long what was said of a round's end is kept."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +90,12 @@ class GradientQueue:
 
     def await_applied(self, gradients: Sequence[Gradient], at_most: int, timeout_s: float) -> bool:
         """Waits until at most `at_most` of a learner's gradients are in the queue; False where the time was over."""
-        give_up = time.monotonic() + timeout_s
-        while gradients:
-            states = self._client.gradient_states(self._key, [each.name for each in gradients])
-            if states.count("waiting") <= at_most:
-                return True
-            left_s = give_up - time.monotonic()
-            if left_s <= 0:
-                return False
-            key = f"{self._key}:applied:{gradients[-1].learner}"
-            if self._client.command("BLPOP", key, f"{max(0.001, min(left_s, LOOK_AGAIN_S)):.3f}") is not None:
-                self._client.command("DEL", key, repeatable=True)
+        if not gradients:
+            return True
+        try:
+            self._client.await_gradients(self._key, [each.name for each in gradients], at_most, timeout=timeout_s)
+        except rs.Timeout:
+            return False
         return True
 
     def hold(self, learner: int, version: int) -> None:
@@ -163,13 +154,11 @@ class GradientQueue:
         Raises rs.StaleVersion or rs.GradientNotWaiting where somebody else was faster.
         """
         self._client.publish_applied(self._key, [each.name for each in gradients], version, weights)
-        self._tell(gradients)
 
     def drop(self, gradients: Sequence[Gradient]) -> None:
         """Removes gradients that are not to be applied."""
         if gradients:
             self._client.drop_gradients(self._key, [each.name for each in gradients])
-            self._tell(gradients)
 
     def duplicates(self) -> int:
         """Deliveries so far that were of a gradient known already, as the server counts since it began."""
@@ -184,18 +173,6 @@ class GradientQueue:
     def round_report(self, number: int) -> bytes | None:
         """What `end_round` said of a round; None while it is not over."""
         return self._client.command("GET", f"{self._key}:over:{number}", repeatable=True)
-
-    def forget(self, learners: Iterable[str]) -> None:
-        """Removes what is kept for learners that have answered."""
-        if keys := [f"{self._key}:applied:{learner}" for learner in learners]:
-            self._client.command("DEL", *keys, repeatable=True)
-
-    def _tell(self, gradients: Sequence[Gradient]) -> None:
-        """Lets learners that wait look again."""
-        for learner in sorted({each.learner for each in gradients}):
-            key = f"{self._key}:applied:{learner}"
-            self._client.command("RPUSH", key, b"", repeatable=True)
-            self._client.command("EXPIRE", key, KEPT_S, repeatable=True)
 
 
 def remove_gradients(client: rs.Client, names: Names) -> None:

@@ -388,7 +388,7 @@ def test_a_parameter_function_killed_around_its_commit_loses_nothing_and_applies
     if when == "before":
         monkeypatch.setattr(parameter_function._Parameters, "_commit", kill(Killed))
     else:
-        monkeypatch.setattr(parameter_function.GradientQueue, "_tell", kill(Killed))
+        monkeypatch.setattr(parameter_function, "token_line", kill(Killed))
     with pytest.raises(Killed):
         made.apply(made.parameter_request())
     assert made_version(made) == (0 if when == "before" else 1)
