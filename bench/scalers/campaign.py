@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell, train_settings
+from replay_server.bench.scalers.load import at_even_load, usual_acting_s
 from replay_server.bench.scalers.measures import target_of
 from replay_server.bench.scalers.scheme import BOOSTED, WORKERS, Scheme
 from replay_server.rl.policy_spec import policy_spec
@@ -41,6 +42,9 @@ class Campaign:
 
     Schemes that others need are added: fixed for the target, Nitro for its controls.
 
+    With `even_load` cells are told with the times they would have had on an evenly busy machine
+    (`replay_server.bench.scalers.load`); what is kept, the target and the budget stay as they are.
+
     Raises ValueError where the folder holds a comparison with other settings, or a scheme cannot be had.
     """
 
@@ -51,9 +55,11 @@ class Campaign:
         environments: Sequence[str],
         schemes: Sequence[Scheme],
         seeds: Sequence[int],
+        even_load: bool = False,
     ) -> None:
-        self.folder, self.job = folder, job
+        self.folder, self.job, self.even_load = folder, job, even_load
         self.environments, self.seeds = list(environments), list(seeds)
+        self._usual: dict[str, float] = {}
         self.schemes = list(dict.fromkeys(schemes))
         self._check_learner()
         self._check_settings()
@@ -80,7 +86,21 @@ class Campaign:
 
     def of(self, env: str, scheme: Scheme) -> list[Cell]:
         """Those that are there, in the order of the seeds."""
-        return [cell for seed in self.seeds if (cell := self.read(env, scheme, seed)) is not None]
+        if not self.even_load:
+            return [cell for seed in self.seeds if (cell := self.read(env, scheme, seed)) is not None]
+        usual_s = self._usual_acting_s(env)
+        return [
+            on_stage(at_even_load(cell, usual_s, self.job), scheme, self.job)
+            for seed in self.seeds
+            if (cell := self.read(env, scheme.trained, seed)) is not None
+        ]
+
+    def _usual_acting_s(self, env: str) -> float:
+        if env not in self._usual:
+            names = [each for each in self.cells() if each.env == env]
+            found = [self.read(env, each.scheme, each.seed) for each in names]
+            self._usual[env] = usual_acting_s([each for each in found if each is not None])
+        return self._usual[env]
 
     def target(self, env: str) -> Target | None:
         """J and B; kept when all of fixed-16's cells are there, and from then on as they were. None before."""
@@ -88,7 +108,7 @@ class Campaign:
         if path.exists():
             values = json.loads(path.read_text())
             return Target(values["score"], math.inf if values["budget"] is None else values["budget"])
-        fixed = self.of(env, FIXED)
+        fixed = [cell for seed in self.seeds if (cell := self.read(env, FIXED, seed)) is not None]
         if len(fixed) < len(self.seeds):
             return None
         found = target_of(fixed)
@@ -123,6 +143,8 @@ class Campaign:
         for scheme in self.schemes:
             if scheme.name == WORKERS and (self.job.learner is None or scheme.stage):
                 raise ValueError(f"{scheme}: RLlib's own workers need --learner rllib, and are on reserved machines")
+            if scheme.name == WORKERS and self.even_load:
+                raise ValueError(f"{scheme}: RLlib's own workers have another clock: leave --even-load away")
         if self.job.learner is not None:
             from replay_server.bench.rllib.learner import check_rllib
 

@@ -167,7 +167,7 @@ def run_cell(
     Raises what `Orchestrator.run` does; ValueError for a scheme whose options or needs are not met.
     """
     began = time.monotonic()
-    clock = JobClock(lambda_stage(job.memory_mb), bill=Bill(load_prices(), job.price_profile, job.price_column))
+    clock = lambda_clock(job)
     with tempfile.TemporaryDirectory(prefix="replay-cell-") as folder:
         settings = train_settings(name, job, folder)
         whole = settings
@@ -222,13 +222,20 @@ def on_stage(cell: Cell, scheme: Scheme, job: JobSettings) -> Cell:
     if scheme.stage == RESERVED:
         clock = JobClock(reserved_stage(), bill=Bill(load_prices(), "reserved-vms", job.price_column))
     else:
-        memory_mb = int(scheme.stage.partition("=")[2])
-        bill = Bill(load_prices(), job.price_profile, job.price_column)
-        clock = JobClock(lambda_stage(memory_mb), bill=bill)
+        clock = lambda_clock(dataclasses.replace(job, memory_mb=int(scheme.stage.partition("=")[2])))
+    return dataclasses.replace(played_again(cell, clock), scheme=str(scheme))
+
+
+def lambda_clock(job: JobSettings) -> JobClock:
+    """Of functions, as all cells are clocked first."""
+    return JobClock(lambda_stage(job.memory_mb), bill=Bill(load_prices(), job.price_profile, job.price_column))
+
+
+def played_again(cell: Cell, clock: JobClock) -> Cell:
+    """The same training with the times and dollars that `clock`, a new one, makes of its processor times."""
     played = [clock.play(*each) for each in zip(cell.actor_cpu_s, cell.learner_cpu_s, strict=True)]
     return dataclasses.replace(
         cell,
-        scheme=str(scheme),
         round_s=tuple(each.duration_s for each in played),
         learner_s=tuple(each.learner_s for each in played),
         cost=tuple(each.cost for each in played),

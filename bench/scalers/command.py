@@ -45,6 +45,11 @@ def job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lanes", type=int, default=1, help="cells at a time (1)")
     parser.add_argument("--report", action="store_true", help="train nothing: tables and pictures of what is there")
     parser.add_argument(
+        "--even-load",
+        action="store_true",
+        help="tell times as if the machine had been equally busy in all cells: by how long their fragments took",
+    )
+    parser.add_argument(
         "--scheduler-dollars",
         type=float,
         default=0.0,
@@ -93,7 +98,9 @@ def compare(
     host = result.machine()
     try:
         parsed = [Scheme.parse(word) for word in schemes]
-        campaign = Campaign(Path(options.folder), job_settings(options), options.env, parsed, options.seeds)
+        campaign = Campaign(
+            Path(options.folder), job_settings(options), options.env, parsed, options.seeds, options.even_load
+        )
     except ValueError as error:
         print(f"replay-server bench scalers: {error}", file=sys.stderr)
         return 2

@@ -15,8 +15,18 @@ from typing import Any
 import pytest
 
 from replay_server.bench.scalers.campaign import FIXED, Campaign
-from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, train_settings
+from replay_server.bench.scalers.cell import (
+    Cell,
+    CellName,
+    JobSettings,
+    Target,
+    lambda_clock,
+    on_stage,
+    played_again,
+    train_settings,
+)
 from replay_server.bench.scalers.command import figures, main
+from replay_server.bench.scalers.load import at_even_load, usual_acting_s
 from replay_server.bench.scalers.measures import reached, score_at, target_of
 from replay_server.bench.scalers.scheme import Scheme
 from replay_server.bench.scalers.statistics import (
@@ -56,6 +66,49 @@ def after(number: int) -> RoundRecord:
         round=number, version=number, actors=8, arrived=8, environments=1, steps=1, total_steps=number, scores=(),
         statistics={}, round_s=1.0, learner_s=0.5, actor_s_mean=0.3, actor_s_max=0.5,
     )  # fmt: skip
+
+
+# ---- even load -------------------------------------------------------------------------------------------------------
+
+
+def clocked(slower: tuple[float, ...], learner_s: float = 0.5, **changes: Any) -> Cell:
+    """As it is kept of a machine that took `slower` times as long in each round."""
+    acting = tuple((0.5 * each, 0.25 * each, 0.5 * each) for each in slower)
+    made = cell(actor_cpu_s=acting, learner_cpu_s=tuple(learner_s * each for each in slower), **changes)
+    return played_again(made, lambda_clock(JOB))
+
+
+def test_a_busy_machine_is_taken_out_of_the_times_and_what_a_scheme_costs_is_not() -> None:
+    quiet = clocked((1.0,) * 4)
+    busy = clocked((2.0,) * 4, scheme="nitro", learner_s=0.75)  # its learner has half as much again to do
+    assert usual_acting_s([quiet, quiet, busy]) == 0.5
+    assert at_even_load(quiet, 0.5, JOB) == quiet
+    even = at_even_load(busy, 0.5, JOB)
+    assert even == clocked((1.0,) * 4, scheme="nitro", learner_s=0.75)
+    assert even.elapsed_s[-1] - quiet.elapsed_s[-1] == pytest.approx(4 * 0.25, abs=1e-9)
+    assert even.final_scores == busy.final_scores
+
+
+def test_a_load_that_came_late_is_taken_out_of_the_rounds_it_was_in() -> None:
+    late = clocked((1.0, 1.0, 1.0, 3.0, 3.0, 3.0), counts=(3,) * 6, steps=tuple(range(30, 181, 30)))
+    even = at_even_load(late, 0.5, JOB)
+    assert even.learner_cpu_s[0] == 0.5
+    assert even.learner_cpu_s[-1] == 0.5
+    with pytest.raises(ValueError, match="expected cells"):
+        usual_acting_s([])
+
+
+def test_what_is_told_at_even_load_leaves_the_target_and_the_cells_as_they_are(tmp_path: Path) -> None:
+    for seed, slower in ((1, 1.0), (2, 3.0)):
+        clocked((slower,) * 4, seed=seed).write(CellName("CartPole-v1", FIXED, seed).path(tmp_path))
+    even = Campaign(tmp_path, JOB, ["CartPole-v1"], [FIXED], [1, 2], even_load=True)
+    assert even.target("CartPole-v1") == Campaign(tmp_path, JOB, ["CartPole-v1"], [FIXED], [1, 2]).target("CartPole-v1")
+    first, second = even.of("CartPole-v1", FIXED)
+    assert first.round_s == pytest.approx(second.round_s)
+    assert first.round_s[0] > clocked((1.0,) * 4).round_s[0]  # the usual lies between the two
+    reserved, _ = even.of("CartPole-v1", Scheme.parse("fixed@reserved"))
+    assert reserved.scheme == "fixed@reserved"
+    assert reserved.cost != first.cost
 
 
 # ---- statistics ------------------------------------------------------------------------------------------------------
