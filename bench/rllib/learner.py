@@ -95,6 +95,7 @@ class RllibLearner:
 
     def __init__(self) -> None:
         self._program: Program | None = None
+        self._closed = False
         self._folder = tempfile.TemporaryDirectory(prefix="replay-rllib-")
         self.cpu_s = 0.0
         """Processor seconds of all updates, in RLlib's process."""
@@ -104,12 +105,15 @@ class RllibLearner:
         """RLlib's process; None = not running."""
         return self._program.pid if self._program is not None else None
 
-    def start(self) -> None:
-        """Starts RLlib's process, if it is not running. Raises RuntimeError where RLlib is not there."""
+    def start(self) -> Program:
+        """RLlib's process, started if it is not running. RuntimeError where RLlib is not there, or this was closed."""
+        if self._closed:
+            raise RuntimeError("expected an open learner: this one was closed, and RLlib's process ended")
         if self._program is None:
             if not is_ready(ENVIRONMENT):
                 raise RuntimeError(MISSING)
             self._program = Program("rllib_learner", ENVIRONMENT, ONE_THREAD)
+        return self._program
 
     def update(self, learner: Learner, fragments: Fragments) -> dict[str, float]:
         """One round of RLlib's PPO on `learner`: its network, its optimiser and its counters become what RLlib made.
@@ -122,11 +126,12 @@ class RllibLearner:
         """
         if not isinstance(learner, Ppo):
             raise ValueError(f"RLlib learns by PPO here, expected its learner, came {type(learner).__name__}")
+        program = self.start()
         fragments = in_order(fragments)
         given, found = (str(Path(self._folder.name) / f"{name}.npz") for name in ("given", "found"))
         before = _state(learner)
         np.savez(given, **before, **{f"fragments.{name}": fragments[name] for name in COLUMNS})  # pyright: ignore
-        answer = self._ask(learner, given, found)
+        answer = self._ask(program, learner, given, found)
         with np.load(found, allow_pickle=False) as file:
             after = dict(file)
         used = learner.kl_coefficient
@@ -145,12 +150,10 @@ class RllibLearner:
             "rllib_cpu_s": answer["cpu_s"],
         }
 
-    def _ask(self, learner: Ppo, given: str, found: str) -> dict[str, Any]:
+    def _ask(self, program: Program, learner: Ppo, given: str, found: str) -> dict[str, Any]:
         settings, network = learner.settings, learner.network
-        self.start()
-        assert self._program is not None
         try:
-            self._program.ask(
+            program.ask(
                 "role",
                 role="learner",
                 features=network.policy_body[0].in_features,
@@ -158,9 +161,9 @@ class RllibLearner:
                 continuous=network.is_gaussian,
                 settings={name: getattr(settings, name) for name in TOLD},
             )
-            return self._program.ask("call", given=given, found=found, seed=[settings.seed, learner.version])
+            return program.ask("call", given=given, found=found, seed=[settings.seed, learner.version])
         except RuntimeError as error:
-            ended = self._program.ended
+            ended = program.ended
             self.stop()
             raise RllibLost(str(error)) if ended else error from None
 
@@ -171,6 +174,8 @@ class RllibLearner:
             program.close()
 
     def close(self) -> None:
+        """Ends RLlib's process for good; an update that is under way fails."""
+        self._closed = True
         self.stop()
         self._folder.cleanup()
 

@@ -122,6 +122,13 @@ def test_figure_12_says_how_rllib_is_had(
     assert MISSING in capsys.readouterr().err
 
 
+def test_what_was_closed_starts_no_rllib() -> None:
+    learner = RllibLearner()
+    learner.close()
+    with pytest.raises(RuntimeError, match="this one was closed"):
+        learner.update(learner_of(settings_of()), played(learner_of(settings_of()), 1))
+
+
 # ---- one update ------------------------------------------------------------------------------------------------------
 
 
