@@ -27,11 +27,23 @@ def seed_everything(seed: Sequence[int]) -> None:
         start(int(word))
 
 
+def _start_ray() -> None:
+    """Ray gives its own processes 30 s to start, which on a busy machine is not always enough."""
+    left = 3
+    while not ray.is_initialized():
+        left -= 1
+        try:
+            ray.init(include_dashboard=False, num_cpus=1, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception:  # It has none of its own for this.
+            if not left:
+                raise
+            ray.shutdown()
+
+
 def ppo(continuous: bool, settings: Mapping[str, Any]) -> Any:
     """RLlib's configuration of PPO but for its workers and environment; settings as this project's PPO has them."""
     torch.set_num_threads(1)
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, num_cpus=1, log_to_driver=False, logging_level=logging.ERROR)
+    _start_ray()
     width = settings["hidden"]
     return (
         PPOConfig()
