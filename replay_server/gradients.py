@@ -36,7 +36,7 @@ class Gradients:
     """The oldest gradients that wait under a key, oldest first. They wait on until they are published or dropped.
 
     Attributes:
-        names: by which they were pushed.
+        names: by which they were pushed; bytes that are not UTF-8 as lone surrogates, which are sent as they came.
         versions: int64 (n,), of the weights that each was computed at.
         dtype: "float32" or "bfloat16", in which they travel and wait.
         vector_bytes: of one of them, as it waits.
@@ -99,14 +99,23 @@ def _read_vector(header: bytes, dtype: str) -> Reading[np.ndarray]:
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-def push(key: str, version: int, name: str, vector: Any, dtype: str | None) -> Command[bool]:
-    sent_as, elements = _vector(vector, dtype)
-    arguments = ("GRAD.PUSH", key, check_version(version), name, sent_as, bytes_of(elements))
-    return plain(f"push of gradient {name!r} to {key!r}", arguments, bool, repeatable=True)  # its name makes it so
-
-
 def _text(value: Any) -> str:
     return bytes(value).decode("utf-8", "replace")
+
+
+def _name(value: Any) -> str:
+    """A gradient's name: one that is not UTF-8 can be sent back as it came."""
+    return bytes(value).decode("utf-8", "surrogateescape")
+
+
+def _sent(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def push(key: str, version: int, name: str, vector: Any, dtype: str | None) -> Command[bool]:
+    sent_as, elements = _vector(vector, dtype)
+    arguments = ("GRAD.PUSH", key, check_version(version), _sent(name), sent_as, bytes_of(elements))
+    return plain(f"push of gradient {name!r} to {key!r}", arguments, bool, repeatable=True)  # its name makes it so
 
 
 def _taken(what: str, timeout: float | None) -> Reading[Any]:
@@ -116,7 +125,7 @@ def _taken(what: str, timeout: float | None) -> Reading[Any]:
         return explain(what, timeout, (yield from value_after(line)))
     if line != b"*4":
         raise not_resp(line)
-    names = [_text(name) for name in (yield from read_value())]
+    names = [_name(name) for name in (yield from read_value())]
     versions = np.array((yield from read_value()), np.int64)
     dtype = _text((yield from read_value()))
     taken = Gradients(names, versions, dtype, 0)
@@ -159,7 +168,7 @@ def take(
 def await_taken(key: str, names: Sequence[str], most: int, timeout: float | None) -> Command[int]:
     timeout = check_timeout(timeout)
     what = f"wait for gradients of {key!r}"
-    arguments = ("GRAD.AWAIT", key, int(most), len(names), *names, *block(timeout))
+    arguments = ("GRAD.AWAIT", key, int(most), len(names), *map(_sent, names), *block(timeout))
 
     def read() -> Reading[Any]:
         return explain(what, timeout, (yield from read_value()))
@@ -171,19 +180,19 @@ def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, 
     blobs: list[Argument] = []
     for weights_key, arrays in weights.items():
         blobs += (weights_key, encode_arrays(arrays))
-    arguments = ("GRAD.PUBLISH", key, check_version(version), len(names), *names, *blobs)
+    arguments = ("GRAD.PUBLISH", key, check_version(version), len(names), *map(_sent, names), *blobs)
     return plain(f"publication of version {version} from {key!r}", arguments, int, False)
 
 
 def drop(key: str, names: Sequence[str]) -> Command[int]:
-    return plain(f"drop of gradients of {key!r}", ("GRAD.DROP", key, *names), int, True)
+    return plain(f"drop of gradients of {key!r}", ("GRAD.DROP", key, *map(_sent, names)), int, True)
 
 
 def states(key: str, names: Sequence[str]) -> Command[list[str | None]]:
     def convert(value: Any) -> list[str | None]:
         return [None if state is None else _text(state) for state in value]
 
-    return plain(f"states of gradients of {key!r}", ("GRAD.STATE", key, *names), convert, True)
+    return plain(f"states of gradients of {key!r}", ("GRAD.STATE", key, *map(_sent, names)), convert, True)
 
 
 def info(key: str) -> Command[dict[str, Any]]:

@@ -131,16 +131,21 @@ void client_block_next(struct client *client, struct wait_queue *queue, bool (*r
 void client_unblock(struct client *client) {
     if (!client->blocked) return;
     struct wait_queue *queue = leave(client);
-    if (queue) wait_queue_wake(client->server, queue);
+    if (queue && !queue->each) wait_queue_wake(client->server, queue);
 }
 
-void wait_queue_wake(struct server *server, struct wait_queue *queue) {
+static void put_with_woken(struct server *server, struct wait_queue *queue) {
     if (queue->woken || queue->length == 0) return;
     queue->woken = true;
     queue->next_woken = NULL;
     struct wait_queue **end = &server->woken;
     while (*end) end = &(*end)->next_woken;
     *end = queue;
+}
+
+void wait_queue_wake(struct server *server, struct wait_queue *queue) {
+    queue->untried = queue->length;
+    put_with_woken(server, queue);
 }
 
 /* The wait is answered: what the client sent meanwhile comes next. */
@@ -187,7 +192,8 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
     queue->woken = false;
 }
 
-/* Those that were tried go behind those that were not, so that each has its turn however little time there is. */
+/* Those that were tried go behind those that were not, so that each has its turn however little time there is. Who comes
+ * meanwhile was tried by its command. */
 static void move_to_tail(struct wait_queue *queue, struct client *client) {
     assert(queue->head == client);
     if (queue->tail == client) return;
@@ -201,8 +207,9 @@ static void move_to_tail(struct wait_queue *queue, struct client *client) {
 
 /* False: the time is over before all were tried. */
 static bool retry_each(struct server *server, struct wait_queue *queue, uint64_t until_us) {
-    for (uint32_t left = queue->length; left > 0 && queue->head; left--) {
+    while (queue->untried > 0 && queue->head) {
         if (server->now_us >= until_us) return false;
+        queue->untried--;
         struct client *client = queue->head;
         if (!client_retry(client)) move_to_tail(queue, client);
         server_tick(server);
@@ -227,7 +234,7 @@ void server_run_woken(struct server *server) {
         server->woken = queue->next_woken;
         queue->woken = false;
         if (!(queue->each ? retry_each : retry_in_turn)(server, queue, until_us)) {
-            wait_queue_wake(server, queue); /* the rest in the next turn */
+            put_with_woken(server, queue); /* the rest in the next turn */
             return;
         }
     }

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,6 +196,46 @@ def test_learners_wait_for_their_own(client, key):
     client.drop_gradients(key, ["b"])
     threads[0].join(10)
     assert left == {"second": 0, "first": 0}
+
+
+def processor_seconds(server: rs.Server) -> float:
+    ticks = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_those_who_go_on_waiting_cost_nothing(key):
+    """One wake tries each of many once, also where that takes longer than the loop has for it in one turn."""
+    names = [f"g{index}" for index in range(1000)]
+    with rs.Server([]) as server, rs.Client(server.url) as client, contextlib.ExitStack() as stack:
+        with client.redis.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.execute_command("GRAD.PUSH", key, 0, name, "float32", b"1234")
+            pipeline.execute()
+        takers = [stack.enter_context(client.redis.client()) for _ in range(100)]
+        for taker in takers:
+            taker.connection.send_command("GRAD.AWAIT", key, 999, 1000, *names, "BLOCK", 0)
+        deadline = time.monotonic() + 20
+        while client.gradient_info(key)["takers"] < len(takers) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        client.push_gradient(key, 0, "one more", np.zeros(1, np.float32))  # wakes them for nothing
+        time.sleep(0.2)
+        before = processor_seconds(server)
+        time.sleep(1)
+        assert processor_seconds(server) - before < 0.04
+        client.drop_gradients(key, ["g500"])
+        assert [taker.connection.read_response() for taker in takers] == [999] * len(takers)
+
+
+def test_names_that_are_no_text_can_be_taken_out(client, key):
+    client.redis.execute_command("GRAD.PUSH", key, 0, b"\xff\x00\r\n", "float32", b"1234")
+    client.redis.execute_command("GRAD.PUSH", key, 0, b"\xfe", "float32", b"1234")
+    names = client.gradient_headers(key, timeout=0).names
+    assert client.gradient_states(key, names) == ["waiting", "waiting"]
+    assert client.await_gradients(key, names, 2, timeout=0) == 2
+    assert not client.push_gradient(key, 0, names[0], np.zeros(1, np.float32))
+    assert client.drop_gradients(key, names[:1]) == 1
+    client.publish_applied(key, names[1:], 1, {key: {"of": np.array([1])}})
+    assert client.gradient_states(key, names) == ["dropped", "applied"]
 
 
 def test_a_key_may_be_waited_for_before_it_is_there(client, key):

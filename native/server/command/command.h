@@ -133,6 +133,7 @@ struct wait_queue {
     uint32_t length;
     bool woken;
     bool each; /* what they wait for differs, and serving one takes nothing from another: a wake tries all of them */
+    uint32_t untried; /* with `each`: so many from the head on were not tried since the last wake */
     struct wait_queue *next_woken;
 };
 /* Blocks the client, whose handler has written no reply. `retry` is called after a wake: it either replies and returns
