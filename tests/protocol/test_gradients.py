@@ -390,6 +390,24 @@ def test_memory_is_counted_and_bounded(tmp_path):
         assert client.push_gradient("k", 0, "g0", vector)
 
 
+def test_sums_that_wait_to_be_sent_are_bounded(client, key):
+    """Within a transaction nothing is sent: many sums of 8 MB would each be held."""
+    vector = np.ones(2_000_000, np.float32)
+    client.push_gradient(key, 0, "a", vector)
+    with client.redis.pipeline(transaction=True) as pipeline:
+        for _ in range(60):
+            pipeline.execute_command("GRAD.TAKE", key, 1, "SUM", 2)
+        pipeline.execute_command("GRAD.TAKE", key, 1, "HEADERS")
+        *replies, last = pipeline.execute(raise_on_error=False)
+    refused = [str(reply) for reply in replies if isinstance(reply, Exception)]
+    assert refused
+    assert all(text.startswith("LIMIT") and "wait to be sent" in text for text in refused)
+    taken = [reply[3] for reply in replies if not isinstance(reply, Exception)]
+    assert len(taken) >= 8  # 64 MB
+    assert all((np.frombuffer(each, np.float32) == 2).all() for each in taken)
+    assert last[0] == [b"a"]
+
+
 def test_one_vector_leaves_the_server_in_place_of_four(server, client, key):
     vectors = random_vectors(4, 100_000)
     for index, vector in enumerate(vectors):

@@ -142,6 +142,15 @@ static void reply_vectors(struct client *client, const struct gradient_queue *qu
     for (uint32_t i = 0; i < n; i++, gradient = gradient->next) reply_blob(client, gradient->blob);
 }
 
+/* A sum has memory of its own until it is sent. A client that reads slowly is not heard meanwhile, but within one
+ * transaction it may ask for any number of them. */
+static int check_unsent(const struct client *client, struct error *error) {
+    size_t unsent = client->output.unsent_source_bytes;
+    if (unsent <= (size_t)client->server->config.client_output_backlog_bytes) return 0;
+    return error_set(error, ERROR_LIMIT, "%zu bytes wait to be sent to this client already; ask for fewer sums at once",
+                     unsent);
+}
+
 /* Replies; false when it must wait. Nothing of the request is read once the reply has begun: a client whose reply cannot be
  * held is closed, and its request with it. */
 static bool attempt(struct client *client) {
@@ -149,6 +158,10 @@ static bool attempt(struct client *client) {
     struct error error;
     if (find_enough(&take, &error)) {
         if (take.blocks) return false;
+        reply_failure(client, &error);
+        return true;
+    }
+    if (take.what == TAKE_SUM && check_unsent(client, &error)) {
         reply_failure(client, &error);
         return true;
     }
