@@ -390,6 +390,21 @@ def test_memory_is_counted_and_bounded(tmp_path):
         assert client.push_gradient("k", 0, "g0", vector)
 
 
+def test_gradients_that_fill_the_memory_can_be_applied():
+    vector = np.zeros(250_000, np.float32)
+    with rs.Server([], maxmemory=20_000_000) as server, rs.Client(server.url) as client:
+        client.publish_applied("k", [], 1, {"policy": {"w": vector}})
+        with contextlib.suppress(rs.LimitExceeded):
+            for index in range(40):
+                client.push_gradient("k", 0, f"g{index}", vector)
+        for refused in ({"other": {"w": vector}}, {"policy": {"w": np.zeros(2_000_000, np.float32)}}):
+            with pytest.raises(rs.LimitExceeded):  # more than they give back
+                client.publish_applied("k", [], 2, refused)
+        assert client.publish_applied("k", ["g0", "g1"], 2, {"policy": {"w": vector}}) == 2
+        assert client.gradient_states("k", ["g0", "g1", "g2"]) == ["applied", "applied", "waiting"]
+        assert client.push_gradient("k", 2, "another", vector)
+
+
 def test_sums_that_wait_to_be_sent_are_bounded(client, key):
     """Within a transaction nothing is sent: many sums of 8 MB would each be held."""
     vector = np.ones(2_000_000, np.float32)

@@ -184,6 +184,22 @@ static int stage(struct client *client, struct publication *publication, struct 
     return 0;
 }
 
+/* Where memory is short only a publication that needs no more of it than it gives back is let through: without one, what
+ * waits would never go. */
+static bool has_room(const struct client *client, const struct publication *publication) {
+    size_t more = 0, less = publication->names ? publication->names * publication->queue->vector_bytes : 0;
+    for (uint32_t i = 0; i < publication->keys; i++) {
+        const struct weights_staged *staged = &publication->staged[i];
+        more += staged->blob->length;
+        less += staged->is_new ? 0 : staged->entry->blob->length;
+    }
+    return more <= less || client->server->loading || !server_memory_exceeded(client->server, 0);
+}
+
+static void unstage(struct publication *publication) {
+    for (uint32_t i = 0; i < publication->keys; i++) weights_unstage(&publication->staged[i]);
+}
+
 static void publish_command(struct client *client) {
     struct publication publication;
     struct error error;
@@ -193,8 +209,13 @@ static void publish_command(struct client *client) {
         return;
     }
     if (check_names(client, &publication, &error)) {
-        for (uint32_t i = 0; i < publication.keys; i++) weights_unstage(&publication.staged[i]);
+        unstage(&publication);
         reply_failure(client, &error);
+        return;
+    }
+    if (!has_room(client, &publication)) {
+        unstage(&publication);
+        reply_error(client, "OOM command not allowed when used memory > 'maxmemory'.");
         return;
     }
     /* From here on nothing can fail. */
@@ -320,7 +341,7 @@ const struct command commands_gradients[] = {
      "Returns the oldest gradients, or their weighted sum; they stay until they are published or dropped.", NULL},
     {"grad.await", gradients_await_command, -5, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "gradients",
      "Waits until at most so many of the named gradients wait, and returns how many do.", NULL},
-    {"grad.publish", publish_command, -6, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_MOVABLEKEYS, 1, 1, 1, "gradients",
+    {"grad.publish", publish_command, -6, COMMAND_WRITE | COMMAND_MOVABLEKEYS, 1, 1, 1, "gradients",
      "Publishes weights and marks the gradients as applied that they were made of: all of it or nothing.", NULL,
      publish_keys},
     {"grad.drop", drop_command, -3, COMMAND_WRITE, 1, 1, 1, "gradients",
