@@ -26,6 +26,7 @@ class Job:
     def __init__(self, url: str) -> None:
         self.url, self.over = url, threading.Event()
         self.refused = 0
+        self._both = threading.Barrier(2)
         self._threads: list[threading.Thread] = []
         with self.client() as client:
             client.publish_applied("g", [], 1, {"policy": {"applied": np.zeros(LENGTH, np.float32)}})
@@ -50,7 +51,7 @@ class Job:
     def apply(self, dies: bool) -> None:
         """Adds up what waits and publishes it; where it `dies`, every third time between the two, and begins anew."""
         with self.client() as client:
-            turn = 0
+            turn = meetings = 0
             while not self.over.is_set():
                 turn += 1
                 with contextlib.suppress(rs.Timeout):
@@ -60,6 +61,10 @@ class Job:
                     taken = client.take_gradients("g", len(ones), weights=ones, timeout=0)
                     if dies and turn % 3 == 0:
                         continue
+                    if meetings < 2:  # from the same version: one of them is refused
+                        meetings += 1
+                        with contextlib.suppress(threading.BrokenBarrierError):
+                            self._both.wait(5)
                     try:
                         weights = {"policy": {"applied": arrays["applied"] + taken.sum}}
                         client.publish_applied("g", taken.names, version + 1, weights)

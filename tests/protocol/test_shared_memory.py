@@ -371,7 +371,7 @@ def test_a_client_that_does_not_find_the_socket_stays_on_tcp(server, monkeypatch
 
 
 def _told(name: str) -> commands.Command[tuple[str, str]]:
-    return commands._plain("sharing memory", ("PING",), lambda _: (name, "0" * 32), True)
+    return commands.plain("sharing memory", ("PING",), lambda _: (name, "0" * 32), True)
 
 
 def test_the_client_cannot_write_what_the_server_shares(server, tmp_path):
