@@ -15,17 +15,13 @@ from dataclasses import dataclass, field
 from replay_server.rl.function_contract import Response
 from replay_server.serverless.rounds import (
     LOOK_EVERY_S,
+    ActorFailures,
     Job,
     Played,
-    TrainingFailed,
     answer,
     function_phases,
     refuse_late,
-    told,
 )
-
-FAILURES = 20
-"""Actor functions that may fail in succession."""
 
 
 @dataclass
@@ -57,7 +53,7 @@ class AsynchronousRounds:
         self._flights: dict[Future[bytes], _Flight] = {}
         self._attempts: dict[tuple[int, int], int] = {}
         """(actor, sequence) → how often it was asked for."""
-        self._failures = 0
+        self._failures = ActorFailures(job)
         self._gathered = _Gathered()
 
     def play(self, number: int, actors: int, version: int) -> Played:
@@ -129,21 +125,10 @@ class AsynchronousRounds:
             flight = self._flights.pop(future)
             response, error = answer(future)
             if response is None or response.result is None:
-                self._failed(flight.actor, error)
+                self._failures.failed(flight.actor, error)
                 continue
-            self._failures = 0
+            self._failures.none()
             self._attempts.pop((flight.actor, self._job.place(flight.actor).sequence), None)
             self._job.accept(flight.actor, response.result)
             self._gathered.responses.append(response)
             self._gathered.seconds.append(time.perf_counter() - flight.submitted)
-
-    def _failed(self, actor: int, error: BaseException | None) -> None:
-        self._failures += 1
-        self._job.begin_anew_if_lost(actor, error)
-        if error is not None and self._failures % 5 == 0:
-            self._job.check_reachable(error)
-        if self._failures >= FAILURES:
-            raise TrainingFailed(
-                f"expected actor functions to answer, {self._failures} in succession did not; the last: "
-                f"{told(error) if error is not None else 'no answer'}"
-            )

@@ -24,10 +24,10 @@ from replay_server.learner.parameter_function import report
 from replay_server.rl.asynchronous_learning import AsynchronousLearning
 from replay_server.rl.function_contract import Response
 from replay_server.rl.gradient_queue import GradientQueue
-from replay_server.serverless.asynchronous import FAILURES
 from replay_server.serverless.rounds import (
     LEARNER_RETRIES,
     LOOK_EVERY_S,
+    ActorFailures,
     Job,
     Played,
     TrainingFailed,
@@ -94,7 +94,7 @@ class AsynchronousLearnerRounds:
         self._actors: dict[Future[bytes], tuple[int, float]] = {}
         """→ actor, when it was submitted."""
         self._attempts: dict[tuple[int, int], int] = {}
-        self._failures = 0
+        self._failures = ActorFailures(job)
         self._waiting: list[_Fragments] = []
         self._used: list[_Fragments] = []
         """Whose fragments this round's learners were given, the last of them perhaps in part."""
@@ -147,24 +147,13 @@ class AsynchronousLearnerRounds:
             actor, submitted = self._actors.pop(future)
             response, error = answer(future)
             if response is None or response.result is None:
-                self._actor_failed(actor, error)
+                self._failures.failed(actor, error)
                 continue
-            self._failures = 0
+            self._failures.none()
             self._attempts.pop((actor, self._job.place(actor).sequence), None)
             self._job.accept(actor, response.result)
             ids = np.frombuffer(response.result["fragments"], "<u8")
             self._waiting.append(_Fragments(ids, response, time.perf_counter() - submitted))
-
-    def _actor_failed(self, actor: int, error: BaseException | None) -> None:
-        self._failures += 1
-        self._job.begin_anew_if_lost(actor, error)
-        if error is not None and self._failures % 5 == 0:
-            self._job.check_reachable(error)
-        if self._failures >= FAILURES:
-            raise TrainingFailed(
-                f"expected actor functions to answer, {self._failures} in succession did not; the last: "
-                f"{told(error) if error is not None else 'no answer'}"
-            )
 
     def _fragments(self) -> int:
         """That wait for a learner."""

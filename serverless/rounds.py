@@ -25,6 +25,8 @@ LOOK_EVERY_S = 0.5
 """How often a wait looks whether the server still lives."""
 LEARNER_RETRIES = 8
 """Attempts at a round's learning after the first, at least: without it the job cannot go on."""
+FAILURES = 20
+"""Actor functions that may fail in succession."""
 
 
 class TrainingFailed(Exception):
@@ -176,3 +178,30 @@ def refuse_late(job: Job, late: Iterable[Future[bytes]]) -> list[Future[bytes]]:
             with contextlib.suppress(rs.TableNotFound):
                 job.refuse(response.result)
     return coming
+
+
+class ActorFailures:
+    """Of actor functions in succession, where actors are always in flight and a single one matters little."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._count = 0
+
+    def none(self) -> None:
+        """An actor function has answered."""
+        self._count = 0
+
+    def failed(self, actor: int, error: BaseException | None) -> None:
+        """One has failed, or did not answer in time (None).
+
+        Raises TrainingFailed where too many have; rs.ConnectionLost where the server does not answer here either.
+        """
+        self._count += 1
+        self._job.begin_anew_if_lost(actor, error)
+        if error is not None and self._count % 5 == 0:
+            self._job.check_reachable(error)
+        if self._count >= FAILURES:
+            raise TrainingFailed(
+                f"expected actor functions to answer, {self._count} in succession did not; the last: "
+                f"{told(error) if error is not None else 'no answer'}"
+            )
