@@ -29,7 +29,7 @@ class Job:
         self._both = threading.Barrier(2)
         self._threads: list[threading.Thread] = []
         with self.client() as client:
-            client.publish_applied("g", [], 1, {"policy": {"applied": np.zeros(LENGTH, np.float32)}})
+            client.publish_applied("g", [], 1, {"counts": {"applied": np.zeros(LENGTH, np.float32)}})
 
     def client(self) -> rs.Client:
         return rs.Client(self.url, reconnect_timeout=60)
@@ -56,7 +56,7 @@ class Job:
                 turn += 1
                 with contextlib.suppress(rs.Timeout):
                     headers = client.gradient_headers("g", 4, timeout=0.05)
-                    version, arrays = client.fetch_weights("policy") or (0, {})
+                    version, arrays = client.fetch_weights("counts") or (0, {})
                     ones = np.ones(len(headers.names))
                     taken = client.take_gradients("g", len(ones), weights=ones, timeout=0)
                     if dies and turn % 3 == 0:
@@ -66,7 +66,7 @@ class Job:
                         with contextlib.suppress(threading.BrokenBarrierError):
                             self._both.wait(5)
                     try:
-                        weights = {"policy": {"applied": arrays["applied"] + taken.sum}}
+                        weights = {"counts": {"applied": arrays["applied"] + taken.sum}}
                         client.publish_applied("g", taken.names, version + 1, weights)
                     except (rs.StaleVersion, rs.GradientNotWaiting, rs.ConnectionLost):
                         self.refused += 1
@@ -79,7 +79,7 @@ class Job:
 
     def applied(self) -> np.ndarray:
         with self.client() as client:
-            found = client.fetch_weights("policy")
+            found = client.fetch_weights("counts")
         assert found is not None
         return found[1]["applied"]
 
@@ -112,7 +112,7 @@ def test_of_many_learners_and_two_appliers(server):
         job.over.set()
         with rs.Client(server.url) as client:
             client.delete_gradients("g")
-            client.redis.execute_command("WEIGHTS.DEL", "policy")
+            client.redis.execute_command("WEIGHTS.DEL", "counts")
 
 
 def test_of_a_server_that_is_killed_and_comes_back(tmp_path: Path, free_port: int):
