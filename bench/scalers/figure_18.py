@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +126,32 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _draw(found: dict[str, list[Group]], path: str) -> None:
+    curves = {env: [(each.actors, each.acting_s) for each in groups] for env, groups in found.items()}
+    draw_spreads(
+        curves,
+        path,
+        "SIMULATED by the replayed clock (Nitro, Figure 18)",
+        "concurrent actors",
+        "s to the last submission",
+    )
+
+
+def draw_spreads(
+    curves: Mapping[str, Sequence[tuple[int, Spread]]], path: str, title: str, along: str, seconds: str
+) -> None:
+    """Writes a PNG: of each name a line of medians over (actors, seconds), with what lies between low and high."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes: Any = figure.subplots()
-    for index, (env, groups) in enumerate(found.items()):
-        actors = [each.actors for each in groups]
-        spreads = [each.acting_s for each in groups]
+    for index, (name, points) in enumerate(curves.items()):
+        actors, spreads = [each for each, _ in points], [each for _, each in points]
         axes.fill_between(
             actors, [each.low for each in spreads], [each.high for each in spreads], color=f"C{index}", alpha=0.2
         )
-        axes.plot(actors, [each.median for each in spreads], "o-", color=f"C{index}", label=env)
-    axes.set(xlabel="concurrent actors", ylabel="s to the last submission", ylim=(0, None))
-    axes.set_title("SIMULATED by the replayed clock (Nitro, Figure 18)", fontsize=9)
+        axes.plot(actors, [each.median for each in spreads], "o-", color=f"C{index}", label=name)
+    axes.set(xlabel=along, ylabel=seconds, ylim=(0, None))
+    axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     Path(path).parent.mkdir(parents=True, exist_ok=True)

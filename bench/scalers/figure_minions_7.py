@@ -16,12 +16,11 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from replay_server.bench import result
 from replay_server.bench.pictures import add_price_options
 from replay_server.bench.replayed import estimates, job_options, measured_here, stage_options
-from replay_server.bench.scalers.figure_18 import folder_of
+from replay_server.bench.scalers.figure_18 import draw_spreads, folder_of
 from replay_server.serverless.replayed_clock import Estimate
 
 ACTORS = (1, 2, 4, 8, 16, 24, 32)
@@ -96,20 +95,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _draw(found: Mapping[str, Mapping[str, Estimate]], path: str) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.5, 4), layout="constrained")
-    axes: Any = figure.subplots()
-    for index, (env, of_env) in enumerate(found.items()):
-        rows = sorted(of_env.values(), key=lambda each: each.actors)
-        actors, spreads = [each.actors for each in rows], [each.duration_s for each in rows]
-        axes.fill_between(
-            actors, [each.low for each in spreads], [each.high for each in spreads], color=f"C{index}", alpha=0.2
-        )
-        axes.plot(actors, [each.median for each in spreads], "o-", color=f"C{index}", label=env)
-    axes.set(xlabel="actors", ylabel="s of a round", ylim=(0, None))
-    axes.set_title("SIMULATED by the replayed clock (MinionsRL, Figure 7)", fontsize=9)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    curves = {
+        env: sorted(((each.actors, each.duration_s) for each in of_env.values()), key=lambda point: point[0])
+        for env, of_env in found.items()
+    }
+    draw_spreads(curves, path, "SIMULATED by the replayed clock (MinionsRL, Figure 7)", "actors", "s of a round")
