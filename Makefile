@@ -49,7 +49,8 @@ SYSTEM_PACKAGES = PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 g
     python3-dev=header:Python.h python3-venv=module:ensurepip \
     -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark \
     liblua5.1-0-dev=header:lua5.1/lua.h iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
-    shellcheck=command:shellcheck libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis
+    shellcheck=command:shellcheck libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis \
+    chromium=command:chromium
 
 $(STAMP)/system: .ci/system-packages
 	@$(SYSTEM_PACKAGES)
@@ -71,7 +72,7 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dev > $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dashboard dev > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 

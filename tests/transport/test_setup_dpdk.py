@@ -544,6 +544,15 @@ def stand_in(host: Host, tmp_path: Path) -> Iterator[MakeKernel]:
         kernel.close()
 
 
+def one_more_can_be_had(folder: Path, before: int) -> bool:
+    """Whether the kernel finds another page now: after days of use a host may have no GiB in one piece left."""
+    pages = folder / "nr_hugepages"
+    pages.write_text(str(before + 1))
+    found = int(pages.read_text())
+    pages.write_text(str(before))
+    return found == before + 1
+
+
 @pytest.mark.parametrize(("size", "kilobytes"), [("2M", 2048), ("1G", 1048576)])
 def test_hugepages_are_reserved_and_given_back_for_real(
     host: Host, stand_in: MakeKernel, size: str, kilobytes: int
@@ -555,6 +564,8 @@ def test_hugepages_are_reserved_and_given_back_for_real(
     size_flag = {2048: 21, 1048576: 30}[kilobytes] << 26
     before = int((folder / "nr_hugepages").read_text())
     wanted = int((folder / "free_hugepages").read_text()) + 1
+    if not one_more_can_be_had(folder, before):
+        pytest.skip(f"needs memory for another page of {size} in one piece, which this host has not left")
     try:
         host.apply("--hugepages", wanted, "--page-size", size, device="eth9")
         if (after := int((folder / "nr_hugepages").read_text())) != before + 1:
