@@ -46,6 +46,9 @@ int table_config_parse(struct table_config *config, const char *name, const uint
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table);
 void table_info(const struct table *table, struct table_info *info);
+#define TABLE_PRIORITY_BUCKETS ...
+#define TABLE_PRIORITY_LEAST ...
+void table_priorities(const struct table *table, uint64_t *counts);
 void table_reset(struct table *table);
 void table_seed(struct table *table, uint64_t seed);
 

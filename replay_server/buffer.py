@@ -365,6 +365,11 @@ class Buffer:
             lib.table_info(self._core, core)
             fields = {name: getattr(core, name) for name in _INFO_FIELDS}
             seen = core.newest_version
+            counts = ffi.new("uint64_t[]", lib.TABLE_PRIORITY_BUCKETS)
+            lib.table_priorities(self._core, counts)
+            fields["zero_priorities"] = counts[0]
+            least = lib.TABLE_PRIORITY_LEAST - 1
+            fields["priorities"] = {least + i: counts[i] for i in range(1, len(counts)) if counts[i]}
             fields["policy_version"] = None if seen == -(2**63) else seen
             admitted = lib.table_can_sample(self._core, 1, True, self._error) == 0
             fields["reason"] = "" if admitted else self._reason()

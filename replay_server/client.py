@@ -286,7 +286,8 @@ class Client(GradientMethods):
 
     def info(self, name: str) -> dict[str, Any]:
         """Counters and state of a table: at least size, capacity, bytes, added, sampled, removed, stale_updates,
-        max_priority, waiting (blocked clients) and reason (why a sample would wait now, "" if it would not)."""
+        max_priority, priorities (exponent e: items with 2^e <= priority < 2^(e + 1)), zero_priorities, waiting (blocked
+        clients) and reason (why a sample would wait now, "" if it would not)."""
         return self._run(commands.info(name))
 
     def await_items(

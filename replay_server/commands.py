@@ -224,6 +224,8 @@ def info(name: str) -> Command[dict[str, Any]]:
             key = _text(key)
             field = _text(field) if isinstance(field, bytes) else field
             fields[key] = float(field) if key in _INFO_NUMBERS else field
+        if "priorities" in fields:
+            fields["priorities"] = {int(exponent): int(count) for exponent, count in fields["priorities"]}
         return fields
 
     return plain(f"info of {name!r}", ("REPLAY.INFO", name), convert, True)

@@ -97,6 +97,14 @@ const struct table_config *table_config(const struct table *table) {
     return &table->config;
 }
 
+void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_BUCKETS]) {
+    counts[0] = table->storage.live;
+    for (uint32_t i = 1; i < TABLE_PRIORITY_BUCKETS; i++) {
+        counts[i] = table->priority_counts.count[i];
+        counts[0] -= counts[i];
+    }
+}
+
 void table_seed(struct table *table, uint64_t seed) {
     random_seed(&table->random, seed);
 }
@@ -207,7 +215,7 @@ void table_remove(struct table *table, uint32_t slot) {
     selector_remove(&table->remover, slot);
     freshness_remove(&table->freshness, slot);
     selector_order_remove(&table->order, &table->storage, slot);
-    max_tree_write(&table->priorities, slot, 0);
+    table_write_priority(table, slot, 0);
     table->live_times -= table->storage.slot[slot].times_sampled;
     if (storage_leave(&table->storage, slot)) {
         table_forget_steps(table, slot);
@@ -245,7 +253,7 @@ static void set_priority(struct table *table, uint32_t slot, double priority, st
     if (table->cut) {
         table_cut_before_change(table, slot);
     }
-    max_tree_write(&table->priorities, slot, priority);
+    table_write_priority(table, slot, priority);
     if (sampler_is_prioritized(table)) {
         weigh(table, slot, keys.sampler);
     } else {

@@ -28,6 +28,8 @@
 #define TABLE_MAX_WINDOW 16384u /* steps of a window, and how far it may lie from its item */
 #define TABLE_VERSION_COLUMN "policy_version" /* int64, a single number: items then have a freshness */
 #define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
+#define TABLE_PRIORITY_BUCKETS 65u /* that priorities are counted in */
+#define TABLE_PRIORITY_LEAST (-32) /* the smallest power of two among them */
 #define TABLE_HELD_SLOTS 4096u /* beyond those: for items removed while a snapshot has still to write them */
 
 enum column_type {
@@ -132,6 +134,9 @@ struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */
 const struct table_config *table_config(const struct table *table);
 void table_info(const struct table *table, struct table_info *info);
+/* Live items by priority: counts[0] of priority zero, counts[i] with 2^e <= p < 2^(e + 1), e = i - 1 + TABLE_PRIORITY_LEAST;
+ * counts[1] and the last also of what is smaller and larger. */
+void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_BUCKETS]);
 void table_seed(struct table *table, uint64_t seed);
 int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 

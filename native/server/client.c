@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "server/acl/acl.h"
+#include "server/command/request_times.h"
 #include "server/durability/append_log.h"
 #include "server/exclusive.h"
 #include "server/pubsub/pubsub.h"
@@ -421,6 +422,7 @@ void client_write(struct client *client) {
             server->stats.output_bytes += (uint64_t)sent;
             client->output_us = server->now_us;
             output_sent(&client->output, (size_t)sent);
+            if (client->timed) request_timed_sent(client);
             if (operations_of(client)->releases_at_write)
                 output_released(&client->output, &server->output_pool, (size_t)sent);
         }

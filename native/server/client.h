@@ -15,6 +15,7 @@
 #include "server/replay/share.h"
 
 struct command_entry;
+struct request_times;
 
 enum client_reply_mode { CLIENT_REPLY_ON, CLIENT_REPLY_OFF, CLIENT_REPLY_SKIP_NEXT, CLIENT_REPLY_SKIP };
 
@@ -74,6 +75,10 @@ struct client {
     struct key_wait *key_wait;  /* the keys waited for; NULL: none */
     bool (*retry)(struct client *client);
     void (*expired)(struct client *client);
+
+    struct request_times *timed; /* of the request that is; NULL: none */
+    uint64_t timed_from_ns;
+    uint64_t timed_until_byte;   /* of output_bytes: the last of its reply; UINT64_MAX: that is not made yet */
 
     void *state;
     void (*drop)(struct client *client, void *state);

@@ -183,6 +183,7 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     uint64_t took_ns = server->now_ns > began_ns ? server->now_ns - began_ns : 0;
     entry->stats.calls++;
     histogram_record(&entry->stats.latency_ns, took_ns);
+    if (entry->times) recent_histogram_record(&entry->times->handlers, took_ns, server->now_us);
     if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
     if (server->monitors.count > 0) monitor_feed(client, entry->command);
     if (client->error_replied) entry->stats.failed++;
@@ -203,6 +204,7 @@ void command_call(struct client *client, struct command_entry *entry) {
 
 /* A request that was admitted: it waits for the end of a pause, or for EXEC, or runs. */
 static void execute(struct client *client, struct command_entry *entry) {
+    if (entry->times) request_timed_begin(client, entry);
     if (!pause_holds(client, entry->command) && !transaction_queue(client, entry)) command_call(client, entry);
 }
 
@@ -264,6 +266,7 @@ void client_request_done(struct client *client) {
     client->argc = 0;
     client->argv = NULL;
     if (client->closing) return;
+    if (client->timed) request_timed_answered(client);
     resp_parser_next(&client->parser);
     if (client->reply_mode == CLIENT_REPLY_SKIP_NEXT)
         client->reply_mode = CLIENT_REPLY_SKIP;

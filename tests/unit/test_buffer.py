@@ -367,3 +367,9 @@ def test_a_learners_version_lets_old_items_go_without_the_column_it_is_refused()
             buffer.sample(1, timeout=0, policy_version=version)
     with pytest.raises(rs.SchemaError, match="policy_version"):
         make(max_staleness=1)
+
+
+def test_info_tells_how_priorities_are_spread():
+    buffer = rs.Buffer(rs.Table("t", 4, {"k": rs.Column("int64")}, sampler=rs.Prioritized(1.0)))
+    buffer.add({"k": np.arange(4)}, [0.0, 0.3, 1.0, 1.99])
+    assert (buffer.info()["zero_priorities"], buffer.info()["priorities"]) == (1, {-2: 1, 0: 2})

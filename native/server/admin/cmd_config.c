@@ -118,6 +118,7 @@ static void reset_stats(struct server *server) {
     for (size_t i = 0; i < command_table_count(server->commands); i++) {
         struct command_entry *entry = command_table_at(server->commands, i);
         memset(&entry->stats, 0, sizeof entry->stats);
+        if (entry->times) request_times_reset(entry->times);
         for (size_t part = 0; part < entry->subcommand_count; part++)
             memset(&entry->subcommands[part].stats, 0, sizeof entry->subcommands[part].stats);
     }

@@ -204,23 +204,15 @@ static const struct {
     void (*write)(struct server *server, struct text *out);
     bool by_default;
 } sections[] = {
-    {"server", server_section, true},
-    {"transport", transport_section, true},
-    {"clients", clients_section, true},
-    {"memory", memory_section, true},
-    {"persistence", persistence_section, true},
-    {"stats", stats_section, true},
-    {"replication", replication_section, true},
-    {"cpu", cpu_section, true},
-    {"limits", limits_section, true},
-    {"replay", replay_info, true},
-    {"gradients", gradients_info, true},
-    {"modules", modules_section, true},
-    {"commandstats", commandstats_section, false},
-    {"errorstats", errorstats_section, true},
-    {"latencystats", latencystats_section, false},
-    {"cluster", cluster_section, true},
-    {"keyspace", keyspace_info, true},
+    {"server", server_section, true},           {"transport", transport_section, true},
+    {"clients", clients_section, true},         {"memory", memory_section, true},
+    {"persistence", persistence_section, true}, {"stats", stats_section, true},
+    {"replication", replication_section, true}, {"cpu", cpu_section, true},
+    {"limits", limits_section, true},           {"replay", replay_info, true},
+    {"gradients", gradients_info, true},        {"requests", request_times_info, true},
+    {"modules", modules_section, true},         {"commandstats", commandstats_section, false},
+    {"errorstats", errorstats_section, true},   {"latencystats", latencystats_section, false},
+    {"cluster", cluster_section, true},         {"keyspace", keyspace_info, true},
 };
 
 static bool is_wanted(size_t section, const struct resp_argument *names, uint32_t count) {

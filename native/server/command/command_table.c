@@ -105,6 +105,7 @@ static void add(struct command_table *table, const struct command *command, bool
     struct command_entry *entry = &table->entries[table->used++];
     entry->command = command;
     if (is_listed) table->sorted[table->count++] = entry;
+    entry->times = request_times_new(command->name);
     keep_name(entry);
     uint32_t slot = hash_words(entry->name, entry->name_length);
     while (table->slots[slot]) {
@@ -167,6 +168,7 @@ int command_table_rename(struct command_table *table, const char *pairs, struct 
 }
 
 void command_table_free(struct command_table *table) {
+    for (size_t i = 0; i < table->used; i++) memory_free(table->entries[i].times);
     memory_free(table);
 }
 

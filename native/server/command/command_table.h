@@ -7,6 +7,7 @@
 
 #include "base/histogram.h"
 #include "server/command/command.h"
+#include "server/command/request_times.h"
 
 /* One table per subject, at the end of its cmd_*.c; ended by a NULL name. */
 extern const struct command commands_acl[];
@@ -66,6 +67,7 @@ struct command_entry {
     struct command_entry *container; /* of a subcommand; NULL: it is none */
     bool hidden;                     /* clients do not find it by its own name: it was renamed or taken away */
     uint32_t acl_id;                 /* its number in access rules */
+    struct request_times *times;     /* NULL: not one of those that are timed */
     struct command_stats stats;      /* large, so it comes last */
 };
 

@@ -66,6 +66,24 @@ static void reply_described(struct client *client, const char *key, const struct
     text_free(&text);
 }
 
+/* [[exponent, items], …] of those that there are. */
+static void reply_priorities(struct client *client, const struct table *table) {
+    uint64_t counts[TABLE_PRIORITY_BUCKETS];
+    table_priorities(table, counts);
+    uint32_t used = 0;
+    for (uint32_t i = 1; i < TABLE_PRIORITY_BUCKETS; i++) used += counts[i] > 0;
+    reply_bulk_string(client, "zero_priorities");
+    reply_integer(client, (int64_t)counts[0]);
+    reply_bulk_string(client, "priorities");
+    reply_array(client, used);
+    for (uint32_t i = 1; i < TABLE_PRIORITY_BUCKETS; i++) {
+        if (counts[i] == 0) continue;
+        reply_array(client, 2);
+        reply_integer(client, TABLE_PRIORITY_LEAST + (int64_t)i - 1);
+        reply_integer(client, (int64_t)counts[i]);
+    }
+}
+
 void replay_info_command(struct client *client) {
     const struct replay_entry *entry = replay_entry_or_reply(client);
     if (!entry) {
@@ -106,7 +124,7 @@ void replay_info_command(struct client *client) {
         {"incarnation", entry->incarnation},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
-    reply_map(client, count + 10);
+    reply_map(client, count + 12);
     for (size_t i = 0; i < count; i++) {
         reply_bulk_string(client, numbers[i].key);
         reply_integer(client, (int64_t)numbers[i].value);
@@ -123,6 +141,7 @@ void replay_info_command(struct client *client) {
     reply_double(client, info.max_priority);
     reply_bulk_string(client, "total_priority");
     reply_double(client, info.total_priority);
+    reply_priorities(client, entry->table);
     reply_bulk_string(client, "reason");
     reply_bulk_string(client, reason.message);
     reply_bulk_string(client, "reason_add");
