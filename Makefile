@@ -29,7 +29,7 @@ C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard te
 
 SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow lint format bench fuzz sdist clean FORCE
+.PHONY: help setup lwip apex test test-slow lint format bench fuzz reference sdist clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
+	@echo "make reference   writes docs/reference again, from the code"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
 	@echo "make setup       what the others begin with       make clean    removes builds and the environment"
 
@@ -110,6 +111,9 @@ bench: setup
 
 fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -s tests/native -k fuzz --timeout 0
+
+reference: setup
+	@$(BIN)/python tests/docs/generate.py
 
 # pyright sees the folders as the one package that they are when installed.
 lint: $(STAMP)/environment

@@ -1,0 +1,216 @@
+"""docs/reference/configuration.md: every setting of the file of `replay-server serve`, from the code that reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import replay_server as rs
+from replay_server import config
+from replay_server.config import ServeConfig
+from replay_server.table import _LIMITERS, _SELECTORS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "native/server/admin/config.c"
+COMMENTED = REPOSITORY / "deploy/replay-server.toml"
+"""The file with every setting explained, from which the explanations are taken."""
+
+KINDS = {
+    "SETTING_NUMBER": "whole number",
+    "SETTING_BYTES": "bytes, or as `64kb`, `512mb`, `2gb`",
+    "SETTING_OCTAL": "octal number",
+    "SETTING_EVENTS": "letters of `Ag$lshzxeKEtmdn`",
+}
+AT_START = {"port": "6379", "maxclients": "10000"}
+"""Defaults of `replay-server serve` where the server that is asked here was started otherwise, or may have had to take
+less (`ulimit -n`)."""
+
+HEAD = """# Configuration
+
+`replay-server serve --config FILE.toml` reads a TOML file. An option on the command line of the same name wins over it;
+an unknown key, a wrong type or a value out of range is refused at the start, with the file and the key (exit status 2).
+With `rs.Server(config={...})` the settings of `[config]` are the same.
+
+```toml
+host = "127.0.0.1"
+port = 6379
+dir = "/var/lib/replay-server"
+maxmemory = "2gb"
+
+[config]
+client-stall-timeout = 60
+appendonly = true
+
+[[tables]]
+name = "atari"
+capacity = 1_000_000
+sampler = { kind = "prioritized", priority_exponent = 0.6 }
+rate_limiter = { kind = "min_size", min_size_to_sample = 1000 }
+[tables.signature]
+obs = { dtype = "uint8", shape = [4, 84, 84] }
+action = { dtype = "int64" }
+```
+
+## At the top
+
+| key | type | default | meaning |
+|---|---|---|---|
+"""
+TABLES = """
+## `[[tables]]`
+
+One section a table, created at the start; the keys are the arguments of [`rs.Table`](python.md#rstable). `signature` is
+a section of its own: column name = `{ dtype = …, shape = […] }`, with `step_only = true` for a column of steps, or
+`{ window = COLUMN, length = L, offset = o }`.
+
+| key | default | meaning |
+|---|---|---|
+"""
+CONFIG = """
+## `[config]`
+
+The server's settings by their `CONFIG` names. Those marked *live* can be changed while it runs, by `CONFIG SET`;
+the others are read at the start. `true` and `false` may be written for yes and no. `bind`, `port`,
+`unixsocket`, `unixsocketperm`, `dir`, `maxclients`, `maxmemory` and the password have keys at the top.
+
+| setting | value | default | live | meaning |
+|---|---|---|---|---|
+"""
+FIXED = """
+### Fixed
+
+Settings of Redis that clients ask for; they are answered by `CONFIG GET` and cannot be changed: """
+
+
+@dataclass
+class Setting:
+    """One line of the table in config.c."""
+
+    name: str
+    live: bool
+    values: str
+
+
+def page() -> str:
+    """The whole page."""
+    text = HEAD + "".join(_top_rows())
+    text += TABLES + "".join(_table_rows()) + CONFIG
+    with rs.Server() as server, rs.Client(server.url) as client:
+        defaults = {**client.redis.config_get("*"), **AT_START}
+    explained = explanations()
+    for setting in settings():
+        default = f"`{defaults[setting.name]}`" if defaults[setting.name] else "empty"
+        live = "live" if setting.live else ""
+        meaning = explained.get(setting.name, "")
+        text += f"| `{setting.name}` | {setting.values} | {default} | {live} | {_cell(meaning)} |\n"
+    fixed = re.findall(r'FIXED\("([^"]+)", "([^"]*)"\)', SOURCE.read_text())
+    return text + FIXED + ", ".join(f"`{name}` = `{value}`" if value else f"`{name}`" for name, value in fixed) + ".\n"
+
+
+def settings() -> list[Setting]:
+    """The settings that can be given, in the order of the source."""
+    text = SOURCE.read_text()
+    words = {
+        name: ", ".join(f"`{word}`" for word in re.findall(r'"([^"]+)"', body))
+        for name, body in re.findall(r"\b(\w+)\[[^\]]*\] = \{([^}]*)\};", text + _eviction_source())
+    }
+    table = text[text.index("settings[] = {") : text.index("#define SETTINGS")]
+    found = []
+    for name, kind, live, low, high in re.findall(
+        r'NUMBER\("([^"]+)",\s*(\w+),\s*(\w+),\s*\w+,\s*([^,]+),\s*([^;]+?)\),?\n', table
+    ):
+        found.append(Setting(name, live == "true", KINDS[kind] + _range(kind, low, high)))
+    for name, live in re.findall(r'TEXT\("([^"]+)",\s*(\w+)', table):
+        found.append(Setting(name, live == "true", "text"))
+    for name, live in re.findall(r'FLAG\("([^"]+)",\s*(\w+)', table):
+        found.append(Setting(name, live == "true", "`yes`, `no`"))
+    for name, live, choices in re.findall(r'CHOICE\("([^"]+)",\s*(\w+),\s*\w+,\s*(\w+)\)', table):
+        found.append(Setting(name, live == "true", words[choices]))
+    for name, live in re.findall(r'\{"([^"]+)",\s*SETTING_\w+,\s*(\w+)', table):
+        found.append(Setting(name, live == "true", "`CLASS HARD SOFT SECONDS` …"))
+    return sorted(found, key=lambda setting: setting.name)
+
+
+def _eviction_source() -> str:
+    return (REPOSITORY / "native/store/eviction.c").read_text()
+
+
+def _range(kind: str, low: str, high: str) -> str:
+    """The range as people read it; limits without a meaning of their own are left out."""
+    if kind == "SETTING_EVENTS" or kind == "SETTING_OCTAL":
+        return ""
+    least = {"1 << 20": "1 MiB"}.get(low, low)
+    if not re.fullmatch(r"-?\d+", high):
+        return f", {least} or more" if least not in ("0",) else ""
+    return f", {least} to {int(high):,}"
+
+
+def explanations() -> dict[str, str]:
+    """What the commented file says of each setting: the comment lines above its (commented) assignment."""
+    found: dict[str, str] = {}
+    gathered: list[str] = []
+    for line in COMMENTED.read_text().splitlines() if COMMENTED.exists() else []:
+        assigned = re.match(r"#?\s*([a-z][a-z0-9_-]*)\s*=", line)
+        if assigned:
+            found.setdefault(assigned[1], " ".join(gathered))
+            gathered = []
+        elif line.startswith("#"):
+            gathered.append(line.lstrip("# ").rstrip())
+        else:
+            gathered = []
+    return {name: text for name, text in found.items() if text}
+
+
+def _top_rows() -> list[str]:
+    meanings = _attributes(ServeConfig)
+    kinds = {str: "text", int: "whole number", bool: "true, false", dict: "section", list: "sections"}
+    rows = []
+    for field in dataclasses.fields(ServeConfig):
+        kind = " or ".join(kinds[each] for each in config._TYPES[field.name])
+        default = "" if field.default in (None, dataclasses.MISSING) else f"`{_toml(field.default)}`"
+        rows.append(f"| `{field.name}` | {kind} | {default} | {_cell(meanings[field.name])} |\n")
+    return rows
+
+
+def _table_rows() -> list[str]:
+    meanings = _attributes(rs.Table)
+    kinds = {**_SELECTORS, **_LIMITERS}
+    names = {each.__name__: kind for kind, each in kinds.items()}
+    rows = []
+    for field in dataclasses.fields(rs.Table):
+        default = "required" if field.default is dataclasses.MISSING else ""
+        if field.default not in (None, dataclasses.MISSING):
+            default = f"`{_toml(field.default)}`"
+        meaning = re.sub(r"`([A-Z]\w+)`", lambda match: f"`{names.get(match[1], match[1])}`", meanings[field.name])
+        rows.append(f"| `{field.name}` | {default} | {_cell(meaning)} |\n")
+    return rows
+
+
+def _toml(value: object) -> str:
+    for kind, part in {**_SELECTORS, **_LIMITERS}.items():
+        if isinstance(value, part):
+            fields = "".join(f", {name} = {_toml(each)}" for name, each in vars(value).items())
+            return f'{{ kind = "{kind}"{fields} }}'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _attributes(thing: type) -> dict[str, str]:
+    """The entries under Args or Attributes of a docstring, by name, each on one line."""
+    section = re.split(r"\n(?:Args|Attributes):\n", inspect.getdoc(thing) or "")[1].split("\n\n")[0]
+    found: dict[str, str] = {}
+    for line in section.splitlines():
+        if entry := re.match(r"    (\w+): (.*)", line):
+            name = entry[1]
+            found[name] = entry[2]
+        else:
+            found[name] += " " + line.strip()
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

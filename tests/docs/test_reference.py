@@ -1,0 +1,72 @@
+"""The pages of docs/reference that are made from the code are current, and leave nothing out."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+
+import pytest
+import reference_configuration
+import reference_python
+from generate import COMMAND, DOCS, PAGES
+from parsers import parser_of, subcommands
+
+from replay_server import cli
+from replay_server.config import ServeConfig
+
+pytest.importorskip("gymnasium", reason="parsers of training need gymnasium (make setup installs it)")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_what_the_code_says(name: str) -> None:
+    assert (DOCS / name).read_text() == PAGES[name](), f"docs/{name} is not current: run {COMMAND}"
+
+
+def test_every_subcommand_has_a_parser() -> None:
+    without = [" ".join(words) for words in subcommands() if parser_of(words) is None]
+    assert without in ([], ["completion"]), "their options are not in docs/reference/commands.md"
+    assert {words[0] for words in subcommands()} == set(cli.SUBCOMMANDS)
+
+
+def test_every_public_name_is_described() -> None:
+    listed = {name for names in reference_python.GROUPS.values() for name in names}
+    assert reference_python.public_names() <= listed, "tests/docs/reference_python.py: GROUPS lacks a public name"
+
+
+def test_every_public_method_has_a_docstring() -> None:
+    for names in reference_python.GROUPS.values():
+        for name in names:
+            thing = reference_python._named(name)
+            bare = [
+                method
+                for method, function in inspect.getmembers(thing, inspect.isfunction)
+                if not method.startswith("_")
+                and function.__module__.startswith("replay_server")
+                and not inspect.getdoc(function)
+            ]
+            assert not bare, f"{name}: {bare}"
+
+
+def test_defaults_told_by_serve_are_those_of_its_settings() -> None:
+    """Its options have none of their own, since a file may give them: the help says them in words."""
+    parser = parser_of(["serve"])
+    assert parser is not None
+    told = {
+        action.dest: found[1]
+        for action in parser._actions
+        if (found := re.search(r"\(default ([^:);]+)", action.help or ""))
+    }
+    assert {"host", "port", "transport", "maxmemory"} <= set(told)
+    for field in dataclasses.fields(ServeConfig):
+        if field.name in told and field.default is not None:
+            assert told[field.name] == str(field.default), field.name
+
+
+def test_every_setting_of_the_source_is_told() -> None:
+    source = reference_configuration.SOURCE.read_text()
+    table = source[source.index("settings[] = {") : source.index("#define SETTINGS")]
+    names = set(re.findall(r'^ +(?:[A-Z]+\(|\{)"([a-z-]+)"', table, re.MULTILINE))
+    assert len(names) > 90
+    text = (DOCS / "reference/configuration.md").read_text()
+    assert [name for name in names if f"`{name}`" not in text] == []
