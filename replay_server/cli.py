@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import re
 import sys
 from collections.abc import Sequence
 
-from . import __version__
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .errors import ServerError
 from .server import TRANSPORTS, find_executable, server_arguments, setup_message
@@ -27,6 +25,7 @@ SUBCOMMANDS = {
     "scheduler": "train a learned scheduler of a job's actors, on whole jobs",
     "bench": "measure this server and others",
     "doctor": "what is wrong with this host for DPDK, and what to type",
+    "completion": "a script that completes these words in bash, zsh or fish",
 }
 _ELSEWHERE = {
     "apex": ("replay_server.jobs.apex", "main_apex"),
@@ -36,19 +35,20 @@ _ELSEWHERE = {
     "scheduler": ("replay_server.serverless.scheduler.main", "main"),
     "bench": ("replay_server.bench.main", "main"),
     "doctor": ("replay_server.doctor", "main"),
+    "completion": ("replay_server.completion", "main"),
 }
 _LATER = ("top", "dashboard")
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10}{text}" for name, text in SUBCOMMANDS.items()]
+    lines = [f"  {name:<11}{text}" for name, text in SUBCOMMANDS.items()]
     return "\n".join(
         [
             "usage: replay-server SUBCOMMAND [OPTIONS]",
             "",
             *lines,
             "",
-            "replay-server SUBCOMMAND --help tells its options.",
+            "replay-server SUBCOMMAND --help tells its options; replay-server --version [--json] what is installed.",
         ]
     )
 
@@ -66,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if given else EXIT_USAGE
     name, rest = given[0], given[1:]
     if name in ("-V", "--version"):
-        print(f"replay-server {__version__}\ntransports: {' '.join(_transports())}")
-        return 0
+        if rest not in ([], ["--json"]):
+            return _fail(f"{name} takes --json, or nothing; got {' '.join(rest)!r}", EXIT_USAGE)
+        return importlib.import_module("replay_server.build_info").main(rest)
     try:
         if name == "serve":
             return serve(rest)
@@ -78,16 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in _LATER:
         return _fail(f"{name}: not available in this version", EXIT_USAGE)
     return _fail(f"unknown subcommand {name!r}\n{_usage()}", EXIT_USAGE)
-
-
-def _transports() -> list[str]:
-    """Those that this installation was built with."""
-    built = []
-    for transport in TRANSPORTS:
-        with contextlib.suppress(ServerError):
-            find_executable(transport)
-            built.append(transport)
-    return built
 
 
 def _dispatch(name: str, rest: list[str]) -> int:

@@ -125,6 +125,8 @@ def load_config(path: str | Path) -> ServeConfig:
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise ConfigError(f"{path}: {key} must be {expected}, got {value!r}")
+    for key in ("unixsocket", "password_file"):
+        values[key] = values.get(key) or None  # "" = none
     try:
         if "maxmemory" in values:
             values["maxmemory"] = parse_size(values["maxmemory"])

@@ -129,12 +129,19 @@ int transport_kernel_use_tls(struct transport *transport, const struct tls_setti
 /* Connections that come from now on are probed after so many seconds without a word; 0: never. */
 void transport_kernel_keepalive(struct transport *transport, int64_t seconds);
 
+/* A library that a transport is built on, and its version; an array of them ends with one without a name. */
+struct transport_library {
+    const char *name, *version;
+};
+
 /* lwIP over a DPDK port, in the executables built with them. It owns the loop; there is one a process. */
 struct transport *transport_dpdk_new(const struct transport_settings *settings, const struct transport_events *events,
                                      struct error *error);
+const struct transport_library *transport_dpdk_libraries(void);
 /* F-Stack, likewise. */
 struct transport *transport_fstack_new(const struct transport_settings *settings, const struct transport_events *events,
                                        struct error *error);
+const struct transport_library *transport_fstack_libraries(void);
 
 /* In memory, for tests: the test plays the peers. See net/memory.h. */
 struct transport *transport_memory_new(const struct transport_events *events);

@@ -2,6 +2,7 @@
 #include "server/process.h"
 
 int main(int argc, char **argv) {
-    static const struct data_transport fstack = {.program = "replay-server-fstack", .open = transport_fstack_new};
+    static const struct data_transport fstack = {
+        .program = "replay-server-fstack", .open = transport_fstack_new, .libraries = transport_fstack_libraries};
     return process_main(argc, argv, &fstack);
 }

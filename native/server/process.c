@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "server/acl/acl.h"
+#include "server/admin/about.h"
 #include "server/admin/config.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
@@ -40,6 +41,7 @@ static const char usage[] =
     "       [--dpdk-device D] [--dpdk-address A/MASK] [--dpdk-gateway A] [--dpdk-mtu N] [--dpdk-lcore N]\n"
     "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--dpdk-offloads auto|none|NAMES]\n"
     "       [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
+    "       %s --build-info | --settings\n"
     "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
 
 static const char *program = "replay-server"; /* as messages call it */
@@ -57,8 +59,22 @@ static bool parse_descriptor(const char *text, int *descriptor) {
     return true;
 }
 
-/* Returns 0, or the exit code after saying what is wrong. `*done` is set for --help. */
-static int parse_options(int argc, char **argv, struct options *options, bool *done) {
+/* Tells of the build, or of the settings, in JSON. */
+static int tell(int what, const struct data_transport *data) {
+    struct text said = {0};
+    if (what == 'B')
+        about_build(program, data->libraries ? data->libraries() : NULL, &said);
+    else
+        about_settings(&said);
+    if (said.failed) return fail(EXIT_FAILED, "no memory");
+    fputs(said.data, stdout);
+    text_free(&said);
+    return fflush(stdout) == 0 ? EXIT_CLEAN : EXIT_FAILED;
+}
+
+/* Returns 0, or the exit code after saying what is wrong. `*done` is set for --help and what tells of the program. */
+static int parse_options(int argc, char **argv, const struct data_transport *data, struct options *options,
+                         bool *done) {
     static const struct option known[] = {
         {"host", required_argument, NULL, 'h'},
         {"port", required_argument, NULL, 's'},
@@ -83,6 +99,8 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
         {"lifeline-fd", required_argument, NULL, 'l'},
         {"allow-remote", no_argument, NULL, 'r'},
         {"help", no_argument, NULL, 'H'},
+        {"build-info", no_argument, NULL, 'B'},
+        {"settings", no_argument, NULL, 'S'},
         {0},
     };
     int which = 0;
@@ -104,9 +122,12 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
                 fprintf(stderr, "%s: --%s %s: %s\n", program, known[which].name, optarg, error.message);
                 return EXIT_USAGE;
             }
+        } else if (option == 'B' || option == 'S') {
+            *done = true;
+            return tell(option, data);
         } else {
             *done = option == 'H';
-            fprintf(*done ? stdout : stderr, usage, program);
+            fprintf(*done ? stdout : stderr, usage, program, program);
             return *done ? EXIT_CLEAN : EXIT_USAGE;
         }
         if (!parsed) {
@@ -116,7 +137,7 @@ static int parse_options(int argc, char **argv, struct options *options, bool *d
     }
     if (optind < argc) {
         fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
-        fprintf(stderr, usage, program);
+        fprintf(stderr, usage, program, program);
         return EXIT_USAGE;
     }
     return 0;
@@ -394,7 +415,7 @@ int process_main(int argc, char **argv, const struct data_transport *data) {
     struct options options = {.setup_descriptor = -1, .lifeline_descriptor = -1};
     server_config_defaults(&options.config);
     bool done = false;
-    int code = parse_options(argc, argv, &options, &done);
+    int code = parse_options(argc, argv, data, &options, &done);
     if (code != 0 || done) return code;
     struct setup setup = {0};
     struct error error = {0};

@@ -9,6 +9,7 @@ struct data_transport {
     /* Brings the data port up in user space. NULL: it is the kernel's, as unix sockets and the admin port always are. */
     struct transport *(*open)(const struct transport_settings *settings, const struct transport_events *events,
                               struct error *error);
+    const struct transport_library *(*libraries)(void); /* that it is built on; NULL: none */
 };
 
 /* Runs a server until it is told to stop. Returns the exit code. */

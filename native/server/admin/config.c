@@ -10,32 +10,11 @@
 
 #include "base/memory.h"
 #include "server/acl/acl.h"
+#include "server/admin/config_table.h"
 #include "server/client.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
 #include "store/store.h"
-
-enum setting_kind {
-    SETTING_NUMBER,
-    SETTING_BYTES,
-    SETTING_OCTAL,
-    SETTING_FLAG,   /* yes or no */
-    SETTING_CHOICE, /* one of some words */
-    SETTING_EVENTS, /* letters of notify-keyspace-events */
-    SETTING_TEXT,
-    SETTING_OUTPUT_LIMITS,
-    SETTING_FIXED,
-};
-
-struct setting {
-    const char *name;
-    enum setting_kind kind;
-    bool live;             /* may be changed while the server runs */
-    size_t offset, size;   /* in struct server_config; size: of text */
-    int64_t minimum, maximum;
-    const char *fixed;     /* what Redis clients ask for and cannot change here */
-    const char *const *choices; /* the words, ended by NULL; the field holds the place of one */
-};
 
 #define NUMBER(name, kind, live, field, minimum, maximum) \
     {name, kind, live, offsetof(struct server_config, field), 0, minimum, maximum, NULL, NULL}
@@ -224,6 +203,10 @@ size_t config_count(void) {
 
 const char *config_name(size_t index) {
     return settings[index].name;
+}
+
+const struct setting *config_setting(size_t index) {
+    return &settings[index];
 }
 
 static int64_t *number_of(struct server_config *config, const struct setting *setting) {
