@@ -14,7 +14,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +71,11 @@ class _Learner:
     samples: Mapping[str, Tensor]
     version: int
     """Of the policy that it has."""
-    sequence: int = 0
+    pushed: int = 0
     waiting: int = 0
     """Its gradients that are not applied."""
     idle: bool = False
-    """It would go on if fewer of them waited."""
+    """It would go on if fewer of them waited, or if the others were further."""
     done_s: float | None = None
 
 
@@ -235,6 +235,7 @@ class _Round:
         minibatch = next(learner.minibatches, None)
         if minibatch is None:
             learner.done_s = self._now_s
+            self._go_on()
             return
         learner.version = self._all.pulled()
         others = {each.version for each in self._learners if each is not learner and each.done_s is None}
@@ -251,10 +252,24 @@ class _Round:
         learner = self._learners[number]
         self._queue.append(self._arriving.pop(number))
         learner.waiting += 1
-        if learner.waiting < self._learning.ahead:
-            self._at(0.0, "pull", number)
-        else:
-            learner.idle = True
+        learner.pushed += 1
+        learner.idle = True
+        self._go_on()
+
+    def _go_on(self, first: Sequence[int] = ()) -> None:
+        """Learners that wait pull again, where few enough of their gradients wait and they are not too far ahead.
+
+        Args:
+            first: those whose turn comes before the others'.
+        """
+        slack = self._learning.slack
+        slowest = min((each.pushed for each in self._learners if each.done_s is None), default=0)
+        for number in (*first, *range(len(self._learners))):
+            learner = self._learners[number]
+            ahead = slack is not None and learner.pushed - slowest > slack
+            if learner.idle and learner.waiting < self._learning.ahead and not ahead:
+                learner.idle = False
+                self._at(0.0, "pull", number)
 
     def _flush_if_due(self) -> None:
         """The parameter function takes all that waits, if it is free and the rule holds."""
@@ -282,7 +297,5 @@ class _Round:
             learner.waiting -= 1
             if learner.done_s is not None:
                 learner.done_s = self._now_s
-            if learner.idle and learner.waiting < self._learning.ahead:
-                self._at(0.0, "pull", each.learner)
-                learner.idle = False
+        self._go_on([each.learner for each in self._flushing])
         self._flushing, self._is_flushing = [], False

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from replay_server.bench import result, stellaris
-from replay_server.bench.scalers.statistics import interquartile_mean, paired_interval, stratified_interval
-from replay_server.bench.stellaris.job import Clock, Played, play, summary
-from replay_server.bench.stellaris.methods import BASELINE, METHODS, method
+from replay_server.bench.scalers.statistics import interquartile_mean
+from replay_server.bench.stellaris.cells import Cell, Cells
+from replay_server.bench.stellaris.job import Clock, play, summary
+from replay_server.bench.stellaris.methods import BASELINE, METHODS, MINIONS, method
+from replay_server.bench.stellaris.table import HEADING, tell
 from replay_server.learner.algorithms import Settings, make_settings, settings_kind
 from replay_server.rl.options import typed_values
 from replay_server.serverless.simulated_learners import LearnerTimes
@@ -27,7 +30,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     host = result.machine()
     try:
         found = _scaling(options, say) if options.scaling else _comparison(options, say)
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
     say(SIMULATED)
     if options.json:
@@ -44,11 +47,12 @@ def _parser() -> argparse.ArgumentParser:
         description=stellaris.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--env", default="Hopper-v4")
+    parser.add_argument("--env", nargs="+", default=["Hopper-v5"], metavar="ENV", help="one or several (Hopper-v5)")
     parser.add_argument("--algo", choices=("ppo", "impact"), default="ppo")
     parser.add_argument("--profile", default="default")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the algorithm")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD", help=", ".join(METHODS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD",
+                        help=f"{', '.join(METHODS)}, {MINIONS}:policy=DIR (all but the last)")  # fmt: skip
     parser.add_argument("--learners", type=int, default=4)
     parser.add_argument("--actors", type=int, default=16, help="with one environment each (16)")
     parser.add_argument("--steps", type=int, default=256, help="of each actor in a round (256)")
@@ -59,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="that every learner's policy is older on purpose, for all methods (0)")  # fmt: skip
     parser.add_argument("--learning-rates", type=float, nargs="*", default=[], metavar="RATE",
                         help="tried by every method, of which each tells its best")  # fmt: skip
+    parser.add_argument("--tuning-seeds", type=int, nargs="*", default=[], metavar="SEED",
+                        help="choose the learning rate; --seeds are played with the chosen one alone")  # fmt: skip
+    parser.add_argument("--folder", metavar="DIR", help="keeps each job, and goes on with those that are missing")
     parser.add_argument("--scaling", type=int, nargs="*", default=[], metavar="LEARNERS",
                         help="weak scaling: with so many learners, each with --actors / --learners actors")  # fmt: skip
     clock = parser.add_argument_group("simulated times, in seconds")
@@ -74,10 +81,10 @@ def _clock(options: argparse.Namespace) -> Clock:
     return Clock(learner=LearnerTimes(**times), step_s=options.agent_step_s)
 
 
-def _settings(options: argparse.Namespace, seed: int, **given: Any) -> Settings:
+def _settings(options: argparse.Namespace, env: str, seed: int, rate: float | None = None) -> Settings:
     words = dict(each.partition("=")[::2] for each in options.setting)
-    values = typed_values(settings_kind(options.algo), words) | given
-    return make_settings(options.algo, options.profile, env=options.env, steps=options.steps, seed=seed, **values)
+    values = typed_values(settings_kind(options.algo), words) | ({} if rate is None else {"learning_rate": rate})
+    return make_settings(options.algo, options.profile, env=env, steps=options.steps, seed=seed, **values)
 
 
 # ---- methods ---------------------------------------------------------------------------------------------------------
@@ -86,60 +93,49 @@ def _settings(options: argparse.Namespace, seed: int, **given: Any) -> Settings:
 def _comparison(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     names = list(dict.fromkeys([BASELINE, *options.methods]))
     rates: list[float | None] = list(options.learning_rates) or [None]
-    played: dict[tuple[str, int, float | None], list[Played]] = {}
-    delays: list[int] = options.delays
-    for name, delay, rate in [(name, delay, rate) for name in names for delay in delays for rate in rates]:
-        given = {} if rate is None else {"learning_rate": rate}
-        runs = played[name, delay, rate] = []
-        for seed in options.seeds:
-            runs.append(
-                play(_settings(options, seed, **given), method(name, options.learners, delay), actors=options.actors,
-                     rounds=options.rounds, clock=_clock(options), episodes=options.episodes)
-            )  # fmt: skip
-            say(f"{name} delay {delay} {'' if rate is None else f'learning rate {rate:g} '}seed {seed}: "
-                f"{runs[-1].final:.1f} after {runs[-1].rounds[-1]['time_s']:.1f} s")  # fmt: skip
+    sides = [(env, name, delay) for env in options.env for delay in options.delays for name in names]
+    cells = Cells(
+        lambda env, seed, rate: _settings(options, env, seed, rate), options.learners, options.actors, options.rounds,
+        options.episodes, _clock(options), Path(options.folder) if options.folder else None,
+    )  # fmt: skip
+    tried: list[int] = options.tuning_seeds or options.seeds
+    if len(rates) > 1:
+        # Seeds come last, so that whatever ends it leaves as many of each method.
+        cells.play([Cell(*side, rate, seed) for seed in tried for rate in rates for side in sides], say)
+    best = {side: _best(cells, side, rates, tried) for side in sides}
+    told = [Cell(*side, best[side], seed) for seed in options.seeds for side in sides]
+    cells.play(told, say)
     rows = []
-    say("")
-    say(f"{'method':14} {'delay':>5} {'final score':>27} {'- synchronous':>24} {'at equal time':>24} {'time':>6} "
-        f"{'cost':>6} {'stale':>6} {'cut':>5} {'busy':>5} {'KL':>8}")  # fmt: skip
-    for delay in delays:
-        baseline = _best(played, BASELINE, delay, rates)
-        for name in names:
-            best = _best(played, name, delay, rates)
-            told = summary(played[best], played[baseline]) | {"method": name, "delay": delay, "learning_rate": best[2]}
-            rows.append(told)
-            _tell(told, summary(played[baseline], played[baseline]), say)
+    for env in options.env:
+        say("")
+        say(f"{env}, {len(options.seeds)} seeds")
+        say(HEADING)
+        for delay in options.delays:
+            sets = {
+                name: [cells.played(Cell(env, name, delay, best[env, name, delay], seed)) for seed in options.seeds]
+                for name in names
+            }
+            baseline = summary(sets[BASELINE], sets[BASELINE])
+            for name, runs in sets.items():
+                row = {"env": env, "method": name, "delay": delay, "learning_rate": best[env, name, delay]}
+                rows.append(summary(runs, sets[BASELINE]) | row)
+                tell(rows[-1], baseline, say)
     return {
         "methods": rows,
         "runs": [
-            {"method": name, "delay": delay, "learning_rate": rate, "seed": seed, "final_scores": run.final_scores,
-             "rounds": run.rounds}
-            for (name, delay, rate), runs in played.items() for seed, run in zip(options.seeds, runs, strict=True)
+            {**dataclasses.asdict(cell), "learning_rate": cell.rate, "final_scores": cells.played(cell).final_scores,
+             "rounds": cells.played(cell).rounds} for cell in told
         ],
     }  # fmt: skip
 
 
 def _best(
-    played: dict[tuple[str, int, float | None], list[Played]], name: str, delay: int, rates: Sequence[float | None]
-) -> tuple[str, int, float | None]:
-    """Of the learning rates that were tried the one with the best final score."""
-    return max(((name, delay, rate) for rate in rates), key=lambda each: np.mean([run.final for run in played[each]]))
-
-
-def _tell(told: dict[str, Any], baseline: dict[str, Any], say: Callable[[str], None]) -> None:
-    """A line: scores with 95 % intervals over seeds (paired for differences), times and cost as ratios."""
-    score = stratified_interval([told["final"]])
-    apart = paired_interval(told["final"], baseline["final"])
-    equal = [pair for pair in zip(told["at_equal_time"], told["baseline_at_equal_time"], strict=True)
-             if not np.isnan(pair).any()]  # fmt: skip
-    sooner = paired_interval(*zip(*equal, strict=True)) if equal else None
-    equally = f"{sooner.value:+8.1f} ({sooner.low:+.0f} to {sooner.high:+.0f})" if sooner is not None else "-"
-    say(
-        f"{told['method']:14} {told['delay']:5} {score.value:9.1f} ({score.low:.0f} to {score.high:.0f}) "
-        f"{apart.value:+9.1f} ({apart.low:+.0f} to {apart.high:+.0f}) {equally:>24} "
-        f"{told['time_s'] / baseline['time_s']:6.2f} {told['cost'] / baseline['cost']:6.2f} {told['staleness']:6.2f} "
-        f"{told['truncated_fraction']:5.2f} {told['utilization']:5.2f} {told['kl']:8.5f}"
-    )
+    cells: Cells, side: tuple[str, str, int], rates: Sequence[float | None], seeds: Sequence[int]
+) -> float | None:
+    """Of the learning rates that were tried the one with the best final score, over these seeds."""
+    if len(rates) == 1:
+        return rates[0]
+    return max(rates, key=lambda rate: np.mean([cells.played(Cell(*side, rate, seed)).final for seed in seeds]))
 
 
 # ---- weak scaling ----------------------------------------------------------------------------------------------------
@@ -149,21 +145,24 @@ def _scaling(options: argparse.Namespace, say: Callable[[str], None]) -> dict[st
     """The same share of data for each learner, more learners: gradients a simulated second."""
     rows = []
     share = max(1, options.actors // options.learners)
-    say(f"{'method':14} {'learners':>8} {'gradients/s':>12} {'efficiency':>10} {'busy':>5} {'stale':>6}")
-    for name in dict.fromkeys([BASELINE, *options.methods]):
-        alone: float | None = None
-        for learners in options.scaling:
-            runs = [
-                play(_settings(options, seed), method(name, learners), actors=share * learners, rounds=options.rounds,
-                     clock=_clock(options), episodes=1)
-                for seed in options.seeds
-            ]  # fmt: skip
-            rate = interquartile_mean([run.total("gradients") / run.total("learning_s") for run in runs])
-            told = summary(runs, runs)
-            alone = rate / learners if alone is None else alone
-            row = {"method": name, "learners": learners, "gradients_per_s": rate, "efficiency": rate / learners / alone,
-                   "utilization": told["utilization"], "staleness": told["staleness"]}  # fmt: skip
-            rows.append(row)
-            say(f"{name:14} {learners:8} {rate:12.1f} {row['efficiency']:10.2f} {row['utilization']:5.2f} "
-                f"{row['staleness']:6.2f}")  # fmt: skip
+    for env in options.env:
+        say(f"{env}, {len(options.seeds)} seeds")
+        say(f"{'method':20} {'learners':>8} {'gradients/s':>12} {'efficiency':>10} {'busy':>5} {'stale':>6}")
+        for name in dict.fromkeys([BASELINE, *options.methods]):
+            alone: float | None = None
+            for learners in options.scaling:
+                runs = [
+                    play(_settings(options, env, seed), method(name, learners), actors=share * learners,
+                         rounds=options.rounds, clock=_clock(options), episodes=1)
+                    for seed in options.seeds
+                ]  # fmt: skip
+                rate = interquartile_mean([run.total("gradients") / run.total("learning_s") for run in runs])
+                told = summary(runs, runs)
+                alone = rate / learners if alone is None else alone
+                row = {"env": env, "method": name, "learners": learners, "gradients_per_s": rate,
+                       "efficiency": rate / learners / alone, "utilization": told["utilization"],
+                       "staleness": told["staleness"]}  # fmt: skip
+                rows.append(row)
+                say(f"{name:20} {learners:8} {rate:12.1f} {row['efficiency']:10.2f} {row['utilization']:5.2f} "
+                    f"{row['staleness']:6.2f}")  # fmt: skip
     return {"scaling": rows}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from replay_server.actors.fragments import FragmentCollector, evaluate_policy, one_thread
+from replay_server.actors.fragments import Rollout, evaluate_policy, one_thread
+from replay_server.bench.stellaris.crew import Crew
+from replay_server.bench.stellaris.methods import Method
 from replay_server.learner.algorithms import Settings, make_learner
 from replay_server.learner.impact import Impact
 from replay_server.learner.ppo import Ppo
-from replay_server.rl.asynchronous_learning import AsynchronousLearning
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.serverless.cost import seconds_price
 from replay_server.serverless.prices import load_prices
+from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.simulated_learners import LearnerTimes, SimulatedLearners
 
 
@@ -32,6 +36,36 @@ class Clock:
     learner_memory_mb: int = 1769
     """One whole vCPU of AWS Lambda; the parameter function's, too."""
     price_profile: str = "lambda"
+    machine_profile: str = "reserved-vms"
+    """Whose actors' machine serverful learners and their parameter server run on: one vCPU each, as functions have."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Dollars a second of what a method runs on."""
+
+    actor_s: float
+    learner_s: float
+    """Of a learner function, or of the parameter function; 0 where they run on machines."""
+    machines_s: float = 0.0
+    """Of all machines together."""
+    minimum_s: float = 0.0
+    """What a machine is billed for at least."""
+
+    @classmethod
+    def of(cls, clock: Clock, method: Method) -> Prices:
+        prices = load_prices()
+        functions = prices.profile(clock.price_profile)
+        actor_s = seconds_price(functions, "actor", clock.actor_memory_mb)
+        if not method.machines:
+            return cls(actor_s, seconds_price(functions, "learner", clock.learner_memory_mb))
+        machine = prices.profile(clock.machine_profile).machine("actor")
+        count = math.ceil((method.learning.learners + 1) / machine.slots)
+        return cls(actor_s, 0.0, count * float(machine.hour) / 3600, float(machine.minimum_s))
+
+    def machines(self, elapsed_s: float) -> float:
+        """Of a job that has taken so long."""
+        return self.machines_s * max(elapsed_s, self.minimum_s)
 
 
 @dataclass(frozen=True)
@@ -58,50 +92,67 @@ class Played:
         return scores[-1] if scores else float("nan")
 
 
-def play(
-    settings: Settings, learning: AsynchronousLearning, *, actors: int, rounds: int, clock: Clock, episodes: int = 20
-) -> Played:
+def play(settings: Settings, method: Method, *, actors: int, rounds: int, clock: Clock, episodes: int = 20) -> Played:
     """Trains with one environment for each actor. Acting may be a batch ahead of learning, as `actors_ahead` says.
 
-    ValueError for an algorithm that has no asynchronous learners.
+    A method with a scheduler plays as many rounds as it takes to have the samples of `rounds` with `actors`.
+
+    ValueError for an algorithm that has no asynchronous learners; FileNotFoundError where there is no such scheduler.
     """
     spec = policy_spec(settings)
     learner = make_learner(settings, spec)
     if not isinstance(learner, Ppo | Impact):
         raise ValueError(f"expected ppo or impact, came {type(learner).__name__}: it has no asynchronous learners")
-    simulated = SimulatedLearners(learner, learning, clock.learner, settings.seed)
-    collector = FragmentCollector(settings, spec, actors, [settings.seed, 0])
-    prices = load_prices().profile(clock.price_profile)
-    actor_price = seconds_price(prices, "actor", clock.actor_memory_mb)
-    learner_price = seconds_price(prices, "learner", clock.learner_memory_mb)
+    learning, times = method.learning, clock.learner
+    simulated = SimulatedLearners(
+        learner, learning, dataclasses.replace(times, start_s=0.0) if method.machines else times, settings.seed
+    )
+    prices = Prices.of(clock, method)
+    wanted, total = rounds * actors * settings.steps, 0
     acting_s = clock.actor_start_s + settings.steps * clock.step_s
     rows: list[dict[str, float]] = []
     now_s, acted_s, cost = 0.0, acting_s, 0.0
+    crew = Crew(settings, spec, method, actors)
     try:
         with one_thread():
-            rollout = collector.collect(learner.network, learner.version)
-            for number in range(1, rounds + 1):
+            rollout = crew.collect(learner.network, learner.version, wanted, None)
+            while True:
                 began_s = max(now_s, acted_s)
-                ahead = learning.actors_ahead > 0 and number < rounds
+                taken, total = rollout, total + rollout.steps
+                ahead = learning.actors_ahead > 0 and total < wanted
                 policy = (copy.deepcopy(learner.network), learner.version) if ahead else None
-                learned = simulated.learn(rollout.fragments)
-                now_s = began_s + learned.learning_s
-                cost += actors * acting_s * actor_price
-                cost += (sum(learned.learner_s) + learned.learning_s) * learner_price
+                learned = simulated.learn(taken.fragments)
+                before_s, now_s = now_s, began_s + learned.learning_s
+                playing = taken.steps // settings.steps
+                cost += playing * acting_s * prices.actor_s
+                cost += (sum(learned.learner_s) + learned.learning_s) * prices.learner_s
                 row: dict[str, float] = {
-                    "round": number, "time_s": now_s, "cost": cost, "steps": number * rollout.steps,
-                    "learning_s": learned.learning_s, "busy_s": learned.busy_s, **learned.statistics,
+                    "round": len(rows) + 1, "time_s": now_s, "cost": cost + prices.machines(now_s),
+                    "steps": total, "actors": playing, "learning_s": learned.learning_s,
+                    "busy_s": learned.busy_s, **learned.statistics,
                 }  # fmt: skip
-                if rollout.scores:
-                    row["score"] = float(np.mean(rollout.scores))
+                if taken.scores:
+                    row["score"] = float(np.mean(taken.scores))
                 rows.append(row)
-                if number < rounds:
-                    acted_s = (began_s if ahead else now_s) + acting_s
-                    rollout = collector.collect(*(policy or (learner.network, learner.version)))
+                if total >= wanted:
+                    break
+                acted_s = (began_s if ahead else now_s) + acting_s
+                record = _record(row, taken, now_s - before_s, acting_s, learner.version)
+                rollout = crew.collect(*(policy or (learner.network, learner.version)), wanted - total, record)
     finally:
-        collector.close()
+        crew.close()
     scores = evaluate_policy(learner.network, settings, spec, episodes, settings.seed)
     return Played(tuple(rows), tuple(float(each) for each in scores))
+
+
+def _record(row: dict[str, float], rollout: Rollout, round_s: float, acting_s: float, version: int) -> RoundRecord:
+    """A round as a scheduler sees it."""
+    actors = int(row["actors"])
+    return RoundRecord(
+        round=int(row["round"]), version=version, actors=actors, arrived=actors, environments=1, steps=rollout.steps,
+        total_steps=int(row["steps"]), scores=tuple(rollout.scores), statistics=row, round_s=round_s,
+        learner_s=row["learning_s"], actor_s_mean=acting_s, actor_s_max=acting_s, cost=row["cost"],
+    )  # fmt: skip
 
 
 def summary(played: list[Played], baseline: list[Played]) -> dict[str, Any]:

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from replay_server.rl.asynchronous_learning import AsynchronousLearning
 
 BASELINE = "synchronous"
 """What the others are held against."""
+SYNCHRONOUS: dict[str, Any] = {"flush": "count", "modulation_root": None, "truncation": None, "actors_ahead": 0}
+STALE = "stale-synchronous"
 
 METHODS: dict[str, dict[str, Any]] = {
-    BASELINE: {"flush": "count", "modulation_root": None, "truncation": None, "actors_ahead": 0},
+    BASELINE: SYNCHRONOUS,
     "stellaris": {},
     "no-truncation": {"truncation": None},
     "no-staleness": {"flush": "every", "modulation_root": None},
     "soft-sync": {"flush": "count", "modulation_root": 1.0, "truncation": None},
+    STALE: {"flush": "every", "modulation_root": None, "truncation": None, "slack": 2},
     "each": {"aggregation": "each"},
+    "serverful": SYNCHRONOUS,
+    "serverful-stellaris": {},
 }
 """Name → what differs from the defaults of `AsynchronousLearning`.
 
 synchronous: gradients of all learners are averaged, and actors wait for the new policy. no-staleness: every gradient is
 applied as it comes, at the whole learning rate. soft-sync: as soon as half of the learners have sent one, at lr / s
-(Zhang et al. 2016). each: one optimiser step a gradient, as Stellaris' published code."""
+(Zhang et al. 2016). stale-synchronous: as no-staleness, but no learner is more than two gradients ahead of the slowest
+(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. serverful, serverful-stellaris:
+`synchronous` and `stellaris` with learners on machines that are reserved for the whole job."""
+MINIONS = "minions"
+"""minions:policy=DIR: one learner, synchronously, with as many actors a round as the policy of MinionsRL in DIR says,
+until it has had as many samples as the others."""
 
 
-def method(name: str, learners: int, delay: int = 0) -> AsynchronousLearning:
-    """The settings of a method. ValueError for an unknown name."""
+@dataclass(frozen=True)
+class Method:
+    """One side of the comparison."""
+
+    name: str
+    learning: AsynchronousLearning
+    machines: bool = False
+    """Learners run on reserved machines: they are always there, and billed from the job's start to its end."""
+    scheduler: Path | None = None
+    """Training directory of the policy that decides how many actors a round has; None = always the same number."""
+
+
+def method(name: str, learners: int, delay: int = 0) -> Method:
+    """A method by its name. ValueError for an unknown one."""
+    kind, _, policy = name.partition(":policy=")
+    if kind == MINIONS and policy:
+        alone = AsynchronousLearning(learners=1, delay=delay, **SYNCHRONOUS)
+        return Method(name, alone, scheduler=Path(policy))
     if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}: expected one of {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {name!r}: expected one of {', '.join(METHODS)}, {MINIONS}:policy=DIR")
     given = dict(METHODS[name])
     if name == "soft-sync":
         given["flush_count"] = max(1, learners // 2)
-    return AsynchronousLearning(learners=learners, delay=delay, **given)
+    learning = AsynchronousLearning(learners=learners, delay=delay, **given)
+    return Method(name, learning, machines=name.startswith("serverful"))

@@ -41,6 +41,9 @@ class AsynchronousLearning:
     """ρ of the global importance-sampling truncation across the learners' policies; None = none."""
     max_staleness: int | None = None
     """Gradients that are staler are dropped, and counted; None = all are applied."""
+    slack: int | None = None
+    """Of flush=every: gradients that a learner may be ahead of the slowest one that runs (stale-synchronous parallel);
+    None = any number."""
     delay: int = 0
     """Versions that a learner's policy is older than the newest, on purpose: staleness that does not depend on how
     fast this machine is."""
@@ -68,6 +71,10 @@ class AsynchronousLearning:
             raise ValueError(f"learner option flush_count: expected at least 1, came {self.flush_count}")
         if self.max_staleness is not None and self.max_staleness < 0:
             raise ValueError(f"learner option max_staleness: expected at least 0, came {self.max_staleness}")
+        if self.slack is not None and (self.slack < 0 or self.flush != "every"):
+            raise ValueError(
+                f"learner option slack: expected at least 0, and flush=every, came {self.slack} and {self.flush}"
+            )
         if self.delay > HISTORY - self.learners:
             raise ValueError(f"learner option delay: expected at most {HISTORY - self.learners}, came {self.delay}")
 

@@ -11,10 +11,12 @@ pytest.importorskip("torch")
 
 from replay_server.bench.stellaris.command import main
 from replay_server.bench.stellaris.job import Clock, play
-from replay_server.bench.stellaris.methods import METHODS, method
+from replay_server.bench.stellaris.methods import METHODS, Method, method
 from replay_server.learner.algorithms import make_settings
+from replay_server.rl.asynchronous_learning import AsynchronousLearning
 from replay_server.serverless.cost import seconds_price
 from replay_server.serverless.prices import load_prices
+from replay_server.serverless.scheduler.policy import SchedulerPolicy, SchedulerSettings
 from replay_server.serverless.simulated_learners import LearnerTimes
 
 SMALL = [
@@ -45,6 +47,79 @@ def test_methods_are_held_against_averaging_synchronously_with_the_same_seeds(tm
     assert f"{rows[1]['staleness']:.2f}" in told
 
 
+def test_jobs_are_kept_and_the_same_command_goes_on_with_those_that_are_missing(tmp_path):
+    lines: list[str] = []
+    words = [*SMALL, "--methods", "serverful", "--env", "CartPole-v1", "Acrobot-v1", "--folder", str(tmp_path)]
+    assert main([*words, "--json", str(tmp_path / "once.json")], say=lines.append) == 0
+    kept = sorted(tmp_path.glob("*/*.json"))
+    assert len(kept) == 2 * 2 * 2  # environments, methods, seeds
+    assert any(line.startswith("8/8 ") and "0.0 minutes left" in line for line in lines)
+    kept[0].unlink()
+    before = {path: path.stat().st_mtime_ns for path in kept[1:]}
+    lines.clear()
+    assert main([*words, "--json", str(tmp_path / "again.json")], say=lines.append) == 0
+    assert any(line.startswith("7 of 8 jobs were played before") for line in lines)
+    assert kept[0].exists()
+    assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
+    once, again = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("once", "again"))
+    assert once["methods"] == again["methods"]
+    assert [(row["env"], row["method"]) for row in once["methods"]] == [
+        (env, name) for env in ("CartPole-v1", "Acrobot-v1") for name in ("synchronous", "serverful")
+    ]
+    lines.clear()
+    main([*words, "--rounds", "1"], say=lines.append)  # another job: none of these will do
+    assert not any("before" in line for line in lines)
+
+
+def test_the_learning_rate_is_chosen_on_seeds_of_its_own_by_every_method(tmp_path):
+    file = tmp_path / "stellaris.json"
+    words = [*SMALL, "--methods", "stellaris", "--learning-rates", "1e-3", "1e-9", "--tuning-seeds", "7"]
+    main([*words, "--folder", str(tmp_path / "cells"), "--json", str(file)], say=lambda text: None)
+    content = json.loads(file.read_text())
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*/*.json")]
+    assert sorted(each["seed"] for each in cells) == [1, 1, 2, 2, 7, 7, 7, 7]
+    for row in content["methods"]:
+        scores = {
+            each["rate"]: np.mean(each["final_scores"])
+            for each in cells
+            if each["seed"] == 7 and each["method"] == row["method"]
+        }
+        assert len(scores) == 2
+        assert scores[row["learning_rate"]] == max(scores.values())
+    assert {run["seed"] for run in content["runs"]} == {1, 2}
+
+
+def test_minions_decides_how_many_actors_a_round_has_and_gets_as_many_samples(tmp_path):
+    policy = SchedulerPolicy(SchedulerSettings(actors_most=6, hidden=8))
+    policy.save(tmp_path / "checkpoints")
+    (tmp_path / "config.json").write_text(json.dumps({"goal": {"target": 500.0, "budget": 1.0}}))
+    found = method(f"minions:policy={tmp_path}", 4)
+    assert found.learning.learners == 1
+    played = play(SETTINGS, found, actors=4, rounds=4, clock=Clock(), episodes=1)
+    counts = [int(each["actors"]) for each in played.rounds]
+    assert sum(counts) == 4 * 4
+    assert set(counts) <= set(range(1, 7))
+    assert len(set(counts)) > 1
+    assert played.rounds[-1]["steps"] == 4 * 4 * 16
+    assert played.rounds == play(SETTINGS, found, actors=4, rounds=4, clock=Clock(), episodes=1).rounds
+
+
+def test_serverful_learners_do_not_start_and_are_billed_from_the_start_to_the_end():
+    clock = Clock(learner=LearnerTimes(start_s=100.0, spread=0.0))
+    functions, machines = (
+        play(SETTINGS, method(name, 4), actors=4, rounds=2, clock=clock, episodes=1)
+        for name in ("synchronous", "serverful")
+    )
+    assert functions.final_scores == machines.final_scores
+    ends = functions.rounds[-1]["time_s"], machines.rounds[-1]["time_s"]
+    assert ends[0] - ends[1] == pytest.approx(2 * 100.0)
+    prices = load_prices()
+    machine = prices.profile("reserved-vms").machine("actor")  # 16 vCPUs: enough for four learners and their server
+    acting = 2 * 4 * (clock.actor_start_s + 16 * clock.step_s) * seconds_price(prices.profile("lambda"), "actor", 1024)
+    billed_s = max(ends[1], float(machine.minimum_s))
+    assert machines.rounds[-1]["cost"] == pytest.approx(acting + billed_s * float(machine.hour) / 3600)
+
+
 def test_weak_scaling_tells_gradients_a_second_for_each_number_of_learners(tmp_path):
     file = tmp_path / "scaling.json"
     words = [*SMALL, "--seeds", "1", "--methods", "stellaris", "--scaling", "1", "2", "4", "--json", str(file)]
@@ -67,10 +142,8 @@ def test_a_jobs_clock_and_cost_by_hand():
     prices = load_prices().profile("lambda")
     actor, learner = seconds_price(prices, "actor", 1024), seconds_price(prices, "learner", 1769)
     for ahead, ends in ((0, [8.5 + 7, 2 * 15.5]), (1, [15.5, 17 + 7])):
-        learning = method("synchronous", 1)
-        played = play(
-            SETTINGS, type(learning)(learners=1, actors_ahead=ahead), actors=4, rounds=2, clock=clock, episodes=1
-        )
+        alone = Method("alone", AsynchronousLearning(learners=1, actors_ahead=ahead))
+        played = play(SETTINGS, alone, actors=4, rounds=2, clock=clock, episodes=1)
         assert [each["time_s"] for each in played.rounds] == pytest.approx(ends)
         each_round = 4 * 8.5 * actor + 2 * 7 * learner  # the learner's and the parameter function's seconds
         assert [each["cost"] for each in played.rounds] == pytest.approx([each_round, 2 * each_round])
@@ -86,7 +159,14 @@ def test_rewards_are_compared_at_the_same_time():
 
 
 @pytest.mark.parametrize(
-    "words", [["--methods", "stellar"], ["--setting", "hiden=3"], ["--learners", "0"], ["--delays", "99"]]
+    "words",
+    [
+        ["--methods", "stellar"],
+        ["--setting", "hiden=3"],
+        ["--learners", "0"],
+        ["--delays", "99"],
+        ["--methods", "minions:policy=/nowhere"],
+    ],
 )
 def test_wrong_usage_is_told(words, capsys):
     with pytest.raises(SystemExit) as ending:
@@ -96,6 +176,6 @@ def test_wrong_usage_is_told(words, capsys):
 
 
 def test_every_method_has_settings():
-    assert {name: method(name, 4).learners for name in METHODS} == dict.fromkeys(METHODS, 4)
-    assert method("soft-sync", 4).flush_count == 2
-    assert not method("synchronous", 4).keeps_history
+    assert {name: method(name, 4).learning.learners for name in METHODS} == dict.fromkeys(METHODS, 4)
+    assert method("soft-sync", 4).learning.flush_count == 2
+    assert not method("synchronous", 4).learning.keeps_history
