@@ -7,6 +7,7 @@ pushed, and the next one goes on behind them, with the same minibatches.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -39,6 +40,8 @@ from replay_server.rl.weights import load_arrays
 
 APPLIED_WAIT_S = 60.0
 """Patience with a parameter function that applies nothing."""
+LOOK_S = 0.02
+"""How often a learner that is ahead looks where the others are."""
 POLICIES_KEPT = 8
 """Policies of others that a learner keeps from one gradient to the next."""
 
@@ -153,8 +156,9 @@ class _Work:
                 continue
             context.check_deadline()
             self._await_applied(self._learning.ahead - 1)
+            self._await_others(sequence)
             self.policy.pull(self._learning.delay)
-            self.queue.hold(self._request.learner, self.policy.version)
+            self.queue.hold(self._request.learner, self.policy.version, sequence)
             with context.phase("learn"):
                 minibatch, share = self._truncated(minibatch)
                 cut.append(share)
@@ -219,6 +223,21 @@ class _Work:
                 raise rs.Timeout(
                     f"gradients of {self._request.request} wait for {APPLIED_WAIT_S:g} s: {reason}", reason
                 )
+
+    def _await_others(self, pushed: int) -> None:
+        """Until no learner that runs is more than `slack` gradients behind this one."""
+        slack = self._learning.slack
+        if slack is None:
+            return
+        self.queue.hold(self._request.learner, self.policy.version, pushed)
+        give_up = time.monotonic() + APPLIED_WAIT_S
+        with self._context.phase("wait"):
+            while pushed - min(self.queue.progress().values(), default=pushed) > slack:
+                self._context.check_deadline()
+                if time.monotonic() > give_up:
+                    reason = f"another learner is more than {slack} gradients behind"
+                    raise rs.Timeout(f"{self._request.request} waited for {APPLIED_WAIT_S:g} s: {reason}", reason)
+                time.sleep(LOOK_S)
 
     def _gradient(self, sequence: int, version: int) -> Gradient:
         return Gradient(version, self._request.round, self._request.request, sequence)

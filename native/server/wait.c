@@ -127,6 +127,13 @@ void client_block_next(struct client *client, struct wait_queue *queue, bool (*r
     client_block(client, queue, CLOCK_NEVER, retry, expired);
 }
 
+void client_block_elsewhere(struct client *client, struct wait_queue *queue) {
+    uint64_t deadline_us = client->deadline_us;
+    assert(client->blocked && client->queue != queue);
+    leave(client);
+    client_block(client, queue, deadline_us, client->retry, client->expired); /* the deadline's place is there */
+}
+
 /* Whoever stood behind it may want less than it did: the next is tried although nothing has come. */
 void client_unblock(struct client *client) {
     if (!client->blocked) return;

@@ -7,7 +7,8 @@ twice. The server decides when the rule holds, and sums gradients up, so that on
 
 Beside the queue, which is the key `Names.gradients` of one run of a job, there are
 
-    …:policies   hash   number of a running learner → version of the policy that it has
+    …:policies   hash   number of a running learner → "version:pushed": of the policy that it has, and how many
+                        gradients it has pushed
     …:over:K     string what `end_round` said of round K
 """
 
@@ -98,9 +99,9 @@ class GradientQueue:
             return False
         return True
 
-    def hold(self, learner: int, version: int) -> None:
-        """Says that a learner runs, and which version of the policy it has."""
-        self._client.command("HSET", f"{self._key}:policies", learner, version, repeatable=True)
+    def hold(self, learner: int, version: int, pushed: int = 0) -> None:
+        """Says that a learner runs, which version of the policy it has, and how many gradients it has pushed."""
+        self._client.command("HSET", f"{self._key}:policies", learner, f"{version}:{pushed}", repeatable=True)
 
     def release(self, learner: int) -> None:
         """Says that a learner runs no more."""
@@ -108,8 +109,16 @@ class GradientQueue:
 
     def held(self) -> dict[int, int]:
         """Number of each running learner → version that it has."""
+        return {learner: version for learner, (version, _) in self._running().items()}
+
+    def progress(self) -> dict[int, int]:
+        """Number of each running learner → how many gradients it has pushed."""
+        return {learner: pushed for learner, (_, pushed) in self._running().items()}
+
+    def _running(self) -> dict[int, tuple[int, int]]:
         pairs = self._client.command("HGETALL", f"{self._key}:policies", repeatable=True)
-        return {int(learner): int(version) for learner, version in pairs.items()}
+        parts = {int(learner): bytes(text).partition(b":") for learner, text in pairs.items()}
+        return {learner: (int(version), int(pushed)) for learner, (version, _, pushed) in parts.items()}
 
     # -- the parameter function
 

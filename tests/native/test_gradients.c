@@ -292,6 +292,44 @@ static void takers_wait_for_keys_that_come_and_go(void) {
     close_server(); /* with a client that waits */
 }
 
+static void who_waits_for_keys_that_are_not_there_makes_none(void) {
+    enum { MORE = GRADIENTS_MAX_KEYS + 4 };
+    holding = false;
+    open_server(false, NULL);
+    struct memory_peer *takers[MORE], *pusher = connect_peer();
+    char line[64], key[16];
+    for (int i = 0; i < MORE; i++) {
+        snprintf(line, sizeof line, "GRAD.TAKE k%d %d UNTIL 9 %d BLOCK 100000 HEADERS\r\n", i, i == 1 ? 2 : 1,
+                 i == 1 ? 0 : 9);
+        say(takers[i] = connect_peer(), line);
+        settle();
+    }
+    CHECK(server->blocked_clients == MORE && server->gradients->queues == 0);
+    for (int i = 0; i < (int)GRADIENTS_MAX_KEYS; i++) { /* all keys that there may be, while they wait */
+        snprintf(key, sizeof key, "k%d", i);
+        push_small(pusher, key, "a", "1");
+        if (i != 1) CHECK(received(takers[i], "*4\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
+    }
+    CHECK(server->blocked_clients == 5 && server->gradients->queues == GRADIENTS_MAX_KEYS);
+    /* The one who wants two waits on with its key, and with those of absent ones when that is taken away. */
+    CHECK(server->gradients->absent.length == 4);
+    struct client *waits = gradients_registry_find(server->gradients, "k1", 2)->takers.head;
+    uint64_t deadline_us = waits->deadline_us;
+    CHECK(answers(pusher, "GRAD.DEL k1\r\n", ":1\r\n") && server->gradients->absent.length == 5);
+    push_small(pusher, "k1", "b", "1");
+    CHECK(received(takers[1], "") && server->gradients->absent.length == 4);
+    CHECK(gradients_registry_find(server->gradients, "k1", 2)->takers.head == waits);
+    CHECK(waits->deadline_us == deadline_us && deadline_us != CLOCK_NEVER);
+    push_small(pusher, "k1", "c", "1");
+    CHECK(received(takers[1], "*4\r\n*2\r\n$1\r\nb\r\n$1\r\nc\r\n*2\r\n:1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
+    say(pusher, "GRAD.TAKE k0 2 UNTIL 9 0 BLOCK 100000 HEADERS\r\n");
+    settle();
+    memory_peer_vanish(takers[MORE - 1]);
+    settle();
+    CHECK(server->blocked_clients == 4);
+    close_server();
+}
+
 static void learners_wait_until_theirs_are_in_hand(void) {
     holding = false;
     open_server(false, NULL);
@@ -399,26 +437,6 @@ static void what_was_saved_is_adopted_and_nothing_else_breaks_it(void) {
     for (uint32_t i = 0; i < list.count; i++) blob_release(list.items[i].blob);
 }
 
-/* Keys that were only waited for make way when the last place is wanted. */
-static void keys_that_nobody_waits_for_make_way(void) {
-    holding = false;
-    open_server(false, NULL);
-    struct memory_peer *peer = connect_peer();
-    char text[64];
-    for (unsigned i = 0; i < GRADIENTS_MAX_KEYS; i++) {
-        sprintf(text, "GRAD.TAKE key%u 1 BLOCK 1\r\n", i);
-        say(peer, text);
-        settle();
-        if (server->deadline_count) server->deadlines[0]->deadline_us = 0;
-        settle();
-        CHECK(received(peer, "-TIMEOUT no gradient waits\r\n"));
-    }
-    CHECK(server->gradients->count == GRADIENTS_MAX_KEYS);
-    push_small(peer, "another", "a", "1");
-    CHECK(server->gradients->count == 1);
-    close_server();
-}
-
 static void a_publication_changes_all_or_nothing(void) {
     holding = false;
     open_server(false, NULL);
@@ -459,10 +477,10 @@ int main(void) {
     RUN(a_sum_outlives_its_gradients_however_bytes_are_released);
     RUN(a_client_that_goes_leaves_no_sum_behind);
     RUN(takers_wait_for_keys_that_come_and_go);
+    RUN(who_waits_for_keys_that_are_not_there_makes_none);
     RUN(learners_wait_until_theirs_are_in_hand);
     RUN(each_of_many_who_wait_has_its_turn);
     RUN(what_was_saved_is_adopted_and_nothing_else_breaks_it);
-    RUN(keys_that_nobody_waits_for_make_way);
     RUN(a_publication_changes_all_or_nothing);
     return 0;
 }

@@ -367,7 +367,16 @@ def test_rights_are_by_key(server, client, key):
             assert error.value.code == "NOPERM"
         assert clients["looker"].take_gradients(key, 1, weights=[2], timeout=0).sum[0] == 2
         clients["parameters"].publish_applied(key, ["a"], 1, {f"{key}-policy": {"a": vector}})
+        # Of other keys nobody is told.
+        client.push_gradient(f"{key}-other", 0, "a", vector)
+        assert set(client.gradient_keys()) >= {key, f"{key}-other"}
+        assert clients["parameters"].gradient_keys() == clients["looker"].gradient_keys() == [key]
+        redis.execute_command("ACL", "SETUSER", "learner", "+grad.list")  # who may only write knows its own, too
+        assert clients["learner"].gradient_keys() == [key]
+        redis.execute_command("ACL", "SETUSER", "learner", "resetkeys", f"(+grad.list ~{key}-o*)")
+        assert clients["learner"].gradient_keys() == [f"{key}-other"]
     finally:
+        client.delete_gradients(f"{key}-other")
         for name, made in clients.items():
             made.close()
             redis.execute_command("ACL", "DELUSER", name)

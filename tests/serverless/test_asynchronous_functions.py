@@ -498,6 +498,31 @@ def test_queued_gradients_do_not_wait_for_ever_for_a_learner_that_is_lost(job):
     assert made.apply(made.parameter_request())["statistics"]["flushes_of_patience"] == 1
 
 
+def test_a_learner_waits_for_one_that_is_further_behind_than_the_slack(job):
+    made = job(PPO, learners=2, flush="every", slack=1, truncation=None)
+    ids = made.act()
+    made.queue.hold(1, 0, 0)  # Another learner runs, and has pushed nothing yet.
+    with ThreadPoolExecutor(2) as pool:
+        serving = pool.submit(made.apply, made.parameter_request(serve_s=60))
+        ahead = pool.submit(made.compute, made.gradient_request(ids))
+        planned = [Gradient(0, 1, "r1-learner-0", sequence) for sequence in range(9)]
+        give_up = time.monotonic() + 60
+        while made.queue.progress() != {0: 2, 1: 0}:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        assert made.queue.pushed(planned) == 2
+        assert not ahead.done()
+        made.queue.hold(1, 0, 3)
+        while made.queue.pushed(planned) < 5:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        made.queue.release(1)
+        answer = ahead.result(60)
+        assert answer["gradients"] == 9
+        made.queue.end_round(1, report([answer]))
+        assert serving.result(60)["statistics"]["gradients"] == 9
+
+
 def test_both_run_as_functions_by_the_handler(job):
     made = job(PPO)
     ids = made.act()

@@ -145,3 +145,33 @@ def test_a_learner_that_may_be_ahead_waits_less(played):
         assert found.statistics["gradients"] == 12
         busy.append(found.statistics["learner_utilization"])
     assert busy[1] > busy[0]
+
+
+def test_no_learner_is_further_ahead_of_the_slowest_than_the_slack(played):
+    """The first learner's gradients take a twelfth of the second's: what it may do beforehand is counted."""
+    learner = learner_of(dataclasses.replace(PPO, iterations=6))
+    fragments = played(PPO, learner.network)
+    ended = []
+    for slack in (None, 0, 2):
+        learning = AsynchronousLearning(learners=2, flush="every", truncation=None, slack=slack)
+        simulated = SimulatedLearners(learner, learning, EVEN)
+        takes = iter([0.1, 12.0] if slack == 0 else [])
+        order: list[float] = []
+
+        def gradient_s(share, takes=takes, order=order, slack=slack):
+            order.append(share)
+            return next(takes, 1.0) if slack == 0 else (0.1 if len(order) != 2 else 12.0)
+
+        simulated.gradient_s = gradient_s
+        found = simulated.learn(fragments)
+        assert found.statistics["gradients"] == 12
+        ended.append(found.learner_s)
+    # Both start at 1.0. Without slack the first is done before the second has sent anything (13.3 s); with it, after.
+    assert ended[0][0] < 13.0 < min(ended[1][0], ended[2][0])
+
+
+def test_slack_is_of_gradients_that_are_applied_as_they_come():
+    with pytest.raises(ValueError, match="slack"):
+        AsynchronousLearning(slack=2)
+    with pytest.raises(ValueError, match="slack"):
+        AsynchronousLearning(flush="every", slack=-1)

@@ -71,6 +71,10 @@ enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, c
 /* Whether the rights by which the client may run its request, of the command named, let it read every key: for commands
  * that find keys which their arguments do not name. */
 bool acl_may_read_every_key(const struct client *client, const char *command);
+/* Whether a part of the client's rights lets it run the command and gives it any of these accesses to a key: for commands
+ * that tell of keys which their arguments do not name. */
+bool acl_may_access_key(const struct client *client, const char *command, const struct resp_argument *key,
+                        uint32_t access);
 bool acl_allows_channel(const struct acl_selector *selector, const struct resp_argument *channel, bool is_pattern);
 /* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);

@@ -160,6 +160,23 @@ bool acl_may_read_every_key(const struct client *client, const char *command) {
     return found;
 }
 
+bool acl_may_access_key(const struct client *client, const char *command, const struct resp_argument *key,
+                        uint32_t access) {
+    const struct acl_user *user = client->user;
+    if (!user || user->unrestricted) return true;
+    const struct acl_commands *commands = client->server->acl->commands;
+    const struct acl_item *item = acl_commands_find(commands, command, strlen(command));
+    for (uint32_t i = 0; item && i < user->selector_count; i++) {
+        const struct acl_selector *selector = user->selectors[i];
+        if (!allows_command(selector, (uint32_t)(item - commands->items), item, 1, key)) continue;
+        if (selector->flags & ACL_ALL_KEYS) return true;
+        for (uint32_t bit = 1; bit <= access; bit <<= 1) {
+            if ((access & bit) && allows_key(selector, key, bit)) return true;
+        }
+    }
+    return false;
+}
+
 const char *acl_verdict_sentence(enum acl_verdict verdict) {
     switch (verdict) {
     case ACL_DENIED_COMMAND: return "can't run this command or subcommand";

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "server/acl/acl.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/gradients/gradients_registry.h"
@@ -58,7 +59,7 @@ static void push_command(struct client *client) {
     struct error error;
     struct gradients_entry *entry = NULL;
     if (!parse_push(client, &push, &error))
-        entry = gradients_registry_open(client->server->gradients, key->data, key->length, true, &error);
+        entry = gradients_registry_open(client->server->gradients, key->data, key->length, &error);
     if (!entry) {
         reply_failure(client, &error);
         return;
@@ -267,7 +268,8 @@ static void list_command(struct client *client) {
     const struct gradients_registry *registry = client->server->gradients;
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next) {
-        if (!entry->queue) continue;
+        const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
+        if (!entry->queue || !acl_may_access_key(client, "grad.list", &key, KEY_READ | KEY_WRITE)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         count++;
     }
@@ -295,7 +297,7 @@ static void info_command(struct client *client) {
         {"dropped", (int64_t)queue->counters.dropped},
         {"remembered", queue->finished.count},
         {"forgotten", (int64_t)queue->counters.forgotten},
-        {"takers", entry ? entry->takers.length : 0},
+        {"takers", gradients_registry_count_takers(client->server->gradients, key->data, key->length)},
     };
     const size_t count = sizeof numbers / sizeof *numbers;
     reply_map(client, count + 1);
@@ -309,7 +311,7 @@ static void info_command(struct client *client) {
 
 void gradients_info(struct server *server, struct text *out) {
     struct gradient_counters sum = {0};
-    uint64_t keys = 0, waiting = 0, bytes = 0, remembered = 0, takers = 0;
+    uint64_t keys = 0, waiting = 0, bytes = 0, remembered = 0, takers = server->gradients->absent.length;
     for (const struct gradients_entry *entry = server->gradients->entries; entry; entry = entry->next) {
         takers += entry->takers.length;
         if (!entry->queue) continue;
@@ -350,7 +352,8 @@ const struct command commands_gradients[] = {
      "Says of each name whether it waits, was applied or dropped, or is not known.", NULL},
     {"grad.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "gradients",
      "Returns how many gradients wait under a key, their versions and size, and counters.", NULL},
-    {"grad.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "gradients", "Returns all keys.", NULL},
+    {"grad.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "gradients",
+     "Returns all keys that one has any right to.", NULL},
     {"grad.del", del_command, -2, COMMAND_WRITE, 1, -1, 1, "gradients",
      "Removes keys, what waits there and every name that is remembered, and returns how many there were.", NULL},
     {0},

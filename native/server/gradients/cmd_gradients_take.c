@@ -15,7 +15,7 @@ enum take_what { TAKE_VECTORS, TAKE_HEADERS, TAKE_SUM };
 
 /* What is asked for, across a wait. */
 struct take {
-    struct gradients_entry *entry; /* NULL: there is no such key, and nobody waits for it */
+    struct gradients_entry *entry; /* NULL: there is no such key */
     uint32_t n;
     enum take_what what;
     bool blocks, has_rule;
@@ -151,13 +151,24 @@ static int check_unsent(const struct client *client, struct error *error) {
                      unsent);
 }
 
-/* Replies; false when it must wait. Nothing of the request is read once the reply has begun: a client whose reply cannot be
+/* Keys come and go: one who waits on stands with those of its key while that is there. */
+static bool wait_elsewhere(struct client *client) {
+    const struct resp_argument *key = &client->argv[1];
+    struct wait_queue *queue = gradients_registry_takers(client->server->gradients, key->data, key->length);
+    if (!client->blocked || client->queue == queue) return false;
+    client_block_elsewhere(client, queue);
+    return true;
+}
+
+/* Replies; false when it must wait where it is. Nothing of the request is read once the reply has begun: a client whose reply cannot be
  * held is closed, and its request with it. */
 static bool attempt(struct client *client) {
     struct take take = *(const struct take *)client_state(client);
+    const struct resp_argument *key = &client->argv[1];
     struct error error;
+    take.entry = gradients_registry_find(client->server->gradients, key->data, key->length);
     if (find_enough(&take, &error)) {
-        if (take.blocks) return false;
+        if (take.blocks) return wait_elsewhere(client);
         reply_failure(client, &error);
         return true;
     }
@@ -183,9 +194,11 @@ static bool attempt(struct client *client) {
 }
 
 static void expired(struct client *client) {
-    const struct take *take = client_state(client);
+    struct take take = *(const struct take *)client_state(client);
+    const struct resp_argument *key = &client->argv[1];
     struct error error;
-    if (!find_enough(take, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
+    take.entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    if (!find_enough(&take, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
     reply_failure(client, &error);
 }
 
@@ -195,7 +208,6 @@ static void drop_take(struct client *client, void *state) {
 }
 
 void gradients_take_command(struct client *client) {
-    struct gradients_registry *registry = client->server->gradients;
     const struct resp_argument *key = &client->argv[1];
     struct take *take = memory_calloc(1, sizeof *take);
     struct error error;
@@ -208,18 +220,8 @@ void gradients_take_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    /* A key that is waited for is there before anything is pushed to it. */
-    bool waits = take->blocks && client_may_block(client);
-    take->entry = waits ? gradients_registry_open(registry, key->data, key->length, false, &error)
-                        : gradients_registry_find(registry, key->data, key->length);
-    if (waits && !take->entry) {
-        reply_failure(client, &error);
-        return;
-    }
     if (attempt(client)) return;
     uint64_t deadline_us = take->block_ms ? clock_monotonic_us() + (uint64_t)take->block_ms * 1000 : CLOCK_NEVER;
-    if (waits)
-        client_block(client, &take->entry->takers, deadline_us, attempt, expired);
-    else
-        expired(client);
+    struct wait_queue *queue = gradients_registry_takers(client->server->gradients, key->data, key->length);
+    client_block(client, queue, deadline_us, attempt, expired);
 }

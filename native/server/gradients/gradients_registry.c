@@ -5,18 +5,21 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "server/client.h"
 #include "server/server.h"
 
 struct gradients_registry *gradients_registry_new(struct server *server) {
     struct gradients_registry *registry = memory_calloc(1, sizeof *registry);
-    if (registry) registry->server = server;
+    if (!registry) return NULL;
+    registry->server = server;
+    registry->absent.each = true;
     return registry;
 }
 
 static void free_entry(struct gradients_registry *registry, struct gradients_entry **link) {
     struct gradients_entry *entry = *link;
     *link = entry->next;
-    registry->count--;
+    registry->queues -= entry->queue != NULL;
     wait_queue_expire_all(registry->server, &entry->takers); /* nobody waits, but it may have been woken */
     gradient_queue_free(entry->queue);
     memory_free(entry);
@@ -24,6 +27,7 @@ static void free_entry(struct gradients_registry *registry, struct gradients_ent
 
 void gradients_registry_free(struct gradients_registry *registry) {
     while (registry && registry->entries) free_entry(registry, &registry->entries);
+    if (registry) wait_queue_expire_all(registry->server, &registry->absent);
     memory_free(registry);
 }
 
@@ -40,7 +44,7 @@ struct gradients_entry *gradients_registry_find(const struct gradients_registry 
     return entry;
 }
 
-/* Keys that were only waited for, and are not any more. */
+/* Keys that were deleted while somebody waited, and nobody does any more. */
 static void sweep(struct gradients_registry *registry) {
     for (struct gradients_entry **link = &registry->entries; *link;) {
         if (!(*link)->queue && (*link)->takers.length == 0)
@@ -56,12 +60,7 @@ static struct gradients_entry *entry_new(struct gradients_registry *registry, co
         error_set(error, ERROR_LIMIT, "expected a key of 1 to %u bytes, got %zu", GRADIENTS_MAX_KEY_BYTES, length);
         return NULL;
     }
-    if (registry->count == GRADIENTS_MAX_KEYS) sweep(registry);
-    if (registry->count == GRADIENTS_MAX_KEYS) {
-        error_set(error, ERROR_LIMIT, "there are %u keys of gradients, the most a server holds; GRAD.DEL removes one",
-                  GRADIENTS_MAX_KEYS);
-        return NULL;
-    }
+    sweep(registry);
     struct gradients_entry *entry = memory_calloc(1, sizeof *entry + length);
     if (!entry) {
         error_set(error, ERROR_GENERIC, "out of memory for a key of gradients");
@@ -73,20 +72,43 @@ static struct gradients_entry *entry_new(struct gradients_registry *registry, co
     struct gradients_entry **link = &registry->entries;
     while (*link) link = &(*link)->next;
     *link = entry;
-    registry->count++;
     return entry;
 }
 
 struct gradients_entry *gradients_registry_open(struct gradients_registry *registry, const void *key, size_t length,
-                                                bool with_queue, struct error *error) {
+                                                struct error *error) {
     struct gradients_entry *entry = gradients_registry_find(registry, key, length);
+    if (entry && entry->queue) return entry;
+    if (registry->queues == GRADIENTS_MAX_KEYS) {
+        error_set(error, ERROR_LIMIT, "there are %u keys of gradients, the most a server holds; GRAD.DEL removes one",
+                  GRADIENTS_MAX_KEYS);
+        return NULL;
+    }
     if (!entry) entry = entry_new(registry, key, length, error);
-    if (!entry || entry->queue || !with_queue) return entry;
+    if (!entry) return NULL;
     const uint64_t hash_key[2] = {random_entropy(), random_entropy()};
     entry->queue = gradient_queue_new(hash_key);
-    if (entry->queue) return entry;
-    error_set(error, ERROR_GENERIC, "out of memory for a queue of gradients");
-    return NULL;
+    if (!entry->queue) {
+        error_set(error, ERROR_GENERIC, "out of memory for a queue of gradients");
+        return NULL;
+    }
+    registry->queues++;
+    wait_queue_wake(registry->server, &registry->absent);
+    return entry;
+}
+
+struct wait_queue *gradients_registry_takers(struct gradients_registry *registry, const void *key, size_t length) {
+    struct gradients_entry *entry = gradients_registry_find(registry, key, length);
+    return entry && entry->queue ? &entry->takers : &registry->absent;
+}
+
+uint32_t gradients_registry_count_takers(const struct gradients_registry *registry, const void *key, size_t length) {
+    const struct gradients_entry *entry = gradients_registry_find(registry, key, length);
+    if (entry && entry->queue) return entry->takers.length;
+    uint32_t count = entry ? entry->takers.length : 0;
+    for (const struct client *client = registry->absent.head; client; client = client->wait_next)
+        count += client->argv[1].length == length && memcmp(client->argv[1].data, key, length) == 0;
+    return count;
 }
 
 bool gradients_registry_remove(struct gradients_registry *registry, const void *key, size_t length) {
@@ -94,6 +116,7 @@ bool gradients_registry_remove(struct gradients_registry *registry, const void *
     if (!entry || !entry->queue) return false;
     gradient_queue_free(entry->queue);
     entry->queue = NULL;
+    registry->queues--;
     if (entry->takers.length == 0)
         free_entry(registry, link);
     else
@@ -168,7 +191,7 @@ int gradients_registry_adopt(struct gradients_registry *registry, const uint8_t 
                  length == (size_t)SAVED_HEAD_BYTES + key[2] + key[3];
     if (!whole || (key[0] != SAVED_NAMES && key[0] != SAVED_GRADIENT))
         return error_set(error, ERROR_GENERIC, "gradients are malformed");
-    struct gradients_entry *entry = gradients_registry_open(registry, key + SAVED_HEAD_BYTES, key[2], true, error);
+    struct gradients_entry *entry = gradients_registry_open(registry, key + SAVED_HEAD_BYTES, key[2], error);
     if (!entry) return -1;
     return key[0] == SAVED_NAMES ? gradient_queue_remember(entry->queue, blob, error)
                                  : adopt_gradient(entry->queue, key, version, blob, error);

@@ -10,7 +10,7 @@
 
 struct gradients_entry {
     struct gradients_entry *next;
-    struct gradient_queue *queue; /* NULL: nothing was pushed yet, or it was deleted while somebody waits */
+    struct gradient_queue *queue; /* NULL: it was deleted, and who waited has not gone elsewhere yet */
     struct wait_queue takers;     /* TAKE, AWAIT */
     size_t key_length;
     char key[];
@@ -19,7 +19,8 @@ struct gradients_entry {
 struct gradients_registry {
     struct server *server;
     struct gradients_entry *entries;
-    uint32_t count;
+    uint32_t queues;          /* entries that have one */
+    struct wait_queue absent; /* TAKE of keys that are not there: waiting makes none */
 };
 
 struct gradients_registry *gradients_registry_new(struct server *server); /* NULL: memory is exhausted */
@@ -27,9 +28,13 @@ void gradients_registry_free(struct gradients_registry *registry);        /* NUL
 /* NULL: there is no such key. */
 struct gradients_entry *gradients_registry_find(const struct gradients_registry *registry, const void *key,
                                                 size_t length);
-/* The key's entry, made where there is none, with a queue if one is wanted. NULL: refused. */
+/* The key's entry with its queue, made where there is none: who waits for keys to come is woken. NULL: refused. */
 struct gradients_entry *gradients_registry_open(struct gradients_registry *registry, const void *key, size_t length,
-                                                bool with_queue, struct error *error);
+                                                struct error *error);
+/* Where one stands who waits for a key, which need not be there: among those of the key, or of all that are absent. */
+struct wait_queue *gradients_registry_takers(struct gradients_registry *registry, const void *key, size_t length);
+/* How many clients wait for a key, in time proportional to those who wait for absent ones where it is not there. */
+uint32_t gradients_registry_count_takers(const struct gradients_registry *registry, const void *key, size_t length);
 /* Forgets what waits and every name. Who waits there goes on. False: there was nothing. */
 bool gradients_registry_remove(struct gradients_registry *registry, const void *key, size_t length);
 bool gradients_registry_holds_something(const struct gradients_registry *registry);
