@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mujoco")
+
+from places import LIMIT_S, PLACES  # noqa: E402
 
 import replay_server as rs  # noqa: E402
 from replay_server.learner.ppo import PpoSettings  # noqa: E402
@@ -30,41 +30,10 @@ from replay_server.rl.policy_networks import make_policy_network  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 from replay_server.rl.run_directory import RunDirectory  # noqa: E402
 from replay_server.rl.weights import module_arrays  # noqa: E402
-from replay_server.serverless.backends.backend import PLATFORMS, Backend, Platform, make_platform  # noqa: E402
+from replay_server.serverless.backends.backend import PLATFORMS, Backend, Platform  # noqa: E402
 from replay_server.serverless.orchestrator import Orchestrator  # noqa: E402
 from replay_server.serverless.run_log import read_rounds  # noqa: E402
 from replay_server.serverless.settings import TrainSettings  # noqa: E402
-
-LIMIT_S = 120.0
-
-
-@contextlib.contextmanager
-def lambda_platform() -> Iterator[Platform]:
-    pytest.importorskip("boto3")
-    pytest.importorskip("awslambdaric")
-    from lambda_emulator import LambdaEmulator
-
-    with LambdaEmulator() as emulator, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_ACCESS_KEY_ID", "emulated")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "emulated")
-        emulator.deploy("functions", timeout_s=LIMIT_S, environment={"OMP_NUM_THREADS": "1"})  # as in the image
-        options = {"function": "functions", "region": "eu-central-1", "endpoint_url": emulator.url}
-        with contextlib.closing(make_platform("lambda", **options)) as platform:
-            yield platform
-
-
-@contextlib.contextmanager
-def platform_of_its_own(name: str) -> Iterator[Platform]:
-    with contextlib.closing(make_platform(name)) as platform:
-        yield platform
-
-
-PLACES: dict[str, Callable[[], contextlib.AbstractContextManager[Platform]]] = {
-    "process": lambda: platform_of_its_own("process"),
-    "ray": lambda: platform_of_its_own("ray"),
-    "lambda": lambda_platform,
-    "http": lambda: platform_of_its_own("http"),
-}
 
 
 def add_fragments(digest: Any, client: rs.Client, table: str, ids: bytes) -> None:
