@@ -1,0 +1,238 @@
+"""Recurrent Q-learning from replayed sequences, as R2D2 has it, on a CartPole that hides its velocities.
+
+    python examples/r2d2_sequences.py --seed 1
+
+Kapturowski et al. 2019 (Recurrent Experience Replay in Distributed Reinforcement Learning): sequences that overlap, the
+recurrent state stored with each, a burn-in, n-step double Q-learning with rescaled values, and sequence priorities
+η·max|δ| + (1 − η)·mean|δ|. Steps are stored once: a sequence is an item that sees the last `length` steps through
+windows, so overlapping sequences cost nothing but their own columns. Needs `pip install '.[rl]'`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import torch
+from dqn import mix, settings_from_arguments
+from torch import Tensor, nn
+
+import replay_server as rs
+
+
+@dataclass
+class Settings:
+    """What the command line can change."""
+
+    env: str = "CartPole-v1"
+    steps: int = 60_000
+    """Steps of the environment, at most."""
+    seed: int = 1
+    target: float = 475.0
+    """Mean return of an evaluation with which it ends."""
+    length: int = 32
+    """Steps of a sequence."""
+    burn_in: int = 8
+    """Of them, those that only bring the recurrent state up to date."""
+    stride: int = 8
+    """Steps from one sequence to the next."""
+    n_step: int = 3
+    capacity: int = 10_000
+    """Sequences."""
+    batch_size: int = 32
+    """Sequences."""
+    learning_starts: int = 100
+    """Sequences."""
+    update_every: int = 8
+    """Steps of the environment for each update."""
+    evaluate_every: int = 5_000
+    """Steps of the environment."""
+    discount: float = 0.99
+    learning_rate: float = 1e-3
+    target_mix: float = 0.02
+    eta: float = 0.9
+    exploration_steps: int = 10_000
+    """Over which ε falls from 1 to 0.05."""
+
+
+class RecurrentQ(nn.Module):
+    """Q values of all actions at each step: float32 (batch, steps, observation) → (batch, steps, actions), state."""
+
+    def __init__(self, inputs: int, actions: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU())
+        self.recurrent = nn.GRU(hidden, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, actions)
+        self.hidden = hidden
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The state, float32 (1, batch, hidden), is zeros where an episode begins."""
+        features, state = self.recurrent(self.body(obs), state)
+        return self.head(features), state
+
+    def unroll(self, obs: Tensor, state: Tensor, burn_in: int) -> Tensor:
+        """Q values of whole sequences; no gradient passes from the steps after the burn-in back into it."""
+        before, state = self(obs[:, :burn_in], state)
+        after, _ = self(obs[:, burn_in:], state.detach())
+        return torch.cat([before, after], dim=1)
+
+
+class Player:
+    """Plays with a network, of which it keeps the recurrent state; velocities are hidden."""
+
+    def __init__(self, env_id: str, network: RecurrentQ, seed: int) -> None:
+        self.env, self.network = gym.make(env_id), network
+        self.random = np.random.default_rng(seed)
+        self.begin(seed)
+
+    def begin(self, seed: int | None = None) -> None:
+        """A new episode."""
+        self.obs = self.env.reset(seed=seed)[0][::2].copy()
+        self.state = torch.zeros(1, 1, self.network.hidden)
+
+    @torch.no_grad()
+    def step(self, epsilon: float) -> tuple[int, float, bool, bool]:
+        """Acts ε-greedily: action, reward, terminated, truncated."""
+        q, self.state = self.network(torch.from_numpy(self.obs)[None, None], self.state)
+        explores = self.random.random() < epsilon
+        action = int(self.random.integers(q.shape[-1])) if explores else int(q.argmax())
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.obs = obs[::2].copy()
+        return action, float(reward), terminated, truncated
+
+
+def make_table(settings: Settings, network: RecurrentQ) -> rs.Table:
+    """Steps, stored once, and sequences that see the last `length` of them; an episode's first step is repeated."""
+    length = settings.length
+    signature = {
+        "obs": rs.Column("float32", (2,), step_only=True),
+        "action": rs.Column("int64", step_only=True),
+        "reward": rs.Column("float32", step_only=True),
+        "discount": rs.Column("float32", step_only=True),
+        "obs_sequence": rs.Window("obs", length),
+        "action_sequence": rs.Window("action", length),
+        "reward_sequence": rs.Window("reward", length),
+        "discount_sequence": rs.Window("discount", length),
+        "state": rs.Column("float32", (network.hidden,)),  # before the first step of the sequence
+        "steps": rs.Column("int64"),  # that are the sequence's own; fewer than length where the episode is younger
+        "from_start": rs.Column("bool"),  # whether the first step is the episode's first: its state is exact
+    }
+    sampler = rs.Prioritized(priority_exponent=0.9)
+    return rs.Table("sequences", settings.capacity, signature, sampler=sampler, seed=settings.seed)
+
+
+def rescale(x: Tensor) -> Tensor:
+    """h(x) = sign(x)(√(|x| + 1) − 1) + εx, which keeps large values within reach of the network."""
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + 1e-3 * x
+
+
+def unrescale(x: Tensor) -> Tensor:
+    """h⁻¹."""
+    return x.sign() * ((((1 + 4e-3 * (x.abs() + 1 + 1e-3)).sqrt() - 1) / 2e-3).square() - 1)
+
+
+def sequence_errors(
+    online: RecurrentQ, target: RecurrentQ, data: dict[str, np.ndarray], settings: Settings
+) -> tuple[Tensor, Tensor]:
+    """n-step double Q-learning's δ at each step, float32 (batch, length), and which of the steps count, bool."""
+    batch = {name: torch.from_numpy(array) for name, array in data.items()}
+    length, n, steps = settings.length, settings.n_step, batch["steps"][:, None]
+    # A young episode's sequence begins with repetitions of its first step: they go to the end, where they do not count.
+    position = torch.arange(length)[None]
+    order = (position + length - steps).clamp(max=length - 1)
+    obs = batch["obs_sequence"].gather(1, order[..., None].expand(-1, -1, 2))
+    action, reward, discount = (batch[f"{name}_sequence"].gather(1, order) for name in ("action", "reward", "discount"))
+
+    q = online.unroll(obs, batch["state"][None], settings.burn_in)
+    with torch.no_grad():
+        q_target = target.unroll(obs, batch["state"][None], settings.burn_in)
+        best = unrescale(q_target.gather(2, q.argmax(2, keepdim=True))[..., 0])
+        real = position < steps
+        later = nn.functional.pad  # values of n steps later; beyond the sequence all are 0
+        reward, discount = later(reward * real, (0, n)), later(discount * real, (0, n))
+        returns = later(best, (0, n))[:, n:]
+        for i in reversed(range(n)):
+            returns = reward[:, i : i + length] + discount[:, i : i + length] * returns
+        ends = discount.gather(1, steps - 1) == 0  # in a terminal state: the last steps need no successor
+        counts = real & ((position + n < steps) | ends)
+        counts &= (position >= settings.burn_in) | batch["from_start"][:, None]
+    return rescale(returns) - q.gather(2, action[..., None])[..., 0], counts
+
+
+def evaluate(network: RecurrentQ, env_id: str, episodes: int = 10, seed: int = 10_000) -> float:
+    """Mean return of the greedy policy."""
+    player, total = Player(env_id, network, seed), 0.0
+    for episode in range(episodes):
+        player.begin(seed + episode)
+        ended = False
+        while not ended:
+            _, reward, terminated, truncated = player.step(0.0)
+            total, ended = total + reward, terminated or truncated
+    return total / episodes
+
+
+def train(settings: Settings) -> float:
+    """Plays and learns; the best mean return of an evaluation."""
+    torch.manual_seed(settings.seed)
+    online = RecurrentQ(2, 2)
+    target = copy.deepcopy(online)
+    optimizer = torch.optim.Adam(online.parameters(), lr=settings.learning_rate)
+    buffer = rs.Buffer(make_table(settings, online))
+    writer = buffer.writer(flush_steps=settings.stride)
+    player = Player(settings.env, online, settings.seed)
+    states: deque[np.ndarray] = deque(maxlen=settings.length)
+    in_episode, updates, best = 0, 0, -np.inf
+
+    for step in range(1, settings.steps + 1):
+        obs = player.obs
+        states.append(player.state[0, 0].numpy())
+        action, reward, terminated, truncated = player.step(max(0.05, 1 - step / settings.exploration_steps))
+        discount = 0.0 if terminated else settings.discount
+        writer.append({"obs": obs, "action": action, "reward": reward, "discount": discount})
+        in_episode += 1
+        ended = terminated or truncated
+        if in_episode % settings.stride == 0 or ended:
+            steps = min(in_episode, settings.length)
+            own = {"state": states[0], "steps": steps, "from_start": in_episode <= settings.length}
+            writer.create_item(columns=own)  # at the newest step, the last of its sequence
+        if ended:
+            writer.end_episode()
+            player.begin()
+            states.clear()
+            in_episode = 0
+
+        if step % settings.update_every == 0 and len(buffer) >= settings.learning_starts:
+            batch = buffer.sample(settings.batch_size, importance_sampling_exponent=0.6)
+            errors, counts = sequence_errors(online, target, batch.data, settings)
+            number = counts.sum(1).clamp(min=1)
+            loss = (torch.from_numpy(batch.weights) * (0.5 * errors.square() * counts).sum(1) / number).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(online.parameters(), 10.0)
+            optimizer.step()
+            mix(target, online, settings.target_mix)
+            size = errors.detach().abs() * counts
+            priorities = settings.eta * size.amax(1) + (1 - settings.eta) * size.sum(1) / number
+            buffer.update_priorities(batch.ids, priorities.double().numpy() + 1e-3)
+            updates += 1
+
+        if step % settings.evaluate_every == 0 or step == settings.steps:
+            score = evaluate(online, settings.env)
+            best = max(best, score)
+            info = buffer.info()
+            print(
+                f"step {step} updates {updates} sequences {info['size']} over {info['steps']} steps score {score:.1f}",
+                flush=True,
+            )
+            if score >= settings.target:
+                break
+    return best
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    chosen = settings_from_arguments(Settings, __doc__.splitlines()[0])
+    print(f"reached {train(chosen):.1f} on {chosen.env}")

@@ -1,0 +1,76 @@
+"""Every example runs as it stands: cut short by default, and to its score where tests may be slow."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+SHORT = {
+    "dqn.py": ["--steps", "600", "--learning-starts", "300", "--evaluate-every", "600"],
+    "two_machines.py": ["--updates", "40", "--learning-starts", "300", "--evaluate-every", "20"],
+    "custom_sampler.py": ["--steps", "600", "--learning-starts", "300"],
+    "offline_dataset.py": ["--steps", "1500", "--updates", "40"],
+    "r2d2_sequences.py": ["--steps", "400", "--learning-starts", "10"],
+    "sac_hopper.py": ["--steps", "300", "--learning-starts", "280"],
+}
+"""Options with which an example ends in seconds."""
+
+SCORES = {
+    "dqn.py": 475.0,
+    "two_machines.py": 475.0,
+    "custom_sampler.py": 475.0,
+    "offline_dataset.py": 475.0,
+    "r2d2_sequences.py": 475.0,
+    "sac_hopper.py": 1000.0,
+}
+"""What an example reaches with its defaults."""
+
+
+def run(name: str, options: list[str], folder: Path, timeout_s: float) -> str:
+    """What an example prints when started in a folder; it must end by itself, and well."""
+    command = [sys.executable, str(EXAMPLES / name), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=folder)
+    assert done.returncode == 0, f"{name} {' '.join(options)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def reached(output: str) -> float:
+    """The score in the last line of an example's output."""
+    found = re.fullmatch(r"reached (-?[\d.]+) on \S+", output.strip().splitlines()[-1])
+    assert found, f"the last line is not `reached SCORE on ENVIRONMENT`:\n{output}"
+    return float(found[1])
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_example_runs_when_cut_short(name: str, tmp_path: Path) -> None:
+    assert 0 < reached(run(name, SHORT[name], tmp_path, timeout_s=280)) <= 500
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SCORES)
+def test_example_reaches_its_score(name: str, tmp_path: Path) -> None:
+    assert reached(run(name, [], tmp_path, timeout_s=3500)) >= SCORES[name]
+
+
+def test_every_example_is_run() -> None:
+    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("with_")}
+    assert names == SHORT.keys() == SCORES.keys()
+
+
+def test_two_machines_end_together_when_one_fails() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "two_machines.py"), "--env", "NoSuchEnvironment-v0"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 1
+    assert "ended with exit code 1" in done.stderr
