@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .errors import ServerError
+from .reload import reload_command
 from .server import TRANSPORTS, find_executable, server_arguments, setup_message
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -194,14 +195,25 @@ def _merged(options: argparse.Namespace) -> ServeConfig:
     return settings
 
 
+def serve_settings(arguments: Sequence[str]) -> tuple[ServeConfig, str | None, argparse.Namespace]:
+    """What the arguments of `serve`, the file that they name and the environment say: settings, password, options.
+
+    Raises:
+        ConfigError: something is not as it should be.
+        SystemExit: an argument is not; argparse has said which.
+    """
+    options = _serve_parser().parse_args(arguments)
+    settings = _merged(options)
+    password = os.environ.get(PASSWORD_VARIABLE) or None
+    if settings.password_file is not None:
+        password = read_password(settings.password_file)
+    return settings, password, options
+
+
 def serve(arguments: Sequence[str]) -> int:
     """Checks the arguments and becomes the native server: same process id, same terminal, same signals."""
-    options = _serve_parser().parse_args(arguments)
     try:
-        settings = _merged(options)
-        password = os.environ.get(PASSWORD_VARIABLE) or None
-        if settings.password_file is not None:
-            password = read_password(settings.password_file)
+        settings, password, options = serve_settings(arguments)
     except ConfigError as error:
         return _fail(str(error), EXIT_USAGE)
     try:
@@ -221,7 +233,8 @@ def serve(arguments: Sequence[str]) -> int:
     )
     setup = os.memfd_create("replay-server-setup", 0)
     with open(os.dup(setup), "wb") as file:
-        file.write(setup_message(settings.tables, password, settings.config))
+        reload = reload_command(arguments) if options.config else ()
+        file.write(setup_message(settings.tables, password, settings.config, reload))
     os.lseek(setup, 0, os.SEEK_SET)
     os.set_inheritable(setup, True)
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}

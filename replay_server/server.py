@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -83,11 +83,18 @@ def _folders() -> list[Path]:
 
 
 def setup_message(
-    tables: Iterable[Table], password: str | None = None, config: Mapping[str, Any] | None = None
+    tables: Iterable[Table],
+    password: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    reload: Sequence[str] = (),
 ) -> bytes:
-    """What the native server reads from --setup-fd: passwords and tables do not travel on the command line."""
+    """What the native server reads from --setup-fd: passwords and tables do not travel on the command line.
+
+    `reload` is the program that it runs at SIGHUP, with its arguments, and whose output is such a message; () = none.
+    """
     values = {str(name): _config_value(value) for name, value in (config or {}).items()}
-    return pack({"password": password, "tables": [table.to_spec() for table in tables], "config": values})
+    message = {"password": password, "tables": [table.to_spec() for table in tables], "config": values}
+    return pack({**message, "reload": list(reload)} if reload else message)
 
 
 def _config_value(value: Any) -> str:

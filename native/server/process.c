@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -17,15 +16,17 @@
 #include "server/acl/acl.h"
 #include "server/admin/about.h"
 #include "server/admin/config.h"
+#include "server/admin/descriptors.h"
+#include "server/admin/reload.h"
+#include "server/certificates.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
 #include "server/replay/replay_registry.h"
 #include "server/server.h"
+#include "server/service_manager.h"
 #include "server/setup.h"
 
 enum { EXIT_CLEAN = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_IN_USE = 3, EXIT_REFUSED = 4 };
-
-#define DESCRIPTORS_APART_FROM_CLIENTS 64
 
 struct options {
     struct server_config config;
@@ -150,30 +151,22 @@ static bool is_loopback(const char *host) {
     return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
-/* Room for every client's descriptor; where the system allows fewer, fewer clients are served. */
-static void raise_descriptor_limit(struct server_config *config) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return;
-    rlim_t wanted = (rlim_t)config->maxclients + DESCRIPTORS_APART_FROM_CLIENTS;
-    if (limit.rlim_cur >= wanted) return;
-    rlim_t hard = limit.rlim_max;
-    limit.rlim_cur = wanted;
-    if (limit.rlim_max < wanted) limit.rlim_max = wanted; /* root may */
-    if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-    limit.rlim_cur = limit.rlim_max = hard;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || hard <= 2 * DESCRIPTORS_APART_FROM_CLIENTS) return;
-    config->maxclients = (int64_t)(hard - DESCRIPTORS_APART_FROM_CLIENTS);
-    fprintf(stderr, "%s: the system allows %llu descriptors, so maxclients is now %lld (ulimit -n)\n", program,
-            (unsigned long long)hard, (long long)config->maxclients);
-}
+/* ---- signals ---------------------------------------------------------------------------------------- */
 
-/* ---- stopping ---------------------------------------------------------------------------------------- */
+struct signals {
+    struct server *server;
+    struct reload *reload; /* NULL: not yet, or it has a parent, which has no file to read again */
+};
 
 static void on_signal(void *context, int descriptor) {
-    struct server *server = context;
+    const struct signals *signals = context;
+    struct server *server = signals->server;
     struct signalfd_siginfo information;
     while (read(descriptor, &information, sizeof information) == (ssize_t)sizeof information) {
-        if (server->stop.saving && information.ssi_signo == SIGINT) /* who presses Ctrl-C again does not want to wait */
+        if (information.ssi_signo == SIGHUP) {
+            if (signals->reload && !server->stopping) reload_begin(signals->reload);
+        } else if (server->stop.saving &&
+                   information.ssi_signo == SIGINT) /* who presses Ctrl-C again does not want to wait */
             server_ask_stop(server);
         else
             stop_by_rules(server, false);
@@ -186,20 +179,20 @@ static void on_lifeline(void *context, int descriptor) {
     stop_by_rules(context, true);
 }
 
-static int watch_for_stop(struct server *server, struct transport *transport, int lifeline, struct error *error) {
+static int watch_signals(struct signals *signals, struct transport *transport, int lifeline, struct error *error) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* saving or sharing more than a file may hold fails and says so, and service goes on */
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return error_set(error, ERROR_GENERIC, "cannot block signals: %s", strerror(errno));
     int descriptor = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot receive signals: %s", strerror(errno));
-    if (transport_kernel_watch(transport, descriptor, on_signal, server, error) < 0) return -1;
-    return lifeline >= 0 ? transport_kernel_watch(transport, lifeline, on_lifeline, server, error) : 0;
+    if (transport_kernel_watch(transport, descriptor, on_signal, signals, error) < 0) return -1;
+    return lifeline >= 0 ? transport_kernel_watch(transport, lifeline, on_lifeline, signals->server, error) : 0;
 }
 
 /* ---- starting ---------------------------------------------------------------------------------------- */
@@ -231,20 +224,7 @@ static int open_user_space(struct server *server, const struct data_transport *d
 
 /* With the certificates and the port for TLS, which are of the kernel's sockets. */
 static int open_tls(struct server_config *config, struct transport *kernel, struct error *error) {
-    const struct tls_settings settings = {
-        .certificate = config->tls_cert_file,
-        .key = config->tls_key_file,
-        .key_password = config->tls_key_file_pass,
-        .authorities = config->tls_ca_cert_file,
-        .authorities_folder = config->tls_ca_cert_dir,
-        .protocols = config->tls_protocols,
-        .ciphers = config->tls_ciphers,
-        .ciphersuites = config->tls_ciphersuites,
-        .clients = (enum tls_clients)config->tls_auth_clients,
-        .prefer_own_ciphers = config->tls_prefer_server_ciphers != 0,
-        .no_session_cache = config->tls_session_caching == 0,
-    };
-    if (transport_kernel_use_tls(kernel, &settings, error) < 0) return -1;
+    if (certificates_use(config, kernel, error) < 0) return -1;
     struct listen_address address = {.host = config->host, .port = (uint16_t)config->tls_port, .is_tls = true};
     if (kernel->operations->listen(kernel, &address, error) < 0) return -1;
     config->tls_port = address.port;
@@ -330,14 +310,23 @@ static int load_users(struct server *server) {
     return code;
 }
 
-static int serve(struct server *server, const struct options *options, const struct setup *setup,
-                 const struct data_transport *data) {
+/* A server with a parent is not what the service manager started, and its parent's service is not its own to tell of. */
+static void run(struct server *server, bool has_parent) {
+    if (!has_parent) service_manager_tell("READY=1");
+    server_run(server);
+    if (!has_parent) service_manager_tell("STOPPING=1");
+}
+
+static int serve(struct server *server, const struct options *options, const struct server_config *started,
+                 const struct setup *setup, const struct data_transport *data) {
     struct error error = {0};
+    struct signals signals = {.server = server};
+    bool has_parent = options->lifeline_descriptor >= 0;
     struct transport *transport = transport_kernel_new(server_events(server), &error);
     if (!transport) return fail(EXIT_FAILED, error.message);
     transport_kernel_keepalive(transport, server->config.tcp_keepalive_s);
     if (server_add_transport(server, transport, &error) < 0 ||
-        watch_for_stop(server, transport, options->lifeline_descriptor, &error) < 0)
+        watch_signals(&signals, transport, options->lifeline_descriptor, &error) < 0)
         return fail(EXIT_FAILED, error.message);
     if (data->open && open_user_space(server, data, &error) < 0) return fail(EXIT_FAILED, error.message);
     int code = load_users(server);
@@ -351,8 +340,11 @@ static int serve(struct server *server, const struct options *options, const str
     memory_count_alone(true);
     memory_keep_heap();
     memory_start_reclaimer(); /* after signals were blocked, so that its thread takes none */
+    if (!has_parent && !(signals.reload = reload_new(server, setup, started, transport, &error)))
+        return fail(EXIT_FAILED, error.message);
     print_ready(&server->config);
-    server_run(server);
+    run(server, has_parent);
+    reload_free(signals.reload);
     memory_stop_reclaimer();
     return EXIT_CLEAN;
 }
@@ -424,14 +416,16 @@ int process_main(int argc, char **argv, const struct data_transport *data) {
         setup_free(&setup);
         return fail(EXIT_USAGE, error.message);
     }
+    static struct server_config started; /* as it was told; what is chosen at the start, such as ports, comes after */
+    started = options.config;
     code = check(&options, data);
     if (code != 0) {
         setup_free(&setup);
         return code;
     }
-    raise_descriptor_limit(&options.config);
+    descriptors_raise(program, &options.config);
     struct server *server = server_new(&options.config, &error);
-    code = server ? serve(server, &options, &setup, data) : fail(EXIT_FAILED, error.message);
+    code = server ? serve(server, &options, &started, &setup, data) : fail(EXIT_FAILED, error.message);
     setup_free(&setup);
     if (server) server_free(server);
     return code;

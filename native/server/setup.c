@@ -1,4 +1,4 @@
-/* setup: what a parent hands to a new server on a descriptor: a msgpack map {"password", "config", "tables"}. */
+/* setup: what a parent hands to a new server on a descriptor: a msgpack map {"password", "config", "tables", "reload"}. */
 #include "server/setup.h"
 
 #include <errno.h>
@@ -11,6 +11,7 @@
 #include "server/replay/replay_registry.h"
 
 #define SETUP_MOST_BYTES (16u << 20)
+#define SETUP_MOST_WORDS 1024u
 
 int setup_read(struct setup *setup, int descriptor, struct error *error) {
     *setup = (struct setup){0};
@@ -44,7 +45,8 @@ void setup_free(struct setup *setup) {
 static int malformed(struct error *error) {
     return error_set(
         error, ERROR_GENERIC,
-        "--setup-fd: expected a msgpack map {\"password\": str or nil, \"config\": {str: str}, \"tables\": [spec]}");
+        "--setup-fd: expected a msgpack map {\"password\": str or nil, \"config\": {str: str}, \"tables\": [spec], "
+        "\"reload\": [str]}");
 }
 
 static struct msgpack_reader reader_of(const struct setup *setup) {
@@ -93,10 +95,64 @@ int setup_configure(const struct setup *setup, struct server_config *config, str
                 return -1;
         } else if (msgpack_string_is(&key, "config")) {
             if (read_config(&reader, config, error) < 0) return -1;
-        } else if (!msgpack_string_is(&key, "tables") || !msgpack_skip(&reader)) {
+        } else if (!(msgpack_string_is(&key, "tables") || msgpack_string_is(&key, "reload")) ||
+                   !msgpack_skip(&reader)) {
             return malformed(error);
         }
     }
+    return 0;
+}
+
+/* Leaves the reader at the value of a member; false: there is none. */
+static bool find_member(const struct setup *setup, const char *name, struct msgpack_reader *reader) {
+    struct msgpack_value map, key;
+    *reader = reader_of(setup);
+    if (!setup->bytes || !msgpack_read(reader, &map) || map.type != MSGPACK_MAP) return false;
+    for (uint32_t i = 0; i < map.count; i++) {
+        if (!msgpack_read(reader, &key)) return false;
+        if (msgpack_string_is(&key, name)) return true;
+        if (!msgpack_skip(reader)) return false;
+    }
+    return false;
+}
+
+bool setup_next_table(const struct setup *setup, struct setup_table *table) {
+    struct msgpack_reader reader;
+    struct msgpack_value list;
+    if (!find_member(setup, "tables", &reader) || !msgpack_read(&reader, &list) || list.type != MSGPACK_ARRAY)
+        return false;
+    for (uint32_t i = 0; i < list.count; i++) {
+        const uint8_t *spec = reader.at;
+        if (!msgpack_skip(&reader)) return false;
+        if (table->spec && spec <= table->spec) continue;
+        *table = (struct setup_table){.spec = spec, .length = (size_t)(reader.at - spec)};
+        return true;
+    }
+    return false;
+}
+
+int setup_reload_arguments(const struct setup *setup, char ***arguments, struct error *error) {
+    struct msgpack_reader reader;
+    struct msgpack_value list, word;
+    *arguments = NULL;
+    if (!find_member(setup, "reload", &reader)) return 0;
+    if (!msgpack_read(&reader, &list) || list.type != MSGPACK_ARRAY || list.count == 0 || list.count > SETUP_MOST_WORDS)
+        return malformed(error);
+    size_t pointers = (list.count + 1) * sizeof(char *);
+    char **words =
+        memory_calloc(1, pointers + setup->length + list.count); /* the words are shorter than what holds them */
+    if (!words) return error_set(error, ERROR_GENERIC, "no memory");
+    char *at = (char *)words + pointers;
+    for (uint32_t i = 0; i < list.count; i++) {
+        if (!msgpack_read(&reader, &word) || word.type != MSGPACK_STRING ||
+            memchr(word.bytes.data, '\0', word.bytes.length)) {
+            memory_free(words);
+            return malformed(error);
+        }
+        words[i] = memcpy(at, word.bytes.data, word.bytes.length);
+        at += word.bytes.length + 1;
+    }
+    *arguments = words;
     return 0;
 }
 

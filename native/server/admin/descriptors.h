@@ -1,0 +1,10 @@
+/* descriptors: room for every client's. */
+#ifndef REPLAY_SERVER_DESCRIPTORS_H
+#define REPLAY_SERVER_DESCRIPTORS_H
+
+#include "server/server.h"
+
+/* Raises the process's limit for maxclients; where the system allows fewer, lowers maxclients and says so as `program`. */
+void descriptors_raise(const char *program, struct server_config *config);
+
+#endif

@@ -1,0 +1,326 @@
+/* reload: the program that reads the file runs on a helper thread; what it wrote is compared and applied on the loop's. */
+#include "server/admin/reload.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/worker.h"
+#include "replay/table.h"
+#include "server/admin/config.h"
+#include "server/admin/config_table.h"
+#include "server/admin/descriptors.h"
+#include "server/certificates.h"
+#include "server/durability/append_log.h"
+#include "server/replay/replay_registry.h"
+#include "server/service_manager.h"
+
+#define PROGRAM_MOST_US 60000000u /* then it is killed, and nothing changes */
+#define PROGRAM_LOOK_NS 10000000 /* how often it is asked whether it has ended */
+
+extern char **environ;
+
+struct reload {
+    struct worker_job job; /* first: what the worker hands back */
+    struct server *server;
+    struct transport *kernel;
+    struct worker *worker; /* NULL: nothing was read again yet */
+    struct server_config *started;
+    char **arguments; /* of the program, ended by NULL; NULL: there is no file to read again */
+    int wake; /* an eventfd: the program has ended */
+    int output; /* what it writes; the worker's while it runs */
+    int failed; /* of the program: 0, −1 it could not run, or its wait status */
+    bool running, again;
+    atomic_bool ending; /* the server is: the program is not waited for */
+};
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *format, ...) {
+    char line[CONFIG_VALUE_BYTES * 2 + 256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "replay-server: reload: %s\n", line);
+}
+
+/* ---- the program, on the worker's thread ------------------------------------------------------------------------------ */
+
+/* With the signals as a program expects them: the server blocks some and ignores others. */
+static int start(char **arguments, int output, pid_t *pid) {
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t none, defaults;
+    sigemptyset(&none);
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    sigaddset(&defaults, SIGHUP);
+    sigaddset(&defaults, SIGXFSZ);
+    if (posix_spawn_file_actions_init(&files) != 0) return ENOMEM;
+    if (posix_spawnattr_init(&attributes) != 0) {
+        posix_spawn_file_actions_destroy(&files);
+        return ENOMEM;
+    }
+    int failed = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    if (!failed) failed = posix_spawn_file_actions_adddup2(&files, output, 1);
+    if (!failed) failed = posix_spawnattr_setsigmask(&attributes, &none);
+    if (!failed) failed = posix_spawnattr_setsigdefault(&attributes, &defaults);
+    if (!failed) failed = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    if (!failed) failed = posix_spawn(pid, arguments[0], &files, &attributes, arguments, environ);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attributes);
+    return failed;
+}
+
+static void run_program(struct worker_job *job) {
+    struct reload *reload = (struct reload *)job;
+    pid_t pid = 0;
+    int status = 0, failed = start(reload->arguments, reload->output, &pid);
+    uint64_t until_us = clock_monotonic_us() + PROGRAM_MOST_US;
+    reload->failed = failed ? -1 : 0;
+    if (failed) {
+        say("cannot run %s: %s", reload->arguments[0], strerror(failed));
+        return;
+    }
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        const struct timespec pause = {.tv_nsec = PROGRAM_LOOK_NS};
+        if (clock_monotonic_us() >= until_us || atomic_load(&reload->ending)) kill(pid, SIGKILL);
+        nanosleep(&pause, NULL);
+    }
+    reload->failed = status;
+}
+
+/* On the worker's thread as well. */
+static void program_ended(void *context) {
+    const struct reload *reload = context;
+    uint64_t one = 1;
+    (void)!write(reload->wake, &one, sizeof one);
+}
+
+/* ---- settings --------------------------------------------------------------------------------------------------------- */
+
+/* Passwords and passphrases are not for logs. */
+static bool is_secret(const char *name) {
+    return strcmp(name, "requirepass") == 0 || strcmp(name, "tls-key-file-pass") == 0;
+}
+
+/* Whether the file does not say: the password then came by other ways, and is never taken away by leaving it out. */
+static bool is_unsaid(const char *name, const char *wanted) {
+    return strcmp(name, "requirepass") == 0 && wanted[0] == '\0';
+}
+
+/* What `wanted` changes: into `changed` what can change live; what cannot is said once all is known to be well. */
+static void compare(const struct reload *reload, const struct server_config *wanted, struct server_config *changed,
+                    struct text *said, int counts[2]) {
+    char new_value[CONFIG_VALUE_BYTES], value[CONFIG_VALUE_BYTES];
+    struct error error;
+    for (size_t i = 0; i < config_count(); i++) {
+        const struct setting *setting = config_setting(i);
+        if (setting->kind == SETTING_FIXED) continue;
+        config_value(wanted, i, new_value);
+        config_value(setting->live ? changed : reload->started, i, value);
+        if (strcmp(value, new_value) == 0 || is_unsaid(setting->name, new_value)) continue;
+        counts[setting->live ? 0 : 1]++;
+        if (setting->live && config_assign(changed, setting->name, new_value, true, &error) < 0) {
+            text_append(said, "%s stays as it is: %s\n", setting->name, error.message);
+            continue;
+        }
+        const char *before = setting->live ? "" : "needs a restart: ";
+        if (is_secret(setting->name))
+            text_append(said, "%s%s, which is not shown\n", before, setting->name);
+        else
+            text_append(said, "%s%s '%s' to '%s'\n", before, setting->name, value, new_value);
+    }
+}
+
+static int apply(struct reload *reload, const struct server_config *wanted, struct text *said, int counts[2],
+                 struct error *error) {
+    struct server *server = reload->server;
+    struct server_config *changed = memory_alloc(sizeof *changed);
+    if (!changed) return error_set(error, ERROR_GENERIC, "no memory");
+    *changed = server->config;
+    compare(reload, wanted, changed, said, counts);
+    descriptors_raise("replay-server", changed);
+    int failed = server->config.tls_port >= 0 ? certificates_use(changed, reload->kernel, error) : 0;
+    if (!failed) failed = append_log_configure(server->append_log, changed->appendonly, error);
+    if (!failed) {
+        server->config = *changed;
+        config_apply(server);
+    }
+    memory_free(changed);
+    return failed;
+}
+
+/* ---- tables ----------------------------------------------------------------------------------------------------------- */
+
+/* One table: made, or given the settings that can change. What cannot be is said; the others go on. */
+static void adopt(struct server *server, const struct setup_table *given, const char *name, struct text *said,
+                  int counts[2]) {
+    struct replay_registry *registry = server->replay;
+    struct text adopted = {0};
+    struct error error = {0};
+    uint32_t before = registry->count;
+    registry->adopting = &adopted;
+    int failed = replay_registry_create(registry, given->spec, given->length, &error);
+    registry->adopting = NULL;
+    bool is_changed = adopted.length > 0;
+    text_free(&adopted);
+    counts[failed ? 1 : 0] += failed || is_changed || registry->count > before;
+    if (failed && error.code == ERROR_EXISTS)
+        text_append(said, "needs a restart, or REPLAY.DROP: table '%s' differs in more than can change in it\n", name);
+    else if (failed)
+        text_append(said, "table '%s' stays as it is: %s\n", name, error.message);
+    else if (registry->count > before)
+        text_append(said, "table '%s' is made\n", name);
+    else if (is_changed)
+        text_append(said, "table '%s' has the settings given now\n", name);
+    struct replay_entry *entry =
+        failed || !is_changed ? NULL : replay_registry_find(registry, name, strlen(name), &error);
+    if (!entry) return;
+    wait_queue_wake(server, &entry->adders); /* they may wait for what has changed */
+    wait_queue_wake(server, &entry->samplers);
+}
+
+/* All specs are looked at before any is used, unless `said`. */
+static int each_table(struct reload *reload, const struct setup *setup, struct text *said, int counts[2],
+                      struct error *error) {
+    struct setup_table given = {0};
+    struct table_config *config = memory_alloc(sizeof *config);
+    int failed = config ? 0 : error_set(error, ERROR_GENERIC, "no memory");
+    while (!failed && setup_next_table(setup, &given)) {
+        failed = table_config_parse(config, NULL, given.spec, given.length, error);
+        if (!failed && said) adopt(reload->server, &given, config->name, said, counts);
+    }
+    memory_free(config);
+    return failed;
+}
+
+/* ---- both ------------------------------------------------------------------------------------------------------------- */
+
+static int take(struct reload *reload, const struct setup *setup, struct text *said, int counts[2],
+                struct error *error) {
+    struct server_config *wanted = memory_alloc(sizeof *wanted);
+    if (!wanted) return error_set(error, ERROR_GENERIC, "no memory");
+    server_config_defaults(wanted);
+    int failed = setup_configure(setup, wanted, error);
+    if (!failed) failed = each_table(reload, setup, NULL, counts, error);
+    if (!failed) failed = apply(reload, wanted, said, counts, error);
+    memory_free(wanted);
+    return failed ? failed : each_table(reload, setup, said, counts, error);
+}
+
+static void say_lines(char *text) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) say("%s", line);
+}
+
+static void finish(struct reload *reload) {
+    struct setup setup = {0};
+    struct text said = {0};
+    struct error error = {0};
+    int counts[2] = {0}; /* changes that are made; those that wait for a restart */
+    lseek(reload->output, 0, SEEK_SET);
+    int failed = setup_read(&setup, reload->output, &error); /* closes it where it can be read */
+    if (failed)
+        close(reload->output);
+    else
+        failed = take(reload, &setup, &said, counts, &error);
+    if (failed) {
+        say("nothing has changed: %s", error.message);
+    } else {
+        if (said.data) say_lines(said.data);
+        say("done: %d changed, %d not changed before a restart", counts[0], counts[1]);
+    }
+    text_free(&said);
+    setup_free(&setup);
+}
+
+static void run(struct reload *reload) {
+    if (!reload->worker) reload->worker = worker_new_urgent(program_ended, reload);
+    reload->output = reload->worker ? memfd_create("replay-server-reload", MFD_CLOEXEC) : -1;
+    if (reload->output < 0) {
+        say("nothing has changed: %s", reload->worker ? strerror(errno) : "no memory, or no thread");
+        return;
+    }
+    reload->running = true;
+    service_manager_tell_reloading();
+    worker_give(reload->worker, &reload->job);
+}
+
+static void on_program_ended(void *context, int descriptor) {
+    struct reload *reload = context;
+    uint64_t count;
+    (void)!read(descriptor, &count, sizeof count);
+    if (!reload->running || !worker_finished(reload->worker)) return;
+    reload->running = false;
+    if (reload->failed == 0) {
+        finish(reload);
+    } else {
+        close(reload->output);
+        say("nothing has changed%s", reload->failed == -1 ? ""
+                                     : WIFSIGNALED(reload->failed)
+                                         ? ": the program that reads the file was killed, or took too long"
+                                         : ": the file, or an option, is refused");
+    }
+    service_manager_tell("READY=1");
+    if (reload->again) {
+        reload->again = false;
+        run(reload);
+    }
+}
+
+void reload_begin(struct reload *reload) {
+    if (!reload->arguments)
+        say("there is no file to read again: the server was started without --config");
+    else if (reload->running)
+        reload->again = true;
+    else
+        run(reload);
+}
+
+struct reload *reload_new(struct server *server, const struct setup *setup, const struct server_config *started,
+                          struct transport *kernel, struct error *error) {
+    struct reload *reload = memory_calloc(1, sizeof *reload);
+    if (!reload) {
+        error_set(error, ERROR_GENERIC, "no memory");
+        return NULL;
+    }
+    *reload = (struct reload){.job = {.run = run_program}, .server = server, .kernel = kernel, .wake = -1};
+    reload->started = memory_alloc(sizeof *started);
+    reload->wake = reload->started ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
+    if (reload->wake < 0) {
+        error_set(error, ERROR_GENERIC, "no memory, or no descriptor, to read settings again");
+        reload_free(reload);
+        return NULL;
+    }
+    *reload->started = *started;
+    if (setup_reload_arguments(setup, &reload->arguments, error) < 0 ||
+        transport_kernel_watch(kernel, reload->wake, on_program_ended, reload, error) < 0) {
+        reload_free(reload);
+        return NULL;
+    }
+    return reload;
+}
+
+void reload_free(struct reload *reload) {
+    if (!reload) return;
+    atomic_store(&reload->ending, true);
+    worker_free(reload->worker);
+    if (reload->wake >= 0) close(reload->wake);
+    memory_free(reload->started);
+    memory_free(reload->arguments);
+    memory_free(reload);
+}

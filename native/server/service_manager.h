@@ -1,0 +1,11 @@
+/* service_manager: tells whoever started the server (systemd, Type=notify) what becomes of it. */
+#ifndef REPLAY_SERVER_SERVICE_MANAGER_H
+#define REPLAY_SERVER_SERVICE_MANAGER_H
+
+/* Sends "READY=1", "STOPPING=1" and the like to the socket that NOTIFY_SOCKET names. Without one, or where nobody listens,
+ * nothing happens: service does not depend on it. */
+void service_manager_tell(const char *state);
+/* That settings are read again, as of now; "READY=1" ends it. */
+void service_manager_tell_reloading(void);
+
+#endif

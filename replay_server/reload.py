@@ -1,0 +1,58 @@
+"""What a server runs at SIGHUP: the arguments of `serve` and the configuration file, read as they were at the start.
+
+Not for people. The server gives it the folder that `serve` was called in and its arguments; it writes to standard
+output what `serve` would hand to a new server, or says on standard error what is wrong and exits with 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .config import ConfigError, ServeConfig
+from .server import setup_message
+
+POLITE = 10
+"""Added to its niceness: the server goes on serving on the same processors."""
+
+_CODE = (
+    "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
+    "from replay_server.reload import main; sys.exit(main(sys.argv[1:]))"
+)
+"""The folder that the server is in is not one to import from."""
+
+
+def reload_command(arguments: Sequence[str]) -> list[str]:
+    """The program, with its arguments, that reads again what `serve` is given here and now."""
+    return [sys.executable, "-c", _CODE, os.getcwd(), *arguments]
+
+
+def native_settings_of(settings: ServeConfig) -> dict[str, Any]:
+    """All that a server is told at its start, tables and password apart, by the names of CONFIG."""
+    own = {
+        "bind": settings.host, "port": settings.port, "unixsocket": settings.unixsocket,
+        "unixsocketperm": settings.unixsocketperm, "maxmemory": settings.maxmemory, "maxclients": settings.maxclients,
+        "dir": settings.dir,
+    }  # fmt: skip
+    open_to_all = {"protected-mode": "no"} if settings.allow_remote else {}
+    return {**{name: value for name, value in own.items() if value is not None}, **settings.config, **open_to_all}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the setup of the server; the exit status: 0, or 2 for what `serve` would refuse."""
+    from .cli import serve_settings
+
+    with contextlib.suppress(OSError):
+        os.nice(POLITE)
+    try:
+        os.chdir(arguments[0])
+        settings, password, _ = serve_settings(arguments[1:])
+    except (ConfigError, OSError) as error:
+        print(f"replay-server: reload: {error}", file=sys.stderr)
+        return 2
+    sys.stdout.buffer.write(setup_message(settings.tables, password, native_settings_of(settings)))
+    sys.stdout.buffer.flush()
+    return 0

@@ -1,0 +1,212 @@
+"""The files of deploy/, as far as they can be checked without systemd, Docker or a cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import replay_server as rs
+from replay_server import cli
+from replay_server.config import load_config, read_password
+
+MOST_EXPOSED = 20
+"""Of 100, in tenths of what systemd-analyze security prints: 2.0 is "OK", unrestricted services have 9.6."""
+
+
+@pytest.fixture
+def deploy(repository: Path) -> Path:
+    return repository / "deploy"
+
+
+def serve_arguments(words: list[str]) -> list[str]:
+    """What follows `replay-server serve` in a command."""
+    assert Path(words[0]).name == "replay-server"
+    assert words[1] == "serve"
+    return words[2:]
+
+
+# ---- systemd ---------------------------------------------------------------------------------------------------------
+
+
+def commands_of(unit: Path) -> list[list[str]]:
+    return [shlex.split(line) for line in re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)]
+
+
+@pytest.fixture
+def installed(deploy: Path, tmp_path: Path) -> Path:
+    """The unit with its password, with the command that is here: systemd-analyze looks whether it can be run."""
+    here = Path(sys.executable).parent / "replay-server"
+    if not here.exists():
+        pytest.skip("the command is not installed beside this Python")
+    for name in ("replay-server.service", "replay-server.service.d/password.conf"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        text = (deploy / "systemd" / name).read_text()
+        path.write_text(text.replace("/opt/replay-server/bin/replay-server", str(here)))
+    return tmp_path / "replay-server.service"
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (systemd)")
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(installed: Path) -> None:
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(installed))
+    about_it = [line for line in done.stderr.splitlines() if "replay-server" in line]
+    assert (done.returncode, about_it) == (0, [])
+
+
+def test_the_unit_is_as_closed_as_it_was(installed: Path) -> None:
+    done = analyze("security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager", str(installed))
+    if "unrecognized option" in done.stderr or "Unknown" in done.stderr:
+        pytest.skip("this systemd-analyze cannot look at a unit that is not loaded")
+    assert done.returncode == 0, done.stdout[-400:] + done.stderr
+
+
+def test_the_commands_of_the_unit_are_accepted(deploy: Path) -> None:
+    units = [deploy / "systemd/replay-server.service", deploy / "systemd/replay-server.service.d/password.conf"]
+    found = [words for unit in units for words in commands_of(unit)]
+    assert len(found) == 2
+    for words in found:
+        options = cli._serve_parser().parse_args(serve_arguments(words))
+        assert (options.config, options.dir) == ("/etc/replay-server/replay-server.toml", "/var/lib/replay-server")
+        assert options.restore == "latest"
+
+
+def test_the_unit_leaves_room_for_all_clients(deploy: Path, tmp_path: Path) -> None:
+    """With as many descriptors as the unit allows, and none of them to be had beyond, maxclients is not lowered."""
+    limit = int(re.findall(r"^LimitNOFILE=(\d+)$", (deploy / "systemd/replay-server.service").read_text(), re.M)[0])
+    script = f"ulimit -n {limit} && exec {sys.executable} -m replay_server serve --port 0"
+    with subprocess.Popen(
+        ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().split()[1].removeprefix("url=")
+        with rs.Client(url) as client:
+            assert client.redis.config_get("maxclients") == {"maxclients": "10000"}
+        process.terminate()
+        assert process.stderr.read() == ""
+
+
+# ---- the image -------------------------------------------------------------------------------------------------------
+
+
+def instructions(deploy: Path) -> list[tuple[str, str]]:
+    """Those of the container file, with lines joined and comments left out."""
+    lines = [line for line in (deploy / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def test_the_image_copies_what_is_there_and_not_what_is_ignored(deploy: Path, repository: Path) -> None:
+    ignored = (repository / ".dockerignore").read_text().splitlines()
+    for instruction, rest in instructions(deploy):
+        if instruction == "COPY" and not rest.startswith("--from="):
+            for source in rest.split()[:-1]:
+                assert (repository / source).exists()
+                assert source not in ignored
+
+
+def test_the_image_has_every_library_that_the_build_links(deploy: Path) -> None:
+    """Lua is linked whole; of the others a -dev package in the first stage has its library in the second."""
+    installs = [rest for instruction, rest in instructions(deploy) if instruction == "RUN" and "apt-get" in rest]
+    for development, runtime in (("liblz4-dev", "liblz4-1"), ("libzstd-dev", "libzstd1"), ("libssl-dev", "libssl3")):
+        assert development in installs[0]
+        assert runtime in installs[1]
+    assert "liblua5.1-0-dev" in installs[0]
+
+
+def test_the_command_of_the_image_is_accepted_and_wants_a_password(deploy: Path, tmp_path: Path) -> None:
+    (command,) = [json.loads(rest) for instruction, rest in instructions(deploy) if instruction == "CMD"]
+    words = [word.replace("/etc/replay-server", str(deploy)).replace("/data", str(tmp_path))
+             for word in serve_arguments(command)]  # fmt: skip
+    options = cli._serve_parser().parse_args(words)
+    assert options.host == "0.0.0.0"
+    done = subprocess.run(
+        [sys.executable, "-m", "replay_server", "serve", *words, "--port", "0"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "there is no password" in done.stderr
+
+
+# ---- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def objects(deploy: Path) -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with Ray")
+    found = list(yaml.safe_load_all((deploy / "kubernetes" / "replay-server.yaml").read_text()))
+    return {each["kind"]: each for each in found}
+
+
+def test_the_objects_fit_their_schemas(objects: dict[str, Any]) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    for each in objects.values():
+        validate.validate(each, "1.28", strict=True)
+
+
+def test_the_objects_name_one_another(objects: dict[str, Any]) -> None:
+    assert {kind: each["metadata"]["name"] for kind, each in objects.items()} == dict.fromkeys(
+        ("Secret", "ConfigMap", "Service", "StatefulSet"), "replay-server"
+    )
+    sts = objects["StatefulSet"]["spec"]
+    labels = sts["template"]["metadata"]["labels"]
+    assert sts["selector"]["matchLabels"] == labels == objects["Service"]["spec"]["selector"]
+    assert sts["serviceName"] == objects["Service"]["metadata"]["name"]
+    assert sts["replicas"] == 1, "a second replica would be a server without the first one's data"
+    pod = sts["template"]["spec"]
+    (container,) = pod["containers"]
+    named = {volume["name"] for volume in pod["volumes"]}
+    named |= {claim["metadata"]["name"] for claim in sts["volumeClaimTemplates"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == named
+    ports = {port["name"] for port in container["ports"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["tcpSocket"]["port"] in ports
+    assert {port["targetPort"] for port in objects["Service"]["spec"]["ports"]} == ports
+
+
+def test_the_pod_is_closed(objects: dict[str, Any]) -> None:
+    pod = objects["StatefulSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+def test_the_server_of_the_pod_serves_with_the_settings_of_the_map(objects: dict[str, Any], tmp_path: Path) -> None:
+    """Its command, with the pod's folders as they are here; the file must load, and the password open the door."""
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "replay-server.toml"
+    text = objects["ConfigMap"]["data"][file.name]
+    file.write_text(text.replace("/etc/replay-server-secret", str(tmp_path)).replace("/data", f"{tmp_path}/data"))
+    (tmp_path / "password").write_text(objects["Secret"]["stringData"]["password"])
+    assert load_config(file).host == "0.0.0.0"
+    (container,) = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    words = [word.replace("/etc/replay-server/", f"{tmp_path}/") for word in serve_arguments(container["args"])]
+    command = [sys.executable, "-m", "replay_server", "serve", *words, "--port", "0", "--host", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[1].removeprefix("url=")
+            with rs.Client(url.replace("://", f"://:{read_password(tmp_path / 'password')}@")) as client:
+                assert client.redis.config_get("save") == {"save": "3600 1"}
+                client.redis.set("key", "value")
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+    assert list((tmp_path / "data").glob("*.snapshot")), "rules of save: a stop writes one"
