@@ -25,10 +25,14 @@ SUBCOMMANDS = {
     "train": "serverless training: actor and learner functions, in rounds",
     "scheduler": "train a learned scheduler of a job's actors, on whole jobs",
     "bench": "measure this server and others",
+    "top": "servers and jobs, live, in the terminal",
+    "dashboard": "servers and jobs, live, in the browser",
     "doctor": "what is wrong with this host for DPDK, and what to type",
     "completion": "a script that completes these words in bash, zsh or fish",
 }
 _ELSEWHERE = {
+    "top": ("replay_server.dashboard.top", "main"),
+    "dashboard": ("replay_server.dashboard.main", "main"),
     "apex": ("replay_server.jobs.apex", "main_apex"),
     "actor": ("replay_server.jobs.parts", "main_actor"),
     "learner": ("replay_server.jobs.parts", "main_learner"),
@@ -38,7 +42,6 @@ _ELSEWHERE = {
     "doctor": ("replay_server.doctor", "main"),
     "completion": ("replay_server.completion", "main"),
 }
-_LATER = ("top", "dashboard")
 
 
 def _usage() -> str:
@@ -77,8 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _dispatch(name, rest)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    if name in _LATER:
-        return _fail(f"{name}: not available in this version", EXIT_USAGE)
     return _fail(f"unknown subcommand {name!r}\n{_usage()}", EXIT_USAGE)
 
 
@@ -90,7 +91,9 @@ def _dispatch(name: str, rest: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "replay_server":
             raise
-        extra = {"ray": "ray", "functions_framework": "http"}.get(error.name or "", "dev" if name == "bench" else "rl")
+        extra = {"ray": "ray", "functions_framework": "http", "nicegui": "dashboard", "rich": "dashboard"}.get(
+            error.name or "", "dev" if name == "bench" else "rl"
+        )
         return _fail(f"{name} needs {error.name}: pip install 'replay-server[{extra}]'", EXIT_FAILURE)
     return 0 if status is None else int(status)
 

@@ -169,6 +169,7 @@ class Orchestrator:
         settings = self.settings
         spec = policy_spec(self.algorithm)
         url = self._open_server(stack)
+        self.run_directory.write_job("train", url)
         client = stack.enter_context(rs.Client(url, connect_timeout=2.0, socket_timeout=30.0, reconnect_timeout=2.0))
         self._lease = stack.enter_context(Lease(client, self.names, settings.keep))
         client.create_table(self._table(spec))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
+from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.options import typed_values
 from replay_server.serverless.scalers import registry
 from replay_server.serverless.scalers.scaler import Scaler
@@ -114,6 +115,8 @@ class TrainSettings:
     """Leave the job's table and weights on a shared server when it ends."""
     plot: bool = False
     """Draw the run when it ends: reward, actors, where rounds spent their time, every function."""
+    dashboard: str = "auto"
+    """Pages of the run in the browser while it lasts: auto (any free port, where nicegui is installed), a port, off."""
     checkpoint_every: int = 10
     """Rounds between two checkpoints; there is one at the end, too."""
     logdir: str | None = None
@@ -134,6 +137,7 @@ class TrainSettings:
 def check_settings(settings: TrainSettings) -> None:
     """Raises ValueError, naming the option, for a value that no job can have or that this version has not."""
     _check_learners(settings)
+    check_dashboard(settings.dashboard)
     at_least = {
         "rounds": 1, "steps": 1, "environments": 1, "actors": 1, "actors_max": 1, "prewarm": 0, "retries": 0,
         "learner_threads": 0, "eval_every": 0, "eval_episodes": 1, "final_episodes": 0, "checkpoint_every": 1,

@@ -15,6 +15,7 @@ import gymnasium
 import replay_server as rs
 from replay_server.connection import url_with_password
 from replay_server.learner.probes import check_probes
+from replay_server.rl.dashboard_process import start_dashboard
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
@@ -87,8 +88,10 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
     code = 0
     for name in SIGNALS:
         signal.signal(name, _interrupt)
+    dashboard = None
     with make_view(f"{settings.env} {settings.algo} seed {settings.seed}") as view:
         try:
+            dashboard = start_dashboard(settings.dashboard, run_directory.path, settings.server, view.message)
             Orchestrator(settings, run_directory, on_progress=view.show, on_message=view.message).run()
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
@@ -99,6 +102,8 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
         except (TrainingFailed, FunctionError, JobInUse, rs.ReplayError, ModuleNotFoundError) as error:
             code = EXIT_FAILED
             view.message(f"the job failed: {error}")
+    if dashboard is not None:
+        dashboard.close()
     _say_goodbye(run_directory, code)
     if settings.plot:
         _draw(run_directory)

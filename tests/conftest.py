@@ -25,6 +25,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 SIGNATURE = {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}
 
+# Jobs that tests run have no dashboard, unless a test asks for one.
+os.environ.setdefault("REPLAY_SERVER_DASHBOARD", "off")
+
 _numbers = itertools.count()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -29,6 +29,7 @@ from replay_server.jobs.arguments import (
 from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
 from replay_server.learner.metrics import Metrics, read_metrics
+from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path, write_json
 from replay_server.rl.settings import ApexSettings
@@ -97,6 +98,7 @@ class ApexJob:
         self._server: rs.Server | None = None
         self._client: rs.Client | None = None
         self._ray: RayActors | None = None
+        self._dashboard: DashboardProcess | None = None
         self._seen_evaluations = 0
         self._good_evaluations = 0
         self._frames = [_Total() for _ in range(settings.actors)]
@@ -152,6 +154,8 @@ class ApexJob:
             self._progress_row(metrics)
             metrics.close()
             self._write_summary(final)
+            if self._dashboard is not None:
+                self._dashboard.close()
         self._say_goodbye(code)
         return code
 
@@ -195,6 +199,14 @@ class ApexJob:
         self.parts = [learner, *self.actors, evaluator]
         for part in self.parts:
             part.start()
+        self._write_job()
+        self._dashboard = start_dashboard(settings.dashboard, self.run_directory.path, self._server.url, view.message)
+
+    def _write_job(self) -> None:
+        """Says where the job runs and how its processes are, where that has changed."""
+        assert self._server is not None
+        parts = [{"name": part.name, "running": part.running, "restarts": part.restarts} for part in self.parts]
+        self.run_directory.write_job("apex", self._server.url, parts)
 
     def _stop(self, grace_s: float) -> None:
         """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing."""
@@ -236,6 +248,7 @@ class ApexJob:
                     self.ended_by = "max_updates"
                 elif code is not None:
                     view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
+            self._write_job()
             try:
                 self._look()
                 for evaluation in self._new_evaluations():

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.settings import ApexSettings, apply_profile
@@ -68,6 +69,7 @@ def check_settings(settings: ApexSettings) -> None:
             f"--min-size-to-sample {settings.min_size_to_sample} is more than --capacity {settings.capacity}: "
             "learning could never begin"
         )
+    check_dashboard(settings.dashboard)
     if not 0.0 <= settings.discount <= 1.0:
         raise ValueError(f"--discount: expected 0 to 1, came {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:

@@ -37,7 +37,7 @@ def main_actor(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--actor-id", type=int, required=True, metavar="I", help="0 to actors − 1: its place in the ε ladder"
     )
-    add_settings(parser, leave_out=frozenset({"logdir", "resume", "actors_on"}))
+    add_settings(parser, leave_out=frozenset({"logdir", "resume", "actors_on", "dashboard"}))
     namespace = parser.parse_args(argv)
     settings = _settings(parser, namespace)
     if not 0 <= namespace.actor_id < settings.actors:
@@ -56,7 +56,7 @@ def main_learner(argv: list[str] | None = None) -> int:
         description="The Ape-X learner. Every part of a run must be given the same settings.",
     )
     _add_server(parser)
-    add_settings(parser, leave_out=frozenset({"actors_on"}))
+    add_settings(parser, leave_out=frozenset({"actors_on", "dashboard"}))
     namespace = parser.parse_args(argv)
     given = given_settings(namespace)
     try:

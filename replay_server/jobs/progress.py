@@ -54,7 +54,7 @@ class Snapshot:
     def weight_staleness(self) -> int:
         """Learner steps between the newest published weights and the oldest that an actor plays with."""
         playing = [actor.version for actor in self.actors if actor.alive]
-        return max(0, int(self.learner.get("version", 0)) - max(0, min(playing, default=0)))
+        return max(0, int(self.learner.get("version", 0)) - max(0, min(playing))) if playing else 0
 
 
 class Rate:

@@ -1,4 +1,4 @@
-"""The files of one run: config.json, metrics.jsonl, scores, checkpoints, logs and summary.json in one folder."""
+"""The files of one run in one folder: config.json, job.json, metrics.jsonl, scores, checkpoints, logs, summary.json."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -34,11 +35,14 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.config = self.path / "config.json"
+        self.job = self.path / "job.json"
         self.summary = self.path / "summary.json"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
         self.scores = self.path / "scores.csv"
         self.plot = self.path / "scores.png"
+        self._began_s = time.time()
+        self._job: dict[str, Any] = {}
 
     def create(self, settings: RunSettings) -> None:
         """Makes the folder and writes config.json, without a server's password if there is a URL with one in it.
@@ -52,6 +56,27 @@ class RunDirectory:
         self.logs.mkdir(parents=True, exist_ok=True)
         values = dataclasses.asdict(settings)  # pyright: ignore[reportArgumentType]
         write_json(self.config, {name: _without_password(value) for name, value in values.items()})
+
+    def write_job(self, kind: str, server: str, parts: list[dict[str, Any]] | None = None) -> None:
+        """Writes job.json, for who looks at a run from outside: this process, when it began, the server, its parts.
+
+        Args:
+            kind: apex or train.
+            server: its URL; a password in it is left out.
+            parts: of each process of the job name, running, restarts.
+        """
+        values = {
+            "kind": kind,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "pid_started": process_started(os.getpid()),
+            "started_s": self._began_s,
+            "server": _without_password(server),
+            "parts": parts or [],
+        }
+        if values != self._job:
+            self._job = values
+            write_json(self.job, values)
 
     def settings(self, kind: type[Settings], given: dict[str, Any]) -> Settings:
         """Returns the settings (dataclass `kind`) of the run that is here, with the fields in `given` changed.
@@ -105,6 +130,17 @@ class RunDirectory:
         axes.grid(alpha=0.3)
         figure.savefig(self.plot, dpi=120)
         return True
+
+
+def process_started(pid: int) -> int:
+    """When a process of this host began, in the kernel's ticks; 0 where there is no such process.
+
+    With it a process id names one process only, however often the kernel has used the number.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def new_run_path(settings: RunSettings) -> Path:

@@ -123,6 +123,8 @@ class ApexSettings:
     final_episodes: int = 20
     """Fresh episodes that the kept checkpoint plays at the end of a run, for summary.json; 0 = none."""
 
+    dashboard: str = "auto"
+    """Pages of the run in the browser while it lasts: auto (any free port, where nicegui is installed), a port, off."""
     logdir: str | None = None
     """Run directory; None = runs/<env>-<seed>-<time>."""
     resume: bool = False

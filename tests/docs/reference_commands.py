@@ -30,9 +30,9 @@ EXIT_CODES = """
 | 0 | done, or stopped by a signal in order (`serve`) |
 | 1 | failure; the last line on standard error says of what. `doctor`: something is wrong |
 | 2 | usage: an option, a value or the configuration file is wrong; nothing was started |
-| 3 | `serve`: the address is in use |
+| 3 | `serve`, `dashboard`: the address is in use |
 | 4 | `serve`: the snapshot of `--restore` was refused |
-| 5 | `apex`, `actor`, `learner`, `train`, `scheduler`: the replay server was lost |
+| 5 | `apex`, `actor`, `learner`, `train`, `scheduler`: the replay server was lost; `top --once`: none answered |
 | 130 | interrupted (Ctrl-C, SIGTERM) before the end; what was done is saved |
 """
 

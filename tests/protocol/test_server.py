@@ -340,13 +340,6 @@ def test_usage():
     assert run("nonsense").returncode == 2
 
 
-@pytest.mark.parametrize("name", ["top", "dashboard"])
-def test_what_this_version_lacks_is_said(name):
-    result = run(name)
-    assert result.returncode == 2
-    assert "not available in this version" in result.stderr
-
-
 def test_a_client_needs_neither_torch_nor_the_native_core():
     program = "import sys, replay_server as rs; rs.Client('redis://h'); "
     program += "print([name for name in ('torch', 'replay_server._native', 'redis', 'asyncio') if name in sys.modules])"

@@ -1,0 +1,233 @@
+"""The pages: all that is watched, one job, one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from nicegui import ui
+
+from replay_server.dashboard.apex_view import ApexView
+from replay_server.dashboard.run_source import RunSource
+from replay_server.dashboard.server_view import ServerView
+from replay_server.dashboard.style import CSS, DISCONNECTED
+from replay_server.dashboard.train_view import TrainView
+from replay_server.dashboard.view import View
+from replay_server.dashboard.watch import Watch
+from replay_server.dashboard.widgets import PanelBox, Text, TileBox, division, text
+
+EVERY_S = 1.0
+FACTS = 4
+"""Tiles of a view that the overview shows."""
+
+
+class Pages:
+    """What a watch shows, as pages. One of these for any number of tabs."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        ui.page("/")(self.overview)
+        ui.page("/job/{key}")(self.job)
+        ui.page("/server/{number}")(self.server)
+
+    # -- pages
+
+    def overview(self, theme: str = "") -> None:
+        """A card for each job and server; where there is one job, and nothing else but its server, that job itself."""
+        watch = self.watch
+        own = {run.server for run in watch.runs}
+        if len(watch.runs) == 1 and all(server.name in own for server in watch.servers):
+            self._view_page(self._view_of(watch.runs[0], None), "/", theme)
+            return
+        with self._frame("/", theme):
+            with division("d-head"):
+                text("All jobs and servers", "d-title")
+            with division("d-overview") as cards:
+                pass
+        shown: list[Any] = []
+        refreshers: list[Callable[[], None]] = []
+
+        def refresh() -> None:
+            sources = [*watch.runs, *watch.servers]
+            if sources != shown:
+                shown[:] = sources
+                refreshers.clear()
+                cards.clear()
+                with cards:
+                    for run in watch.runs:
+                        refreshers.append(_card(self._view_of(run, None), _job_path(run)))
+                    for number, server in enumerate(watch.servers):
+                        refreshers.append(_card(ServerView(server), f"/server/{number}"))
+                    if not sources:
+                        text("Nothing to show yet: no run directory was found, and no server given.", "d-empty")
+            for each in refreshers:
+                each()
+
+        refresh()
+        ui.timer(EVERY_S, refresh)
+
+    def job(self, key: str, compare: str = "", theme: str = "") -> None:
+        """One job; `compare`: the key of another run to draw beside it."""
+        run = next((each for each in self.watch.runs if each.key == key), None)
+        if run is None:
+            self._nothing(theme)
+            return
+        self._view_page(self._view_of(run, self._compared(run, compare)), _job_path(run), theme, run)
+
+    def server(self, number: int, theme: str = "") -> None:
+        """One server."""
+        if not 0 <= number < len(self.watch.servers):
+            self._nothing(theme)
+            return
+        self._view_page(ServerView(self.watch.servers[number]), f"/server/{number}", theme)
+
+    # -- parts
+
+    def _view_of(self, run: RunSource, compare: RunSource | None) -> View:
+        return TrainView(run, self.watch, compare) if run.kind == "train" else ApexView(run, self.watch, compare)
+
+    def _compared(self, run: RunSource, key: str) -> RunSource | None:
+        if not key:
+            earlier = self.watch.compare
+            return earlier if earlier is not None and earlier.kind == run.kind else None
+        return next((each for each in self._others(run) if each.key == key), None)
+
+    def _others(self, run: RunSource) -> list[RunSource]:
+        every = [*self.watch.runs, *([self.watch.compare] if self.watch.compare else [])]
+        return [each for each in every if each is not run and each.kind == run.kind]
+
+    def _nothing(self, theme: str) -> None:
+        with self._frame("", theme):
+            text("There is no such page. It may be gone with a restart of the dashboard.", "d-empty")
+
+    def _view_page(self, view: View, path: str, theme: str, run: RunSource | None = None) -> None:
+        with self._frame(path, theme):
+            with division("d-head"):
+                text(view.title, "d-title")
+                state = Text("d-state")
+                subtitle = Text("d-subtitle")
+                if run is not None and self._others(run):
+                    self._compare_choice(run, path)
+            banner = Text("d-banner")
+            with division("d-tiles"):
+                tiles = [TileBox(tile) for tile in view.tiles]
+            with division("d-grid"):
+                panels = [PanelBox(panel) for panel in view.panels]
+        seen: list[Any] = [None]
+
+        def refresh() -> None:
+            if (version := view.version()) == seen[0]:
+                return
+            seen[0] = version
+            state.show(*view.state)
+            subtitle.show(view.subtitle)
+            message = view.banner()
+            banner.visible(message is not None)
+            if message is not None:
+                banner.show(message.text, message.tone)
+            for each in (*tiles, *panels):
+                each.refresh()
+
+        refresh()
+        ui.timer(EVERY_S, refresh)
+
+    def _compare_choice(self, run: RunSource, path: str) -> None:
+        names = {"": "compare with …", **{each.key: each.key for each in self._others(run)}}
+        now = self._compared(run, ui.context.client.request.query_params.get("compare", ""))
+        ui.select(
+            names,
+            value=now.key if now else "",
+            on_change=lambda event: ui.navigate.to(_with(path, compare=event.value)),
+        ).props("dense outlined options-dense").classes("d-select")
+
+    def _frame(self, path: str, theme: str) -> Any:
+        """The page around: sheet, theme, list of sources. The caller fills the main part."""
+        ui.add_css(CSS)
+        ui.query(".nicegui-content").classes("p-0")
+        dark = ui.dark_mode({"dark": True, "light": False}.get(theme))
+        ui.add_body_html(f"<script>addEventListener('load', () => {{ {DISCONNECTED} }});</script>")
+        with division("d-page"):
+            with division("d-side"):
+                text("Replay server", "d-brand")
+                links = division("").style("display: flex; flex-direction: column; gap: 2px; flex: 1")
+                with ui.row().classes("items-center").style("gap: 0"):
+                    for icon, value, name in (("light_mode", False, "light"), ("dark_mode", True, "dark"), ("contrast", None, "as the system has it")):  # fmt: skip  # noqa: E501
+                        button = ui.button(icon=icon, on_click=partial(_choose_theme, dark, value))
+                        button.props(f'flat round dense size=sm color=grey aria-label="{name}"').tooltip(name)
+            main = division("d-main")
+        if not theme:
+            ui.timer(0.05, lambda: _remembered_theme(dark), once=True)
+        shown: list[Any] = []
+
+        def refresh() -> None:
+            sources = [(str(run.settings.get("env", run.name)), " · ".join(run.title.split(" · ")[1:]), run.state, _job_path(run), "good" if run.state == "running" else "bad" if run.state == "killed" else "") for run in self.watch.runs]  # fmt: skip  # noqa: E501
+            servers = [(server.name.partition("://")[2], "", server.state, f"/server/{i}", {"up": "good", "lost": "bad"}.get(server.state, "warn")) for i, server in enumerate(self.watch.servers)]  # fmt: skip  # noqa: E501
+            if [sources, servers] == shown:
+                return
+            shown[:] = [sources, servers]
+            links.clear()
+            with links:
+                _link("Overview", "", "", "/", path, None)
+                for heading, group in (("Jobs", sources), ("Servers", servers)):
+                    if group:
+                        text(heading, "d-group")
+                    for title, name, state, target, tone in group:
+                        _link(title, name, state, target, path, tone)
+
+        refresh()
+        ui.timer(EVERY_S, refresh)
+        return main
+
+
+def _link(title: str, name: str, state: str, target: str, path: str, tone: str | None) -> None:
+    with ui.link(target=target).classes(f"d-link {'d-chosen' if target == path else ''}"):
+        division(f"d-dot {f'd-{tone}' if tone else ''}" if tone is not None else "")
+        text(title, "d-name")
+        if state:
+            text(f"{state} · {name}" if name else state, "d-more")
+
+
+def _card(view: View, target: str) -> Callable[[], None]:
+    """A card of the overview; what is returned brings it up to date."""
+    with ui.link(target=target), division("d-card"):
+        with division("d-head").style("min-height: 0"):
+            text(view.title, "d-title").style("font-size: 14px; overflow: hidden; text-overflow: ellipsis; flex: 1")
+            state = Text("d-state")
+        with division("d-facts"):
+            facts = []
+            for tile in view.tiles[:FACTS]:
+                with division("d-fact"):
+                    text(tile.title, "d-label")
+                    facts.append((tile, Text("d-value")))
+        subtitle = Text("d-subtitle")
+
+    def refresh() -> None:
+        state.show(*view.state)
+        subtitle.show(view.subtitle)
+        for tile, shown in facts:
+            fact = tile.fact()
+            shown.show(fact.value if fact else "", fact.tone if fact else "")
+
+    return refresh
+
+
+def _job_path(run: RunSource) -> str:
+    return f"/job/{quote(run.key, safe='')}"
+
+
+def _with(path: str, **parameters: str) -> str:
+    given = {name: value for name, value in parameters.items() if value}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _choose_theme(dark: Any, value: bool | None) -> None:
+    dark.value = value
+    word = {True: "dark", False: "light", None: ""}[value]
+    ui.run_javascript(f"localStorage.setItem('replay-theme', '{word}')")
+
+
+async def _remembered_theme(dark: Any) -> None:
+    word = await ui.run_javascript("localStorage.getItem('replay-theme') || ''", timeout=10.0)
+    dark.value = {"dark": True, "light": False}.get(str(word))

@@ -1,0 +1,256 @@
+"""A serverless job: its rounds, its functions, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from replay_server.dashboard import charts, gantt, words
+from replay_server.dashboard.apex_view import run_banner, run_state
+from replay_server.dashboard.charts import AMBER, BLUE, GREY, TEAL, VIOLET
+from replay_server.dashboard.run_source import RunSource
+from replay_server.dashboard.server_source import ServerSource
+from replay_server.dashboard.view import Banner, Fact, Panel, Tile
+from replay_server.dashboard.watch import Watch
+
+SCORE_ROUNDS = 5
+"""Rounds whose games the score is the mean of: the job's own target is held against that."""
+
+
+class TrainView:
+    """Tiles and panels of one job. `compare`: another run, drawn dashed."""
+
+    def __init__(self, run: RunSource, watch: Watch, compare: RunSource | None = None) -> None:
+        self.run = run
+        self.watch = watch
+        self.compare = compare
+        self.tiles: Sequence[Tile] = (
+            Tile("Round", self._round),
+            Tile("Score", self._score),
+            Tile("Evaluation", self._evaluation),
+            Tile("Actors", self._actors),
+            Tile("Cost", self._cost),
+            Tile("Staleness", self._staleness),
+            Tile("Functions", self._functions),
+            Tile("Round time", self._round_time),
+        )
+        self.panels: Sequence[Panel] = (
+            Panel("Score by round", 5, self.score, empty="no round yet"),
+            Panel("Actors per round", 3, self.actors, empty="no round yet"),
+            Panel("Cost", 4, self.cost, empty="no round yet", note=self._cost_note),
+            Panel("Functions", 12, self.functions, empty="no function has ended yet", height=176),
+            Panel("Learner", 4, self.learner, empty="no round yet"),
+            Panel("Where a round's time goes", 4, self.times, empty="no round yet"),
+            Panel("Staleness", 4, self.staleness, empty="no round yet", note=lambda: "versions"),
+            Panel("Gradients on the server", 4, self.gradients),
+        )
+
+    # -- the page's head
+
+    @property
+    def title(self) -> str:
+        return self.run.title
+
+    @property
+    def subtitle(self) -> str:
+        began = time.strftime("%d %b %H:%M", time.localtime(self.run.began_s))
+        settings = self.run.settings
+        server = f" · {self.run.server}" if self.run.server else ""
+        return f"{self.run.path} · {settings.get('backend')} · began {began}{server}"
+
+    @property
+    def state(self) -> tuple[str, str]:
+        return run_state(self.run)
+
+    def banner(self) -> Banner | None:
+        return run_banner(self.run, self.server)
+
+    def version(self) -> Any:
+        server = self.server
+        return (self.run.looks, server.looks if server else 0)
+
+    @property
+    def server(self) -> ServerSource | None:
+        return self.watch.server_of(self.run)
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        return self.run.rows["round"]
+
+    def _points(self, name: str, above: str | None = None, run: RunSource | None = None) -> list[list[Any]]:
+        """[round, number] of each round."""
+        found = []
+        for row in (run or self.run).rows["round"]:
+            place = row.get(above) or {} if above else row
+            value = place.get(name)
+            found.append([row.get("round"), value if isinstance(value, int | float) else None])
+        return found
+
+    def _last(self, name: str, above: str | None = None) -> Any:
+        points = self._points(name, above)
+        return points[-1][1] if points else None
+
+    # -- tiles
+
+    def _round(self) -> Fact:
+        rounds = self.run.settings.get("rounds") or 1
+        done = self._last("round") or 0
+        steps = words.number(self._last("total_steps"))
+        return Fact(f"{done} of {words.number(rounds)}", f"{steps} steps", share=done / rounds)
+
+    def _score(self) -> Fact:
+        scores = [score for row in self.rounds[-SCORE_ROUNDS:] for score in row.get("scores") or ()]
+        if not scores:
+            return Fact(words.NOTHING, "no game has ended yet")
+        target = self.run.settings.get("target_score")
+        more = f" · target {words.number(target)}" if target is not None else ""
+        return Fact(words.number(sum(scores) / len(scores)), f"last {len(scores)} games{more}")
+
+    def _evaluation(self) -> Fact:
+        rows = self.run.rows["evaluation"]
+        if not rows:
+            every = self.run.settings.get("eval_every")
+            return Fact(words.NOTHING, f"every {every} rounds" if every else "at the end")
+        newest = rows[-1]
+        return Fact(words.number(newest.get("score_mean")),
+                    f"± {words.number(newest.get('score_std'))} · {newest.get('episodes')} games")  # fmt: skip
+
+    def _actors(self) -> Fact:
+        asked, arrived = self._last("actors"), self._last("arrived")
+        scaler = str(self.run.settings.get("scaler", ""))
+        tone = "warn" if asked and arrived is not None and arrived < asked else ""
+        return Fact(words.number(asked), f"{words.number(arrived)} arrived · {scaler}", tone)
+
+    def _cost(self) -> Fact:
+        cost, budget = self._last("cost"), self.run.settings.get("budget")
+        if not budget:
+            return Fact(words.dollars(cost), "no budget set")
+        share = (cost or 0.0) / budget
+        return Fact(words.dollars(cost), f"of {words.dollars(budget)}", "warn" if share > 0.9 else "", share)
+
+    def _staleness(self) -> Fact:
+        value, limit = self._last("gradient_staleness", "statistics"), self._last("staleness_threshold", "statistics")
+        value = self._last("staleness", "statistics") if value is None else value
+        more = f"versions · flushed at {words.number(limit)}" if limit is not None and limit >= 0 else "versions behind"
+        return Fact(words.number(value), more)
+
+    def _functions(self) -> Fact:
+        counts = self.run.counts
+        bad = sum(counts.get(name, 0) for name in ("lost", "timeout", "failed"))
+        total = sum(count for name, count in counts.items() if name != "cold")
+        detail = f"{counts.get('cold', 0)} cold · {bad} failed or lost"
+        return Fact(words.number(total), detail, "warn" if bad else "")
+
+    def _round_time(self) -> Fact:
+        whole, learner = self._last("round_s"), self._last("learner_s")
+        if whole is None:
+            return Fact(words.NOTHING)
+        return Fact(f"{words.number(whole)} s", f"learner {words.number(learner)} s")
+
+    # -- panels
+
+    def _chart(self, series: list[dict[str, Any]], **options: Any) -> dict[str, Any] | None:
+        if not self.rounds and self.compare is None:
+            return None
+        return charts.chart(series, x=charts.across("number"), header="(v) => 'round ' + Math.round(v)", **options)
+
+    def score(self) -> dict[str, Any] | None:
+        lower, upper = [], []
+        for row in self.rounds:
+            scores = row.get("scores") or []
+            lower.append([row.get("round"), min(scores) if scores else None])
+            upper.append([row.get("round"), max(scores) if scores else None])
+        series = charts.band("lowest to highest", lower, upper, TEAL)
+        series.append(charts.line("games of the round", self._points("score"), TEAL, dots=len(self.rounds) < 40))
+        evaluations = [[row.get("round"), row.get("score_mean")] for row in self.run.rows["evaluation"]]
+        series.append(charts.line("evaluation", evaluations, BLUE, width=2, dots=True))
+        if self.compare is not None:
+            series.append(charts.line(self.compare.name, self._points("score", run=self.compare), GREY, dashed=True))
+        target = self.run.settings.get("target_score")
+        if isinstance(target, int | float):
+            series[2]["markLine"] = charts.marker(target, f"target {target:g}", AMBER)
+        return self._chart(series)
+
+    def actors(self) -> dict[str, Any] | None:
+        arrived, asked = self._points("arrived"), self._points("actors")
+        missing = [[at, (wanted or 0) - (came or 0) or None] for (at, wanted), (_, came) in zip(asked, arrived)]
+        series = [charts.bars("arrived", arrived, TEAL, stack="actors"), charts.bars("missing", missing, charts.RED, stack="actors")]  # fmt: skip  # noqa: E501
+        found = self._chart(series, y=[charts.axis(zero=True) | {"minInterval": 1}])
+        if found is not None:
+            found["xAxis"] = charts.across("category", [str(at) for at, _ in asked])
+            for each, points in zip(series, (arrived, missing)):
+                each["data"] = [value for _, value in points]
+        return found
+
+    def cost(self) -> dict[str, Any] | None:
+        line = charts.line("cost", self._points("cost"), AMBER, area=True, width=2)
+        series = [line]
+        budget = self.run.settings.get("budget")
+        y = charts.axis(charts.DOLLARS, zero=True)
+        if budget and self.rounds:
+            line["markLine"] = charts.marker(budget, f"budget {words.dollars(budget)}")
+            if (self._last("cost") or 0.0) > 0.4 * budget:  # Else the line would lie flat at the bottom.
+                y["max"] = budget * 1.08
+        if self.compare is not None:
+            series.append(charts.line(self.compare.name, self._points("cost", run=self.compare), GREY, dashed=True))
+        return self._chart(series, y=[y], unit=charts.DOLLARS)
+
+    def _cost_note(self) -> str:
+        profile = f"{self.run.settings.get('price_profile', '')} prices, {self.run.settings.get('price_column', '')}"
+        return profile if self.rounds else ""
+
+    def functions(self) -> dict[str, Any] | None:
+        return gantt.chart(self.run.invocations, self.run_began_s) if self.run.invocations else None
+
+    @property
+    def run_began_s(self) -> float:
+        """When the first function was asked for that is still kept, or the run began."""
+        first = [each["queued"] for each in self.run.invocations[:1]]
+        return min([self.run.began_s, *first])
+
+    def learner(self) -> dict[str, Any] | None:
+        series = [
+            charts.line("loss", self._points("loss", "statistics"), BLUE),
+            charts.line("KL", self._points("kl", "statistics"), AMBER, axis=1, width=1.2),
+            charts.line("entropy", self._points("entropy", "statistics"), VIOLET, axis=1, width=1.2),
+        ]
+        return self._chart(series, y=[charts.axis(), charts.axis(right=True)])
+
+    def times(self) -> dict[str, Any] | None:
+        whole, learner, actor = self._points("round_s"), self._points("learner_s"), self._points("actor_s_max")
+        rest = [
+            [at, None if total is None else max(0.0, total - (first or 0) - (second or 0))]
+            for (at, total), (_, first), (_, second) in zip(whole, actor, learner)
+        ]
+        series = []
+        for name, points, color in (
+            ("slowest actor", actor, TEAL),
+            ("learner", learner, VIOLET),
+            ("the rest", rest, GREY),
+        ):
+            options = charts.line(name, points, color, width=1)
+            series.append(options | {"stack": "time", "areaStyle": {"opacity": 0.35}})
+        seconds = "(v) => v === null ? '–' : +Number(v).toPrecision(3) + ' s'"
+        return self._chart(series, y=[charts.axis(seconds, zero=True)], unit=seconds)
+
+    def staleness(self) -> dict[str, Any] | None:
+        limit = [[at, value if value is not None and value >= 0 else None] for at, value in self._points("staleness_threshold", "statistics")]  # fmt: skip  # noqa: E501
+        series = [charts.line("experience", self._points("staleness", "statistics"), AMBER, area=True)]
+        gradients = self._points("gradient_staleness", "statistics")
+        if any(value is not None for _, value in gradients):
+            series.append(charts.line("gradients", gradients, BLUE))
+        if any(value is not None for _, value in limit):
+            series.append(charts.line("flushed at", limit, GREY, dashed=True))
+        return self._chart(series, y=[charts.axis(zero=True)])
+
+    def gradients(self) -> dict[str, Any] | None:
+        server = self.server
+        if server is None or not server.reading.info.get("gradients_pushed"):
+            return None
+        history = server.history
+        series = [
+            charts.line("waiting", history.points("gradients_waiting"), AMBER, area=True),
+            charts.line("applied/s", history.points("gradients_applied", True), BLUE),
+        ]
+        return charts.chart(series, x=charts.across("clock"), y=[charts.axis(zero=True)])

@@ -1,0 +1,88 @@
+"""What a page shows, without how: tiles with a number each, panels with a chart or a table each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number: in large, what it is beside, how it is meant, and a share for a bar below."""
+
+    value: str
+    detail: str = ""
+    tone: str = ""
+    """"", "good", "warn" or "bad"."""
+    share: float | None = None
+    """0 to 1, drawn as a bar."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number's place. `fact` is asked once a second; None: the tile is not shown."""
+
+    title: str
+    fact: Callable[[], Fact | None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart or a table. `span`: twelfths of the width. What is not there (None) is not shown, or said by `empty`."""
+
+    title: str
+    span: int
+    options: Callable[[], dict[str, Any] | None] | None = None
+    rows: Callable[[], list[dict[str, Any]]] | None = None
+    columns: Sequence[tuple[str, str]] = ()
+    """Of a table: key and heading; the first is text, the others are numbers."""
+    note: Callable[[], str] | None = None
+    """Words at the right of the title."""
+    empty: str = ""
+    """Said in place of a chart that has nothing to show; "" = the panel is left out until it has."""
+    height: int = 158
+    """Of the chart or table, in pixels."""
+
+
+@dataclass(frozen=True)
+class Banner:
+    """One line above all: a state that changes how the rest is to be read."""
+
+    text: str
+    tone: str = "warn"
+
+
+class View(Protocol):
+    """One page's content."""
+
+    tiles: Sequence[Tile]
+    panels: Sequence[Panel]
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def subtitle(self) -> str: ...
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """A word and its tone."""
+        ...
+
+    def banner(self) -> Banner | None: ...
+
+    def version(self) -> Any:
+        """Changes where there is something new to show."""
+        ...
+
+
+@dataclass
+class Cells:
+    """Table cells, gathered row by row."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, **cells: Any) -> None:
+        """One row; `key` is its identity."""
+        self.rows.append({"key": len(self.rows), **cells})

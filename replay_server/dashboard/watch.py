@@ -1,0 +1,118 @@
+"""All that is watched at once: servers by URL, run directories, and the servers of the jobs found in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from replay_server.connection import Address, url_with_password
+from replay_server.dashboard.run_source import RunSource, runs_below
+from replay_server.dashboard.server_source import ServerSource
+
+EVERY_S = 1.0
+SEARCH_EVERY_S = 5.0
+"""Seconds between two searches for new run directories in the folders given."""
+MOST_RUNS = 32
+"""Run directories shown of a folder, the newest."""
+PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
+
+
+class Watch:
+    """Sources, looked at together; the same for any number of viewers.
+
+    Args:
+        urls: servers.
+        folders: run directories, or folders of such.
+        compare: an earlier run directory, drawn beside the others.
+        password: of servers whose URL has none.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], folders: Sequence[Path], compare: Path | None = None, password: str | None = None
+    ) -> None:
+        self._password = password
+        self.servers: list[ServerSource] = []
+        self.runs: list[RunSource] = []
+        self.compare = RunSource(compare) if compare is not None else None
+        self._folders = list(folders)
+        self._search_at = 0.0
+        for url in urls:
+            self.server(url)
+        self.search()
+
+    def server(self, url: str) -> ServerSource:
+        """The source of a URL, a new one where there is none yet."""
+        full = url if "@" in url or self._password is None else url_with_password(url, self._password)
+        name = str(Address.parse(full))
+        for source in self.servers:
+            if source.name == name:
+                return source
+        self.servers.append(ServerSource(full))
+        return self.servers[-1]
+
+    def server_of(self, run: RunSource) -> ServerSource | None:
+        """The source of a run's server, None where it has none, or its server is gone with its end."""
+        if run.server is None or run.state in ("ended", "killed"):
+            found = [source for source in self.servers if run.server and source.name == run.server]
+            return found[0] if found else None
+        with contextlib.suppress(ValueError):
+            return self.server(run.server)
+        return None
+
+    def search(self) -> None:
+        """Looks for new run directories; those that were removed stay as they were."""
+        known = {run.path for run in self.runs}
+        for folder in self._folders:
+            for path in runs_below(folder, MOST_RUNS):
+                if path.resolve() not in known and (self.compare is None or path.resolve() != self.compare.path):
+                    run = RunSource(path)
+                    run.look()
+                    # Its page's address: the folder's name, with a number where two are called the same.
+                    taken = sum(each.name == run.name for each in self.runs)
+                    run.key = f"{run.name}.{taken + 1}" if taken else run.name
+                    self.runs.append(run)
+        self.runs.sort(key=lambda run: run.began_s, reverse=True)
+
+    def look(self) -> None:
+        """Looks at everything once, one after the other."""
+        self.look_at_files()
+        for source in list(self.servers):
+            source.take(source.look())
+
+    def look_at_files(self) -> None:
+        """Reads what is new in run directories."""
+        if time.monotonic() >= self._search_at:
+            self._search_at = time.monotonic() + SEARCH_EVERY_S
+            self.search()
+        for run in self.runs:
+            if run.state in ("running", "unknown") or run.looks < 2 or run.changed():
+                run.look()
+            self.server_of(run)
+        if self.compare is not None and self.compare.looks == 0:
+            self.compare.look()
+
+    async def run(self) -> None:
+        """Looks at everything once a second until cancelled; servers at the same time, each in a thread of its own."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            self.look_at_files()
+            sources = list(self.servers)
+            for source, reading in zip(sources, await asyncio.gather(*(asyncio.to_thread(s.look) for s in sources))):
+                source.take(reading)
+            due = max(due + EVERY_S, loop.time() + 0.1)
+            await asyncio.sleep(due - loop.time())
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for source in self.servers:
+            source.close()
+
+
+def password_from_environment() -> str | None:
+    """The password of servers whose URL has none."""
+    return os.environ.get(PASSWORD_VARIABLE) or None
