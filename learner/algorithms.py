@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from replay_server.learner import impact, impala, ppo
 from replay_server.learner.impact import Impact, ImpactSettings
 from replay_server.learner.impala import Impala, ImpalaSettings
@@ -62,14 +64,14 @@ def algorithm_of(settings: Settings) -> str:
     raise ValueError(f"expected {_kinds()}, came {type(settings).__name__}")
 
 
-def make_learner(settings: Settings, spec: PolicySpec) -> Learner:
-    """The learner of these settings at version 0, on the CPU."""
+def make_learner(settings: Settings, spec: PolicySpec, device: torch.device | str = "cpu") -> Learner:
+    """The learner of these settings at version 0."""
     if isinstance(settings, ImpactSettings):
-        return Impact(settings, spec)
+        return Impact(settings, spec, device)
     if isinstance(settings, ImpalaSettings):
-        return Impala(settings, spec)
+        return Impala(settings, spec, device)
     if isinstance(settings, PpoSettings):
-        return Ppo(settings, spec)
+        return Ppo(settings, spec, device)
     raise ValueError(f"expected {_kinds()}, came {type(settings).__name__}")
 
 

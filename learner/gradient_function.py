@@ -16,6 +16,7 @@ from torch import Tensor
 
 import replay_server as rs
 from replay_server.learner.algorithms import Learner, settings_from
+from replay_server.learner.devices import learner_device
 from replay_server.learner.function import Diverged, named_fragments, threads
 from replay_server.learner.gradients import (
     GradientLearner,
@@ -101,7 +102,7 @@ class _Policy:
             if found is None or found[0] != version:
                 self.missing += 1
                 return None
-            network = make_policy_network(self._learner.settings, self._spec)
+            network = make_policy_network(self._learner.settings, self._spec).to(self._learner.device)
             load_arrays(network, found[1])
             self._others[version] = network
             while len(self._others) > POLICIES_KEPT:
@@ -126,13 +127,14 @@ class _Work:
             check_probes(request.probes)
             self._learning: AsynchronousLearning = asynchronous_learning(request.learning)
             settings = settings_from(request.algorithm, request.settings)
+            device = learner_device(request.device, request.learner)
         except ValueError as error:
             raise ContractError(str(error)) from None
         with context.phase("fetch_state"):
             version, arrays = fetch_state(context.client, request.names)
             context.bytes_in += sum(array.nbytes for array in arrays.values())
             note = read_note(arrays)
-            learner = restored_learner(settings, arrays, note)
+            learner = restored_learner(settings, arrays, note, device)
         if not isinstance(learner, GradientLearner):
             raise ContractError(f"{request.algorithm} has no asynchronous learners: expected ppo or impact")
         self._learner: GradientLearner = learner

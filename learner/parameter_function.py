@@ -43,6 +43,8 @@ from replay_server.rl.weights import module_arrays
 
 LOOK_S = 0.05
 """How often a wait for gradients looks whether the round is over, and how many learners run."""
+DEADLINE_SHARE = 0.8
+"""Of the time to its deadline, which a platform may set, that it serves for: the rest is for the last flush."""
 OVERTAKEN_MOST = 20
 """How often a parameter function begins again from what another one has published."""
 FAR = 2**40
@@ -54,14 +56,16 @@ class Overtaken(Exception):
 
 
 def apply_gradients(request: ParameterRequest, context: FunctionContext) -> dict[str, Any]:
-    """Serves a round until it is over, or for ``request.serve_s``.
+    """Serves a round until it is over, or for ``request.serve_s``, or until its deadline is near.
 
     Returns ``version`` (newest), ``over`` (whether the round is closed) and ``statistics`` (of the round when it is,
     `Tally.statistics` and ``staleness_threshold`` and ``kl`` and ``kl_coefficient``; else empty).
 
     Raises StateError where the state on the server is of another round, ContractError.
     """
-    give_up = time.monotonic() + request.serve_s
+    left_s = context.left_s()
+    serve_s = request.serve_s if left_s is None else min(request.serve_s, DEADLINE_SHARE * left_s)
+    give_up = time.monotonic() + serve_s
     for _ in range(OVERTAKEN_MOST):
         with context.phase("fetch_state"):
             parameters = _Parameters(request, context)

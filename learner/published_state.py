@@ -89,11 +89,11 @@ def policy_arrays(arrays: Arrays) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def restored_learner(settings: Settings, arrays: Arrays, note: Note) -> Learner:
+def restored_learner(settings: Settings, arrays: Arrays, note: Note, device: torch.device | str = "cpu") -> Learner:
     """A learner that goes on exactly as the one whose state it is. Raises StateError where it is of other settings."""
     if note.algorithm != algorithm_of(settings):
         raise StateError(f"expected the state of a learner of {algorithm_of(settings)}, came one of {note.algorithm}")
-    learner = make_learner(settings, note.spec)
+    learner = make_learner(settings, note.spec, device)
     try:
         for network, module in learner.networks().items():
             prefix = f"{network}."

@@ -173,6 +173,7 @@ class AsynchronousLearnerRounds:
             payload = job.requests.gradient(
                 name, current.number, current.version, ids.astype("<u8").tobytes(), current.started, self._options(),
                 threads=settings.learner_threads, probes=job.probes if current.started == 0 else {},
+                device=settings.learner_device,
             )  # fmt: skip
             retries = max(settings.retries, LEARNER_RETRIES)
             future = job.backend.submit(payload, timeout_s=settings.learner_timeout_s, retries=retries)

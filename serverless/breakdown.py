@@ -1,4 +1,8 @@
-"""Where the time of a round went, from its invocations: along the slowest actor, then the learner."""
+"""Where the time of a round went, from its invocations: along the slowest actor, then the learner.
+
+With asynchronous learners: along the last actor that ended before the first of them began, then the last learner, then
+what the parameter function did after that. Actors that play ahead of the learners are on no round's way.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,17 @@ PARTS = (
     "push",
     "fetch fragments",
     "learn",
+    "wait for flush",
     "probe",
     "publish",
     "platform",
 )
-"""Of a round's time. waiting: in the queue, for attempts that were lost, for the orchestrator. probe: what the scaler
-asked the learner to measure. platform: handing over and answering, and what a function did outside its phases."""
+"""Of a round's time. waiting: in the queue, for attempts that were lost, for the orchestrator. wait for flush: of an
+asynchronous learner, until its gradients are applied. probe: what the scaler asked the learner to measure. publish:
+with asynchronous learners also what the parameter function does after the last of them. platform: handing over and
+answering, and what a function did outside its phases."""
+LEARNERS = ("learner", "gradient")
+"""Kinds of what learns: one a round, or several."""
 _PHASES = {
     "fetch_weights": "fetch weights",
     "make_environments": "environments",
@@ -30,30 +39,39 @@ _PHASES = {
     "fetch_state": "fetch fragments",
     "fetch_fragments": "fetch fragments",
     "learn": "learn",
+    "wait": "wait for flush",
     "probe": "probe",
     "publish": "publish",
 }
+
+
+IN_ROUND = ("actor", *LEARNERS, "parameter")
 
 
 def by_round(invocations: Iterable[Invocation]) -> dict[int, list[Invocation]]:
     """The actors' and learners' attempts of each round."""
     found: dict[int, list[Invocation]] = {}
     for each in invocations:
-        if each.kind in ("actor", "learner"):
+        if each.kind in IN_ROUND:
             found.setdefault(each.round, []).append(each)
     return dict(sorted(found.items()))
 
 
 def round_breakdown(members: Sequence[Invocation]) -> dict[str, float]:
-    """Part → seconds of one synchronous round; they add up to the time from its first submission to its last end.
+    """Part → seconds of one round; they add up to the time from its first submission to its last end.
 
-    Followed are the actor that ended last of those that ended well, and the learner.
+    Followed are the actor that ended last of those that ended well, and the learner. A round with asynchronous learners
+    ends with them and their parameter function, whatever its actors still do.
     """
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-    now = min(each.queued for each in members)
-    ends = max(each.ended for each in members)
-    for kind in ("actor", "learner"):
-        done = [each for each in members if each.kind == kind and each.outcome == "ok"]
+    now, ends = round_span(members)
+    well = [each for each in members if each.outcome == "ok"]
+    learners = [each for each in well if each.kind in LEARNERS]
+    actors = [each for each in well if each.kind == "actor"]
+    if any(each.kind == "gradient" for each in learners):
+        first = min(each.started for each in learners)
+        actors = [each for each in actors if each.ended <= first]
+    for done in (actors, learners):
         if not done:
             continue
         last = max(done, key=lambda each: each.ended)
@@ -61,8 +79,16 @@ def round_breakdown(members: Sequence[Invocation]) -> dict[str, float]:
         parts["waiting"] += begins - now
         _add_invocation(parts, last, max(0.0, last.ended - begins))
         now = max(now, last.ended)
-    parts["waiting"] += max(0.0, ends - now)
+    closed = max((each.ended for each in well if each.kind == "parameter"), default=now)
+    parts["publish"] += max(0.0, closed - now)
+    parts["waiting"] += max(0.0, ends - max(now, closed))
     return parts
+
+
+def round_span(members: Sequence[Invocation]) -> tuple[float, float]:
+    """When a round began, by its first submission, and when it ended; seconds since 1970."""
+    asynchronous = [each for each in members if each.kind in ("gradient", "parameter")]
+    return min(each.queued for each in members), max(each.ended for each in asynchronous or members)
 
 
 def _add_invocation(parts: dict[str, float], invocation: Invocation, seen_s: float) -> None:

@@ -4,7 +4,11 @@ A comparison of scalers asks what 8 or 64 functions at a time take and cost; a m
 the other, and other work on it makes times on the wall worthless. So acting and learning are real, and their processor
 times are played event by event (`simulated_round`): each instance has its share of a processor, cold ones start first,
 all take their turns at the replay server. All times and dollars that come from here are simulated. Nothing is drawn:
-the same processor times give the same clock. It knows synchronous rounds: actors, then the learner.
+the same processor times give the same clock.
+
+Of asynchronous learners it knows this much: each has a processor of its own and is billed until its last gradient has
+been applied; all of the parameter function's time lies on the way of the slowest of them; and actors that play ahead
+do so while learners learn. When each gradient comes is what `simulated_learners` knows.
 
     Orchestrator(settings, run_directory, clock=JobClock())      # or, without the engine: clock.play(actors, learner)
 """
@@ -65,7 +69,7 @@ class ClockedRound:
     actor_s: tuple[float, ...]
     """Of each actor, submitted to answered."""
     acting_s: float
-    """From the first submission to the last actor's end."""
+    """From the first submission to the last actor's end; of actors that play ahead, from the round before's end."""
     cold: int
     """Actors that started cold."""
     cost: float
@@ -83,10 +87,15 @@ class JobClock:
         stage: where rounds are played; None = `lambda_stage()`.
         times: what the platform adds.
         bill: prices, profile and column, empty; None = profile `lambda`, column `full`.
+        actors_ahead: actors play while the learners of the round before learn.
     """
 
     def __init__(
-        self, stage: Stage | None = None, times: PlatformTimes | None = None, bill: Bill | None = None
+        self,
+        stage: Stage | None = None,
+        times: PlatformTimes | None = None,
+        bill: Bill | None = None,
+        actors_ahead: bool = False,
     ) -> None:
         self.stage = stage or lambda_stage()
         self.times = times or PlatformTimes()
@@ -98,7 +107,9 @@ class JobClock:
         self._by_use = profile.actor == "function" and profile.learner == "function"
         self._dollars = 0.0
         self._warm = self.stage.warm
-        self._learner_warm = self.stage.warm > 0
+        self._learners_warm = CONCURRENCY if self.stage.warm > 0 else 0
+        """Instances of what learns: learners and their parameter function."""
+        self._ahead = actors_ahead
         self._usual_cpu_s: float | None = None
 
     def __call__(self, record: RoundRecord, invocations: Sequence[Invocation]) -> RoundRecord:
@@ -107,7 +118,9 @@ class JobClock:
         An attempt that failed or was lost is none of the platform's that is simulated: only what ended well is played.
         """
         actors = _ended_well(invocations, "actor")
-        played = self.play(self._warm_cpu_s(actors), sum(map(_cpu_s, _ended_well(invocations, "learner"))))
+        learner_s, parameter_s = (sum(map(_cpu_s, _ended_well(invocations, kind))) for kind in ("learner", "parameter"))
+        gradients_s = [_cpu_s(each) for each in _ended_well(invocations, "gradient")]
+        played = self.play(self._warm_cpu_s(actors), learner_s, gradients_s, parameter_s)
         return dataclasses.replace(
             record,
             round_s=played.duration_s,
@@ -118,26 +131,49 @@ class JobClock:
             phases={"acting": played.acting_s, "learning": played.duration_s - played.acting_s},
         )
 
-    def play(self, actor_cpu_s: Sequence[float], learner_cpu_s: float) -> ClockedRound:
+    def play(
+        self,
+        actor_cpu_s: Sequence[float],
+        learner_cpu_s: float,
+        gradient_cpu_s: Sequence[float] = (),
+        parameter_cpu_s: float = 0.0,
+    ) -> ClockedRound:
         """The next round, from the processor seconds of each actor function and of the learner function.
 
         A learner of 0 s is none.
+
+        Args:
+            gradient_cpu_s: of each asynchronous learner; where there are some there is no other.
+            parameter_cpu_s: of their parameter function.
         """
         times = self._play_actors(actor_cpu_s)
-        acting_s = max((each.ended for each in times), default=0.0)
-        learner_s = 0.0
+        # What actors that play ahead did until the learners before them had ended takes no time of this round.
+        before_s = self.rounds[-1].learner_s if self._ahead and self.rounds else 0.0
+        acted_s = max((each.ended for each in times), default=0.0)
+        acting_s = max(0.0, acted_s - before_s)
         number = len(self.rounds) + 1
         invocations = [
-            self._invocation("actor", number, index, each.queued, each.started, each.ended, each.cold)
-            for index, each in enumerate(times)
+            self._invocation(
+                "actor", number, index, one.queued - before_s, one.started - before_s, one.ended - before_s, one.cold
+            )
+            for index, one in enumerate(times)
         ]
-        if learner_cpu_s:
-            cold = not self._learner_warm
-            learner_s = learner_cpu_s / self.stage.learner_speed + self.times.platform_s
-            learner_s += self.times.learner_start_s if cold else 0.0
-            self._learner_warm = self.stage.keeps_instances or self.stage.warm > 0
-            ended_s = acting_s + learner_s
-            invocations.append(self._invocation("learner", number, 0, acting_s, acting_s, ended_s, cold))
+        if gradient_cpu_s:
+            works = [("gradient", each + parameter_cpu_s) for each in gradient_cpu_s]
+            works.append(("parameter", max(gradient_cpu_s) + parameter_cpu_s))
+        else:
+            works = [("learner", learner_cpu_s)] if learner_cpu_s else []
+        took_s = []
+        for index, (kind, cpu_s) in enumerate(works):
+            cold = index >= self._learners_warm
+            took_s.append(cpu_s / self.stage.learner_speed + self.times.platform_s)
+            took_s[-1] += self.times.learner_start_s if cold else 0.0
+            invocations.append(
+                self._invocation(kind, number, index, acting_s, acting_s, acting_s + took_s[-1], cold)
+            )  # fmt: skip
+        if works and (self.stage.keeps_instances or self.stage.warm > 0):
+            self._learners_warm = max(self._learners_warm, len(works))
+        learner_s = max(took_s, default=0.0)
         duration_s = acting_s + learner_s
         played = ClockedRound(
             duration_s=duration_s,
@@ -147,7 +183,7 @@ class JobClock:
             cold=sum(each.cold for each in times),
             cost=self._billed(invocations),
             actor_cpu_s=tuple(actor_cpu_s),
-            learner_cpu_s=learner_cpu_s,
+            learner_cpu_s=learner_cpu_s or sum(gradient_cpu_s) + parameter_cpu_s,
             invocations=tuple(invocations),
         )
         self.now_s += duration_s

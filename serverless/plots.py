@@ -33,8 +33,8 @@ COLORS = {
     "failed, timed out, lost": "#e45756",
 }
 PART_COLORS = (
-    "#d0d4da", "#4c78a8", "#72b7b2", "#9ecae9", "#54a24b", "#eeca3b", "#ffbf79", "#b279a2", "#e45756",
-    "#f58518", "#9d9d9d",
+    "#d0d4da", "#4c78a8", "#72b7b2", "#9ecae9", "#54a24b", "#eeca3b", "#ffbf79", "#b279a2", "#d6a5c9",
+    "#e45756", "#f58518", "#9d9d9d",
 )  # fmt: skip
 
 

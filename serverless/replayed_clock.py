@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from replay_server.serverless.backends.backend import Invocation
+from replay_server.serverless.breakdown import LEARNERS, by_round, round_span
 from replay_server.serverless.cost import Bill, round_cost, seconds_price
 from replay_server.serverless.prices import Profile
 from replay_server.serverless.simulated_round import ActorWork, Host, play_actors
@@ -93,10 +94,10 @@ class Measurements:
         rounds, gaps, dispatches, colds = [], [], [], []
         for members in by_round.values():
             actors = [each for each in members if each.kind == "actor"]
-            learners = [each for each in members if each.kind == "learner"]
+            learners = [each for each in members if each.kind in LEARNERS]
             if not actors:
                 continue
-            learner_s = sum(_handler_s(each) for each in learners)
+            learner_s = sum(_handler_s(each) for each in learners if each.kind == "learner") or _asynchronous_s(members)
             usual_s = _usual_cpu_s(actors) or everywhere_s
             cpu_s = tuple(_warm_cpu_s(each, usual_s) for each in actors)
             colds += [_start_s(each, acted_s) for each, acted_s in zip(actors, cpu_s, strict=True) if each.cold]
@@ -177,6 +178,15 @@ def _between_s(by_round: Mapping[int, Sequence[Invocation]]) -> list[float]:
 def _handler_s(invocation: Invocation) -> float:
     assert invocation.measured is not None
     return max(0.0, invocation.measured.ended - invocation.measured.started)
+
+
+def _asynchronous_s(members: Sequence[Invocation]) -> float:
+    """From the first of several learners' beginning to the end of the last, and of their parameter function."""
+    learning = [each for each in members if each.kind in ("gradient", "parameter")]
+    if not learning:
+        return 0.0
+    began = min((each.started for each in learning if each.kind == "gradient"), default=learning[0].started)
+    return max(0.0, max(each.ended for each in learning) - began)
 
 
 def _usual_cpu_s(actors: Sequence[Invocation]) -> float | None:
@@ -439,14 +449,8 @@ def estimate(
 
 def real_durations_s(invocations: Iterable[Invocation]) -> dict[int, float]:
     """Round → seconds from its first submission to its last end, of actors and learner, as they really were."""
-    members: dict[int, list[Invocation]] = {}
-    for each in invocations:
-        if each.kind in ("actor", "learner"):
-            members.setdefault(each.round, []).append(each)
-    return {
-        number: max(each.ended for each in ours) - min(each.queued for each in ours)
-        for number, ours in sorted(members.items())
-    }
+    spans = {number: round_span(members) for number, members in by_round(invocations).items()}
+    return {number: ended - began for number, (began, ended) in spans.items()}
 
 
 def relative_errors(real_s: Sequence[float], simulated_s: Sequence[float]) -> list[float]:

@@ -88,6 +88,7 @@ class Requests:
     def gradient(
         self, request: str, round_number: int, version: int, fragments: bytes, learner: int,
         learning: Mapping[str, Any], *, threads: int = 0, probes: Mapping[str, Mapping[str, Any]] | None = None,
+        device: str = "cpu",
     ) -> bytes:  # fmt: skip
         """Gradients of these fragments, by one of a round's asynchronous learners, and then what `probes` ask for."""
         return encode_request(
@@ -100,6 +101,7 @@ class Requests:
                 learning=learning,
                 threads=threads,
                 probes=dict(probes or {}),
+                device=device,
                 **self._common,
             )
         )

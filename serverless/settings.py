@@ -85,6 +85,8 @@ class TrainSettings:
     """Share of a round's actors that must have arrived to learn from them; with fewer the missing are asked again."""
     learner_threads: int = 0
     """Threads of a learner function; 0 = as its environment says, else 1."""
+    learner_device: Literal["cpu", "auto"] = "cpu"
+    """Of --learners async, what learners compute on. auto: each on an accelerator of its own, as far as there are."""
 
     # end
     target_score: float | None = None
@@ -163,9 +165,14 @@ def _check_learners(settings: TrainSettings) -> None:
     if settings.learners == "sync":
         if settings.learner_option:
             raise ValueError(f"--learner-option {min(settings.learner_option)}: is of --learners async")
+        if settings.learner_device != "cpu":
+            raise ValueError(f"--learner-device {settings.learner_device}: is of --learners async")
         return
     if settings.algo not in ASYNCHRONOUS:
-        raise ValueError(f"--learners async: expected --algo {' or '.join(ASYNCHRONOUS)}, came {settings.algo}")
+        raise ValueError(
+            f"--learners async: expected --algo {' or '.join(ASYNCHRONOUS)}, came {settings.algo}: its V-trace "
+            "targets are made anew, of whole fragments, for each update, and a learner prepares its share only once"
+        )
     learning = learning_settings(settings)
     needed = learning.learners + 2
     if settings.concurrency is not None and settings.concurrency < needed:

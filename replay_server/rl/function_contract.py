@@ -187,6 +187,8 @@ class GradientRequest(Request):
     """As of `LearnerRequest`."""
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """As of `LearnerRequest`; measured of the newest policy when the last gradient has been applied."""
+    device: str = "cpu"
+    """What it computes on: "cpu"; "auto" = the accelerator, of those that its host has, that falls to its number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

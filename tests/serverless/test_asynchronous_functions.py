@@ -523,6 +523,16 @@ def test_a_learner_waits_for_one_that_is_further_behind_than_the_slack(job):
         assert serving.result(60)["statistics"]["gradients"] == 9
 
 
+def test_a_parameter_function_ends_before_a_deadline_that_its_platform_sets(job):
+    made = job(PPO)
+    request = dataclasses.replace(made.parameter_request(serve_s=3600), deadline=time.time() + 1.0)
+    result = made.apply(request)
+    assert not result["over"]
+    assert time.time() < request.deadline + 30  # It was not served for the hour.
+    made.queue.end_round(1, report([]))
+    assert made.apply(made.parameter_request(suffix="-2"))["over"]
+
+
 def test_both_run_as_functions_by_the_handler(job):
     made = job(PPO)
     ids = made.act()

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import queue
-import random
-import signal
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+from faulty_platform import AskingTwice, FaultyPlatform
+
 import replay_server as rs
-from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Request, decode_request, decode_response
+from replay_server.rl.function_contract import decode_response
 from replay_server.rl.run_directory import RunDirectory
-from replay_server.serverless.backends.backend import Attempt, Backend, unrecorded
-from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Orchestrator
@@ -36,109 +26,7 @@ from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.settings import TrainSettings
 
 ACTORS, STEPS, DEADLINE_S = 8, 4, 3.0
-FRACTION = 0.05
-"""Of invocations that are killed, and of actors' that are late."""
-LATE_S = 0.3
-"""After its deadline an answer that is late comes."""
 INSTANCES = 3
-
-
-class FaultyPlatform:
-    """Worker processes of this host, of which some are killed and some come too late, as a seed says.
-
-    Each worker is a platform of its own, so that exactly the one that runs an invocation can be killed. Of the late
-    ones half are handed over when their deadline is past, half are done and their answer is late. Only actors are late:
-    a learner has no deadline. Those killed are killed at any moment up to their usual end.
-    """
-
-    def __init__(self, seed: int, url: str) -> None:
-        self.name, self.memory_mb = "process", 1024
-        self.killed = self.late = 0
-        self.learned: dict[str, list[tuple[int, int]]] = {}
-        """Learner request → (environment, sequence) of the fragments that it learned from."""
-        self._seed = seed
-        self._tries: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        self._client = rs.Client(url)
-        self._platforms = [ProcessPlatform() for _ in range(INSTANCES)]
-        self._free: queue.LifoQueue[ProcessPlatform] = queue.LifoQueue()
-        for platform in self._platforms:
-            self._free.put(platform)
-
-    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
-        request = decode_request(payload)
-        with self._lock:
-            self._tries[request.request] += 1
-            chance = random.Random(f"{self._seed} {request.request} {self._tries[request.request]}")
-        drawn, early = chance.random(), chance.random() < 0.5
-        late = isinstance(request, ActorRequest) and FRACTION <= drawn < 2 * FRACTION
-        if late:
-            self.late += 1
-        if late and early:
-            time.sleep(max(0.0, request.deadline + LATE_S - time.time()))
-        platform = self._free.get()
-        try:
-            with self._killing(platform, chance) if drawn < FRACTION else contextlib.nullcontext():
-                answer = self._invoke(platform, request, payload, timeout_s)
-        finally:
-            self._free.put(platform)
-        if late and not early:
-            time.sleep(max(0.0, request.deadline + LATE_S - time.time()))
-        return answer
-
-    def _invoke(self, platform: ProcessPlatform, request: Request, payload: bytes, timeout_s: float) -> bytes:
-        if not isinstance(request, LearnerRequest):
-            return platform.invoke(payload, max(timeout_s, 10.0))
-        batch = self._client.get(request.names.fragments, np.frombuffer(request.fragments, "<u8"))
-        answer = platform.invoke(payload, timeout_s)
-        if decode_response(answer).failure is None:
-            pairs = zip(batch.data["environment"].tolist(), batch.data["sequence"].tolist(), strict=True)
-            assert self.learned.setdefault(request.request, found := list(pairs)) == found
-        return answer
-
-    @contextlib.contextmanager
-    def _killing(self, platform: ProcessPlatform, chance: random.Random) -> Iterator[None]:
-        """Kills the platform's only worker while what is inside goes on."""
-        ended = threading.Event()
-
-        def kill() -> None:
-            if ended.wait(chance.uniform(0.0, 0.02)):
-                return
-            for pid in platform.workers():
-                self.killed += 1
-                os.kill(pid, signal.SIGKILL)
-
-        thread = threading.Thread(target=kill)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
-        for platform in self._platforms:
-            platform.prewarm(1, attempt)
-
-    def close(self) -> None:
-        for platform in self._platforms:
-            platform.close()
-        self._client.close()
-
-
-class AskingTwice(Backend):
-    """Submits some requests twice at the same time, as a platform that delivers at least once does."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._chance = random.Random(3)
-        self.twice: list[tuple[Future[bytes], Future[bytes]]] = []
-
-    def submit(self, payload: bytes, **options: Any) -> Future[bytes]:
-        future = super().submit(payload, **options)
-        if self._chance.random() < FRACTION:
-            self.twice.append((future, super().submit(payload, **options)))
-        return future
 
 
 def play(path: Path, rounds: int) -> None:
@@ -156,7 +44,7 @@ def play(path: Path, rounds: int) -> None:
 
     with rs.Server() as server, rs.Client(server.url) as client:
         settings.server = server.url
-        platform = FaultyPlatform(1, server.url)
+        platform = FaultyPlatform(1, server.url, INSTANCES)
         directory = RunDirectory(path)
         directory.create(settings)
         job = Orchestrator(settings, directory, platform=platform, make_backend=make_backend)
@@ -215,6 +103,63 @@ def price(invocation: Any) -> Fraction:
 
 def test_killed_late_and_duplicated_functions_count_once_and_are_billed(tmp_path):
     play(tmp_path, rounds=12)
+
+
+def play_asynchronously(path: Path, rounds: int, learners: int = 2, passes: int = 3) -> None:
+    """A job with asynchronous learners whose gradient and parameter functions are killed once gradients have come."""
+    instances = learners + 3
+    settings = TrainSettings(
+        env="CartPole-v1", steps=16, actors=2, environments=2, rounds=rounds, learners="async",
+        learner_option={"learners": learners}, setting={"hidden": 8, "iterations": passes, "minibatch_size": 16},
+        concurrency=instances, timeout_s=120.0, learner_timeout_s=120.0, final_episodes=0, job="asynchronous-faults",
+        keep=True, checkpoint_every=rounds, logdir=str(path),
+    )  # fmt: skip
+    backends: list[AskingTwice] = []
+
+    def make_backend(*arguments: Any, **options: Any) -> AskingTwice:
+        backends.append(AskingTwice(*arguments, **options))
+        return backends[-1]
+
+    with rs.Server() as server, rs.Client(server.url) as client:
+        settings.server = server.url
+        platform = FaultyPlatform(13, server.url, instances)
+        directory = RunDirectory(path)
+        directory.create(settings)
+        assert Orchestrator(settings, directory, platform=platform, make_backend=make_backend).run() == "rounds"
+        (key,) = platform.queues
+        queue = client.gradient_info(key)
+
+    # Every gradient of every learner was applied, once; none waits, and none was lost with whoever was killed.
+    records, invocations = read_rounds(path), read_invocations(path)
+    each_round = learners * passes * 2  # a share is two fragments of 16 steps: two minibatches
+    assert [record.statistics["gradients"] for record in records] == rounds * [each_round]
+    assert [record.statistics["learners_lost"] for record in records] == rounds * [0]
+    assert [record.steps for record in records] == rounds * [4 * 16]
+    assert (queue["applied"], queue["waiting"]) == (rounds * each_round, 0)
+    versions = [record.version for record in records]
+    flushes = [int(record.statistics["flushes"]) for record in records]
+    assert versions == [sum(flushes[: number + 1]) + number + 1 for number in range(rounds)]
+
+    # The faults were there, of both kinds, and they are on the bill.
+    lost = Counter(each.kind for each in invocations if each.outcome == "lost")
+    assert lost["gradient"] > 0
+    assert lost["parameter"] > 0
+    assert sum(lost.values()) <= platform.killed
+    assert backends[0].twice
+    summary = json.loads(directory.summary.read_text())
+    assert abs(summary["cost"] - float(sum(map(price, invocations)))) < 1e-9
+    assert summary["bill"]["outcomes"]["lost"] == sum(lost.values())
+
+
+@pytest.mark.timeout(600)
+def test_gradients_of_killed_and_duplicated_functions_count_once(tmp_path):
+    play_asynchronously(tmp_path, rounds=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_gradients_count_once_in_a_long_job_with_faults(tmp_path):
+    play_asynchronously(tmp_path, rounds=40, learners=3)
 
 
 @pytest.mark.slow

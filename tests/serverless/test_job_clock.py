@@ -9,7 +9,7 @@ import pytest
 
 from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
-from replay_server.serverless.cost import Bill
+from replay_server.serverless.cost import Bill, seconds_price
 from replay_server.serverless.job_clock import JobClock, PlatformTimes, lambda_stage, reserved_stage
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
@@ -96,6 +96,54 @@ def test_a_record_gets_the_clock_of_its_invocations() -> None:
     assert found.cost == clock.rounds[0].cost
     assert found.phases == {"acting": 3.0, "learning": 5.0}
     assert (clock.rounds[0].actor_cpu_s, clock.rounds[0].learner_cpu_s) == ((1.0, 3.0), 5.0)
+
+
+def test_the_clock_of_asynchronous_learners_by_hand() -> None:
+    """Each learner has a processor of its own; all that the parameter function does lies on the slowest one's way."""
+    bill = Bill(load_prices(), "lambda", "full")
+    clock = JobClock(Stage(Host(10)), PlatformTimes(0.0, 0.2, 0.0, 1.0, 0.0, 0.0), bill)
+    first = clock.play([2.8], 0.0, [3.0, 4.0], 0.5)
+    assert first.acting_s == pytest.approx(3.0)
+    assert first.learner_s == pytest.approx(4.0 + 0.5 + 0.2 + 1.0)  # cold
+    kinds = [(each.kind, each.cold, each.ended - each.started) for each in first.invocations]
+    assert kinds == [
+        ("actor", True, pytest.approx(3.0)),
+        ("gradient", True, pytest.approx(3.0 + 0.5 + 0.2 + 1.0)),
+        ("gradient", True, pytest.approx(4.0 + 0.5 + 0.2 + 1.0)),
+        ("parameter", True, pytest.approx(4.0 + 0.5 + 0.2 + 1.0)),
+    ]
+    second = clock.play([2.8], 0.0, [3.0, 4.0, 1.0], 0.5)  # one function more: it starts cold
+    assert [each.cold for each in second.invocations] == [False, False, False, False, True]
+    assert second.duration_s == pytest.approx(3.0 + 5.7)
+    per_s = float(seconds_price(load_prices().profile("lambda"), "gradient", 1769))
+    actor_s = float(seconds_price(load_prices().profile("lambda"), "actor", 1024))
+    seconds = 4.7 + 5.7 + 5.7 + 3.7 + 4.7 + 1.7 + 5.7
+    assert second.cost == pytest.approx(seconds * per_s + 6.0 * actor_s + 9 * 2e-7)
+
+
+def test_actors_that_play_ahead_do_so_while_learners_learn() -> None:
+    clock = JobClock(Stage(Host(10)), NOTHING, actors_ahead=True)
+    rounds = [clock.play([acting], 0.0, [2.0], 0.0) for acting in (3.0, 3.0, 1.0)]
+    assert [each.acting_s for each in rounds] == [3.0, 1.0, 0.0]
+    assert [each.duration_s for each in rounds] == [5.0, 3.0, 2.0]
+    actor = rounds[1].invocations[0]
+    assert (actor.started, actor.ended) == (3.0, 6.0)
+
+
+def test_a_record_of_asynchronous_learners_gets_the_clock_of_their_invocations() -> None:
+    clock = JobClock(Stage(Host(10)), NOTHING)
+    found = clock(
+        record(),
+        [
+            attempt("actor", 0, 3.0),
+            attempt("gradient", 1, 5.0),
+            attempt("gradient", 2, 9.0, outcome="lost"),
+            attempt("gradient", 2, 1.0, attempt=2),
+            attempt("parameter", 3, 0.5),
+        ],
+    )
+    assert (found.round_s, found.learner_s) == (8.5, 5.5)
+    assert clock.rounds[0].learner_cpu_s == 6.5
 
 
 def test_this_machines_own_cold_starts_are_not_on_the_clock() -> None:

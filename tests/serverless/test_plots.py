@@ -15,7 +15,7 @@ from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import NAME, invocation_line
 from replay_server.serverless.plots import draw_breakdown, draw_functions, draw_reward, draw_run
 from replay_server.serverless.prices import load_prices
-from replay_server.serverless.replayed_clock import Measurements, Stage, replay
+from replay_server.serverless.replayed_clock import Measurements, Stage, real_durations_s, replay
 from replay_server.serverless.simulated_round import Host
 
 EPOCH = 1_700_000_000.0
@@ -87,6 +87,27 @@ def test_the_parts_of_a_round_add_up_to_its_time() -> None:
     assert parts["platform"] == pytest.approx(0.4 + 0.2, abs=1e-5)
     assert sum(parts.values()) == pytest.approx(5.0, abs=1e-5)
     assert set(parts) == set(PARTS)
+
+
+def test_the_parts_of_a_round_with_asynchronous_learners_add_up_to_its_time() -> None:
+    """An actor until 2 s; learners from 2.1 s to 4 s and 4.5 s, which wait for flushes; the round is closed at 5 s."""
+    computing = {"fetch_state": 0.1, "fetch_weights": 0.2, "learn": 1.0, "wait": 0.8, "push": 0.2}
+    round_members = [
+        invocation("actor", 1, 0, 0.0, 0.0, 2.0, ACTING),
+        invocation("actor", 1, 1, 2.0, 2.0, 9.0, ACTING),  # of the next round's data
+        invocation("gradient", 1, 2, 2.0, 2.1, 4.0, computing),
+        invocation("gradient", 1, 3, 2.0, 2.1, 4.5, computing),
+        invocation("parameter", 1, 4, 2.0, 2.0, 5.0, {"wait": 2.0, "aggregate": 0.5}),
+    ]
+    parts = round_breakdown(round_members)
+    assert sum(parts.values()) == pytest.approx(5.0, abs=1e-5)
+    assert (parts["act"], parts["learn"]) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert parts["wait for flush"] == pytest.approx(0.8)
+    assert parts["publish"] == pytest.approx(0.5, abs=1e-5)
+    assert parts["waiting"] == pytest.approx(0.1, abs=1e-5)
+    assert parts["push"] == pytest.approx(0.2 + 0.2)
+    assert real_durations_s(round_members) == {1: pytest.approx(5.0, abs=1e-5)}
+    assert Measurements.of(round_members).rounds[0].learner_s == pytest.approx(2.9, abs=1e-5)
 
 
 def test_a_cold_start_is_a_part_of_its_own() -> None:
