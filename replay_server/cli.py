@@ -154,6 +154,8 @@ _SETTINGS: tuple[tuple[str, str, type, str], ...] = (
     ("--tls-ca-cert-file", "tls-ca-cert-file", str, "who signs clients' certificates, PEM"),
     ("--tls-auth-clients", "tls-auth-clients", str, "whether clients show a certificate: yes (default), no, optional"),
     ("--aclfile", "aclfile", str, "file of users, as ACL SAVE writes it"),
+    ("--metrics-port", "metrics-port", int, "HTTP port with /metrics for Prometheus and /healthz; 0 = any free one"),
+    ("--metrics-host", "metrics-host", str, "its address (default 127.0.0.1); another needs --allow-remote"),
     ("--protected-mode", "protected-mode", str, "yes (default): other hosts are refused while there is no password"),
     ("--busy-poll-us", "busy-poll-us", int, "with --transport kernel: look so long for events before sleeping"),
 )

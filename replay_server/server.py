@@ -24,7 +24,8 @@ from .table import Table
 
 TRANSPORTS = ("kernel", "dpdk", "fstack")
 _READY = re.compile(
-    r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)(?: admin=(?P<admin>\S+))?(?: tls=(?P<tls>\S+))?$"
+    r"ready url=(?P<url>\S*) unix=(?P<unix>.*) pid=(?P<pid>\d+)(?: admin=(?P<admin>\S+))?(?: tls=(?P<tls>\S+))?"
+    r"(?: metrics=(?P<metrics>\S+))?$"
 )
 _MISSING = {
     "kernel": "install the package again (pip install .)",
@@ -160,6 +161,7 @@ class Server:
             names "tls-ca-cert-file", where that is set, as what a client trusts.
         unix_url: of the unix socket, None = there is none.
         admin_url: of the admin port, None = there is none.
+        metrics_url: of what it tells Prometheus (`config`: "metrics-port"), None = nothing.
         pid: process id.
 
     Raises:
@@ -208,6 +210,7 @@ class Server:
         path = quote(os.path.abspath(ready["unix"]))
         self.unix_url = url_with_password(f"unix://{path}", password) if ready["unix"] else None
         self.admin_url = url_with_password(ready["admin"], password) if ready["admin"] else None
+        self.metrics_url: str | None = ready["metrics"]
         authorities = (config or {}).get("tls-ca-cert-file")
         trust = (
             f"?ssl_ca_certs={quote(os.path.abspath(os.path.join(directory or '', authorities)))}" if authorities else ""

@@ -54,6 +54,7 @@
 #define LIMIT_TURN_STREAMS_US 500u /* giving back the steps of closed streams */
 #define LIMIT_TURN_CHANGE_US 500u /* resets and changes of tables, items that are too old */
 #define LIMIT_TURN_EXCLUSIVE_US 800u /* one slice of a script or a transaction */
+#define LIMIT_TURN_METRICS_US 300u /* writing pages of metrics, for all who ask */
 #define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 
 /* stopping */

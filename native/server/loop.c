@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "net/http.h"
 #include "server/acl/acl.h"
 #include "server/admin/config.h"
 #include "server/client.h"
@@ -13,6 +14,7 @@
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
 #include "server/gradients/gradients_registry.h"
+#include "server/metrics/metrics.h"
 #include "server/pubsub/pubsub.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_registry.h"
@@ -108,6 +110,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
 /* Clients go first, since they hold reservations, pins and blobs of what is freed after them. */
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
+    http_free(server->metrics);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
     exclusive_free(server);
     scripts_free(server);
@@ -269,6 +272,7 @@ uint64_t server_step(void *context) {
     if (!server->exclusive.on)
         deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
     write_unsent(server);
+    deadline_us = earlier(deadline_us, metrics_step(server));
     count_turn(server);
     if (server->ready_head || server->woken || key_wait_pending(server) || gathers || searches || slices_left ||
         streams_left || changes_left || short_of_memory || exclusive_left || server->stop_asked != server->stopping)
@@ -291,6 +295,7 @@ static void begin_stop(struct server *server) {
     server->stop_deadline_us = server->now_us + LIMIT_STOP_US;
     for (int i = 0; i < server->transport_count; i++)
         server->transports[i]->operations->stop_listening(server->transports[i]);
+    metrics_stop_listening(server);
     for (struct client *client = server->clients.head; client; client = client->next) {
         if (client->blocked) client_expire(client);
         client_close_after_reply(client);

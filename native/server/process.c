@@ -21,6 +21,7 @@
 #include "server/certificates.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
+#include "server/metrics/metrics.h"
 #include "server/replay/replay_registry.h"
 #include "server/server.h"
 #include "server/service_manager.h"
@@ -249,7 +250,7 @@ static int open_listeners(struct server *server, struct transport *kernel, struc
         struct listen_address local = {.path = config->unixsocket, .mode = (uint32_t)config->unixsocketperm};
         if (kernel->operations->listen(kernel, &local, error) < 0) return -1;
     }
-    return 0;
+    return metrics_open(server, kernel, error);
 }
 
 /* For clients that came over TCP and turn out to be on this host; without it they stay on TCP. */
@@ -267,9 +268,13 @@ static void open_share_socket(struct server *server, struct transport *transport
 }
 
 /* Where a client on this machine connects to. */
+static const char *reachable(const char *host) {
+    if (strcmp(host, "0.0.0.0") == 0) return "127.0.0.1";
+    return strcmp(host, "::") == 0 ? "::1" : host;
+}
+
 static void print_ready(const struct server_config *config) {
-    const char *host = config->host;
-    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) host = strcmp(host, "::") == 0 ? "::1" : "127.0.0.1";
+    const char *host = reachable(config->host), *metrics_host = reachable(config->metrics_host);
     bool is_v6 = strchr(host, ':') != NULL;
     const char *before = is_v6 ? "[" : "", *after = is_v6 ? "]" : "";
     printf("ready url=");
@@ -277,6 +282,11 @@ static void print_ready(const struct server_config *config) {
     printf(" unix=%s pid=%ld", config->unixsocket, (long)getpid());
     if (config->admin_port >= 0) printf(" admin=redis://127.0.0.1:%lld", (long long)config->admin_port);
     if (config->tls_port >= 0) printf(" tls=rediss://%s%s%s:%lld", before, host, after, (long long)config->tls_port);
+    if (config->metrics_port >= 0) {
+        bool is_metrics_v6 = strchr(metrics_host, ':') != NULL;
+        printf(" metrics=http://%s%s%s:%lld/metrics", is_metrics_v6 ? "[" : "", metrics_host, is_metrics_v6 ? "]" : "",
+               (long long)config->metrics_port);
+    }
     printf("\n");
     fflush(stdout);
 }
@@ -392,6 +402,13 @@ static int check(struct options *options, const struct data_transport *data) {
                 "%s: --host %s lets other machines in, but there is no password: set one, or say "
                 "--allow-remote if the network is private\n",
                 program, config->host);
+        return EXIT_USAGE;
+    }
+    if (config->metrics_port >= 0 && !is_loopback(config->metrics_host) && !options->allow_remote) {
+        fprintf(stderr,
+                "%s: metrics-host %s shows metrics to other machines, which need no password for it: say "
+                "--allow-remote if the network is private\n",
+                program, config->metrics_host);
         return EXIT_USAGE;
     }
     if (chdir(config->dir) < 0) {

@@ -38,6 +38,7 @@ struct command_table;
 struct watched_keys;
 struct acl;
 struct scripts;
+struct http;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
@@ -60,6 +61,8 @@ struct server_config {
     int64_t lazyfree_lazy_eviction, lazyfree_lazy_expire, lazyfree_lazy_server_del, lazyfree_lazy_user_del,
         lazyfree_lazy_user_flush;
     int64_t admin_port;                   /* of the kernel's loopback; −1: none; 0 before listening: any */
+    int64_t metrics_port;                 /* of HTTP, over the kernel; −1: none; 0 before listening: any */
+    char metrics_host[256];
     int64_t busy_poll_us;                 /* keeps looking for events so long after the last, before it sleeps */
     char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128], dpdk_offloads[64];
     char fstack_config[PATH_MAX];
@@ -131,6 +134,7 @@ struct server {
     struct pubsub *pubsub;
     struct command_table *commands;
     struct acl *acl;
+    struct http *metrics; /* NULL: nobody asked for them */
 
     struct transport *transports[SERVER_MAX_TRANSPORTS];
     int transport_count;

@@ -6,8 +6,7 @@
 #include "server/replay/replay_arguments.h"
 #include "server/server.h"
 
-/* Why the client that waits longest waits, or why a single item would have to. Empty: it would not. */
-static void waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error) {
+void replay_waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error) {
     const struct wait_queue *queue = sampling ? &entry->samplers : &entry->adders;
     const struct replay_request *head = queue->head ? client_state(queue->head) : NULL;
     uint32_t n = head ? head->n : 1;
@@ -93,8 +92,8 @@ void replay_info_command(struct client *client) {
     struct table_info info;
     table_info(entry->table, &info);
     struct error reason, reason_add;
-    waiting_reason(entry, true, &reason);
-    waiting_reason(entry, false, &reason_add);
+    replay_waiting_reason(entry, true, &reason);
+    replay_waiting_reason(entry, false, &reason_add);
     const struct {
         const char *key;
         uint64_t value;

@@ -128,6 +128,9 @@ int replay_registry_check_memory(const struct replay_registry *registry, const s
 struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table);
 void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry);
 
+/* Why the client that waits longest waits, or why a single item would have to. An empty message: it would not. */
+void replay_waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error);
+
 struct replay_registry *replay_registry_new(struct server *server); /* NULL: memory is exhausted */
 void replay_registry_free(struct replay_registry *registry);
 /* Creates a table from a spec that holds its name. An identical table that exists already is success. */

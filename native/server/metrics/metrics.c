@@ -1,0 +1,91 @@
+/* metrics: the pages /metrics and /healthz, written family by family, in slices of the loop. */
+#include "server/metrics/metrics.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "net/http.h"
+#include "server/metrics/families.h"
+#include "server/server.h"
+
+#define ITEMS_BETWEEN_LOOKS 16u /* at the clock */
+#define FAMILIES_FILES (sizeof families_all / sizeof *families_all)
+
+static const struct family *family_at(uint32_t section) {
+    for (size_t file = 0; file < FAMILIES_FILES; file++) {
+        for (const struct family *family = families_all[file]; family->name; family++) {
+            if (section-- == 0) return family;
+        }
+    }
+    return NULL;
+}
+
+static void write_item(struct exposition *exposition, const struct family *family, struct metric_item *item) {
+    if (!family->value) {
+        family->write(exposition, family, item);
+        return;
+    }
+    double value = family->value(item);
+    if (value == value) exposition_sample(exposition, family->name, item->labels, value);
+}
+
+/* True: the family is done. */
+static bool write_family(const struct server *server, struct exposition *exposition, const struct family *family,
+                         struct http_cursor *cursor, uint64_t deadline_us) {
+    if (cursor->index == 0) exposition_family(exposition, family->name, family->type, family->help);
+    struct metric_item item;
+    bool is_there;
+    while (metric_item_at(server, family->each, cursor->index, &item, &is_there)) {
+        if (is_there) write_item(exposition, family, &item);
+        if (++cursor->index % ITEMS_BETWEEN_LOOKS == 0 && clock_monotonic_us() >= deadline_us) return false;
+    }
+    return true;
+}
+
+/* A table that goes while a page is written may take the next one's sample along; none comes twice. */
+static bool write_metrics(void *context, struct http_cursor *cursor, struct text *body, uint64_t deadline_us) {
+    struct exposition exposition = {.out = body, .openmetrics = cursor->openmetrics};
+    const struct family *family;
+    while ((family = family_at(cursor->section)) != NULL) {
+        if (!write_family(context, &exposition, family, cursor, deadline_us)) return false;
+        cursor->section++;
+        cursor->index = 0;
+        if (clock_monotonic_us() >= deadline_us) return false;
+    }
+    exposition_end(&exposition);
+    return true;
+}
+
+static bool write_health(void *context, struct http_cursor *cursor, struct text *body, uint64_t deadline_us) {
+    const struct server *server = context;
+    (void)deadline_us;
+    if (server->stopping) cursor->status = 503;
+    text_append(body, server->stopping ? "stopping\n" : "ok\n");
+    return true;
+}
+
+static const struct http_page pages[] = {
+    {"/metrics", "text/plain; version=0.0.4; charset=utf-8",
+     "application/openmetrics-text; version=1.0.0; charset=utf-8", write_metrics},
+    {"/healthz", "text/plain; charset=utf-8", NULL, write_health},
+    {0},
+};
+
+int metrics_open(struct server *server, struct transport *kernel, struct error *error) {
+    if (server->config.metrics_port < 0) return 0;
+    uint16_t port = (uint16_t)server->config.metrics_port;
+    server->metrics = http_new(kernel, server->config.metrics_host, &port, pages, server, error);
+    if (!server->metrics) return -1;
+    server->config.metrics_port = port;
+    return 0;
+}
+
+uint64_t metrics_step(struct server *server) {
+    if (!server->metrics) return CLOCK_NEVER;
+    return http_step(server->metrics, server->now_us, server->now_us + LIMIT_TURN_METRICS_US);
+}
+
+void metrics_stop_listening(struct server *server) {
+    if (server->metrics) http_stop_listening(server->metrics);
+}
