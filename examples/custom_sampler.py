@@ -27,8 +27,8 @@ class Settings:
     """What the command line can change."""
 
     env: str = "CartPole-v1"
-    steps: int = 60_000
-    """Steps of the environment, at most."""
+    steps: int = 50_000
+    """Steps of the environment, at most; the learning rate falls to 0 over them."""
     seed: int = 1
     target: float = 475.0
     """Mean return of an evaluation with which it ends."""
@@ -41,7 +41,7 @@ class Settings:
     """η; 1 draws from all."""
     least: int = 2_500
     """Transitions that are always drawn from."""
-    evaluate_every: int = 2_500
+    evaluate_every: int = 1_000
     """Steps of the environment."""
     discount: float = 0.99
     learning_rate: float = 1e-3
@@ -106,6 +106,7 @@ def train(settings: Settings) -> float:
             newest = max(settings.least, int(len(sampler) * share))
             batch = buffer.get(sampler.sample(settings.batch_size, newest))
             loss = huber(td_errors(online, target, batch.data)).mean()
+            optimizer.param_groups[0]["lr"] = settings.learning_rate * max(0.0, 1 - step / settings.steps)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(online.parameters(), 10.0)

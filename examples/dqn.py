@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -19,14 +20,16 @@ from torch import Tensor, nn
 
 import replay_server as rs
 
+T = TypeVar("T")
+
 
 @dataclass
 class Settings:
     """What the command line can change: `--learning-rate 0.001`."""
 
     env: str = "CartPole-v1"
-    steps: int = 60_000
-    """Steps of the environment, at most."""
+    steps: int = 50_000
+    """Steps of the environment, at most; the learning rate falls to 0 over them."""
     seed: int = 1
     target: float = 475.0
     """Mean return of an evaluation with which it ends."""
@@ -37,7 +40,7 @@ class Settings:
     """Steps of the environment for each update."""
     target_mix: float = 0.02
     """How far the target network moves to the online one with each update."""
-    evaluate_every: int = 2_500
+    evaluate_every: int = 1_000
     """Steps of the environment."""
     discount: float = 0.99
     learning_rate: float = 1e-3
@@ -45,7 +48,7 @@ class Settings:
     """Over which ε falls from 1 to 0.05."""
 
 
-def settings_from_arguments(kind: type, about: str):
+def settings_from_arguments(kind: type[T], about: str) -> T:
     """A dataclass of settings from the command line: an option for each field."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(kind):
@@ -138,6 +141,7 @@ def train(settings: Settings) -> float:
             batch = buffer.sample(settings.batch_size, importance_sampling_exponent=beta)
             errors = td_errors(online, target, batch.data)
             loss = (torch.from_numpy(batch.weights) * huber(errors)).mean()
+            optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - step / settings.steps)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(online.parameters(), 10.0)

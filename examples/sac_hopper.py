@@ -34,7 +34,7 @@ class Settings:
     batch_size: int = 256
     learning_starts: int = 1_000
     """Steps with random actions."""
-    evaluate_every: int = 5_000
+    evaluate_every: int = 2_500
     """Steps."""
     discount: float = 0.99
     learning_rate: float = 1e-3

@@ -47,9 +47,10 @@ def reached(output: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SHORT)
 def test_example_runs_when_cut_short(name: str, tmp_path: Path) -> None:
-    assert 0 < reached(run(name, SHORT[name], tmp_path, timeout_s=280)) <= 500
+    assert 0 < reached(run(name, SHORT[name], tmp_path, timeout_s=800)) <= 500
 
 
 @pytest.mark.slow
@@ -62,15 +63,16 @@ def test_example_reaches_its_score(name: str, tmp_path: Path) -> None:
 
 def test_every_example_is_run() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("with_")}
-    assert names == SHORT.keys() == SCORES.keys()
+    assert names - {"timing.py"} == SHORT.keys() == SCORES.keys()
 
 
+@pytest.mark.timeout(900)
 def test_two_machines_end_together_when_one_fails() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "two_machines.py"), "--env", "NoSuchEnvironment-v0"],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert done.returncode == 1
     assert "ended with exit code 1" in done.stderr

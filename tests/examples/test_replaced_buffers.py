@@ -1,0 +1,80 @@
+"""Other libraries learn from this project's buffer as they do from their own, each in an environment of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from example_environments import CLEANRL, NAMES, REPOSITORY, python_of, requirements_of
+
+import replay_server as rs
+
+SHORT = {
+    "stable_baselines3": ["--steps", "150"],
+    "cleanrl": [str(CLEANRL / "cleanrl/dqn.py"), "--total-timesteps", "1100", "--learning-starts", "1000"],
+    "tianshou": ["--steps", "200"],
+    "rllib": ["--steps", "200"],
+}
+"""What follows --buffer where an example is cut short."""
+
+WHOLE = {
+    "stable_baselines3": [],
+    "cleanrl": [str(CLEANRL / "cleanrl/dqn.py"), "--total-timesteps", "50000", "--learning-starts", "1000"],
+    "tianshou": [],
+    "rllib": [],
+}
+
+NO_WORSE = {"stable_baselines3": 60.0, "cleanrl": 60.0, "tianshou": 60.0, "rllib": 60.0}
+"""By how much the mean over the seeds may fall short of the original's: what seeds differ by."""
+
+
+def run(name: str, buffer: str, options: list[str], folder: Path, timeout_s: float) -> float:
+    """What an example reaches with a buffer; skips where its environment was not made."""
+    how = f"python tests/examples/example_environments.py {name}"
+    if not python_of(name).exists():
+        pytest.skip(f"the environment of {name} was not made: {how}")
+    if name == "cleanrl" and not CLEANRL.exists():
+        pytest.skip(f"there is no checkout of CleanRL at {CLEANRL.relative_to(REPOSITORY)}")
+    command = [str(python_of(name)), str(REPOSITORY / "examples" / f"with_{name}.py"), "--buffer", buffer, *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    found = re.search(r"^reached (-?[\d.]+) on \S+$", done.stdout, re.MULTILINE)
+    assert found, done.stdout[-2000:]
+    return float(found[1])
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.timeout(900)
+def test_library_runs_on_a_buffer_in_process(name: str, tmp_path: Path) -> None:
+    assert abs(run(name, "replay-server", SHORT[name], tmp_path, 800)) < 2000
+
+
+@pytest.mark.parametrize("name", ["stable_baselines3", "cleanrl", "rllib"])
+@pytest.mark.timeout(900)
+def test_library_runs_on_a_server(name: str, tmp_path: Path) -> None:
+    with rs.Server(port=0) as server, rs.Client(server.url) as client:
+        run(name, server.url, SHORT[name], tmp_path, 800)
+        [table] = client.tables()
+        info = client.info(table)
+    assert info["added"] >= 100
+    assert info["sampled"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", WHOLE)
+def test_library_reaches_its_own_score(name: str, tmp_path: Path) -> None:
+    def mean(buffer: str) -> float:
+        scores = [run(name, buffer, [*WHOLE[name], "--seed", str(seed)], tmp_path, 3000) for seed in (1, 2)]
+        return sum(scores) / len(scores)
+
+    assert mean("replay-server") >= mean("original") - NO_WORSE[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_example_names_what_it_needs(name: str) -> None:
+    assert requirements_of(name)
+    assert name in SHORT, f"examples/with_{name}.py is run by no test"
