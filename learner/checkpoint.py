@@ -46,7 +46,7 @@ def read_checkpoint(path: Path, learner: Dqn) -> dict[str, Any]:
         learner.target.load_state_dict(load_file(path / "target.safetensors"))
     except RuntimeError as error:
         raise ValueError(
-            f"{path} holds another network: use the env and hidden it was written with ({error})"
+            f"{path} holds another network: use the env, network and hidden it was written with ({error})"
         ) from error
     load_optimizer_tensors(learner.optimizer, load_file(path / "optimizer.safetensors"), path)
     learner.step = int(counters["step"])

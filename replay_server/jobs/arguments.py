@@ -77,10 +77,15 @@ def check_settings(settings: ApexSettings) -> None:
 
 
 def check_environment(settings: ApexSettings) -> None:
-    """Raises ValueError for an environment, or settings of its table, that no run can have; makes one to see."""
+    """Raises ValueError for an environment, settings of its table, or a network that no run can have: makes them."""
     import gymnasium
 
     try:
-        apex_table(settings, environment_spec(settings))
+        spec = environment_spec(settings)
+        apex_table(settings, spec)
     except gymnasium.error.Error as error:
         raise ValueError(f"--env {settings.env}: {error}") from error
+    if settings.network is not None:
+        from replay_server.rl.networks import check_network
+
+        check_network(settings, spec)

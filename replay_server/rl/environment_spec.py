@@ -48,14 +48,22 @@ def is_atari(env_id: str) -> bool:
 
 
 def opened(env_id: str) -> tuple[Any, Any, int | None]:
-    """Makes one environment, closes it, and returns (observation space, action space, time limit in its own steps)."""
+    """Makes one environment, closes it, and returns (observation space, action space, time limit in its own steps).
+
+    ValueError where the module of ``module:Id-v0`` cannot be imported; gymnasium's errors pass through.
+    """
     import gymnasium
 
     if is_atari(env_id):
         import ale_py
 
         gymnasium.register_envs(ale_py)
-    env = gymnasium.make(env_id)
+    try:
+        env = gymnasium.make(env_id)
+    except ModuleNotFoundError as error:
+        if ":" not in env_id:  # a package that Gymnasium's own environments need
+            raise
+        raise ValueError(f"--env {env_id}: {error}; is the module's folder in PYTHONPATH?") from error
     try:
         limit = env.spec.max_episode_steps if env.spec is not None else None
         return env.observation_space, env.action_space, limit

@@ -1,6 +1,9 @@
-"""The dueling Q-network: Nature convolutions for images, a two-layer perceptron for vectors."""
+"""The dueling Q-network: Nature convolutions for images, a two-layer perceptron for vectors; or the user's own."""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +62,34 @@ def _convolved(size: int) -> int:
     return size
 
 
-def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwork:
+def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.Module]:
+    """What makes a network from an observation's shape, the number of actions and the width: `DuelingNetwork`, or what
+    ``module:name`` names. ValueError where there is none of that name."""
+    if name is None:
+        return DuelingNetwork
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(f"--network: expected module:name, came {name!r}")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--network {name}: {error}; is the module's folder in PYTHONPATH?") from error
+
+
+def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
+    """Makes the network of `settings` and asks it for two observations' values. ValueError where they do not fit."""
+    network = make_acting_network(settings, spec)
+    observations = torch.zeros((2, *spec.observation_shape), dtype=getattr(torch, spec.observation_dtype))
+    with torch.inference_mode():
+        shape = tuple(network(observations).shape)
+    if shape != (2, spec.num_actions):
+        raise ValueError(
+            f"--network {settings.network}: expected values of shape (2, {spec.num_actions}) for 2 observations, "
+            f"came {shape}"
+        )
+
+
+def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
     """The network for an environment, initialised from ``settings.seed`` (torch's global generator is left as it was).
 
     Every part of a run that calls this holds the same initial weights. Images get channels_last weights, which large
@@ -67,11 +97,11 @@ def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwor
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        network = DuelingNetwork(spec.observation_shape, spec.num_actions, settings.hidden)
+        network = network_maker(settings.network)(spec.observation_shape, spec.num_actions, settings.hidden)
     return _formatted(network, torch.channels_last) if spec.is_image else network
 
 
-def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> DuelingNetwork:
+def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
     """As `make_network`, for forward passes over the few observations of an actor's environments on one core.
 
     There, with Atari screens, contiguous weights are about a quarter faster than channels_last.
@@ -79,5 +109,5 @@ def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> Duelin
     return _formatted(make_network(settings, spec), torch.contiguous_format).eval()
 
 
-def _formatted(network: DuelingNetwork, memory_format: torch.memory_format) -> DuelingNetwork:
+def _formatted(network: nn.Module, memory_format: torch.memory_format) -> nn.Module:
     return network.to(memory_format=memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)

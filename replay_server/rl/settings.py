@@ -71,6 +71,9 @@ class ApexSettings:
     """½·w·δ², or Huber with δ = 1 (of the loss, never of the priority)."""
     hidden: int = 512
     """Width of the fully connected layer(s)."""
+    network: str | None = None
+    """Q-network of your own, as module:name, called with the observation's shape, the number of actions and `hidden`;
+    None = the dueling network."""
 
     # replay
     table: str = "apex"

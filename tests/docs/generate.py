@@ -12,6 +12,7 @@ from pathlib import Path
 import reference_commands
 import reference_configuration
 import reference_python
+import reference_settings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 COMMAND = "python tests/docs/generate.py"
@@ -20,6 +21,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": reference_commands.page,
     "reference/configuration.md": reference_configuration.page,
     "reference/python.md": reference_python.page,
+    "reference/settings.md": reference_settings.page,
 }
 """Path below docs/ → what makes it."""
 

@@ -24,9 +24,15 @@ KINDS = {
     "SETTING_OCTAL": "octal number",
     "SETTING_EVENTS": "letters of `Ag$lshzxeKEtmdn`",
 }
-AT_START = {"port": "6379", "maxclients": "10000"}
+AT_START = {"port": "6379", "maxclients": "10000", "dir": "."}
 """Defaults of `replay-server serve` where the server that is asked here was started otherwise, or may have had to take
 less (`ulimit -n`)."""
+
+AT_THE_TOP = {
+    "bind": "The key `host` at the top.",
+    "requirepass": "The password of the user `default`; give it by `password_file` at the top, or the environment.",
+}
+"""Settings whose keys at the top have other names."""
 
 HEAD = """# Configuration
 
@@ -104,7 +110,7 @@ def page() -> str:
     for setting in settings():
         default = f"`{defaults[setting.name]}`" if defaults[setting.name] else "empty"
         live = "live" if setting.live else ""
-        meaning = explained.get(setting.name, "")
+        meaning = explained.get(setting.name, AT_THE_TOP.get(setting.name, ""))
         text += f"| `{setting.name}` | {setting.values} | {default} | {live} | {_cell(meaning)} |\n"
     fixed = re.findall(r'FIXED\("([^"]+)", "([^"]*)"\)', SOURCE.read_text())
     return text + FIXED + ", ".join(f"`{name}` = `{value}`" if value else f"`{name}`" for name, value in fixed) + ".\n"
@@ -153,11 +159,9 @@ def explanations() -> dict[str, str]:
     found: dict[str, str] = {}
     gathered: list[str] = []
     for line in COMMENTED.read_text().splitlines() if COMMENTED.exists() else []:
-        assigned = re.match(r"#?\s*([a-z][a-z0-9_-]*)\s*=", line)
-        if assigned:
-            found.setdefault(assigned[1], " ".join(gathered))
-            gathered = []
-        elif line.startswith("#"):
+        if assigned := re.match(r"#?\s*([a-z][a-z0-9_-]*)\s*=", line):  # several in a row share their comment
+            found.setdefault(assigned[1], " ".join(gathered).removesuffix(" Live."))
+        elif line.startswith("#") and not re.match(r"# -+ .* -+$", line):
             gathered.append(line.lstrip("# ").rstrip())
         else:
             gathered = []

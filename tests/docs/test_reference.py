@@ -70,3 +70,9 @@ def test_every_setting_of_the_source_is_told() -> None:
     assert len(names) > 90
     text = (DOCS / "reference/configuration.md").read_text()
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_every_setting_is_explained() -> None:
+    explained = {**reference_configuration.AT_THE_TOP, **reference_configuration.explanations()}
+    missing = [setting.name for setting in reference_configuration.settings() if not explained.get(setting.name)]
+    assert missing == [], f"say what they do in {reference_configuration.COMMENTED}"

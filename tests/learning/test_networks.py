@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from replay_server.rl.environment_spec import EnvironmentSpec
-from replay_server.rl.networks import DuelingNetwork, make_acting_network, make_network
+from replay_server.rl.networks import DuelingNetwork, check_network, make_acting_network, make_network
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.weights import load_arrays, module_arrays
 
@@ -89,3 +91,45 @@ def test_observations_that_are_neither_vectors_nor_images_are_refused() -> None:
         DuelingNetwork((4, 4), 2)
     with pytest.raises(ValueError, match="36×36"):
         DuelingNetwork((4, 20, 20), 2)
+
+
+class Wide(torch.nn.Module):
+    """A network of a user's own."""
+
+    def __init__(self, observation_shape: tuple[int, ...], num_actions: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(observation_shape[0], num_actions)
+        self.hidden = hidden
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.layer(observations)
+
+
+def with_one_value(observation_shape: tuple[int, ...], num_actions: int, hidden: int) -> torch.nn.Module:
+    return torch.nn.Linear(observation_shape[0], 1)
+
+
+def test_a_network_of_ones_own_is_made_by_name_and_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "my_networks", sys.modules[__name__])
+    settings = ApexSettings(network="my_networks:Wide", hidden=32)
+    first, second = make_network(settings, CARTPOLE), make_acting_network(settings, CARTPOLE)
+    assert type(first) is Wide
+    assert first.hidden == 32
+    for name, array in module_arrays(first).items():
+        np.testing.assert_array_equal(array, module_arrays(second)[name])
+    check_network(settings, CARTPOLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:Wide", "No module named 'no_such_module'; is the module's folder in PYTHONPATH"),
+        ("my_networks:Nothing", "has no attribute 'Nothing'"),
+        ("Wide", "expected module:name"),
+        ("my_networks:with_one_value", r"expected values of shape \(2, 2\) for 2 observations, came \(2, 1\)"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+    monkeypatch.setitem(sys.modules, "my_networks", sys.modules[__name__])
+    with pytest.raises(ValueError, match=message):
+        check_network(ApexSettings(network=name), CARTPOLE)
