@@ -18,6 +18,7 @@ BENCHMARKS = {
     "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",
     "store": "the store beside Redis by redis-benchmark's tests: rate, processor time, latency, memory a key",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
+    "dashboard": "what being looked at once a second costs a server with 64 actors",
     "gradients": "a flush of gradients summed up in the server, beside one that pulls them all",
     "learning": "what PPO, IMPACT and IMPALA learn, beside Stable-Baselines3 on the same jobs",
     "minions": "a learned scheduler of actors against chance and fixed numbers, and its figures 5 and 9",

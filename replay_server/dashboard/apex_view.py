@@ -45,9 +45,9 @@ class ApexView:
             Panel("Score of each actor", 4, self.actors, empty="no game has ended yet", note=self._actors_note),
             Panel("Priorities", 3, self.priorities),
             Panel("Loss", 4, self.loss, empty="the learner has not begun"),
-            Panel("Items a second", 4, self.rates, empty="no server to ask", note=self._limiter),
-            Panel("Latency of the server", 4, self.latency, empty="no server to ask", note=lambda: "p99, dotted p50"),
-            Panel("Replay memory", 3, self.memory, empty="no server to ask"),
+            Panel("Items a second", 4, self.rates, empty="not begun", note=self._limiter),
+            Panel("Latency, request to answer", 4, self.latency, note=lambda: "p99, dotted p50"),
+            Panel("Replay memory", 3, self.memory, empty="not begun"),
             Panel("Weights", 4, self.weights, empty="no weights yet", note=lambda: "updates"),
             Panel(
                 "Processes", 5, rows=self.process_rows, note=self._restarts,
@@ -181,9 +181,8 @@ class ApexView:
         size = self.about.get("size", self.progress.get("size"))
         capacity = self.run.settings.get("capacity") or 1
         share = size / capacity if isinstance(size, int | float) else None
-        return Fact(
-            words.number(size), f"of {words.number(capacity)} · {words.size(self.about.get('bytes'))}", share=share
-        )
+        held = f" · {words.size(self.about['bytes'])}" if "bytes" in self.about else ""
+        return Fact(words.number(size), f"of {words.number(capacity)}{held}", share=share)
 
     def _ratio(self) -> Fact:
         target = self.run.settings.get("samples_per_insert")
@@ -304,6 +303,8 @@ class ApexView:
         sampled = self._live("sampled", rate=True)
         if not added:
             return None
+        if not sampled:  # There is no server any more, and the run directory has no such rows.
+            return charts.chart([charts.line("inserted", added, TEAL, area=True)], y=[charts.axis(zero=True)])
         ratio = [
             [at, new / old if new and old else None] for (at, new), (_, old) in zip(sampled, self._live("added", True))
         ]

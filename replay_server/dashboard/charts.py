@@ -199,7 +199,8 @@ def heatmap(columns: Sequence[str], rows: Sequence[str], cells: Sequence[Sequenc
         "xAxis": across("category", columns),
         "yAxis": {
             "type": "category", "data": list(rows), "inverse": True, "axisTick": {"show": False},
-            "axisLine": {"show": False}, "axisLabel": {"color": INK, "fontSize": 10, "hideOverlap": True},
+            "axisLine": {"show": False},
+            "axisLabel": {"color": INK, "fontSize": 10, "interval": max(0, -(-len(rows) // 8) - 1)},
         },
         "visualMap": {
             "min": lowest, "max": max(highest, lowest + 1e-9), "calculable": False, "orient": "vertical", "right": 2,
@@ -221,7 +222,7 @@ def _short(value: float) -> str:
 def marker(value: float, text: str, color: str = RED) -> dict[str, Any]:
     """A dashed horizontal line across a chart, for a series' `markLine`."""
     return {
-        "silent": True, "symbol": "none", "animation": False,
+        "silent": True, "symbol": "none", "animation": False, "precision": 15,
         "lineStyle": {"color": color, "type": "dashed", "width": 1},
         "label": {"formatter": text, "color": color, "fontSize": 10, "position": "insideStartTop"},
         "data": [{"yAxis": value}],

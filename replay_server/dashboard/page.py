@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from nicegui import ui
@@ -21,6 +21,15 @@ from replay_server.dashboard.widgets import PanelBox, Text, TileBox, division, t
 EVERY_S = 1.0
 FACTS = 4
 """Tiles of a view that the overview shows."""
+
+
+class Link(NamedTuple):
+    """One line at the left: where it leads, and how that is."""
+
+    title: str
+    detail: str
+    target: str
+    tone: str | None
 
 
 class Pages:
@@ -58,8 +67,8 @@ class Pages:
                 with cards:
                     for run in watch.runs:
                         refreshers.append(_card(self._view_of(run, None), _job_path(run)))
-                    for number, server in enumerate(watch.servers):
-                        refreshers.append(_card(ServerView(server), f"/server/{number}"))
+                    for server in watch.servers:
+                        refreshers.append(_card(ServerView(server), f"/server/{server.number}"))
                     if not sources:
                         text("Nothing to show yet: no run directory was found, and no server given.", "d-empty")
             for each in refreshers:
@@ -78,12 +87,29 @@ class Pages:
 
     def server(self, number: int, theme: str = "") -> None:
         """One server."""
-        if not 0 <= number < len(self.watch.servers):
+        source = next((each for each in self.watch.servers if each.number == number), None)
+        if source is None:
             self._nothing(theme)
             return
-        self._view_page(ServerView(self.watch.servers[number]), f"/server/{number}", theme)
+        self._view_page(ServerView(source), f"/server/{number}", theme)
 
     # -- parts
+
+    def _links(self) -> list[tuple[str, list[Link]]]:
+        """Headings and what stands below them, at the left of every page."""
+        tones = {"running": "good", "killed": "bad", "up": "good", "lost": "bad"}
+        titles = [run.title for run in self.watch.runs]
+        jobs = []
+        for run in self.watch.runs:
+            env, _, rest = run.title.partition(" · ")
+            alike = titles.count(run.title) > 1  # Then the folder tells them apart.
+            detail = f"{run.state} · {run.key if alike else rest}"
+            jobs.append(Link(env, detail, _job_path(run), tones.get(run.state, "")))
+        servers = [
+            Link(each.name.partition("://")[2], each.state, f"/server/{each.number}", tones.get(each.state, "warn"))
+            for each in self.watch.servers
+        ]
+        return [(heading, group) for heading, group in (("Jobs", jobs), ("Servers", servers)) if group]
 
     def _view_of(self, run: RunSource, compare: RunSource | None) -> View:
         return TrainView(run, self.watch, compare) if run.kind == "train" else ApexView(run, self.watch, compare)
@@ -162,31 +188,29 @@ class Pages:
         shown: list[Any] = []
 
         def refresh() -> None:
-            sources = [(str(run.settings.get("env", run.name)), " · ".join(run.title.split(" · ")[1:]), run.state, _job_path(run), "good" if run.state == "running" else "bad" if run.state == "killed" else "") for run in self.watch.runs]  # fmt: skip  # noqa: E501
-            servers = [(server.name.partition("://")[2], "", server.state, f"/server/{i}", {"up": "good", "lost": "bad"}.get(server.state, "warn")) for i, server in enumerate(self.watch.servers)]  # fmt: skip  # noqa: E501
-            if [sources, servers] == shown:
+            groups = self._links()
+            if groups == shown:
                 return
-            shown[:] = [sources, servers]
+            shown[:] = groups
             links.clear()
             with links:
-                _link("Overview", "", "", "/", path, None)
-                for heading, group in (("Jobs", sources), ("Servers", servers)):
-                    if group:
-                        text(heading, "d-group")
-                    for title, name, state, target, tone in group:
-                        _link(title, name, state, target, path, tone)
+                _link(Link("Overview", "", "/", None), path)
+                for heading, group in groups:
+                    text(heading, "d-group")
+                    for each in group:
+                        _link(each, path)
 
         refresh()
         ui.timer(EVERY_S, refresh)
         return main
 
 
-def _link(title: str, name: str, state: str, target: str, path: str, tone: str | None) -> None:
-    with ui.link(target=target).classes(f"d-link {'d-chosen' if target == path else ''}"):
-        division(f"d-dot {f'd-{tone}' if tone else ''}" if tone is not None else "")
-        text(title, "d-name")
-        if state:
-            text(f"{state} · {name}" if name else state, "d-more")
+def _link(link: Link, path: str) -> None:
+    with ui.link(target=link.target).classes(f"d-link {'d-chosen' if link.target == path else ''}"):
+        division("" if link.tone is None else f"d-dot d-{link.tone}")
+        text(link.title, "d-name")
+        if link.detail:
+            text(link.detail, "d-more")
 
 
 def _card(view: View, target: str) -> Callable[[], None]:

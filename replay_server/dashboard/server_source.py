@@ -54,6 +54,7 @@ class ServerSource:
 
     Attributes:
         name: the URL without a password.
+        number: its own among all that are watched.
         state: "connecting", "up", "lost".
         reading: the newest that brought something.
         history: numbers of the whole server; counters as they count.
@@ -66,6 +67,7 @@ class ServerSource:
         self._address = Address.parse(url)
         self.url = url
         self.name = str(self._address)
+        self.number = 0
         self.state = "connecting"
         self.error = ""
         self.reading = Reading(0.0)

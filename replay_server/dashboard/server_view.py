@@ -40,8 +40,11 @@ class ServerView:
                          ("stale", "stale updates"),
                          ("limiter", "limiter")),
             ),
+        ]  # fmt: skip
+        panels += self._panels_of(0)
+        panels += [
             Panel("Commands a second", 4, self.commands, empty="not seen yet"),
-            Panel("Latency", 4, lambda: latency_options(server), empty="no experience moved yet",
+            Panel("Latency, request to answer", 4, lambda: latency_options(server), empty="no experience moved yet",
                   note=lambda: "p99, dotted p50"),
             Panel("Commands", 4, rows=self.command_rows,
                   columns=(("name", "command"), ("calls", "calls"), ("p50", "p50"), ("p99", "p99"),
@@ -50,7 +53,7 @@ class ServerView:
             Panel("Network", 4, self.network, empty="not seen yet"),
             Panel("Gradients", 4, self.gradients),
         ]  # fmt: skip
-        for place in range(MOST_CHARTED):
+        for place in range(1, MOST_CHARTED):
             panels += self._panels_of(place)
         self.panels: Sequence[Panel] = panels
 
@@ -179,7 +182,6 @@ class ServerView:
                 p50=words.microseconds(times.get("p50")),
                 p99=words.microseconds(times.get("p99")),
                 failed=words.number(stat.get("failed_calls")),
-                tone="warn" if stat.get("failed_calls") else "",
             )
         return cells.rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -175,12 +176,44 @@ class TrainView:
     def actors(self) -> dict[str, Any] | None:
         arrived, asked = self._points("arrived"), self._points("actors")
         missing = [[at, (wanted or 0) - (came or 0) or None] for (at, wanted), (_, came) in zip(asked, arrived)]
-        series = [charts.bars("arrived", arrived, TEAL, stack="actors"), charts.bars("missing", missing, charts.RED, stack="actors")]  # fmt: skip  # noqa: E501
-        found = self._chart(series, y=[charts.axis(zero=True) | {"minInterval": 1}])
+        series = [charts.bars("arrived", arrived, TEAL, stack="actors")]
+        if any(value for _, value in missing):
+            series.append(charts.bars("missing", missing, charts.RED, stack="actors"))
+        y = [charts.axis(zero=True) | {"minInterval": 1}]
+        if boosts := self.boosting():
+            series.append(charts.line("boosting score", boosts, AMBER, axis=1, dots=len(boosts) < 40))
+            y.append(charts.axis(zero=True, right=True) | {"max": 1, "interval": 0.5})
+        found = self._chart(series, y=y)
         if found is not None:
             found["xAxis"] = charts.across("category", [str(at) for at, _ in asked])
-            for each, points in zip(series, (arrived, missing)):
-                each["data"] = [value for _, value in points]
+            for each in series:  # A place in the order of rounds, in place of the round's number.
+                each["data"] = [value for _, value in each["data"]]
+        return found
+
+    def boosting(self) -> list[list[Any]]:
+        """[round, S] of the scaler nitro, from the curvature that the learner measured; none with another scaler.
+
+        S of a round decides the actors of the next; where a round has none of its own the one before holds.
+        """
+        if self.run.settings.get("scaler") != "nitro" or not self.rounds:
+            return []
+        from replay_server.serverless.scalers.nitro import Nitro, convexity_ratio
+
+        options = self.run.settings.get("scaler_option") or {}
+        known = {name: options[name] for name in ("decay", "window", "inverted") if name in options}
+        try:
+            scaler = Nitro(**{name: json.loads(str(value).lower()) for name, value in known.items()})
+        except (TypeError, ValueError):
+            return []
+        found = []
+        for row in self.rounds:
+            curvature = row.get("statistics") or {}
+            most, least = curvature.get("curvature_max"), curvature.get("curvature_min")
+            ratio = None
+            if isinstance(most, int | float) and isinstance(least, int | float):
+                ratio = convexity_ratio(most, least)
+            scaler.look_at(int(row["round"]), ratio)
+            found.append([row["round"], scaler.state()["score"]])
         return found
 
     def cost(self) -> dict[str, Any] | None:
@@ -192,6 +225,7 @@ class TrainView:
             line["markLine"] = charts.marker(budget, f"budget {words.dollars(budget)}")
             if (self._last("cost") or 0.0) > 0.4 * budget:  # Else the line would lie flat at the bottom.
                 y["max"] = budget * 1.08
+                y["axisLabel"]["showMaxLabel"] = False
         if self.compare is not None:
             series.append(charts.line(self.compare.name, self._points("cost", run=self.compare), GREY, dashed=True))
         return self._chart(series, y=[y], unit=charts.DOLLARS)

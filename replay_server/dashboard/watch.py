@@ -36,12 +36,12 @@ class Watch:
     ) -> None:
         self._password = password
         self.servers: list[ServerSource] = []
+        self._former: list[ServerSource] = []
         self.runs: list[RunSource] = []
         self.compare = RunSource(compare) if compare is not None else None
         self._folders = list(folders)
         self._search_at = 0.0
-        for url in urls:
-            self.server(url)
+        self._given = {self.server(url).name for url in urls}
         self.search()
 
     def server(self, url: str) -> ServerSource:
@@ -51,17 +51,28 @@ class Watch:
         for source in self.servers:
             if source.name == name:
                 return source
-        self.servers.append(ServerSource(full))
-        return self.servers[-1]
+        source = ServerSource(full)
+        source.number = len(self.servers) + len(self._former)
+        self.servers.append(source)
+        return source
 
     def server_of(self, run: RunSource) -> ServerSource | None:
-        """The source of a run's server, None where it has none, or its server is gone with its end."""
-        if run.server is None or run.state in ("ended", "killed"):
-            found = [source for source in self.servers if run.server and source.name == run.server]
-            return found[0] if found else None
+        """The source of a run's server, None where there is none; of one that has ended, as it was seen last."""
+        if run.server is None:
+            return None
+        if run.state in ("ended", "killed"):
+            return next((each for each in (*self.servers, *self._former) if each.name == run.server), None)
         with contextlib.suppress(ValueError):
             return self.server(run.server)
         return None
+
+    def _part_with(self) -> None:
+        """Servers that were found by their jobs alone are asked no more when those have ended: they went with them."""
+        wanted = {*self._given, *(run.server for run in self.runs if run.state in ("running", "unknown"))}
+        for source in [each for each in self.servers if each.name not in wanted]:
+            source.close()
+            self.servers.remove(source)
+            self._former.append(source)
 
     def search(self) -> None:
         """Looks for new run directories; those that were removed stay as they were."""
@@ -92,6 +103,7 @@ class Watch:
             if run.state in ("running", "unknown") or run.looks < 2 or run.changed():
                 run.look()
             self.server_of(run)
+        self._part_with()
         if self.compare is not None and self.compare.looks == 0:
             self.compare.look()
 

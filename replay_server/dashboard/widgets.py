@@ -88,9 +88,9 @@ class PanelBox:
                     self._note = None
                 else:
                     self._note = Text("d-note")
-            self._body = division("").style(
-                f"height: {panel.height}px; overflow: auto; display: flex; flex-direction: column"
-            )
+            # A table across the whole page is as high as it is long, up to that.
+            height = "max-height" if panel.rows is not None and panel.span == 12 else "height"
+            self._body = division("d-body").style(f"{height}: {panel.height}px")
         with self._body:
             self._empty = Text("d-empty")
         self.refresh()

@@ -18,7 +18,7 @@ def number(value: Any, digits: int = 3) -> str:
             return f"{value / (1e3 if size == 1e4 else size):.{digits}g}{letter}"
     if float(value).is_integer():
         return f"{int(value):,}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.{digits}g}"
 
 
 def size(value: Any) -> str:

@@ -54,6 +54,9 @@ class DashboardProcess:
                     message(line)
                 elif not self._closed:
                     message(f"no dashboard: its process ended; its log is {self._log}")
+            stream.read()
+            stream.close()
+            self._process.wait()
 
         threading.Thread(target=read, name="dashboard", daemon=True).start()
 

@@ -22,6 +22,7 @@ from replay_server.dashboard.server_source import ServerSource
 from replay_server.dashboard.server_view import ServerView
 from replay_server.dashboard.train_view import TrainView
 from replay_server.dashboard.watch import Watch
+from replay_server.serverless.scalers.nitro import Nitro
 
 
 def seen(source: ServerSource) -> ServerSource:
@@ -197,6 +198,24 @@ def test_a_restarted_process_stands_first_in_its_list(fake_apex: Callable[..., F
     assert facts(view)["Processes"].tone == "warn"
 
 
+def test_a_server_that_went_with_its_job_is_asked_no_more(
+    server: rs.Server, client: rs.Client, fake_apex: Callable[..., FakeApex]
+) -> None:
+    job = fake_apex(client, server.url, actors=1)
+    job.report()
+    watch = Watch([], [job.path])
+    for _ in range(3):
+        watch.look()
+    (source,) = watch.servers
+    job.end()
+    watch.look()
+    assert watch.servers == []
+    assert watch.server_of(watch.runs[0]) is source, "its page shows what was seen last"
+    watch.look()
+    assert source.looks == 3
+    watch.close()
+
+
 def test_how_a_job_is(fake_apex: Callable[..., FakeApex]) -> None:
     job = fake_apex()
     run = RunSource(job.path)
@@ -292,3 +311,24 @@ def test_what_is_no_run_is_left_out(tmp_path: Path) -> None:
     run = watch.runs[0]
     assert run.invocations == []
     assert all(not rows for rows in run.rows.values())
+
+
+def test_the_boosting_score_is_the_scalers_own(tmp_path: Path) -> None:
+    write_train(tmp_path / "train", rounds=5)
+    config = json.loads((tmp_path / "train" / "config.json").read_text())
+    config |= {"scaler": "nitro", "scaler_option": {"decay": "0.9", "least": "2", "curvature": "{}"}}
+    (tmp_path / "train" / "config.json").write_text(json.dumps(config))
+    rows = [json.loads(line) for line in (tmp_path / "train" / "metrics.jsonl").read_text().splitlines()]
+    scaler = Nitro(decay=0.9)
+    expected = []
+    for row, ratio in zip(rows, (1.0, 3.0, 2.0, None, 2.5)):
+        row["statistics"] |= {"curvature_max": 0.0 if ratio is None else ratio, "curvature_min": -1.0}
+        scaler.look_at(row["round"], ratio)
+        expected.append([row["round"], scaler.state()["score"]])
+    (tmp_path / "train" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    watch = Watch([], [tmp_path])
+    view = TrainView(watch.runs[0], watch)
+    assert view.boosting() == expected
+    actors = view.actors()
+    assert actors is not None
+    assert actors["series"][-1]["data"] == [score for _, score in expected]

@@ -39,7 +39,7 @@ PYTHON_FLOORS = {
     "replay_server.learner": 3,
     "replay_server.jobs": 4,
     "replay_server.serverless": 4,
-    "replay_server.dashboard": 4,
+    "replay_server.dashboard": 5,
     "replay_server.bench": 5,
 }
 FOLDERS = {
