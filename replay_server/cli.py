@@ -106,7 +106,7 @@ def _serve_parser() -> argparse.ArgumentParser:
         prog="replay-server serve",
         description="Runs a replay server. It prints one line when it is ready: ready url=… unix=… pid=…",
         epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}, never from an argument. "
-        "Exit status: 0 stopped by a signal, 1 failure, 2 usage, 3 address in use, 4 snapshot refused.",
+        "Exit status: 0 stopped by a signal, or in order, 1 failure, 2 usage, 3 address in use, 4 snapshot refused.",
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1); other than loopback needs a password")
     parser.add_argument("--port", type=int, help="TCP port (default 6379); 0 = any free one, -1 = no TCP")
@@ -114,7 +114,12 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--unixsocketperm", metavar="OCTAL", help="its permissions (default 700)")
     parser.add_argument("--transport", choices=TRANSPORTS, help="network stack (default kernel)")
     _add_user_space_options(parser)
-    parser.add_argument("--config", metavar="FILE.toml", help="settings and tables; options given here win")
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="settings and tables; options given here win; SIGHUP reads it again"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only look whether settings, tables, users and certificates are in order"
+    )
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of the key-value store, e.g. 2gb (default 0: none)")
     parser.add_argument("--maxclients", type=int, metavar="N", help="connections at a time")
     parser.add_argument("--dir", metavar="PATH", help="where files are written")
@@ -244,6 +249,8 @@ def serve(arguments: Sequence[str]) -> int:
     os.set_inheritable(setup, True)
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     sys.stdout.flush()
+    if options.check:
+        native_arguments.append("--check")
     try:
         os.execve(executable, [executable, *native_arguments, "--setup-fd", str(setup)], environment)
     except OSError as error:

@@ -33,13 +33,14 @@ struct options {
     struct server_config config;
     int setup_descriptor, lifeline_descriptor; /* −1: none */
     bool allow_remote;
+    bool only_check; /* the settings and tables, and end */
     const char *restore; /* a snapshot's file, "latest", or NULL */
 };
 
 static const char usage[] =
     "usage: %s [--host H] [--port P] [--admin-port P] [--unixsocket PATH] [--unixsocketperm OCTAL]\n"
     "       [--maxmemory BYTES] [--maxclients N] [--dir D] [--restore FILE|latest] [--busy-poll-us N] "
-    "[--allow-remote]\n"
+    "[--allow-remote] [--check]\n"
     "       [--dpdk-device D] [--dpdk-address A/MASK] [--dpdk-gateway A] [--dpdk-mtu N] [--dpdk-lcore N]\n"
     "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--dpdk-offloads auto|none|NAMES]\n"
     "       [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
@@ -100,6 +101,7 @@ static int parse_options(int argc, char **argv, const struct data_transport *dat
         {"setup-fd", required_argument, NULL, 'f'},
         {"lifeline-fd", required_argument, NULL, 'l'},
         {"allow-remote", no_argument, NULL, 'r'},
+        {"check", no_argument, NULL, 'c'},
         {"help", no_argument, NULL, 'H'},
         {"build-info", no_argument, NULL, 'B'},
         {"settings", no_argument, NULL, 'S'},
@@ -112,6 +114,8 @@ static int parse_options(int argc, char **argv, const struct data_transport *dat
         bool parsed = true;
         if (option == 'r') {
             options->allow_remote = true;
+        } else if (option == 'c') {
+            options->only_check = true;
         } else if (option == 'R') {
             options->restore = optarg;
         } else if (option == 'f') {
@@ -359,6 +363,20 @@ static int serve(struct server *server, const struct options *options, const str
     return EXIT_CLEAN;
 }
 
+/* All that a start would look at before it listens, files of data apart. */
+static int only_check(struct server *server, const struct setup *setup) {
+    struct error error = {0};
+    struct transport *transport = transport_kernel_new(server_events(server), &error);
+    if (!transport || server_add_transport(server, transport, &error) < 0) return fail(EXIT_FAILED, error.message);
+    int code = load_users(server);
+    if (code != EXIT_CLEAN) return code;
+    if ((setup->bytes && setup_create_tables(setup, server, &error) < 0) ||
+        (server->config.tls_port >= 0 && certificates_use(&server->config, transport, &error) < 0))
+        return fail(EXIT_USAGE, error.message);
+    printf("the settings are in order\n");
+    return fflush(stdout) == 0 ? EXIT_CLEAN : EXIT_FAILED;
+}
+
 /* What is wrong with an address for one host in its network; NULL: nothing. */
 static const char *misuse_of(uint32_t address, long bits) {
     uint32_t within = bits < 32 ? UINT32_MAX >> bits : 0, host = address & within, first = address >> 24;
@@ -442,7 +460,10 @@ int process_main(int argc, char **argv, const struct data_transport *data) {
     }
     descriptors_raise(program, &options.config);
     struct server *server = server_new(&options.config, &error);
-    code = server ? serve(server, &options, &started, &setup, data) : fail(EXIT_FAILED, error.message);
+    if (!server)
+        code = fail(options.only_check ? EXIT_USAGE : EXIT_FAILED, error.message);
+    else
+        code = options.only_check ? only_check(server, &setup) : serve(server, &options, &started, &setup, data);
     setup_free(&setup);
     if (server) server_free(server);
     return code;

@@ -37,7 +37,8 @@ def serve_arguments(words: list[str]) -> list[str]:
 
 
 def commands_of(unit: Path) -> list[list[str]]:
-    return [shlex.split(line) for line in re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)]
+    found = re.findall(r"^Exec(?:Start|Reload)=(.+)$", unit.read_text(), re.MULTILINE)
+    return [shlex.split(line) for line in found if "kill" not in line]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_the_unit_is_as_closed_as_it_was(installed: Path) -> None:
 def test_the_commands_of_the_unit_are_accepted(deploy: Path) -> None:
     units = [deploy / "systemd/replay-server.service", deploy / "systemd/replay-server.service.d/password.conf"]
     found = [words for unit in units for words in commands_of(unit)]
-    assert len(found) == 2
+    assert [words[-1] == "--check" for words in found] == [False, True, False, True]
     for words in found:
         options = cli._serve_parser().parse_args(serve_arguments(words))
         assert (options.config, options.dir) == ("/etc/replay-server/replay-server.toml", "/var/lib/replay-server")

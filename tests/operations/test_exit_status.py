@@ -50,6 +50,39 @@ def test_2_wrong_usage(arguments: list[str]) -> None:
     assert said
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("port = 'any'", "port must be int"),
+        ("[config]\nappendfsync = 'never'", "setting appendfsync = never"),
+        ("[config]\nrename-command = 'nonsense other'", "there is no command 'nonsense'"),
+        ("[config]\ntls-port = 0\ntls-cert-file = 'nowhere.pem'", "nowhere.pem"),
+        ("[config]\naclfile = 'nowhere.acl'", "nowhere.acl"),
+        ("[[tables]]\nname = 't'\ncapacity = 0\n[tables.signature]\nx = { dtype = 'int64' }", "capacity"),
+    ],
+)  # fmt: skip
+def test_a_check_finds_what_a_start_would_refuse(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "replay.toml").write_text(text)
+    code, said = status("serve", "--config", str(tmp_path / "replay.toml"), "--dir", str(tmp_path), "--check")
+    assert code in (1, 2)
+    assert why in said
+    assert os.listdir(tmp_path) == ["replay.toml"]
+
+
+def test_a_check_of_what_is_in_order_neither_listens_nor_writes(repository: Path, tmp_path: Path) -> None:
+    """Also beside the server that it is for: on its port, and in its folder."""
+    file = repository / "deploy" / "replay-server.toml"
+    with rs.Server(directory=tmp_path, config={"appendonly": "yes"}) as server:
+        before = sorted(os.listdir(tmp_path))
+        done = subprocess.run(
+            [*COMMAND, "serve", "--config", str(file), "--port", server.url.rpartition(":")[2], "--dir", str(tmp_path),
+             "--check"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "the settings are in order\n"), done.stderr
+        assert sorted(os.listdir(tmp_path)) == before
+
+
 def test_3_the_address_is_in_use() -> None:
     with rs.Server() as server:
         code, said = status("serve", "--port", server.url.rpartition(":")[2])
