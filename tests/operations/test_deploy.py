@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,9 @@ def test_the_objects_name_one_another(objects: dict[str, Any]) -> None:
     assert {mount["name"] for mount in container["volumeMounts"]} == named
     ports = {port["name"] for port in container["ports"]}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["tcpSocket"]["port"] in ports
+        (how,) = {"tcpSocket", "httpGet"} & set(container[probe])
+        assert container[probe][how]["port"] in ports
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert {port["targetPort"] for port in objects["Service"]["spec"]["ports"]} == ports
 
 
@@ -193,7 +196,7 @@ def test_the_server_of_the_pod_serves_with_the_settings_of_the_map(objects: dict
     """Its command, with the pod's folders as they are here; the file must load, and the password open the door."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "replay-server.toml"
-    text = objects["ConfigMap"]["data"][file.name]
+    text = objects["ConfigMap"]["data"][file.name].replace("metrics-port = 9121", "metrics-port = 0")
     file.write_text(text.replace("/etc/replay-server-secret", str(tmp_path)).replace("/data", f"{tmp_path}/data"))
     (tmp_path / "password").write_text(objects["Secret"]["stringData"]["password"])
     assert load_config(file).host == "0.0.0.0"
@@ -203,7 +206,14 @@ def test_the_server_of_the_pod_serves_with_the_settings_of_the_map(objects: dict
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            url = process.stdout.readline().split()[1].removeprefix("url=")
+            ready = process.stdout.readline()
+            metrics = re.search(r"metrics=http://127\.0\.0\.1:(\d+)/", ready)
+            assert metrics is not None, ready
+            with urllib.request.urlopen(f"http://127.0.0.1:{metrics[1]}/healthz", timeout=60) as answer:
+                assert answer.status == 200
+            url = ready.split()[1].removeprefix("url=")
+            with rs.Client(url) as stranger, pytest.raises(rs.ReplayError):
+                stranger.tables()
             with rs.Client(url.replace("://", f"://:{read_password(tmp_path / 'password')}@")) as client:
                 assert client.redis.config_get("save") == {"save": "3600 1"}
                 client.redis.set("key", "value")
