@@ -73,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         clock.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default)
     clock.add_argument("--agent-step-s", type=float, default=Clock.step_s)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", help="scores against simulated time and cost, with the first of --delays"
+    )
     return parser
 
 
@@ -105,7 +108,7 @@ def _comparison(options: argparse.Namespace, say: Callable[[str], None]) -> dict
     best = {side: _best(cells, side, rates, tried) for side in sides}
     told = [Cell(*side, best[side], seed) for seed in options.seeds for side in sides]
     cells.play(told, say)
-    rows = []
+    rows, drawn = [], {}
     for env in options.env:
         say("")
         say(f"{env}, {len(options.seeds)} seeds")
@@ -115,11 +118,17 @@ def _comparison(options: argparse.Namespace, say: Callable[[str], None]) -> dict
                 name: [cells.played(Cell(env, name, delay, best[env, name, delay], seed)) for seed in options.seeds]
                 for name in names
             }
+            drawn.setdefault(env, sets)
             baseline = summary(sets[BASELINE], sets[BASELINE])
             for name, runs in sets.items():
                 row = {"env": env, "method": name, "delay": delay, "learning_rate": best[env, name, delay]}
                 rows.append(summary(runs, sets[BASELINE]) | row)
                 tell(rows[-1], baseline, say)
+    if options.plot:
+        from replay_server.bench.stellaris.pictures import draw_scores
+
+        draw_scores(drawn, options.plot)
+        say(options.plot)
     return {
         "methods": rows,
         "runs": [

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from replay_server.bench.stellaris.command import main
-from replay_server.bench.stellaris.job import Clock, play
+from replay_server.bench.stellaris.job import Clock, Played, play
 from replay_server.bench.stellaris.methods import METHODS, Method, method
 from replay_server.learner.algorithms import make_settings
 from replay_server.rl.asynchronous_learning import AsynchronousLearning
@@ -102,6 +102,24 @@ def test_minions_decides_how_many_actors_a_round_has_and_gets_as_many_samples(tm
     assert len(set(counts)) > 1
     assert played.rounds[-1]["steps"] == 4 * 4 * 16
     assert played.rounds == play(SETTINGS, found, actors=4, rounds=4, clock=Clock(), episodes=1).rounds
+
+
+def test_scores_are_drawn_against_what_all_seeds_have_reached(tmp_path):
+    pytest.importorskip("matplotlib")
+    from replay_server.bench.stellaris.pictures import resampled
+
+    runs = [
+        Played(({"time_s": 1.0, "score": 10.0}, {"time_s": 2.0}, {"time_s": 3.0, "score": 30.0}), ()),
+        Played(({"time_s": 2.0, "score": 5.0}, {"time_s": 4.0, "score": 7.0}), ()),
+    ]
+    where, scores = resampled(runs, "time_s")
+    assert (where[0], where[-1]) == (2.0, 3.0)
+    assert scores[:, 0].tolist() == [15.0, 5.0]  # halfway from 10 to (10 + 30) / 2, which are there at 1 s and 3 s
+    assert scores[:, -1].tolist() == [20.0, 5.5]
+    assert resampled([*runs, Played(({"time_s": 1.0},), ())], "time_s")[0].size == 0
+    picture = tmp_path / "scores.png"
+    main([*SMALL, "--methods", "stellaris", "--plot", str(picture)], say=lambda text: None)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_serverful_learners_do_not_start_and_are_billed_from_the_start_to_the_end():
