@@ -16,6 +16,7 @@ import replay_server as rs
 from replay_server.learner.checkpoint import newest_checkpoint
 from replay_server.rl.function_contract import ActorRequest, GradientRequest, Names, ParameterRequest, decode_request
 from replay_server.rl.run_directory import RunDirectory
+from replay_server.serverless import asynchronous_learners
 from replay_server.serverless.backends.backend import Attempt, FunctionLost, unrecorded
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.invocation_log import read_invocations
@@ -171,7 +172,9 @@ def test_a_job_ends_with_an_error_when_no_learner_succeeds(tmp_path, platform, s
         run(tmp_path, platform, server=server.url, retries=0)
 
 
-def test_a_parameter_function_whose_time_is_over_is_followed_by_another(tmp_path, platform, server):
+def test_a_parameter_function_whose_time_is_over_is_followed_by_another(tmp_path, platform, server, monkeypatch):
+    # What is left of its time limit when it stops is long: other work on this machine may keep it from answering.
+    monkeypatch.setattr(asynchronous_learners, "SERVE_SHARE", 0.01)
     seen: list[ParameterRequest] = []
 
     def note(request: Any) -> None:
@@ -179,8 +182,11 @@ def test_a_parameter_function_whose_time_is_over_is_followed_by_another(tmp_path
             seen.append(request)
 
     platform.before = note
-    run(tmp_path, platform, server=server.url, learner_timeout_s=2.0, rounds=2, setting={"hidden": 8, "iterations": 60})
-    assert all(request.serve_s == pytest.approx(1.6) for request in seen)
+    run(
+        tmp_path, platform, server=server.url, learner_timeout_s=60.0, rounds=2, setting={"hidden": 8, "iterations": 60}
+    )
+    assert all(request.serve_s == pytest.approx(0.6) for request in seen)
+    assert len(seen) > 2
     assert [record.statistics["gradients"] for record in read_rounds(tmp_path)] == [120, 120]
 
 
