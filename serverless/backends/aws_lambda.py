@@ -60,13 +60,21 @@ _LASTING = {
 """Types of errors of the function that come again at every attempt."""
 
 
+def _served_by(kind: str, named: Mapping[str, Any]) -> str:
+    """The kind among those that have something of their own whose that is, for a request of a kind."""
+    if kind not in named and kind in ("gradient", "parameter"):
+        kind = "learner"
+    return kind if kind in named else "actor"
+
+
 class LambdaPlatform:
     """AWS Lambda functions that were deployed before.
 
     Args:
         function: name or ARN of the function, with ":alias" behind it where an alias is to be called (provisioned
-            concurrency belongs to one). A mapping gives kinds of requests ("actor", "learner", "evaluation") functions
-            of their own; kinds that it does not name go to that of "actor".
+            concurrency belongs to one). A mapping gives kinds of requests ("actor", "learner", "gradient", "parameter",
+            "evaluation") functions of their own. Of kinds that it does not name those of asynchronous learners go to
+            that of "learner", and the others to that of "actor".
         region: where the functions are; None = as boto3 finds it.
         endpoint_url: another address of the API (a VPC endpoint, a local emulator).
         memory_mb: memory size of the functions, a mapping where it differs by kind; None = read from their
@@ -117,7 +125,7 @@ class LambdaPlatform:
 
     def memory_mb_of(self, kind: str) -> int:
         """Memory size of the function that requests of a kind go to."""
-        return self._memory_mb.get(kind, self._memory_mb["actor"])
+        return self._memory_mb[_served_by(kind, self._memory_mb)]
 
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
         """Calls the function and waits for its answer.
@@ -192,7 +200,7 @@ class LambdaPlatform:
     def _function(self, payload: bytes) -> str:
         """What is called with a request; what is none fails there."""
         kind = work_of(payload) if len(self._functions) > 1 else "actor"
-        return self._functions.get(kind, self._functions["actor"])
+        return self._functions[_served_by(kind, self._functions)]
 
     def _call(self, function: str, event: bytes, timeout_s: float) -> bytes:
         """One call, in a thread of its own: boto3 has one read timeout for all calls, these each have theirs."""

@@ -115,7 +115,7 @@ class Invocation:
 
     request: str
     kind: str
-    """actor, learner, evaluation, or warm: a call that made an instance warm, in no round (0)."""
+    """actor, learner, gradient, parameter, evaluation, or warm: a call that made an instance warm, in no round (0)."""
     round: int
     attempt: int
     """1 = the first."""

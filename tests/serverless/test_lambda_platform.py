@@ -142,6 +142,10 @@ def test_each_kind_goes_to_its_own_function(emulator, make):
     platform.invoke(warm(work=("learner",)), LIMIT_S)
     assert (len(actor.reports), len(learner.reports)) == (2, 1)
     assert [platform.memory_mb_of(kind) for kind in ("actor", "evaluation", "learner")] == [1024, 1024, 3008]
+    platform.invoke(warm(work=("gradient",)), LIMIT_S)  # a learner's, where it has no function of its own
+    platform.invoke(warm(work=("parameter",)), LIMIT_S)
+    assert (len(actor.reports), len(learner.reports)) == (2, 3)
+    assert [platform.memory_mb_of(kind) for kind in ("gradient", "parameter")] == [3008, 3008]
     with pytest.raises(ValueError, match='expected a function for the kind "actor"'):
         make({"learner": "kind-learner"})
 
