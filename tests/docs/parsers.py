@@ -74,7 +74,7 @@ def refusal_of(words: Sequence[str]) -> str:
         return ""
     except SystemExit as end:
         status = end.code
-    return said.getvalue().strip().splitlines()[-1] if status else ""
+    return (said.getvalue().strip().splitlines() or [f"exit status {status}"])[-1] if status else ""
 
 
 def subcommands() -> list[tuple[str, ...]]:

@@ -31,9 +31,11 @@ EXIT_CODES = """
 | 1 | failure; the last line on standard error says of what. `doctor`: something is wrong |
 | 2 | usage: an option, a value or the configuration file is wrong; nothing was started |
 | 3 | `serve`, `dashboard`: the address is in use |
-| 4 | `serve`: the snapshot of `--restore` was refused |
+| 4 | `serve`: a snapshot or an append-only file was refused |
 | 5 | `apex`, `actor`, `learner`, `train`, `scheduler`: the replay server was lost; `top --once`: none answered |
 | 130 | interrupted (Ctrl-C, SIGTERM) before the end; what was done is saved |
+
+More on signals: [operations](../operations.md#signals-and-exit-statuses).
 """
 
 

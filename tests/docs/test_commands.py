@@ -24,10 +24,34 @@ FOREIGN = re.compile(
 """Options of other programs that running text names."""
 
 
+SHOWN = re.compile(
+    r"(?:sudo )?(?:\.venv/bin/)?"
+    r"(?:replay-server (?!SUBCOMMAND|bench$|bench …)|\./setup_dpdk\.sh |make |python -m |pytest )\S"
+)
+"""Begins of commands in running text."""
+
+
 def test_every_command_line_can_be_typed() -> None:
     wrong = [f"{block}: {why}" for block in SHELL_BLOCKS for line in commands_of(block) if (why := wrong_with(line))]
     assert len(SHELL_BLOCKS) > 20
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_command_that_running_text_shows_can_be_typed() -> None:
+    found = [
+        (f"{page.name}:{line}", re.sub(r"[\[\]]", "", code))  # what may be left out
+        for page in PAGES
+        for line, code in page.inline_code()
+        if SHOWN.match(code)
+    ]
+    assert len(found) > 30
+    wrong = [f"{place}: {why}" for place, code in found if (why := wrong_with(code)) and not is_a_part(why)]
+    assert not wrong, "\n".join(wrong)
+
+
+def is_a_part(why: str) -> bool:
+    """Whether it is said only that something is missing: running text shows the words that it talks of, and no more."""
+    return re.search("arguments are required|expected (?:one|at least one) argument", why) is not None
 
 
 def test_every_option_that_running_text_names_is_there() -> None:

@@ -1,6 +1,7 @@
 """docs/nic-host.md against what its running text tells of: options, targets and files that it names are there.
 
-Its command lines are held against their parsers in test_commands.py.
+Its command lines are held against their parsers in test_commands.py, its messages against the sources in
+test_troubleshooting.py.
 """
 
 from __future__ import annotations
@@ -27,30 +28,8 @@ def test_every_option_of_the_set_up_that_is_named_exists(document: str, reposito
     assert named <= known
 
 
-def test_every_target_that_is_named_exists(document: str, repository: Path) -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (repository / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`|&& |stack )make ([a-z-]+)", document, re.MULTILINE))
-    assert {"setup", "lwip"} <= named <= targets
-
-
 def test_files_of_the_system_that_are_named_are_those_that_the_script_writes(document: str, repository: Path) -> None:
     script = "".join(path.read_text() for path in (repository / "native/net/dpdk/setup").glob("*.sh"))
     for name in re.findall(r"`/etc/((?:tmpfiles|modprobe|modules-load)\.d/[a-z.-]+|dpdk/interfaces)`", document):
         assert f"$ETC/{name}" in script, name
     assert "/var/lib/replay-server/setup_dpdk.journal" in document
-
-
-def test_messages_that_are_explained_are_said(document: str, repository: Path) -> None:
-    """Those of ours: DPDK's and the loader's are theirs."""
-    sources = [*repository.glob("native/net/**/*.c"), *repository.glob("native/net/**/*.sh")]
-    sources += [repository / "Makefile", repository / "native/net/lwip/fetch", repository / "replay_server/server.py"]
-    said = "\n".join(path.read_text() for path in sources)
-    for message in (
-        "DPDK started but has no port for ",
-        "DPDK did not start: ",
-        "lwIP is not in the source archive, or the archive cannot be reached",
-        "the transport over DPDK is not built: it needs lwIP's source",
-        "vfio-pci did not take ",
-    ):
-        assert message in document
-        assert message in said, message
