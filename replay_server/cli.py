@@ -161,6 +161,13 @@ _SETTINGS: tuple[tuple[str, str, type, str], ...] = (
     ("--aclfile", "aclfile", str, "file of users, as ACL SAVE writes it"),
     ("--metrics-port", "metrics-port", int, "HTTP port with /metrics for Prometheus and /healthz; 0 = any free one"),
     ("--metrics-host", "metrics-host", str, "its address (default 127.0.0.1); another needs --allow-remote"),
+    (
+        "--log-level",
+        "log-level",
+        str,
+        "lines on standard error: debug, info, notice (default), warning or error and above",
+    ),
+    ("--log-format", "log-format", str, "text (default) or json, one object a line"),
     ("--protected-mode", "protected-mode", str, "yes (default): other hosts are refused while there is no password"),
     ("--busy-poll-us", "busy-poll-us", int, "with --transport kernel: look so long for events before sleeping"),
 )

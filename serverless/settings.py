@@ -119,6 +119,8 @@ class TrainSettings:
     """Draw the run when it ends: reward, actors, where rounds spent their time, every function."""
     dashboard: str = "auto"
     """Pages of the run in the browser while it lasts: auto (any free port, where nicegui is installed), a port, off."""
+    wandb: str = "off"
+    """Weights & Biases: off, offline (files in the run directory, which `wandb sync` sends) or online."""
     checkpoint_every: int = 10
     """Rounds between two checkpoints; there is one at the end, too."""
     logdir: str | None = None

@@ -15,13 +15,14 @@ import gymnasium
 import replay_server as rs
 from replay_server.connection import url_with_password
 from replay_server.learner.probes import check_probes
+from replay_server.learner.wandb_mirror import check_wandb, start_wandb
 from replay_server.rl.dashboard_process import start_dashboard
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.serverless.backends.backend import FunctionError, check_platform
 from replay_server.serverless.lease import JobInUse
-from replay_server.serverless.orchestrator import Orchestrator, make_bill
+from replay_server.serverless.orchestrator import Orchestrator, Progress, make_bill
 from replay_server.serverless.prices import PriceError
 from replay_server.serverless.rounds import TrainingFailed
 from replay_server.serverless.settings import (
@@ -58,6 +59,7 @@ def main_train(argv: list[str] | None = None) -> int:
     try:
         settings = _settings(given)
         check_settings(settings)
+        check_wandb(settings.wandb)
         algorithm = algorithm_settings(settings)
         policy_spec(algorithm)
         make_bill(settings)
@@ -88,11 +90,18 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
     code = 0
     for name in SIGNALS:
         signal.signal(name, _interrupt)
-    dashboard = None
+    dashboard = wandb = None
     with make_view(f"{settings.env} {settings.algo} seed {settings.seed}") as view:
         try:
             dashboard = start_dashboard(settings.dashboard, run_directory.path, settings.server, view.message)
-            Orchestrator(settings, run_directory, on_progress=view.show, on_message=view.message).run()
+            wandb = start_wandb(settings.wandb, run_directory.path, view.message)
+
+            def show(progress: Progress) -> None:
+                view.show(progress)
+                if wandb is not None:
+                    wandb.poll()
+
+            Orchestrator(settings, run_directory, on_progress=show, on_message=view.message).run()
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
             view.message("interrupted")
@@ -104,6 +113,8 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
             view.message(f"the job failed: {error}")
     if dashboard is not None:
         dashboard.close()
+    if wandb is not None:
+        wandb.close()
     _say_goodbye(run_directory, code)
     if settings.plot:
         _draw(run_directory)

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "server/acl/acl.h"
 #include "server/command/request_times.h"
@@ -57,6 +58,8 @@ void client_use_limits(struct client *client) {
 static void turn_away(struct server *server, struct connection *connection, const char *why) {
     struct iovec vector = {.iov_base = (void *)(uintptr_t)why, .iov_len = strlen(why)};
     server->stats.connections_rejected++;
+    log_event(LOG_WARNING, "connection_refused", LOG_FIELDS({"peer", .text = connection->peer}), "refused %s: %s",
+              connection->peer, why);
     connection->transport->operations->writev(connection, &vector, 1);
 }
 
@@ -96,6 +99,9 @@ void *client_opened(void *context, struct connection *connection) {
     resp_parser_init(&client->parser, &server->limits, client_land, client);
     acl_welcome(client);
     link_client(&server->clients, client);
+    log_event(LOG_DEBUG, "client_connected",
+              LOG_FIELDS({"client", .number = (int64_t)client->id}, {"peer", .text = connection->peer}),
+              "client %llu came from %s", (unsigned long long)client->id, connection->peer);
     return client;
 }
 
@@ -181,6 +187,8 @@ void client_closed(void *context, void *owner) {
     if (client->in_ready) leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
     resp_parser_free(&client->parser);
     unlink_client(server, client);
+    log_event(LOG_DEBUG, "client_gone", LOG_FIELDS({"client", .number = (int64_t)client->id}), "client %llu is gone",
+              (unsigned long long)client->id);
     if (exclusive_adopts(client)) return;
     memory_free(client->name);
     memory_free(client);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "net/http.h"
@@ -199,6 +200,13 @@ static bool is_idle(const struct client *client, uint64_t now_us) {
            now_us > client->active_us + limit_us && now_us > client->input_us + limit_us;
 }
 
+static void say_closed(const struct client *client, const char *why) {
+    log_event(LOG_WARNING, "client_closed",
+              LOG_FIELDS({"client", .number = (int64_t)client->id}, {"peer", .text = client->connection->peer},
+                         {"reason", .text = why}),
+              "client %llu (%s) is closed: %s", (unsigned long long)client->id, client->connection->peer, why);
+}
+
 static void sweep(struct server *server) {
     uint32_t count = server->clients.count / SWEEPS_PER_ROUND + SWEEP_LEAST;
     if (count > server->clients.count) count = server->clients.count;
@@ -210,6 +218,7 @@ static void sweep(struct server *server) {
         if (!stalled && !full && !is_idle(client, server->now_us)) continue;
         if (stalled && !client->closing) server->stats.stall_closes++;
         if (full && !client->closing) server->stats.output_limit_closes++;
+        if ((stalled || full) && !client->closing) say_closed(client, stalled ? "it stalled" : "its output waits");
         client_close(client);
     }
     struct stats *stats = &server->stats;
@@ -292,6 +301,8 @@ void server_ask_stop(struct server *server) {
 /* No new connections, no new requests; who waits is answered as if its time had come. */
 static void begin_stop(struct server *server) {
     server->stopping = true;
+    log_event(LOG_INFO, "stopping", LOG_FIELDS({"clients", .number = server->clients.count}),
+              "stopping, with %u clients", server->clients.count);
     server->stop_deadline_us = server->now_us + LIMIT_STOP_US;
     for (int i = 0; i < server->transport_count; i++)
         server->transports[i]->operations->stop_listening(server->transports[i]);

@@ -11,6 +11,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "server/acl/acl.h"
@@ -50,7 +51,7 @@ static const char usage[] =
 static const char *program = "replay-server"; /* as messages call it */
 
 static int fail(int code, const char *message) {
-    fprintf(stderr, "%s: %s\n", program, message);
+    log_event(LOG_ERROR, "start_failed", LOG_FIELDS({"status", .number = code}), "%s", message);
     return code;
 }
 
@@ -268,7 +269,7 @@ static void open_share_socket(struct server *server, struct transport *transport
     if (transport->operations->listen(transport, &address, &error) == 0)
         snprintf(server->share_socket, sizeof server->share_socket, "%s", name);
     else
-        fprintf(stderr, "%s: no memory is shared with TCP clients: %s\n", program, error.message);
+        log_event(LOG_NOTICE, "no_shared_memory", NULL, "no memory is shared with TCP clients: %s", error.message);
 }
 
 /* Where a client on this machine connects to. */
@@ -295,6 +296,13 @@ static void print_ready(const struct server_config *config) {
     fflush(stdout);
 }
 
+/* What was restored and what was lost: in text as it stands, else each line an event. */
+static void say_loaded(char *lines) {
+    char *rest = NULL;
+    for (char *line = strtok_r(lines, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        log_event(LOG_NOTICE, "loaded", NULL, "%s", line);
+}
+
 /* Tables out of a snapshot, then those of the configuration: what is in both takes the limits that are given now. */
 static int fill(struct server *server, const struct options *options, const struct setup *setup) {
     struct error error = {0};
@@ -309,7 +317,7 @@ static int fill(struct server *server, const struct options *options, const stru
     server->replay->adopting = NULL;
     if (code == EXIT_CLEAN && append_log_start(server->append_log, &said, &error) < 0) code = EXIT_REFUSED;
     server->snapshots->saved_changes = server->store->changes; /* what is loaded is on the disk */
-    if (code == EXIT_CLEAN && said.data) fputs(said.data, stderr);
+    if (code == EXIT_CLEAN && said.data) say_loaded(said.data);
     text_free(&said);
     return code == EXIT_CLEAN ? code : fail(code, error.message);
 }
@@ -327,7 +335,10 @@ static int load_users(struct server *server) {
 /* A server with a parent is not what the service manager started, and its parent's service is not its own to tell of. */
 static void run(struct server *server, bool has_parent) {
     if (!has_parent) service_manager_tell("READY=1");
+    log_as("replay-server");
+    log_event(LOG_INFO, "ready", LOG_FIELDS({"port", .number = server->config.port}), "ready");
     server_run(server);
+    log_event(LOG_INFO, "stopped", LOG_FIELDS({"clients", .number = server->clients.count}), "stopped");
     if (!has_parent) service_manager_tell("STOPPING=1");
 }
 
@@ -399,8 +410,9 @@ static int check_user_space(struct server_config *config) {
     if (end != mask && *end == '\0' && bits >= 1 && bits <= 32 && inet_pton(AF_INET, host, &address) == 1)
         wrong = misuse_of(ntohl(address.s_addr), bits);
     if (wrong) {
-        fprintf(stderr, "%s: --dpdk-address '%s': %s\n", program, given, wrong);
-        return EXIT_USAGE;
+        char message[256];
+        snprintf(message, sizeof message, "--dpdk-address '%s': %s", given, wrong);
+        return fail(EXIT_USAGE, message);
     }
     snprintf(config->host, sizeof config->host, "%s", host);
     return 0;
@@ -408,6 +420,7 @@ static int check_user_space(struct server_config *config) {
 
 static int check(struct options *options, const struct data_transport *data) {
     struct server_config *config = &options->config;
+    char message[PATH_MAX + 256];
     int code = data->open ? check_user_space(config) : 0;
     if (code != 0) return code;
     if (config->port < 0 && config->tls_port < 0 && config->unixsocket[0] == '\0')
@@ -416,28 +429,29 @@ static int check(struct options *options, const struct data_transport *data) {
     bool is_remote = (config->port >= 0 || config->tls_port >= 0) && !is_loopback(config->host);
     bool has_users = config->requirepass[0] != '\0' || config->aclfile[0] != '\0';
     if (is_remote && !has_users && config->protected_mode) {
-        fprintf(stderr,
-                "%s: --host %s lets other machines in, but there is no password: set one, or say "
-                "--allow-remote if the network is private\n",
-                program, config->host);
-        return EXIT_USAGE;
+        snprintf(message, sizeof message,
+                 "--host %s lets other machines in, but there is no password: set one, or say --allow-remote if the "
+                 "network is private",
+                 config->host);
+        return fail(EXIT_USAGE, message);
     }
     if (config->metrics_port >= 0 && !is_loopback(config->metrics_host) && !options->allow_remote) {
-        fprintf(stderr,
-                "%s: metrics-host %s shows metrics to other machines, which need no password for it: say "
-                "--allow-remote if the network is private\n",
-                program, config->metrics_host);
-        return EXIT_USAGE;
+        snprintf(message, sizeof message,
+                 "metrics-host %s shows metrics to other machines, which need no password for it: say --allow-remote "
+                 "if the network is private",
+                 config->metrics_host);
+        return fail(EXIT_USAGE, message);
     }
     if (chdir(config->dir) < 0) {
-        fprintf(stderr, "%s: --dir %s: %s\n", program, config->dir, strerror(errno));
-        return EXIT_USAGE;
+        snprintf(message, sizeof message, "--dir %s: %s", config->dir, strerror(errno));
+        return fail(EXIT_USAGE, message);
     }
     return 0;
 }
 
 int process_main(int argc, char **argv, const struct data_transport *data) {
     program = data->program;
+    log_as(program);
     thread_remember_processors();
     struct options options = {.setup_descriptor = -1, .lifeline_descriptor = -1};
     server_config_defaults(&options.config);
@@ -453,12 +467,13 @@ int process_main(int argc, char **argv, const struct data_transport *data) {
     }
     static struct server_config started; /* as it was told; what is chosen at the start, such as ports, comes after */
     started = options.config;
+    log_configure((enum log_level)started.log_level, (enum log_format)started.log_format);
     code = check(&options, data);
     if (code != 0) {
         setup_free(&setup);
         return code;
     }
-    descriptors_raise(program, &options.config);
+    descriptors_raise(&options.config);
     struct server *server = server_new(&options.config, &error);
     if (!server)
         code = fail(options.only_check ? EXIT_USAGE : EXIT_FAILED, error.message);

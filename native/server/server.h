@@ -73,6 +73,7 @@ struct server_config {
     int64_t tls_auth_clients;             /* of enum tls_clients */
     int64_t tls_prefer_server_ciphers, tls_session_caching;
     int64_t tcp_keepalive_s;              /* 0: none */
+    int64_t log_level, log_format;        /* of the enums of base/log.h */
     int64_t protected_mode;
     int64_t busy_reply_threshold_ms;   /* others are told that a script runs; 0 = never */
     int64_t script_memory_limit_bytes; /* of Lua, for all scripts */

@@ -29,6 +29,7 @@ from replay_server.jobs.arguments import (
 from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
 from replay_server.learner.metrics import Metrics, read_metrics
+from replay_server.learner.wandb_mirror import WandbMirror, start_wandb
 from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path, write_json
@@ -99,6 +100,7 @@ class ApexJob:
         self._client: rs.Client | None = None
         self._ray: RayActors | None = None
         self._dashboard: DashboardProcess | None = None
+        self._wandb: WandbMirror | None = None
         self._seen_evaluations = 0
         self._good_evaluations = 0
         self._frames = [_Total() for _ in range(settings.actors)]
@@ -156,6 +158,8 @@ class ApexJob:
             self._write_summary(final)
             if self._dashboard is not None:
                 self._dashboard.close()
+            if self._wandb is not None:
+                self._wandb.close()
         self._say_goodbye(code)
         return code
 
@@ -201,6 +205,7 @@ class ApexJob:
             part.start()
         self._write_job()
         self._dashboard = start_dashboard(settings.dashboard, self.run_directory.path, self._server.url, view.message)
+        self._wandb = start_wandb(settings.wandb, self.run_directory.path, view.message)
 
     def _write_job(self) -> None:
         """Says where the job runs and how its processes are, where that has changed."""
@@ -265,6 +270,8 @@ class ApexJob:
             if time.monotonic() - row_time >= PROGRESS_ROW_EVERY_S:
                 row_time = time.monotonic()
                 self._progress_row(metrics)
+                if self._wandb is not None:
+                    self._wandb.poll()
 
     def _server_words(self) -> str:
         assert self._server is not None

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.options import add_options, given_options
@@ -70,6 +71,7 @@ def check_settings(settings: ApexSettings) -> None:
             "learning could never begin"
         )
     check_dashboard(settings.dashboard)
+    check_wandb(settings.wandb)
     if not 0.0 <= settings.discount <= 1.0:
         raise ValueError(f"--discount: expected 0 to 1, came {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:

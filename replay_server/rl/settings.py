@@ -128,6 +128,8 @@ class ApexSettings:
 
     dashboard: str = "auto"
     """Pages of the run in the browser while it lasts: auto (any free port, where nicegui is installed), a port, off."""
+    wandb: str = "off"
+    """Weights & Biases: off, offline (files in the run directory, which `wandb sync` sends) or online."""
     logdir: str | None = None
     """Run directory; None = runs/<env>-<seed>-<time>."""
     resume: bool = False

@@ -121,7 +121,7 @@ def settings() -> list[Setting]:
     text = SOURCE.read_text()
     words = {
         name: ", ".join(f"`{word}`" for word in re.findall(r'"([^"]+)"', body))
-        for name, body in re.findall(r"\b(\w+)\[[^\]]*\] = \{([^}]*)\};", text + _eviction_source())
+        for name, body in re.findall(r"\b(\w+)\[[^\]]*\] = \{([^}]*)\};", text + _log_source() + _eviction_source())
     }
     table = text[text.index("settings[] = {") : text.index("#define SETTINGS")]
     found = []
@@ -138,6 +138,10 @@ def settings() -> list[Setting]:
     for name, live in re.findall(r'\{"([^"]+)",\s*SETTING_\w+,\s*(\w+)', table):
         found.append(Setting(name, live == "true", "`CLASS HARD SOFT SECONDS` …"))
     return sorted(found, key=lambda setting: setting.name)
+
+
+def _log_source() -> str:
+    return (SOURCE.parents[2] / "base" / "log.c").read_text()
 
 
 def _eviction_source() -> str:

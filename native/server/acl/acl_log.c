@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "server/acl/acl.h"
 #include "server/client.h"
@@ -90,6 +91,12 @@ void acl_log_add(struct client *client, enum acl_verdict reason, const char *con
     struct server *server = client->server;
     struct acl_log *log = &server->acl->log;
     if (!object) object_length = 0;
+    if (reason == ACL_DENIED_LOGIN)
+        log_event(LOG_WARNING, "login_refused",
+                  LOG_FIELDS({"user", .text = username},
+                             {"peer", .text = client->connection ? client->connection->peer : ""}),
+                  "refused a login as %s from %s", username,
+                  client->connection ? client->connection->peer : "a script");
     struct acl_log_entry *entry = take_same(log, reason, context, object, object_length, username, server->now_us);
     if (!entry) entry = new_entry(reason, context, object, object_length, username);
     char *described = entry ? describe(client) : NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "server/acl/acl.h"
 #include "server/admin/config_table.h"
@@ -68,6 +69,8 @@ static const struct setting settings[] = {
     NUMBER("latency-monitor-threshold", SETTING_NUMBER, true, latency_monitor_threshold_ms, 0, INT64_MAX),
     NUMBER("lfu-decay-time", SETTING_NUMBER, true, lfu_decay_time, 0, INT32_MAX),
     NUMBER("lfu-log-factor", SETTING_NUMBER, true, lfu_log_factor, 0, INT32_MAX),
+    CHOICE("log-format", true, log_format, log_format_names),
+    CHOICE("log-level", true, log_level, log_level_names),
     NUMBER("lua-time-limit", SETTING_NUMBER, true, busy_reply_threshold_ms, 0, INT64_MAX / 1000),
     NUMBER("max-arguments", SETTING_NUMBER, true, max_arguments, 16, LIMIT_ARGUMENTS),
     NUMBER("max-request-bytes", SETTING_BYTES, true, max_request_bytes, 1 << 20, INT64_MAX / 2),
@@ -153,6 +156,7 @@ void server_config_defaults(struct server_config *config) {
         .port = 6379,
         .admin_port = -1,
         .metrics_port = -1,
+        .log_level = LOG_NOTICE,
         .metrics_host = "127.0.0.1",
         .dpdk_lcore = -1,
         .dpdk_offloads = "auto",
@@ -341,6 +345,7 @@ int config_assign(struct server_config *config, const char *name, const char *va
 void config_apply(struct server *server) {
     const struct server_config *config = &server->config;
     slow_log_configure(server);
+    log_configure((enum log_level)config->log_level, (enum log_format)config->log_format);
     server->notify.flags = (int)config->notify_keyspace_events;
     server->limits = (struct resp_limits){
         .max_request_bytes = (size_t)config->max_request_bytes,

@@ -1,12 +1,13 @@
 /* descriptors: room for every client's; where the system allows fewer, fewer clients are served. */
 #include "server/admin/descriptors.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
 
 #define DESCRIPTORS_APART_FROM_CLIENTS 64
 
-void descriptors_raise(const char *program, struct server_config *config) {
+void descriptors_raise(struct server_config *config) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return;
     rlim_t wanted = (rlim_t)config->maxclients + DESCRIPTORS_APART_FROM_CLIENTS;
@@ -18,6 +19,7 @@ void descriptors_raise(const char *program, struct server_config *config) {
     limit.rlim_cur = limit.rlim_max = hard;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || hard <= 2 * DESCRIPTORS_APART_FROM_CLIENTS) return;
     config->maxclients = (int64_t)(hard - DESCRIPTORS_APART_FROM_CLIENTS);
-    fprintf(stderr, "%s: the system allows %llu descriptors, so maxclients is now %lld (ulimit -n)\n", program,
-            (unsigned long long)hard, (long long)config->maxclients);
+    log_event(LOG_NOTICE, "maxclients_lowered", LOG_FIELDS({"maxclients", .number = config->maxclients}),
+              "the system allows %llu descriptors, so maxclients is now %lld (ulimit -n)", (unsigned long long)hard,
+              (long long)config->maxclients);
 }

@@ -4,7 +4,7 @@
 
 #include "server/server.h"
 
-/* Raises the process's limit for maxclients; where the system allows fewer, lowers maxclients and says so as `program`. */
-void descriptors_raise(const char *program, struct server_config *config);
+/* Raises the process's limit for maxclients; where the system allows fewer, lowers maxclients; the log says so. */
+void descriptors_raise(struct server_config *config);
 
 #endif

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "base/worker.h"
@@ -54,7 +55,7 @@ static void say(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "replay-server: reload: %s\n", line);
+    log_event(LOG_NOTICE, "reload", NULL, "reload: %s", line);
 }
 
 /* ---- the program, on the worker's thread ------------------------------------------------------------------------------ */
@@ -153,7 +154,7 @@ static int apply(struct reload *reload, const struct server_config *wanted, stru
     if (!changed) return error_set(error, ERROR_GENERIC, "no memory");
     *changed = server->config;
     compare(reload, wanted, changed, said, counts);
-    descriptors_raise("replay-server", changed);
+    descriptors_raise(changed);
     int failed = server->config.tls_port >= 0 ? certificates_use(changed, reload->kernel, error) : 0;
     if (!failed) failed = append_log_configure(server->append_log, changed->appendonly, error);
     if (!failed) {

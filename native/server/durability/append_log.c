@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "server/client.h"
 #include "server/durability/append_load.h"
@@ -98,7 +99,7 @@ void append_log_added(struct append_log *log) {
 }
 
 static void say_failure(const struct append_log *log, const char *what) {
-    fprintf(stderr, "replay-server: the append-only file: %s; %s\n", log->error.message, what);
+    log_event(LOG_WARNING, "append_only_failed", NULL, "the append-only file: %s; %s", log->error.message, what);
 }
 
 void append_log_break(struct append_log *log, const char *format, ...) {
@@ -146,7 +147,7 @@ static void failed(struct append_log *log) {
 
 static void succeeded(struct append_log *log) {
     const struct append_writer *writer = log->writer;
-    if (log->failing) fprintf(stderr, "replay-server: the append-only file is written again\n");
+    if (log->failing) log_event(LOG_NOTICE, "append_only_written_again", NULL, "the append-only file is written again");
     log->failing = false;
     /* What came after this was handed over is no older than that. */
     if (writer->synced == writer->handed) log->unsynced_us = writer->appended > writer->synced ? log->handed_us : 0;

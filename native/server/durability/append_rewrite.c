@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
 #include "server/server.h"
@@ -42,7 +43,8 @@ void append_rewrite_give_up(struct append_log *log) {
 static void failed(struct append_log *log) {
     log->rewrites_failed++;
     log->rewrite_retry_us = log->server->now_us + RETRY_US;
-    fprintf(stderr, "replay-server: the append-only file could not be written anew: %s\n", log->rewrite_error.message);
+    log_event(LOG_WARNING, "append_only_rewrite_failed", NULL, "the append-only file could not be written anew: %s",
+              log->rewrite_error.message);
     append_rewrite_give_up(log);
     /* What was taken down since the cut is of no use without the base. */
     if (log->renewing) append_log_break(log, "%s", log->rewrite_error.message);
@@ -120,7 +122,10 @@ static void ended(struct append_log *log) {
     log->base_bytes = log->next_base_bytes;
     log->earlier_bytes = 0;
     log->grown_from_bytes = append_log_bytes(log);
-    if (log->broken && !log->beginning) fprintf(stderr, "replay-server: the append-only file is whole again\n");
+    if (log->broken && !log->beginning)
+        log_event(LOG_NOTICE, "append_only_whole", NULL, "the append-only file is whole again");
+    else
+        log_event(LOG_INFO, "append_only_rewritten", NULL, "the append-only file is written anew");
     log->broken = log->renewing = log->beginning = false;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "persist/store_cut.h"
 #include "server/client.h"
@@ -158,13 +159,16 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
         snapshots->saved_us = snapshots->server->now_us;
         snapshots->saved_bytes = progress.bytes;
         snapshots->saved++;
+        log_event(LOG_INFO, "snapshot_saved", LOG_FIELDS({"file", .text = snapshots->path}), "the snapshot %s is saved",
+                  snapshots->path);
         snapshots->saved_changes = snapshots->cut_changes;
         saved_tables_free(snapshots->saved_tables);
         snapshots->saved_tables = snapshots->cut_tables;
         snapshots->cut_tables = NULL;
     } else {
         snapshots->retry_us = snapshots->server->now_us + RETRY_US;
-        fprintf(stderr, "replay-server: the snapshot %s failed: %s\n", snapshots->name, error->message);
+        log_event(LOG_WARNING, "snapshot_failed", LOG_FIELDS({"file", .text = snapshots->name}),
+                  "the snapshot %s failed: %s", snapshots->name, error->message);
         snapshots->failed++;
     }
     for (struct client *client = snapshots->savers.head; client;) {

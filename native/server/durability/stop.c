@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "server/client.h"
 #include "server/server.h"
 
@@ -80,7 +81,8 @@ void stop_snapshot_ended(struct server *server, uint64_t number, bool saved) {
         server_ask_stop(server);
         wake(server);
     } else {
-        fprintf(stderr, "replay-server: asked to stop, but what there is could not be saved: the server goes on\n");
+        log_event(LOG_WARNING, "stop_refused", NULL,
+                  "asked to stop, but what there is could not be saved: the server goes on");
         go_on(server);
     }
 }

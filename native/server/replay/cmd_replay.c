@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "server/client.h"
@@ -74,12 +75,15 @@ static void create_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
+    log_event(LOG_INFO, "table_created", LOG_FIELDS({"table", .text = name}), "table '%s' is there", name);
     reply_status(client, "OK");
 }
 
 static void drop_command(struct client *client) {
     struct replay_entry *entry = replay_entry_or_reply(client);
     if (entry) {
+        const char *name = table_config(entry->table)->name;
+        log_event(LOG_INFO, "table_dropped", LOG_FIELDS({"table", .text = name}), "table '%s' is dropped", name);
         replay_registry_drop(client->server->replay, entry);
         reply_status(client, "OK");
     }

@@ -1,0 +1,157 @@
+/* log: a line is made on the stack and written by one call. */
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+const char *const log_level_names[] = {"debug", "info", "notice", "warning", "error", NULL};
+const char *const log_format_names[] = {"text", "json", NULL};
+
+static struct {
+    atomic_int least, format;
+    const char *_Atomic program;
+    atomic_uint_fast64_t second, lines, left_out; /* of this second; since a line was last written */
+} log_state = {.least = LOG_NOTICE, .program = "replay-server"};
+
+void log_configure(enum log_level least, enum log_format format) {
+    log_state.least = (int)least;
+    log_state.format = (int)format;
+}
+
+void log_as(const char *program) {
+    log_state.program = program;
+}
+
+struct line {
+    char bytes[LOG_LINE_BYTES];
+    size_t length;
+};
+
+/* What does not fit is left out, with room for what closes the line. */
+static void put(struct line *line, const char *text, size_t length) {
+    size_t room = sizeof line->bytes - 8 - line->length;
+    if (length > room) length = room;
+    memcpy(line->bytes + line->length, text, length);
+    line->length += length;
+}
+
+static void put_text(struct line *line, const char *text) {
+    put(line, text, strlen(text));
+}
+
+static size_t character(const uint8_t *at) {
+    if (at[0] < 0x80) return 1;
+    size_t length = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : at[0] >= 0xc2 ? 2 : 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((at[i] & 0xc0) != 0x80) return 0;
+    }
+    return length;
+}
+
+/* What is no UTF-8 becomes a question mark. */
+static void put_quoted(struct line *line, const char *text) {
+    put_text(line, "\"");
+    for (const uint8_t *at = (const uint8_t *)text; *at;) {
+        size_t length = character(at);
+        if (sizeof line->bytes - line->length < 64) break; /* no half of an escape */
+        if (*at == '"' || *at == '\\') {
+            const char escaped[] = {'\\', (char)*at};
+            put(line, escaped, 2);
+        } else if (*at < 0x20) {
+            char escaped[8];
+            snprintf(escaped, sizeof escaped, "\\u%04x", *at);
+            put_text(line, escaped);
+        } else if (length == 0) {
+            put_text(line, "?");
+        } else {
+            put(line, (const char *)at, length);
+        }
+        at += length ? length : 1;
+    }
+    put_text(line, "\"");
+}
+
+static void put_json(struct line *line, enum log_level level, const char *event, const struct log_field *fields,
+                     const char *message, uint64_t left_out) {
+    int64_t now_ms = clock_unix_ms();
+    time_t seconds = (time_t)(now_ms / 1000);
+    struct tm when = {0};
+    gmtime_r(&seconds, &when);
+    char text[160];
+    size_t length = strftime(text, sizeof text, "{\"time\":\"%Y-%m-%dT%H:%M:%S", &when);
+    snprintf(text + length, sizeof text - length,
+             ".%03dZ\",\"level\":\"%s\",\"pid\":%ld,\"program\":", (int)(now_ms % 1000), log_level_names[level],
+             (long)getpid());
+    put_text(line, text);
+    put_quoted(line, log_state.program);
+    put_text(line, ",\"event\":");
+    put_quoted(line, event);
+    put_text(line, ",\"message\":");
+    put_quoted(line, message);
+    for (; fields && fields->name && sizeof line->bytes - line->length > 256; fields++) {
+        put_text(line, ",");
+        put_quoted(line, fields->name);
+        put_text(line, ":");
+        if (fields->text) {
+            put_quoted(line, fields->text);
+        } else {
+            snprintf(text, sizeof text, "%" PRId64, fields->number);
+            put_text(line, text);
+        }
+    }
+    if (left_out > 0) {
+        snprintf(text, sizeof text, ",\"left_out\":%" PRIu64, left_out);
+        put_text(line, text);
+    }
+    put_text(line, "}");
+}
+
+static void put_plain(struct line *line, const char *message, uint64_t left_out) {
+    char text[64];
+    put_text(line, log_state.program);
+    put_text(line, ": ");
+    put_text(line, message);
+    if (left_out > 0) {
+        snprintf(text, sizeof text, " (%" PRIu64 " lines before it were left out)", left_out);
+        put_text(line, text);
+    }
+}
+
+static bool is_too_much(enum log_level level) {
+    uint64_t second = clock_monotonic_us() / 1000000;
+    if (log_state.second != second) {
+        log_state.second = second;
+        log_state.lines = 0;
+    }
+    if (level >= LOG_ERROR || log_state.lines++ < LOG_LINES_A_SECOND) return false;
+    log_state.left_out++;
+    return true;
+}
+
+void log_event(enum log_level level, const char *event, const struct log_field *fields, const char *format, ...) {
+    if ((int)level < log_state.least || is_too_much(level)) return;
+    char message[LOG_LINE_BYTES / 2];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    for (char *at = message; *at; at++) { /* one event, one line */
+        if (*at == '\n' || *at == '\r') *at = ' ';
+    }
+    uint64_t left_out = atomic_exchange(&log_state.left_out, 0);
+    struct line line = {.length = 0};
+    if (log_state.format == LOG_JSON)
+        put_json(&line, level, event, fields, message, left_out);
+    else
+        put_plain(&line, message, left_out);
+    line.bytes[line.length++] = '\n';
+    if (write(STDERR_FILENO, line.bytes, line.length) < 0) errno = 0; /* there is nowhere else to complain */
+}
