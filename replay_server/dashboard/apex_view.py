@@ -75,6 +75,9 @@ class ApexView:
     def banner(self) -> Banner | None:
         return run_banner(self.run, self.server)
 
+    def gist(self) -> list[list[Any]]:
+        return self._points("evaluation", "score_mean") or self._actor_points()
+
     def version(self) -> Any:
         server = self.server
         return (self.run.looks, server.looks if server else 0)
@@ -393,7 +396,8 @@ def run_state(run: RunSource) -> tuple[str, str]:
     if run.state == "running":
         return "running", "good"
     if run.state == "ended":
-        return f"ended: {run.ended_by.replace('_', ' ')}", "bad" if run.ended_by in ("failure", "server lost") else ""
+        why = f": {run.ended_by.replace('_', ' ')}" if run.ended_by else ""
+        return f"ended{why}", "bad" if run.ended_by in ("failure", "server lost") else ""
     return ("killed", "bad") if run.state == "killed" else ("not known", "warn")
 
 
@@ -407,7 +411,8 @@ def run_banner(run: RunSource, server: ServerSource | None) -> Banner | None:
             else ""
         )
         bad = run.ended_by in ("failure", "server lost")
-        return Banner(f"The job has ended ({run.ended_by.replace('_', ' ')}).{games}", "bad" if bad else "")
+        why = f" ({run.ended_by.replace('_', ' ')})" if run.ended_by else ""
+        return Banner(f"The job has ended{why}.{games}", "bad" if bad else "")
     if run.state == "killed":
         return Banner("The job's process is gone, and it left no summary: it was killed.", "bad")
     if server is not None:

@@ -189,6 +189,16 @@ def tooltip() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def sparkline(points: Sequence[Point], color: str) -> dict[str, Any]:
+    """One line without anything around it."""
+    options = chart([line("shown", points, color, area=True)], legend=False)
+    hidden = {"show": False}
+    options["grid"] = {"left": 1, "right": 1, "top": 3, "bottom": 1}
+    options["xAxis"] |= hidden
+    options["yAxis"] = [each | hidden for each in options["yAxis"]]
+    return options | {"tooltip": hidden, "legend": hidden}
+
+
 def heatmap(columns: Sequence[str], rows: Sequence[str], cells: Sequence[Sequence[Any]], lowest: float, highest: float) -> dict[str, Any]:  # fmt: skip  # noqa: E501
     """Cells [column, row, value] with a scale beside them: many rows that would be unreadable as lines."""
     return {

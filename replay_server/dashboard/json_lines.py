@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 16 * 1024 * 1024
-"""Read at a time; of a longer file the rest comes with the next look."""
+MOST_BYTES = 1024 * 1024
+"""Read at a time; of a longer file the rest comes with the next look. A longer line than that is left out."""
 
 
 class JsonLines:
@@ -16,6 +16,8 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.behind = False
+        """Whether there was more to read than one look takes."""
         self._offset = 0
         self._file: tuple[int, int] | None = None
 
@@ -38,7 +40,8 @@ class JsonLines:
         file.seek(self._offset)
         piece = file.read(MOST_BYTES)
         whole = piece.rfind(b"\n") + 1
-        self._offset += whole
+        self.behind = len(piece) == MOST_BYTES
+        self._offset += len(piece) if self.behind and not whole else whole
         rows = []
         for line in piece[:whole].splitlines():
             try:

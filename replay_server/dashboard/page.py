@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from nicegui import ui
 
+from replay_server.dashboard import charts
 from replay_server.dashboard.apex_view import ApexView
 from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.server_view import ServerView
@@ -225,11 +226,16 @@ def _card(view: View, target: str) -> Callable[[], None]:
                 with division("d-fact"):
                     text(tile.title, "d-label")
                     facts.append((tile, Text("d-value")))
+        line = ui.echart(charts.sparkline(view.gist(), charts.TEAL)).style("height: 46px; width: 100%")
         subtitle = Text("d-subtitle")
+    drawn = [view.gist()]
 
     def refresh() -> None:
         state.show(*view.state)
         subtitle.show(view.subtitle)
+        if (points := view.gist()) != drawn[0]:
+            drawn[0] = points
+            line.run_chart_method("setOption", {"series": [{"id": "shown", "data": charts.thin(points)}]})
         for tile, shown in facts:
             fact = tile.fact()
             shown.show(fact.value if fact else "", fact.tone if fact else "")

@@ -86,7 +86,12 @@ class RunSource:
         return min(firsts) if firsts else float(self.job.get("started_s", time.time()))
 
     def look(self) -> None:
-        """Reads what is new."""
+        """Reads what is new. What cannot be understood is passed over: others are watched, too."""
+        self.looks += 1
+        with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
+            self._look()
+
+    def _look(self) -> None:
         self.settings = self._json(self.directory.config, self.settings)
         self.job = self._json(self.directory.job, self.job)
         self.summary = self._json(self.directory.summary, self.summary)
@@ -104,10 +109,16 @@ class RunSource:
         for each in invocations:
             self._take_invocation(each)
         self.state = self._state()
-        self.looks += 1
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to read than one look took."""
+        return self._metrics.behind or self._log.behind
 
     def changed(self) -> bool:
-        """Whether a run that had ended goes on, or has more to show: one of its small files is another one."""
+        """Whether a run that had ended goes on, or has more to show."""
+        if self.behind:
+            return True
         for path in (self.directory.job, self.directory.summary, self._metrics.path):
             with contextlib.suppress(OSError):
                 status = path.stat()
@@ -162,7 +173,10 @@ class RunSource:
         if self.job.get("host") != socket.gethostname():
             return "unknown"
         pid = int(self.job.get("pid", 0))
-        return "running" if pid and process_started(pid) == self.job.get("pid_started") else "killed"
+        if pid and process_started(pid) == self.job.get("pid_started"):
+            return "running"
+        # A learner by itself, for actors elsewhere, leaves no summary.
+        return "ended" if self.job.get("kind") == "learner" else "killed"
 
 
 def is_run(path: Path) -> bool:

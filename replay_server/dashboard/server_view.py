@@ -98,6 +98,9 @@ class ServerView:
     def banner(self) -> Banner | None:
         return server_banner(self.server)
 
+    def gist(self) -> list[list[Any]]:
+        return [list(point) for point in self.server.history.points("total_commands_processed", True)]
+
     def version(self) -> Any:
         return self.server.looks
 

@@ -23,7 +23,8 @@ from replay_server.dashboard.watch import EVERY_S, Watch, password_from_environm
 EXIT_FAILED, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 5, 130
 MOST_RUNS = 6
 """Shown of a folder, the newest."""
-MOST_COMMANDS = 8
+MOST_ROWS = 12
+"""Of a table, in a terminal."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -144,7 +145,7 @@ def as_table(watch: Watch) -> Any:
             table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2))
             for key, heading in panel.columns:
                 table.add_column(heading, justify="left" if key in ("name", "state", "limiter") else "right")
-            for row in rows[: MOST_COMMANDS * 2]:
+            for row in rows[:MOST_ROWS]:
                 cells = (_printable(str(row[key])) for key, _ in panel.columns)
                 table.add_row(
                     *(Text(cell, tones[row.get("tone", "")] if row.get("tone") == "warn" else "") for cell in cells)

@@ -67,6 +67,9 @@ class TrainView:
     def banner(self) -> Banner | None:
         return run_banner(self.run, self.server)
 
+    def gist(self) -> list[list[Any]]:
+        return self._points("score")
+
     def version(self) -> Any:
         server = self.server
         return (self.run.looks, server.looks if server else 0)
@@ -269,14 +272,19 @@ class TrainView:
         return self._chart(series, y=[charts.axis(seconds, zero=True)], unit=seconds)
 
     def staleness(self) -> dict[str, Any] | None:
-        limit = [[at, value if value is not None and value >= 0 else None] for at, value in self._points("staleness_threshold", "statistics")]  # fmt: skip  # noqa: E501
         series = [charts.line("experience", self._points("staleness", "statistics"), AMBER, area=True)]
+        y = [charts.axis(zero=True)]
         gradients = self._points("gradient_staleness", "statistics")
         if any(value is not None for _, value in gradients):
-            series.append(charts.line("gradients", gradients, BLUE))
-        if any(value is not None for _, value in limit):
-            series.append(charts.line("flushed at", limit, GREY, dashed=True))
-        return self._chart(series, y=[charts.axis(zero=True)])
+            # Of another size than experience's: gradients are few versions old, fragments are of many.
+            limit = [
+                [at, value if value is not None and value >= 0 else None]
+                for at, value in self._points("staleness_threshold", "statistics")
+            ]
+            series.append(charts.line("gradients", gradients, BLUE, axis=1))
+            series.append(charts.line("flushed at", limit, GREY, axis=1, dashed=True))
+            y.append(charts.axis(zero=True, right=True))
+        return self._chart(series, y=y)
 
     def gradients(self) -> dict[str, Any] | None:
         server = self.server

@@ -72,6 +72,10 @@ class View(Protocol):
 
     def banner(self) -> Banner | None: ...
 
+    def gist(self) -> list[list[Any]]:
+        """[place, number]: the one line that says most, for the overview."""
+        ...
+
     def version(self) -> Any:
         """Changes where there is something new to show."""
         ...

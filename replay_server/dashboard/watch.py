@@ -14,6 +14,8 @@ from replay_server.dashboard.run_source import RunSource, runs_below
 from replay_server.dashboard.server_source import ServerSource
 
 EVERY_S = 1.0
+LOOK_S = 0.3
+"""Seconds that reading run directories may take at a time; what is left comes with the next look."""
 SEARCH_EVERY_S = 5.0
 """Seconds between two searches for new run directories in the folders given."""
 MOST_RUNS = 32
@@ -89,8 +91,11 @@ class Watch:
         self.runs.sort(key=lambda run: run.began_s, reverse=True)
 
     def look(self) -> None:
-        """Looks at everything once, one after the other."""
+        """Looks at everything once, one after the other, whatever there is to read."""
         self.look_at_files()
+        for run in self.runs:
+            while run.behind:
+                run.look()
         for source in list(self.servers):
             source.take(source.look())
 
@@ -99,12 +104,16 @@ class Watch:
         if time.monotonic() >= self._search_at:
             self._search_at = time.monotonic() + SEARCH_EVERY_S
             self.search()
-        for run in self.runs:
+        begin = time.monotonic()
+        # Those that are live first.
+        for run in sorted(self.runs, key=lambda run: run.state != "running"):
+            if time.monotonic() - begin > LOOK_S:
+                break
             if run.state in ("running", "unknown") or run.looks < 2 or run.changed():
                 run.look()
             self.server_of(run)
         self._part_with()
-        if self.compare is not None and self.compare.looks == 0:
+        if self.compare is not None and (self.compare.looks == 0 or self.compare.behind):
             self.compare.look()
 
     async def run(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from typing import Any
 
 import fastapi
 import uvicorn
 from nicegui import ui
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from uvicorn.config import WS_PROTOCOLS
 
 from replay_server.dashboard.page import Pages
 from replay_server.dashboard.watch import Watch
@@ -25,9 +27,9 @@ async def serve(watch: Watch, listener: socket.socket, host: str) -> None:
     if host in ("127.0.0.1", "::1", "localhost"):
         # A page elsewhere that gives its own name this address is refused: it could read what stands here.
         application.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "::1"])
-    config = uvicorn.Config(
-        application, log_level="warning", lifespan="on", ws="websockets-sansio", timeout_graceful_shutdown=1
-    )
+    # Where uvicorn has it: the older one warns that it is outdated.
+    protocol: Any = "websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto"
+    config = uvicorn.Config(application, log_level="warning", lifespan="on", ws=protocol, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     looking = asyncio.create_task(watch.run())
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -80,6 +80,7 @@ class PanelBox:
         self._table: Any = None
         self._structure: Any = None
         self._data: Any = None
+        self._moved = False
         with division("d-card").style(f"grid-column: span {panel.span}") as self._card:
             with division("d-cardhead"):
                 text(panel.title, "d-cardtitle")
@@ -104,6 +105,9 @@ class PanelBox:
             self._refresh_chart(panel.options())
         if self._note is not None and panel.note is not None:
             self._note.show(panel.note())
+
+    def _move(self) -> None:
+        self._moved = True
 
     def _refresh_table(self, rows: list[dict[str, Any]]) -> None:
         if rows == self._data:
@@ -146,6 +150,8 @@ class PanelBox:
         if self._chart is None:
             with self._body:
                 self._chart = ui.echart(options).style("width: 100%; height: 100%")
+            if "dataZoom" in options:
+                self._chart.on("chart:datazoom", self._move, [])
         elif structure != self._structure:
             self._chart.set_visibility(True)
             self._chart.options.clear()
@@ -154,7 +160,13 @@ class PanelBox:
         elif data != self._data:
             self._chart.set_visibility(True)
             parts = [{key: each[key] for key in ("id", "type", "data") if key in each} for each in data]
-            self._chart.run_chart_method("setOption", {"series": parts})
+            more: dict[str, Any] = {"series": parts}
+            if "dataZoom" in options and not self._moved:
+                # It goes with what is newest, until somebody has looked for something else.
+                more["dataZoom"] = [
+                    {key: each[key] for key in ("startValue", "endValue")} for each in options["dataZoom"]
+                ]
+            self._chart.run_chart_method("setOption", more)
         self._structure, self._data = structure, data
 
 

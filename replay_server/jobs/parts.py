@@ -72,6 +72,7 @@ def main_learner(argv: list[str] | None = None) -> int:
         run_directory.create(settings)
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    run_directory.write_job("learner", namespace.server)
     print(f"run directory {run_directory.path}", flush=True)
     from replay_server.learner.loop import run_learner
 

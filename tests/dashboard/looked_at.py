@@ -96,7 +96,7 @@ class FakeApex:
 
 def write_train(path: Path, rounds: int, budget: float | None = 0.01) -> None:
     """A serverless job's run directory, still running as this process."""
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     settings = {
         "env": "Hopper-v5", "algo": "ppo", "scaler": "fixed", "seed": 3, "rounds": 20, "actors": 4, "budget": budget,
         "backend": "process", "price_profile": "lambda", "price_column": "full",

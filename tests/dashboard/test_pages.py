@@ -177,6 +177,23 @@ def test_a_serverless_job_has_its_functions(
     assert {bar["name"] for bar in bars} >= {"r6-a0 · actor, attempt 1, ok", "r2-a3 · actor, attempt 1, lost"}
 
 
+WINDOW = """() => [...document.querySelectorAll('.nicegui-echart')]
+  .map((each) => getElement(Number(each.id.slice(1))).chart?.getOption().dataZoom ?? [])
+  .filter((zooms) => zooms.length)[0]?.[0].startValue"""
+
+
+@browser_needed
+def test_the_view_of_functions_goes_with_the_newest_rounds(
+    tmp_path: Path, open_dashboard: Callable[..., Dashboard], page: Any, wait_for: Callable[..., Any]
+) -> None:
+    write_train(tmp_path / "run", rounds=8)
+    page.goto(open_dashboard("--logdir", str(tmp_path / "run")).url)
+    begin = wait_for(lambda: page.evaluate(WINDOW), "the view of functions")
+    write_train(tmp_path / "run", rounds=16)
+    shows(tile(page, "Round"), "16 of 20")
+    wait_for(lambda: page.evaluate(WINDOW) >= begin + 20.0, "the view to move on by eight rounds")
+
+
 @browser_needed
 def test_many_sources_have_an_overview_and_can_be_compared(
     server: rs.Server, fake_apex: Callable[..., FakeApex], open_dashboard: Callable[..., Dashboard], page: Any

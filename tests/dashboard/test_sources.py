@@ -237,6 +237,14 @@ def test_how_a_job_is(fake_apex: Callable[..., FakeApex]) -> None:
     assert run.state == "running"
 
 
+def test_a_learner_by_itself_ends_without_a_summary(fake_apex: Callable[..., FakeApex]) -> None:
+    job = fake_apex(actors=1)
+    about = json.loads((job.path / "job.json").read_text())
+    (job.path / "job.json").write_text(json.dumps({**about, "kind": "learner", "pid": 1, "pid_started": -1}))
+    watch = Watch([], [job.path])
+    assert ApexView(watch.runs[0], watch).state == ("ended", "")
+
+
 def test_a_serverless_job_is_shown(tmp_path: Path) -> None:
     write_train(tmp_path / "train", rounds=8)
     watch = Watch([], [tmp_path])
@@ -279,6 +287,8 @@ def test_a_long_run_stays_bounded(fake_apex: Callable[..., FakeApex]) -> None:
     job.write_rows(MOST_ROWS + 500)
     run = RunSource(job.path)
     run.look()
+    while run.behind:
+        run.look()
     rows = run.rows["progress"]
     assert len(rows) <= MOST_ROWS
     assert (rows[0]["elapsed_s"], rows[-1]["elapsed_s"]) == (0.0, 10.0 * (MOST_ROWS + 499))
