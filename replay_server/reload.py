@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         os.chdir(arguments[0])
         settings, password, _ = serve_settings(arguments[1:])
     except (ConfigError, OSError) as error:
-        print(f"replay-server: reload: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)  # the server puts it in its log
         return 2
     sys.stdout.buffer.write(setup_message(settings.tables, password, native_settings_of(settings)))
     sys.stdout.buffer.flush()

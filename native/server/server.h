@@ -110,6 +110,12 @@ struct stats {
     uint64_t sample_commands, sample_input, sample_output, sample_us; /* for the rates */
 };
 
+/* Of the configuration file, at SIGHUP. */
+struct reloads {
+    uint64_t count;
+    bool failed; /* the last one */
+};
+
 struct client_list {
     struct client *head, *tail;
     uint32_t count;
@@ -156,6 +162,7 @@ struct server {
     struct stop stop; /* after a snapshot */
     struct monitors monitors;
     struct slow_log slow_log;
+    struct reloads reloads;
     struct latency latency;
     struct notify notify;
     struct error_stats error_stats;

@@ -181,7 +181,12 @@ def test_a_file_with_a_mistake_changes_nothing(start: Start, text: str, why: str
         said = service.reload(text)
         assert client.redis.config_get("*") == before
         assert client.tables() == []
+        assert client.redis.info("server")["config_last_reload_status"] == "err"
+        service.reload("")
+        assert client.redis.info("server")["config_last_reload_status"] == "ok"
+        assert client.redis.info("server")["config_reloads"] == 2
     assert any(why in line for line in said), said
+    assert all(line.startswith("replay-server: reload: ") for line in said), said
     assert said[-1].startswith("replay-server: reload: nothing has changed"), said
 
 

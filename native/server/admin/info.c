@@ -32,6 +32,8 @@ static void server_section(struct server *server, struct text *out) {
                 server->config.port > 0 ? server->config.port : 0,
                 server->config.admin_port > 0 ? server->config.admin_port : 0, clock_unix_ms() * 1000, uptime_s,
                 uptime_s / 86400);
+    text_append(out, "config_reloads:%" PRIu64 "\r\nconfig_last_reload_status:%s\r\n", server->reloads.count,
+                server->reloads.failed ? "err" : "ok");
     info_more_server(server, out);
 }
 

@@ -30,6 +30,7 @@
 #include "server/service_manager.h"
 
 #define PROGRAM_MOST_US 60000000u /* then it is killed, and nothing changes */
+#define COMPLAINTS_MOST_BYTES 8192 /* of what it says, the beginning */
 #define PROGRAM_LOOK_NS 10000000 /* how often it is asked whether it has ended */
 
 extern char **environ;
@@ -43,6 +44,7 @@ struct reload {
     char **arguments; /* of the program, ended by NULL; NULL: there is no file to read again */
     int wake; /* an eventfd: the program has ended */
     int output; /* what it writes; the worker's while it runs */
+    int complaints; /* and what it says on standard error, likewise */
     int failed; /* of the program: 0, −1 it could not run, or its wait status */
     bool running, again;
     atomic_bool ending; /* the server is: the program is not waited for */
@@ -61,7 +63,7 @@ static void say(const char *format, ...) {
 /* ---- the program, on the worker's thread ------------------------------------------------------------------------------ */
 
 /* With the signals as a program expects them: the server blocks some and ignores others. */
-static int start(char **arguments, int output, pid_t *pid) {
+static int start(char **arguments, int output, int complaints, pid_t *pid) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t none, defaults;
@@ -77,6 +79,7 @@ static int start(char **arguments, int output, pid_t *pid) {
     }
     int failed = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     if (!failed) failed = posix_spawn_file_actions_adddup2(&files, output, 1);
+    if (!failed) failed = posix_spawn_file_actions_adddup2(&files, complaints, 2);
     if (!failed) failed = posix_spawnattr_setsigmask(&attributes, &none);
     if (!failed) failed = posix_spawnattr_setsigdefault(&attributes, &defaults);
     if (!failed) failed = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -89,7 +92,7 @@ static int start(char **arguments, int output, pid_t *pid) {
 static void run_program(struct worker_job *job) {
     struct reload *reload = (struct reload *)job;
     pid_t pid = 0;
-    int status = 0, failed = start(reload->arguments, reload->output, &pid);
+    int status = 0, failed = start(reload->arguments, reload->output, reload->complaints, &pid);
     uint64_t until_us = clock_monotonic_us() + PROGRAM_MOST_US;
     reload->failed = failed ? -1 : 0;
     if (failed) {
@@ -228,7 +231,16 @@ static void say_lines(char *text) {
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) say("%s", line);
 }
 
-static void finish(struct reload *reload) {
+/* What the program says, line by line, in the way of this log. */
+static void say_complaints(const struct reload *reload) {
+    char text[COMPLAINTS_MOST_BYTES];
+    ssize_t length = pread(reload->complaints, text, sizeof text - 1, 0);
+    text[length > 0 ? length : 0] = '\0';
+    say_lines(text);
+}
+
+/* Whether what the program wrote was taken. */
+static bool finish(struct reload *reload) {
     struct setup setup = {0};
     struct text said = {0};
     struct error error = {0};
@@ -247,13 +259,22 @@ static void finish(struct reload *reload) {
     }
     text_free(&said);
     setup_free(&setup);
+    return !failed;
+}
+
+static void count(struct reload *reload, bool taken) {
+    reload->server->reloads.count++;
+    reload->server->reloads.failed = !taken;
 }
 
 static void run(struct reload *reload) {
     if (!reload->worker) reload->worker = worker_new_urgent(program_ended, reload);
     reload->output = reload->worker ? memfd_create("replay-server-reload", MFD_CLOEXEC) : -1;
-    if (reload->output < 0) {
+    reload->complaints = reload->output >= 0 ? memfd_create("replay-server-reload-log", MFD_CLOEXEC) : -1;
+    if (reload->complaints < 0) {
         say("nothing has changed: %s", reload->worker ? strerror(errno) : "no memory, or no thread");
+        if (reload->output >= 0) close(reload->output);
+        count(reload, false);
         return;
     }
     reload->running = true;
@@ -263,12 +284,15 @@ static void run(struct reload *reload) {
 
 static void on_program_ended(void *context, int descriptor) {
     struct reload *reload = context;
-    uint64_t count;
-    (void)!read(descriptor, &count, sizeof count);
+    uint64_t number;
+    bool taken = false;
+    (void)!read(descriptor, &number, sizeof number);
     if (!reload->running || !worker_finished(reload->worker)) return;
     reload->running = false;
+    say_complaints(reload);
+    close(reload->complaints);
     if (reload->failed == 0) {
-        finish(reload);
+        taken = finish(reload);
     } else {
         close(reload->output);
         say("nothing has changed%s", reload->failed == -1 ? ""
@@ -276,6 +300,7 @@ static void on_program_ended(void *context, int descriptor) {
                                          ? ": the program that reads the file was killed, or took too long"
                                          : ": the file, or an option, is refused");
     }
+    count(reload, taken);
     service_manager_tell("READY=1");
     if (reload->again) {
         reload->again = false;

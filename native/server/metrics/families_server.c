@@ -39,6 +39,8 @@ READ(shared_batches, server->shares.batches)
 READ(shared_refused, server->shares.refused)
 READ(resident_bytes, server_resident_bytes())
 READ(start_time, (double)(clock_unix_us() - (int64_t)(clock_monotonic_us() - server->stats.started_us)) / 1e6)
+READ(reloads, server->reloads.count)
+READ(reload_successful, !server->reloads.failed)
 READ(errors, server->error_stats.codes[item->index].count)
 
 static double cpu_seconds(const struct metric_item *item) {
@@ -121,6 +123,10 @@ const struct family families_server[] = {
      cpu_seconds},
     {"process_resident_memory_bytes", METRIC_GAUGE, EACH_SERVER, "Memory of the server that is resident.",
      resident_bytes},
+    {"replay_server_config_reloads_total", METRIC_COUNTER, EACH_SERVER,
+     "Times that the configuration file was read again, at SIGHUP.", reloads},
+    {"replay_server_config_last_reload_successful", METRIC_GAUGE, EACH_SERVER,
+     "0: the last of them changed nothing, since something was wrong; else 1.", reload_successful},
     {"replay_server_heap_bytes", METRIC_GAUGE, EACH_SERVER, "Heap in use: keys, weights, gradients, buffers.",
      heap_bytes},
     {"replay_server_heap_peak_bytes", METRIC_GAUGE, EACH_SERVER, "The most heap that was ever in use.",
