@@ -48,9 +48,11 @@ class Settings:
     """Over which ε falls from 1 to 0.05."""
 
 
-def settings_from_arguments(kind: type[T], about: str) -> T:
+def settings_from_arguments(kind: type[T], about: str | None) -> T:
     """A dataclass of settings from the command line: an option for each field."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=(about or "").partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     for field in fields(kind):
         option = f"--{field.name.replace('_', '-')}"
         parser.add_argument(option, type=type(field.default), default=field.default, help=" ")
@@ -161,5 +163,5 @@ def train(settings: Settings) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    chosen = settings_from_arguments(Settings, __doc__.splitlines()[0])
+    chosen = settings_from_arguments(Settings, __doc__)
     print(f"reached {train(chosen):.1f} on {chosen.env}")

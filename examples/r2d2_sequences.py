@@ -237,5 +237,5 @@ def train(settings: Settings) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    chosen = settings_from_arguments(Settings, __doc__.splitlines()[0])
+    chosen = settings_from_arguments(Settings, __doc__)
     print(f"reached {train(chosen):.1f} on {chosen.env}")

@@ -154,14 +154,17 @@ def run_both(settings: Settings) -> float:
     with rs.Server(port=0) as server:
         print(f"server: {server.url}", flush=True)
         command = [sys.executable, __file__, *sys.argv[1:], "--server", server.url]
-        parts = [subprocess.Popen([*command, "--role", role]) for role in ("learner", "actor")]
+        parts = {role: subprocess.Popen([*command, "--role", role]) for role in ("learner", "actor")}
         try:
-            while any(part.poll() is None for part in parts):
-                if failed := [part for part in parts if part.poll()]:
-                    raise SystemExit(f"the {failed[0].args[-1]} ended with exit code {failed[0].returncode}")
+            codes: dict[str, int | None] = {"learner": None}
+            while None in codes.values():
                 time.sleep(0.1)
+                codes = {role: part.poll() for role, part in parts.items()}
+                for role, code in codes.items():
+                    if code:
+                        raise SystemExit(f"the {role} ended with exit code {code}")
         finally:
-            for part in parts:
+            for part in parts.values():
                 part.kill()
         with rs.Client(server.url) as client:
             return float(client.redis.get(RESULT))
@@ -169,7 +172,7 @@ def run_both(settings: Settings) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    chosen = settings_from_arguments(Settings, __doc__.splitlines()[0])
+    chosen = settings_from_arguments(Settings, __doc__)
     if chosen.role == "actor":
         run_actor(chosen)
     elif chosen.role == "learner":
