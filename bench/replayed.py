@@ -52,6 +52,7 @@ def run_job(options: argparse.Namespace, processes: int, folder: Path, scaler: s
     arguments += ["--scaler", scaler, "--actors", options.job_actors, "--actors-max", options.job_actors]
     arguments += ["--steps", options.steps, "--environments", options.environments]
     arguments += ["--concurrency", processes, "--seed", options.seed, "--final-episodes", 0, "--logdir", folder]
+    arguments += ["--dashboard", "off"]
     done = subprocess.run(
         [sys.executable, "-m", "replay_server", *map(str, arguments)],
         env={**os.environ, **ONE_THREAD},

@@ -130,6 +130,7 @@ class Pages:
             text("There is no such page. It may be gone with a restart of the dashboard.", "d-empty")
 
     def _view_page(self, view: View, path: str, theme: str, run: RunSource | None = None) -> None:
+        ui.page_title(view.title)
         with self._frame(path, theme):
             with division("d-head"):
                 text(view.title, "d-title")
