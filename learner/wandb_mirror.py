@@ -45,7 +45,7 @@ class WandbMirror:
         self._kinds: set[str] = set()
         self._run: Any = None
         with self._guarded():
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
 
             config = folder / "config.json"
             self._run = wandb.init(
