@@ -107,6 +107,8 @@ def page() -> str:
     with rs.Server() as server, rs.Client(server.url) as client:
         defaults = {**client.redis.config_get("*"), **AT_START}
     explained = explanations()
+    if unknown := [setting.name for setting in settings() if setting.name not in defaults]:
+        raise LookupError(f"the server that is built does not know {', '.join(unknown)}: make setup builds it anew")
     for setting in settings():
         default = f"`{defaults[setting.name]}`" if defaults[setting.name] else "empty"
         live = "live" if setting.live else ""
