@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/text.h"
 
 const char *const log_level_names[] = {"debug", "info", "notice", "warning", "error", NULL};
 const char *const log_format_names[] = {"text", "json", NULL};
@@ -47,32 +48,24 @@ static void put_text(struct line *line, const char *text) {
     put(line, text, strlen(text));
 }
 
-static size_t character(const uint8_t *at) {
-    if (at[0] < 0x80) return 1;
-    size_t length = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : at[0] >= 0xc2 ? 2 : 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((at[i] & 0xc0) != 0x80) return 0;
-    }
-    return length;
-}
-
 /* What is no UTF-8 becomes a question mark. */
 static void put_quoted(struct line *line, const char *text) {
     put_text(line, "\"");
-    for (const uint8_t *at = (const uint8_t *)text; *at;) {
-        size_t length = character(at);
+    const char *end = text + strlen(text);
+    for (const char *at = text; at < end;) {
+        size_t length = text_character(at, (size_t)(end - at));
         if (sizeof line->bytes - line->length < 64) break; /* no half of an escape */
         if (*at == '"' || *at == '\\') {
-            const char escaped[] = {'\\', (char)*at};
+            const char escaped[] = {'\\', *at};
             put(line, escaped, 2);
-        } else if (*at < 0x20) {
+        } else if ((uint8_t)*at < 0x20) {
             char escaped[8];
             snprintf(escaped, sizeof escaped, "\\u%04x", *at);
             put_text(line, escaped);
         } else if (length == 0) {
             put_text(line, "?");
         } else {
-            put(line, (const char *)at, length);
+            put(line, at, length);
         }
         at += length ? length : 1;
     }

@@ -19,5 +19,7 @@ void text_append_formatted(struct text *text, const char *format, va_list argume
     __attribute__((format(printf, 2, 0)));
 void text_append_bytes(struct text *text, const void *bytes, size_t length);
 void text_free(struct text *text);
+/* The bytes of the UTF-8 character that `bytes` begin with, at most `left` >= 1; 0: they begin with none. */
+size_t text_character(const void *bytes, size_t left);
 
 #endif

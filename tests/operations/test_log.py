@@ -96,12 +96,14 @@ def test_text_says_the_same_and_names_can_break_neither():
         client.redis.execute_command("WEIGHTS.PUBLISH", "x", "*", b"blob")
         assert named(server, "table_created")[0]["table"] == name
     with json_server("info", password="p") as server:
-        for user in (b"\xff\n\x01", b'"', b"x" * 5000):
+        for user in (b"\xff\n\x01", b'"', b"x" * 5000, b"\xed\xa7\x95\xc0\x80\xf5\x80\x80\x80", "☃".encode() * 1000):
             log_in(server, user, b"wrong")
         refused = wait_for(lambda: named(server, "login_refused"))
         assert refused[0]["user"] == "?\n\u0001"
         assert refused[1]["user"] == '"'
         assert set(refused[2]["user"]) == {"x"}
+        assert set(refused[3]["user"]) == {"?"}
+        assert set(refused[4]["user"]) == {"☃"}
 
 
 def test_a_refused_login_is_told_without_the_password():

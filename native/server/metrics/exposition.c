@@ -21,23 +21,10 @@ void exposition_family(struct exposition *exposition, const char *name, enum met
     text_append(exposition->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", length, name, help, length, name, type_name);
 }
 
-/* The bytes of the UTF-8 character that begins here; 0: none does. */
-static size_t character(const uint8_t *at, size_t left) {
-    if (at[0] < 0x80) return 1;
-    size_t length = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
-    if (at[0] < 0xc2 || at[0] > 0xf4 || length > left) return 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((at[i] & 0xc0) != 0x80) return 0;
-    }
-    bool is_overlong = (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xf0 && at[1] < 0x90);
-    bool is_none = (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf4 && at[1] > 0x8f);
-    return is_overlong || is_none ? 0 : length;
-}
-
 static void append_value(struct text *out, const struct label *label) {
     const uint8_t *bytes = (const uint8_t *)label->value;
     for (size_t at = 0, length; at < label->length; at += length) {
-        length = character(bytes + at, label->length - at);
+        length = text_character(bytes + at, label->length - at);
         if (bytes[at] == '\n')
             text_append(out, "\\n");
         else if (bytes[at] == '"' || bytes[at] == '\\')
