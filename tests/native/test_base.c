@@ -14,6 +14,7 @@
 #include "base/power.h"
 #include "base/power_kernel.h"
 #include "base/random.h"
+#include "base/recent_histogram.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "base/worker.h"
@@ -327,6 +328,34 @@ static void a_streamed_copy_is_a_copy(void) {
     }
 }
 
+static void a_recent_histogram_forgets_what_is_two_windows_old(void) {
+    static struct recent_histogram recent;
+    static struct histogram sum;
+    uint64_t now_us = 1000 * (uint64_t)RECENT_WINDOW_US;
+    CHECK(recent_histogram_read(&recent, now_us, &sum) == 0 && sum.count == 0);
+    recent_histogram_record(&recent, 7, now_us);
+    CHECK(recent_histogram_read(&recent, now_us + 5, &sum) == 5 && sum.count == 1 && sum.max == 7);
+    recent_histogram_record(&recent, 9, now_us + RECENT_WINDOW_US); /* the next window: both are told of */
+    CHECK(recent_histogram_read(&recent, now_us + RECENT_WINDOW_US + 3, &sum) == RECENT_WINDOW_US + 3);
+    CHECK(sum.count == 2 && sum.sum == 16 && sum.max == 9);
+    recent_histogram_record(&recent, 11, now_us + 2 * (uint64_t)RECENT_WINDOW_US); /* the first has gone */
+    recent_histogram_read(&recent, now_us + 2 * (uint64_t)RECENT_WINDOW_US, &sum);
+    CHECK(sum.count == 2 && sum.sum == 20);
+    CHECK(recent_histogram_read(&recent, now_us + 9 * (uint64_t)RECENT_WINDOW_US, &sum) == 0 && sum.count == 0);
+}
+
+static void characters_are_those_of_utf8(void) {
+    static const struct {
+        const char *bytes;
+        size_t length;
+    } cases[] = {{"a", 1},        {"\xc3\xa9", 2}, {"\xe2\x98\x83", 3},     {"\xf0\x9f\x98\x80", 4},
+                 {"\x80", 0},     {"\xc0\x80", 0}, {"\xe0\x9f\xbf", 0},     {"\xed\xa0\x80", 0},
+                 {"\xc3", 0},     {"\xe2\x98", 0}, {"\xf0\x8f\xbf\xbf", 0}, {"\xf4\x90\x80\x80", 0},
+                 {"\xf5\x80", 0}, {"\xc3\x28", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(text_character(cases[i].bytes, strlen(cases[i].bytes)) == cases[i].length);
+}
+
 int main(void) {
     RUN(memory_counts_what_is_held);
     RUN(large_blocks_are_freed_beside_the_caller);
@@ -336,6 +365,8 @@ int main(void) {
     RUN(powers_are_those_of_the_library_and_the_same_on_every_path);
     RUN(a_streamed_copy_is_a_copy);
     RUN(quantiles_are_within_a_sixteenth);
+    RUN(a_recent_histogram_forgets_what_is_two_windows_old);
+    RUN(characters_are_those_of_utf8);
     RUN(a_checksum_is_the_same_by_either_way_and_that_of_the_standard);
     RUN(a_worker_does_jobs_in_order_and_gives_them_back);
 #ifdef __linux__
