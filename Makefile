@@ -71,7 +71,7 @@ $(LWIP)/.fetched: native/net/lwip/fetch | $(STAMP)/system
 # The environment: everything but this project itself. Rebuilt by pip only where pyproject.toml or the constraints changed.
 $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@echo "installing Python packages into $(VENV)"
+	@echo "installing Python packages into $(VENV): some 2.5 GB with torch, once; it takes minutes and says little"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
 	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dashboard dev > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt

@@ -29,8 +29,9 @@ MICROSECONDS = (
 )
 DOLLARS = "(v) => v === null || v === undefined ? '–' : '$' + +Number(v).toPrecision(3)"
 ELAPSED = (
-    "(v) => { const s = Math.round(v), h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60;"
-    " const two = (n) => String(n).padStart(2, '0'); return h ? h + ':' + two(m) + ' h' : m + ':' + two(s % 60); }"
+    "(v) => { const s = Math.abs(Math.round(v)), h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60;"
+    " const sign = v < 0 ? '-' : '', two = (n) => String(n).padStart(2, '0');"
+    " return sign + (h ? h + ':' + two(m) + ' h' : m + ':' + two(s % 60)); }"
 )
 PERCENT = "(v) => v === null || v === undefined ? '–' : +(100 * v).toPrecision(3) + ' %'"
 

@@ -99,7 +99,11 @@ def as_text(watch: Watch) -> str:
         facts = [(tile.title, fact) for tile in view.tiles if (fact := tile.fact()) is not None]
         for place in range(0, len(facts), 4):
             lines.append(
-                "  " + " · ".join(f"{title} {fact.value} ({fact.detail})" for title, fact in facts[place : place + 4])
+                "  "
+                + " · ".join(
+                    f"{title} {fact.value}" + (f" ({fact.detail})" if fact.detail else "")
+                    for title, fact in facts[place : place + 4]
+                )
             )
         if isinstance(view, ServerView):
             lines += [

@@ -67,7 +67,7 @@ def main_apex(argv: list[str] | None = None) -> int:
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     print(f"{settings.env} · {why} · {settings.actors} actors × {settings.envs_per_actor} environments · "
           f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
     print(f"run directory {run_directory.path}", flush=True)

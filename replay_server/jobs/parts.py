@@ -71,7 +71,7 @@ def main_learner(argv: list[str] | None = None) -> int:
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     run_directory.write_job("learner", namespace.server)
     print(f"run directory {run_directory.path}", flush=True)
     from replay_server.learner.loop import run_learner
@@ -102,7 +102,7 @@ def _settings(parser: argparse.ArgumentParser, namespace: argparse.Namespace) ->
         check_settings(settings)
         check_environment(settings)
     except ValueError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     print(f"{settings.env} · {why} · seed {settings.seed}", flush=True)
     return settings
 

@@ -63,7 +63,7 @@ def opened(env_id: str) -> tuple[Any, Any, int | None]:
     except ModuleNotFoundError as error:
         if ":" not in env_id:  # a package that Gymnasium's own environments need
             raise
-        raise ValueError(f"--env {env_id}: {error}; is the module's folder in PYTHONPATH?") from error
+        raise ValueError(f"--env {env_id}: {str(error).rstrip('.')}; is the module's folder in PYTHONPATH?") from error
     try:
         limit = env.spec.max_episode_steps if env.spec is not None else None
         return env.observation_space, env.action_space, limit

@@ -73,7 +73,9 @@ def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"--network {name}: {error}; is the module's folder in PYTHONPATH?") from error
+        raise ValueError(
+            f"--network {name}: {str(error).rstrip('.')}; is the module's folder in PYTHONPATH?"
+        ) from error
 
 
 def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
