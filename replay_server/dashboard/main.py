@@ -28,7 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
         "connection, whatever the number of tabs. Without --url and --logdir: the server at "
         f"{DEFAULT_URL} and the runs in runs/.",
         epilog="A password that is in no URL comes from the variable REPLAY_SERVER_PASSWORD. Whoever reaches the page "
-        "sees all of it: with --host other than loopback put it behind something that asks who they are. "
+        "sees all of it: let it be reached (--allow-remote) only behind something that asks who they are. "
         "Exit status: 0 stopped, 1 failure, 2 usage, 3 address in use, 130 interrupted.",
     )
     parser.add_argument(
@@ -43,8 +43,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="a run directory, or a folder of them, live or old; again for more",
     )  # fmt: skip
     parser.add_argument("--compare", type=Path, metavar="DIR", help="an earlier run directory, drawn beside the others")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --allow-remote"
+    )
     parser.add_argument("--port", type=int, default=8080, help="port; 0 = any free one (default: 8080)")
+    parser.add_argument("--allow-remote", action="store_true", help="show it to other hosts: it asks for no password")
     parser.add_argument("--lifeline", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -55,6 +58,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port: expected 0 to 65535, came {options.port}")
+    if options.host not in LOOPBACK and not options.allow_remote:
+        parser.error(
+            f"--host {options.host} lets everyone who reaches it read these pages, which ask for no password: "
+            "add --allow-remote if something before them does, or reach them by ssh -L 8080:127.0.0.1:8080"
+        )
     if not options.url and not options.logdir:
         options.url, options.logdir = [DEFAULT_URL], [Path("runs")]
     for folder in (*options.logdir, options.compare):
@@ -70,9 +78,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"replay-server: dashboard: cannot listen on {options.host}:{options.port}: {error.strerror}. "
               "--port 0 takes any free port", file=sys.stderr)  # fmt: skip
         return EXIT_IN_USE
-    if options.host not in LOOPBACK:
-        print(f"replay-server: the dashboard asks for no password: everyone who reaches {options.host} can read it",
-              file=sys.stderr)  # fmt: skip
     from replay_server.dashboard.web import serve
 
     if options.lifeline:

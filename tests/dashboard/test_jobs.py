@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 from looked_at import DEADLINE_S
 
+from replay_server.dashboard.main import main as dashboard_main
 from replay_server.rl import dashboard_process
 from replay_server.rl.dashboard_process import VARIABLE, check_dashboard, start_dashboard
 from replay_server.rl.run_directory import RunDirectory
@@ -97,6 +98,14 @@ def test_what_a_dashboard_cannot_do_is_told_and_no_more(
     told.clear()
     assert start_dashboard("0", tmp_path, None, told.append) is None
     assert told[0].startswith("no dashboard: ")
+
+
+def test_other_hosts_are_shown_nothing_unless_it_is_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        dashboard_main(["--host", "0.0.0.0", "--port", "0", "--logdir", str(tmp_path)])
+    assert "add --allow-remote" in capfd.readouterr().err
 
 
 def test_off_is_off_and_a_wrong_wish_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
