@@ -129,6 +129,19 @@ static bool is_too_much(enum log_level level) {
     return true;
 }
 
+/* One event, one line, and nothing that a terminal would obey: clients' bytes may be among it. */
+static void clean(char *message) {
+    const char *end = message + strlen(message);
+    for (char *at = message; at < end;) {
+        size_t length = text_character(at, (size_t)(end - at));
+        if ((uint8_t)*at < 0x20 || *at == 0x7f)
+            *at = ' ';
+        else if (length == 0)
+            *at = '?';
+        at += length ? length : 1;
+    }
+}
+
 void log_event(enum log_level level, const char *event, const struct log_field *fields, const char *format, ...) {
     if ((int)level < log_state.least || is_too_much(level)) return;
     char message[LOG_LINE_BYTES / 2];
@@ -136,9 +149,7 @@ void log_event(enum log_level level, const char *event, const struct log_field *
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    for (char *at = message; *at; at++) { /* one event, one line */
-        if (*at == '\n' || *at == '\r') *at = ' ';
-    }
+    clean(message);
     uint64_t left_out = atomic_exchange(&log_state.left_out, 0);
     struct line line = {.length = 0};
     if (log_state.format == LOG_JSON)

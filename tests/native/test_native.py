@@ -53,7 +53,13 @@ def run(program: Path, *arguments: str, folder: Path, timeout_s: int) -> None:
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
     result = subprocess.run(
-        [str(program), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
+        [str(program), *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
     )
     assert result.returncode == 0, f"exit status {result.returncode}\n{(result.stdout + result.stderr)[-6000:]}"
 
