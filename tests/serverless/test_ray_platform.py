@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from replay_server.rl import ray_cluster
 from replay_server.rl.function_contract import ActorRequest, Response, decode_response, encode_request
 from replay_server.serverless.backends.backend import FunctionLost, FunctionTimeout
 
@@ -32,7 +32,8 @@ TIMEOUT_S = 30.0
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RayPlatform]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # known here, so that another process can join
+        # That of this process, which Ray reads but once: another process can join with it.
+        patch.setenv("RAY_AUTH_TOKEN", ray_cluster._token)
         made = RayPlatform()
         yield made
         made.close()
