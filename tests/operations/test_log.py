@@ -33,7 +33,8 @@ def json_server(level: str, **more: Any) -> rs.Server:
 
 
 def events(server: rs.Server) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in server.log().splitlines()]
+    """What it has said so far: whoever reads a file while it is written may see the beginning of a line."""
+    return [json.loads(line) for line in server.log().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
