@@ -30,6 +30,7 @@ struct http_connection {
     const struct http_page *page;
     struct http_cursor cursor;
     uint64_t deadline_us; /* then it is closed */
+    uint64_t moved_us;    /* when it last got further */
     size_t input_length;
     size_t head_length, sent; /* of head and body together */
     struct text body;
@@ -43,6 +44,8 @@ struct http {
     void *context;
     int listener, epoll;
     bool poked;              /* something may be ready */
+    uint32_t turn;           /* whose page is written first */
+    uint64_t accept_again_us;
     uint64_t next_sweep_us;
     struct http_connection connections[HTTP_CONNECTIONS];
 };
@@ -92,6 +95,7 @@ struct http *http_new(struct transport *kernel, const char *host, uint16_t *port
     http->pages = pages;
     http->context = context;
     http->listener = -1;
+    http->accept_again_us = CLOCK_NEVER;
     http->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (http->epoll < 0) {
         error_set(error, ERROR_GENERIC, "no descriptor for metrics: %s", strerror(errno));
@@ -108,6 +112,7 @@ struct http *http_new(struct transport *kernel, const char *host, uint16_t *port
 void http_stop_listening(struct http *http) {
     if (http->listener >= 0) close(http->listener);
     http->listener = -1;
+    http->accept_again_us = CLOCK_NEVER;
 }
 
 static void drop(struct http_connection *connection) {
@@ -127,23 +132,33 @@ void http_free(struct http *http) {
     memory_free(http);
 }
 
-/* A free place, or that of whoever has been idle longest between requests. NULL: all are busy. */
-static struct http_connection *find_place(struct http *http) {
-    struct http_connection *idlest = NULL;
+/* How readily a connection makes way for a new one: idle between requests before half a request, and that before an answer
+ * that is not being taken. 0: not at all. */
+static int readiness_of(const struct http_connection *connection, uint64_t now_us) {
+    if (connection->state == HTTP_READING) return connection->input_length == 0 ? 3 : 2;
+    return connection->state == HTTP_SENDING && now_us >= connection->moved_us + HTTP_STALL_US ? 1 : 0;
+}
+
+/* A free place, or that of who makes way, of several the one that has not got further for longest. NULL: all are busy. */
+static struct http_connection *find_place(struct http *http, uint64_t now_us) {
+    struct http_connection *first = NULL;
+    int most = 0;
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
         struct http_connection *connection = &http->connections[i];
         if (connection->state == HTTP_FREE) return connection;
-        if (connection->state == HTTP_READING && connection->input_length == 0 &&
-            (!idlest || connection->deadline_us < idlest->deadline_us))
-            idlest = connection;
+        int ready = readiness_of(connection, now_us);
+        if (ready < most || ready == 0) continue;
+        if (ready == most && connection->moved_us >= first->moved_us) continue;
+        first = connection;
+        most = ready;
     }
-    if (idlest) drop(idlest);
-    return idlest;
+    if (first) drop(first);
+    return first;
 }
 
 static void greet(struct http *http, int number, uint64_t now_us) {
     static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    struct http_connection *connection = find_place(http);
+    struct http_connection *connection = find_place(http, now_us);
     if (!connection || watch(http, number, connection, EPOLLIN, EPOLL_CTL_ADD) < 0) {
         if (send(number, busy, sizeof busy - 1, MSG_NOSIGNAL) < 0) errno = 0; /* whether it is heard or not */
         close(number);
@@ -151,16 +166,22 @@ static void greet(struct http *http, int number, uint64_t now_us) {
     }
     connection->number = number;
     connection->state = HTTP_READING;
+    connection->moved_us = now_us;
     connection->deadline_us = now_us + HTTP_REQUEST_US;
 }
 
-/* Told of once, and not again while there are no descriptors: all of them, then. */
+/* All of them, since they are told of once; where there are no descriptors, the others in a while. */
 static void accept_all(struct http *http, uint64_t now_us) {
+    http->accept_again_us = CLOCK_NEVER;
     for (int i = 0; i < 2 * BACKLOG; i++) {
         int number = accept4(http->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (number < 0) return;
-        greet(http, number, now_us);
+        if (number >= 0)
+            greet(http, number, now_us);
+        else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            http->accept_again_us = now_us + HTTP_ACCEPT_AGAIN_US;
+        if (number < 0 && errno != EINTR && errno != ECONNABORTED) return;
     }
+    http->accept_again_us = now_us;
 }
 
 /* ---- answering ------------------------------------------------------------------------------------------------------ */
@@ -196,6 +217,7 @@ static void begin_sending(struct http *http, struct http_connection *connection,
     connection->head_length = (size_t)length;
     connection->sent = 0;
     connection->state = HTTP_SENDING;
+    connection->moved_us = now_us;
     connection->deadline_us = now_us + HTTP_SEND_US;
     watch(http, connection->number, connection, EPOLLOUT, EPOLL_CTL_MOD);
     http->poked = true;
@@ -241,6 +263,7 @@ static void read_some(struct http *http, struct http_connection *connection, uin
         return;
     }
     if (connection->input_length == 0) connection->deadline_us = now_us + HTTP_REQUEST_US;
+    if (connection->input_length == 0) connection->moved_us = now_us; /* half a request gets no younger by more of it */
     connection->input_length += (size_t)got;
     take_request(http, connection, now_us);
 }
@@ -254,7 +277,9 @@ static void end_answer(struct http *http, struct http_connection *connection, ui
         drop(connection);
         return;
     }
+    if (connection->body.capacity > HTTP_KEPT_BYTES) text_free(&connection->body);
     connection->state = HTTP_READING;
+    connection->moved_us = now_us;
     connection->deadline_us = now_us + (connection->input_length > 0 ? HTTP_REQUEST_US : HTTP_IDLE_US);
     watch(http, connection->number, connection, EPOLLIN, EPOLL_CTL_MOD);
     if (connection->input_length > 0) take_request(http, connection, now_us);
@@ -275,7 +300,7 @@ static void send_some(struct http *http, struct http_connection *connection, uin
         return;
     }
     connection->sent += (size_t)sent;
-    connection->deadline_us = now_us + HTTP_SEND_US;
+    connection->moved_us = now_us;
     if (connection->sent == all) end_answer(http, connection, now_us);
 }
 
@@ -327,15 +352,27 @@ static uint64_t sweep(struct http *http, uint64_t now_us) {
     return nearest_us;
 }
 
+/* One after the other until the deadline: who has not had a turn comes first the next time. True: there is more to write. */
+static bool write_pages(struct http *http, uint64_t now_us, uint64_t deadline_us) {
+    bool more = false;
+    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
+        uint32_t place = (http->turn + i) % HTTP_CONNECTIONS;
+        if (http->connections[place].state != HTTP_WRITING) continue;
+        more |= write_some(http, &http->connections[place], now_us, deadline_us);
+        if (clock_monotonic_us() < deadline_us) continue;
+        http->turn = place + 1;
+        return true;
+    }
+    return more;
+}
+
 uint64_t http_step(struct http *http, uint64_t now_us, uint64_t deadline_us) {
     if (!http->poked && now_us < http->next_sweep_us) return http->next_sweep_us;
     if (http->poked) look(http, now_us);
-    bool more = false;
-    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
-        if (http->connections[i].state == HTTP_WRITING)
-            more |= write_some(http, &http->connections[i], now_us, deadline_us);
-    }
+    if (now_us >= http->accept_again_us) accept_all(http, now_us);
+    bool more = write_pages(http, now_us, deadline_us);
     http->next_sweep_us = sweep(http, now_us);
+    if (http->accept_again_us < http->next_sweep_us) http->next_sweep_us = http->accept_again_us;
     if (more) http->next_sweep_us = now_us;
     return more || http->poked ? now_us : http->next_sweep_us;
 }

@@ -1,8 +1,8 @@
 /* http: a few read-only pages over HTTP/1.1, on a listener of their own, beside the kernel's transport.
  *
  * GET and HEAD alone, no bodies in requests. A page is written in slices of the loop into one buffer of its connection, then
- * sent. Connections, requests and answers are bounded; whoever is idle or slow is closed. All memory but the answers' is
- * allocated when the listener opens. */
+ * sent. Connections, requests and answers are bounded; whoever is idle or slow is closed, and sooner where all places are
+ * taken: nobody keeps others out. All memory but the answers' is allocated when the listener opens. */
 #ifndef REPLAY_NET_HTTP_H
 #define REPLAY_NET_HTTP_H
 
@@ -18,7 +18,10 @@
 #define HTTP_ANSWER_BYTES (16u << 20)        /* a longer page is refused: 500 */
 #define HTTP_REQUEST_US 10000000u            /* from its first byte to its last */
 #define HTTP_IDLE_US 120000000u              /* between requests */
-#define HTTP_SEND_US 60000000u               /* without progress */
+#define HTTP_SEND_US 60000000u               /* an answer, from its first byte to its last */
+#define HTTP_STALL_US 1000000u               /* without progress: then an answer makes way for who comes */
+#define HTTP_ACCEPT_AGAIN_US 100000u         /* after there was no descriptor */
+#define HTTP_KEPT_BYTES (1u << 20)           /* memory that a connection keeps between answers */
 #define HTTP_TURN_BYTES (1u << 18)           /* sent to one connection in one turn of the loop */
 
 struct http;
@@ -26,7 +29,8 @@ struct transport;
 
 /* What a page knows of where it is. */
 struct http_cursor {
-    uint32_t section, index; /* the page's own; 0 at the beginning */
+    uint32_t section;        /* the page's own, as the next two; 0 at the beginning */
+    uint64_t after, until;
     bool openmetrics;        /* the client takes application/openmetrics-text, and the page has it */
     int status;              /* 200, which the page may change */
 };

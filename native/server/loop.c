@@ -95,6 +95,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
     server_tick(server);
     look_at_unix_time(server);
     server->stats.started_us = server->stats.sample_us = server->now_us;
+    server->started_unix_ms = clock_unix_ms();
     server->next_sweep_us = server->now_us + SWEEP_US;
     server->events = (struct transport_events){
         .context = server,

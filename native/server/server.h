@@ -142,6 +142,7 @@ struct server {
     struct command_table *commands;
     struct acl *acl;
     struct http *metrics; /* NULL: nobody asked for them */
+    int64_t started_unix_ms;
 
     struct transport *transports[SERVER_MAX_TRANSPORTS];
     int transport_count;

@@ -328,28 +328,6 @@ def test_connections_are_bounded_and_the_idlest_makes_way(filled, port):
     assert "replay_server_clients" in families(filled)
 
 
-def test_who_comes_while_half_sent_requests_take_all_places_is_told_so(filled, port):
-    """They are dropped when their time is over, or when their peers go."""
-    healthy = b"GET /healthz HTTP/1.0\r\n\r\n"
-    deadline = time.monotonic() + 60
-    answer = b""
-    while not answer.startswith(b"HTTP/1.1 503") and time.monotonic() < deadline:
-        half = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(16)]
-        for one in half:
-            one.sendall(b"GET /healthz HT")
-        with rs.Client(filled.url) as client:
-            assert client.redis.ping()
-        with contextlib.suppress(ConnectionResetError):
-            answer = ask(port, healthy)
-        for one in half:
-            one.close()
-    assert answer.startswith(b"HTTP/1.1 503")
-    while not answer.endswith(b"ok\n") and time.monotonic() < deadline:
-        with contextlib.suppress(ConnectionResetError):
-            answer = ask(port, healthy)
-    assert answer.endswith(b"ok\n")
-
-
 def test_clients_are_served_while_a_page_is_not_taken(filled, port):
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

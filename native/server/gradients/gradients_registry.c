@@ -72,6 +72,7 @@ static struct gradients_entry *entry_new(struct gradients_registry *registry, co
     struct gradients_entry **link = &registry->entries;
     while (*link) link = &(*link)->next;
     *link = entry;
+    entry->serial = ++registry->entered;
     return entry;
 }
 

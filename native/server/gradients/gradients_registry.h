@@ -10,6 +10,7 @@
 
 struct gradients_entry {
     struct gradients_entry *next;
+    uint64_t serial; /* how many came before it, and one; in the order of the list */
     struct gradient_queue *queue; /* NULL: it was deleted, and who waited has not gone elsewhere yet */
     struct wait_queue takers;     /* TAKE, AWAIT */
     size_t key_length;
@@ -19,6 +20,7 @@ struct gradients_entry {
 struct gradients_registry {
     struct server *server;
     struct gradients_entry *entries;
+    uint64_t entered;         /* entries that there have ever been */
     uint32_t queues;          /* entries that have one */
     struct wait_queue absent; /* TAKE of keys that are not there: waiting makes none */
 };

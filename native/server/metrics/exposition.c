@@ -21,16 +21,21 @@ void exposition_family(struct exposition *exposition, const char *name, enum met
     text_append(exposition->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", length, name, help, length, name, type_name);
 }
 
+/* What would be read as a byte that is written so: other bytes are another label. */
+static bool begins_escape(const uint8_t *bytes, size_t left) {
+    return left >= 2 && bytes[0] == '\\' && bytes[1] == 'x';
+}
+
 static void append_value(struct text *out, const struct label *label) {
     const uint8_t *bytes = (const uint8_t *)label->value;
     for (size_t at = 0, length; at < label->length; at += length) {
         length = text_character(bytes + at, label->length - at);
         if (bytes[at] == '\n')
             text_append(out, "\\n");
+        else if (length == 0 || bytes[at] < 0x20 || bytes[at] == 0x7f || begins_escape(bytes + at, label->length - at))
+            text_append(out, "\\\\x%02x", bytes[at]);
         else if (bytes[at] == '"' || bytes[at] == '\\')
             text_append(out, "\\%c", bytes[at]);
-        else if (length == 0 || bytes[at] < 0x20 || bytes[at] == 0x7f)
-            text_append(out, "\\\\x%02x", bytes[at]);
         else
             text_append_bytes(out, bytes + at, length);
         if (length == 0) length = 1;
@@ -58,7 +63,7 @@ static void append_number(struct text *out, double value) {
     else if (value == floor(value) && fabs(value) < 9e15)
         text_append(out, " %.0f\n", value);
     else
-        text_append(out, " %.9g\n", value);
+        text_append(out, " %.15g\n", value);
 }
 
 void exposition_sample(struct exposition *exposition, const char *name, const struct label *labels, double value) {

@@ -17,7 +17,8 @@ struct exposition {
 
 struct label {
     const char *name;
-    const char *value; /* any bytes: what is no UTF-8 is written as \xNN */
+    const char *
+        value; /* any bytes: what is no UTF-8 is written as \xNN, as is a backslash before an x: no two are written alike */
     size_t length;
 };
 #define LABELS_MOST 4

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "server/command/command_table.h"
 #include "server/metrics/families.h"
@@ -38,10 +37,10 @@ READ(shared_clients, server->shares.arenas)
 READ(shared_batches, server->shares.batches)
 READ(shared_refused, server->shares.refused)
 READ(resident_bytes, server_resident_bytes())
-READ(start_time, (double)(clock_unix_us() - (int64_t)(clock_monotonic_us() - server->stats.started_us)) / 1e6)
+READ(start_time, (double)server->started_unix_ms / 1e3)
 READ(reloads, server->reloads.count)
 READ(reload_successful, !server->reloads.failed)
-READ(errors, server->error_stats.codes[item->index].count)
+READ(errors, server->error_stats.codes[item->serial - 1].count)
 
 static double cpu_seconds(const struct metric_item *item) {
     (void)item;
@@ -95,7 +94,7 @@ READ(one, 1)
 
 /* Lines "transport_name:value" of INFO whose value is a number. */
 static void write_transport(struct exposition *exposition, const struct family *family, struct metric_item *item) {
-    struct transport *transport = item->server->transports[item->index];
+    struct transport *transport = item->server->transports[item->serial - 1];
     struct text lines = {0};
     if (transport->operations->describe) transport->operations->describe(transport, &lines);
     for (char *line = lines.data, *end; line && *line; line = end + 2) {

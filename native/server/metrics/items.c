@@ -1,4 +1,4 @@
-/* items: what there are metrics of: tables, commands, keys of weights and gradients, by number. */
+/* items: what there are metrics of: tables, commands, keys of weights and gradients, one after the other. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,20 +22,27 @@ void metric_item_label(struct metric_item *item, const char *name, const char *v
     item->labels[i + 1].name = NULL;
 }
 
-static bool table_at(const struct server *server, struct metric_item *item) {
-    const struct replay_entry *entry = server->replay->entries;
-    for (uint32_t i = 0; entry && i < item->index; i++) entry = entry->next;
+/* Of a list in order of serials: the entry behind the one that was told of last, or the first beyond `after`. */
+#define NEXT_OF(type, first)                                                        \
+    const struct type *entry = item->what;                                          \
+    for (entry = entry ? entry->next : (first); entry && entry->serial <= after;) { \
+        entry = entry->next;                                                        \
+    }                                                                               \
+    item->what = entry;                                                             \
+    item->serial = entry ? entry->serial : 0
+
+static bool next_table(const struct server *server, uint64_t after, struct metric_item *item) {
+    NEXT_OF(replay_entry, server->replay->entries);
     if (!entry) return false;
-    item->what = entry;
     table_info(entry->table, &item->table);
     metric_item_label(item, "table", table_config(entry->table)->name);
     return true;
 }
 
 /* Subcommands are counted with those that they belong to. */
-static bool command_at(const struct server *server, struct metric_item *item, bool *is_there) {
-    if (item->index >= command_table_count(server->commands)) return false;
-    const struct command_entry *entry = command_table_at(server->commands, item->index);
+static bool command_at(const struct server *server, uint64_t index, struct metric_item *item, bool *is_there) {
+    if (index >= command_table_count(server->commands)) return false;
+    const struct command_entry *entry = command_table_at(server->commands, index);
     item->what = entry;
     *is_there = entry->stats.calls > 0 || entry->stats.rejected > 0;
     for (size_t part = 0; part < entry->subcommand_count; part++)
@@ -44,65 +51,70 @@ static bool command_at(const struct server *server, struct metric_item *item, bo
     return true;
 }
 
-static bool weights_at(const struct server *server, struct metric_item *item) {
-    const struct weights_entry *entry = server->weights->entries;
-    for (uint32_t i = 0; entry && i < item->index; i++) entry = entry->next;
+static bool next_weights(const struct server *server, uint64_t after, struct metric_item *item) {
+    NEXT_OF(weights_entry, server->weights->entries);
     if (!entry) return false;
-    item->what = entry;
     item->labels[0] = label_of("key", entry->key, entry->key_length);
     return true;
 }
 
-static bool gradients_at(const struct server *server, struct metric_item *item, bool *is_there) {
-    const struct gradients_entry *entry = server->gradients->entries;
-    for (uint32_t i = 0; entry && i < item->index; i++) entry = entry->next;
+static bool next_gradients(const struct server *server, uint64_t after, struct metric_item *item, bool *is_there) {
+    NEXT_OF(gradients_entry, server->gradients->entries);
     if (!entry) return false;
-    item->what = entry;
     *is_there = entry->queue != NULL;
     item->labels[0] = label_of("key", entry->key, entry->key_length);
     return true;
 }
 
-static bool database_at(const struct server *server, struct metric_item *item, bool *is_there) {
+static bool database_at(const struct server *server, uint64_t index, struct metric_item *item, bool *is_there) {
     static const char *const numbers[STORE_DATABASES] = {"0", "1", "2",  "3",  "4",  "5",  "6",  "7",
                                                          "8", "9", "10", "11", "12", "13", "14", "15"};
-    if (item->index >= STORE_DATABASES) return false;
-    item->what = &server->store->databases[item->index];
-    *is_there = dict_count(&server->store->databases[item->index].keys) > 0;
-    metric_item_label(item, "database", numbers[item->index]);
+    if (index >= STORE_DATABASES) return false;
+    item->what = &server->store->databases[index];
+    *is_there = dict_count(&server->store->databases[index].keys) > 0;
+    metric_item_label(item, "database", numbers[index]);
     return true;
 }
 
-static bool error_at(const struct server *server, struct metric_item *item) {
-    if (item->index >= server->error_stats.used) return false;
-    metric_item_label(item, "code", server->error_stats.codes[item->index].code);
+static bool error_at(const struct server *server, uint64_t index, struct metric_item *item) {
+    if (index >= server->error_stats.used) return false;
+    metric_item_label(item, "code", server->error_stats.codes[index].code);
     return true;
 }
 
-static bool transport_at(const struct server *server, struct metric_item *item) {
-    if ((int)item->index >= server->transport_count) return false;
-    item->what = server->transports[item->index];
-    metric_item_label(item, "transport", server->transports[item->index]->operations->name);
+static bool transport_at(const struct server *server, uint64_t index, struct metric_item *item) {
+    if (index >= (uint64_t)server->transport_count) return false;
+    item->what = server->transports[index];
+    metric_item_label(item, "transport", server->transports[index]->operations->name);
     return true;
 }
 
-bool metric_item_at(const struct server *server, enum metric_each each, uint32_t index, struct metric_item *item,
-                    bool *is_there) {
+bool metric_item_after(const struct server *server, enum metric_each each, uint64_t after, struct metric_item *item,
+                       bool *is_there) {
     item->server = server;
-    item->index = index;
-    item->what = NULL;
+    item->serial = after + 1;
     memset(item->labels, 0, sizeof item->labels);
     *is_there = true;
     switch (each) {
-    case EACH_SERVER: return index == 0;
-    case EACH_TABLE: return table_at(server, item);
-    case EACH_COMMAND: return command_at(server, item, is_there);
-    case EACH_WEIGHTS: return weights_at(server, item);
-    case EACH_GRADIENTS: return gradients_at(server, item, is_there);
-    case EACH_DATABASE: return database_at(server, item, is_there);
-    case EACH_ERROR: return error_at(server, item);
-    case EACH_TRANSPORT: return transport_at(server, item);
+    case EACH_SERVER: return after == 0;
+    case EACH_TABLE: return next_table(server, after, item);
+    case EACH_COMMAND: return command_at(server, after, item, is_there);
+    case EACH_WEIGHTS: return next_weights(server, after, item);
+    case EACH_GRADIENTS: return next_gradients(server, after, item, is_there);
+    case EACH_DATABASE: return database_at(server, after, item, is_there);
+    case EACH_ERROR: return error_at(server, after, item);
+    case EACH_TRANSPORT: return transport_at(server, after, item);
     case EACH_KINDS: break;
     }
     return false;
+}
+
+uint64_t metric_items_until(const struct server *server, enum metric_each each) {
+    switch (each) {
+    case EACH_TABLE: return server->replay->entered;
+    case EACH_WEIGHTS: return server->weights->entered;
+    case EACH_GRADIENTS: return server->gradients->entered;
+    case EACH_ERROR: return server->error_stats.used;
+    default: return UINT64_MAX;
+    }
 }

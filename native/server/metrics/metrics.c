@@ -33,24 +33,29 @@ static void write_item(struct exposition *exposition, const struct family *famil
 /* True: the family is done. */
 static bool write_family(const struct server *server, struct exposition *exposition, const struct family *family,
                          struct http_cursor *cursor, uint64_t deadline_us) {
-    if (cursor->index == 0) exposition_family(exposition, family->name, family->type, family->help);
-    struct metric_item item;
+    if (cursor->after == 0) {
+        exposition_family(exposition, family->name, family->type, family->help);
+        cursor->until = metric_items_until(server, family->each);
+    }
+    struct metric_item item = {.what = NULL};
     bool is_there;
-    while (metric_item_at(server, family->each, cursor->index, &item, &is_there)) {
+    for (uint32_t looked = 1; metric_item_after(server, family->each, cursor->after, &item, &is_there); looked++) {
+        if (item.serial > cursor->until) break;
         if (is_there) write_item(exposition, family, &item);
-        if (++cursor->index % ITEMS_BETWEEN_LOOKS == 0 && clock_monotonic_us() >= deadline_us) return false;
+        cursor->after = item.serial;
+        if (looked % ITEMS_BETWEEN_LOOKS == 0 && clock_monotonic_us() >= deadline_us) return false;
     }
     return true;
 }
 
-/* A table that goes while a page is written may take the next one's sample along; none comes twice. */
+/* What comes while a family is written is not in it: a table that was dropped and is made again would be there twice. */
 static bool write_metrics(void *context, struct http_cursor *cursor, struct text *body, uint64_t deadline_us) {
     struct exposition exposition = {.out = body, .openmetrics = cursor->openmetrics};
     const struct family *family;
     while ((family = family_at(cursor->section)) != NULL) {
         if (!write_family(context, &exposition, family, cursor, deadline_us)) return false;
         cursor->section++;
-        cursor->index = 0;
+        cursor->after = 0;
         if (clock_monotonic_us() >= deadline_us) return false;
     }
     exposition_end(&exposition);

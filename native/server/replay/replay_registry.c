@@ -156,6 +156,7 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
         link = &(*link)->next;
     }
     *link = entry;
+    entry->serial = ++registry->entered;
     registry->count++;
     sweep_dropped(registry);
 }

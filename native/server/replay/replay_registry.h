@@ -30,6 +30,7 @@ struct replay_entry {
     struct replay_registry *registry;
     struct replay_entry *next;
     struct table *table;
+    uint64_t serial;      /* how many came before it, and one; in the order of the list */
     uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;
@@ -96,6 +97,7 @@ struct replay_registry {
     uint64_t pins_lacked_us; /* when a reply last found no items that may be pinned; 0: never */
     struct replay_entry *entries; /* in order of creation */
     uint32_t count;
+    uint64_t entered; /* entries that there have ever been */
     struct replay_entry *dropped;
     struct replay_request *requests; /* pools */
     uint32_t requests_pooled;

@@ -17,6 +17,7 @@ struct server;
 
 struct weights_entry {
     struct weights_entry *next;
+    uint64_t serial; /* how many came before it, and one; in the order of the list */
     struct blob *blob;
     int64_t version;
     size_t key_length;
@@ -26,6 +27,7 @@ struct weights_entry {
 struct weights_registry {
     struct weights_entry *entries;
     uint32_t count;
+    uint64_t entered; /* entries that there have ever been */
 };
 
 struct weights_registry *weights_registry_new(struct server *server); /* NULL: memory is exhausted */
