@@ -14,9 +14,14 @@ import numpy as np
 
 from replay_server.actors.state_codec import StateError
 
-WRAPPERS = {
+WRAPPERS: dict[str, tuple[str, ...]] = {
     "TimeLimit": ("_elapsed_steps",),
     "OrderEnforcing": ("_has_reset",),
+    "FlattenObservation": (),
+    "ReshapeObservation": (),
+    "DtypeObservation": (),
+    "RescaleAction": (),
+    "ClipAction": (),
 }
 """Gymnasium's wrappers, and what of each changes while it is played."""
 
@@ -80,9 +85,11 @@ def _layers(env: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, Any], list
     while isinstance(env, gymnasium.Wrapper):
         kind = type(env)
         if kind.__module__.split(".")[0] != "gymnasium" or kind.__name__ not in WRAPPERS:
+            instead = "do what it does in an environment with state_dict() and load_state_dict(values)"
+            if kind.__name__ == "PassiveEnvChecker":
+                instead = "make what you wrap with gymnasium.make(…, disable_env_checker=True)"
             raise StateUnsupported(
-                f"the wrapper {_name(env)} cannot give its state: expected only {', '.join(WRAPPERS)}; "
-                "do what it does in an environment with state_dict() and load_state_dict(values)"
+                f"the wrapper {_name(env)} cannot give its state: expected only {', '.join(WRAPPERS)}; {instead}"
             )
         wrappers.append((env, WRAPPERS[kind.__name__]))
         env = env.env

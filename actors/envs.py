@@ -184,6 +184,19 @@ def make_environments(
     return (AtariGames if stateful else AtariEnvironments)(settings, num_envs, seed)
 
 
+def check_states(settings: EnvironmentSettings) -> None:
+    """Makes an environment and takes its state, so that a job with one that has none is refused before it begins.
+
+    Raises StateUnsupported, saying what is expected.
+    """
+    environments = make_environments(settings, 1, np.random.SeedSequence(0), stateful=True)
+    try:
+        environments.reset()
+        environments.state()
+    finally:
+        environments.close()
+
+
 class EpisodeScores:
     """Adds up unclipped rewards, game by game: lost lives do not split a score."""
 

@@ -70,6 +70,7 @@ class ImpactSettings(CircularBufferSettings):
     learning_rate: float = 5e-4
     """Of Adam, constant."""
     adam_epsilon: float = 1e-8
+    """ε of Adam, added to the root of the mean squared gradient."""
     gradient_norm: float | None = None
     """Global norm that gradients are scaled down to; None = not."""
     minibatch_size: int | None = 256

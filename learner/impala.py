@@ -54,6 +54,7 @@ class ImpalaSettings(CircularBufferSettings):
     """Of Adam, constant. 5e-4 learns CartPole four times as fast; on Hopper one pass then moves the policy by tens of
     nats, from which it does not come back: nothing clips a step."""
     adam_epsilon: float = 1e-8
+    """ε of Adam, added to the root of the mean squared gradient."""
     gradient_norm: float | None = 40.0
     """Global norm that gradients are scaled down to; None = not."""
     minibatch_size: int | None = 256

@@ -58,6 +58,7 @@ class PpoSettings(PolicySettings):
     learning_rate: float = 3e-4
     """Of Adam, constant."""
     adam_epsilon: float = 1e-8
+    """ε of Adam, added to the root of the mean squared gradient."""
     gradient_norm: float | None = None
     """Global norm that gradients are scaled down to; None = not."""
     iterations: int = 10

@@ -13,11 +13,14 @@ from typing import Any
 import gymnasium
 
 import replay_server as rs
+from replay_server.actors.environment_states import StateUnsupported
+from replay_server.actors.envs import check_states
 from replay_server.connection import url_with_password
 from replay_server.learner.probes import check_probes
 from replay_server.learner.wandb_mirror import check_wandb, start_wandb
 from replay_server.rl.dashboard_process import start_dashboard
 from replay_server.rl.options import add_options, given_options
+from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.serverless.backends.backend import FunctionError, check_platform
@@ -36,6 +39,7 @@ from replay_server.serverless.train_view import make_view
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_SERVER_LOST = 5
 EXIT_INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,14 +65,15 @@ def main_train(argv: list[str] | None = None) -> int:
         check_settings(settings)
         check_wandb(settings.wandb)
         algorithm = algorithm_settings(settings)
-        policy_spec(algorithm)
+        _check_environment(algorithm)
         make_bill(settings)
         check_probes(make_scaler(settings).probes)
         check_platform(settings.backend, json_options(settings.backend_option))
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
-    except (ValueError, OSError, PriceError, gymnasium.error.Error) as error:
-        parser.error(str(error))
+    except (ValueError, OSError, PriceError) as error:
+        # Without the options, which fill a page: each value was one of theirs.
+        parser.exit(EXIT_USAGE, f"{parser.prog}: error: {error}\n")
     for url in ("server", "function_server"):
         setattr(settings, url, _with_password(getattr(settings, url)))
     print(f"{settings.env} · {settings.algo} · profile {settings.profile} · {settings.most_actors} actors × "
@@ -76,6 +81,15 @@ def main_train(argv: list[str] | None = None) -> int:
           flush=True)  # fmt: skip
     print(f"run directory {run_directory.path}", flush=True)
     return _run(settings, run_directory)
+
+
+def _check_environment(algorithm: PolicySettings) -> None:
+    """Raises ValueError for an environment that no job can have: makes one, and asks it for its state."""
+    try:
+        policy_spec(algorithm)
+        check_states(algorithm)
+    except (gymnasium.error.Error, StateUnsupported) as error:
+        raise ValueError(f"--env {algorithm.env}: {error}") from error
 
 
 def _settings(given: dict[str, Any]) -> TrainSettings:

@@ -81,7 +81,10 @@ def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
 
     observation_space, action_space, _ = opened(settings.env)
     if not isinstance(action_space, gymnasium.spaces.Discrete):
-        raise ValueError(f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}")
+        raise ValueError(
+            f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}; "
+            "replay-server train takes continuous ones"
+        )
     num_actions = int(action_space.n)
     if is_atari(settings.env):
         shape = (settings.frame_stack, SCREEN_SIZE, SCREEN_SIZE)
@@ -89,6 +92,7 @@ def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
     if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
         raise ValueError(
             f"{settings.env}: expected ALE/* or an environment with vector observations, "
-            f"this one has {observation_space}"
+            f"this one has {observation_space}; wrap it in gymnasium.wrappers.FlattenObservation "
+            "(docs/how-to/own-environment.md)"
         )
     return EnvironmentSpec(tuple(observation_space.shape), "float32", num_actions)

@@ -32,7 +32,9 @@ class PolicySettings:
     sticky_actions: float = 0.0
     """ALE repeat_action_probability; stated with every score."""
     noop_max: int = 30
+    """A game begins with a random number of no-ops, up to this many, so that games differ; 0 = none."""
     fire_on_reset: bool = True
+    """Press FIRE where a game waits for it to begin."""
     episodic_life: bool = True
     """On Atari a lost life counts as terminated for the learner; the game goes on."""
     reward_clip: float | None = 1.0

@@ -77,6 +77,7 @@ def policy_spec(settings: PolicySettings) -> PolicySpec:
     if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
         raise ValueError(
             f"{settings.env}: expected ALE/* or an environment with vector observations, "
-            f"this one has {observation_space}"
+            f"this one has {observation_space}; wrap it in gymnasium.wrappers.FlattenObservation "
+            "(docs/how-to/own-environment.md)"
         )
     return PolicySpec(tuple(observation_space.shape), "float32", **actions, max_episode_steps=max_episode_steps)

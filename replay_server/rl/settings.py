@@ -39,6 +39,7 @@ class ApexSettings:
     target_score: float | None = None
     """Stop when `target_evaluations` evaluations in a row have a mean of at least this; None = never."""
     target_evaluations: int = 3
+    """How many evaluations in a row `target_score` asks for."""
 
     # environment
     sticky_actions: float = 0.0
@@ -47,10 +48,13 @@ class ApexSettings:
     Stated with every score.
     """
     frame_stack: int = 4
+    """Newest screens that one observation holds (images alone)."""
     noop_max: int = 30
+    """A game begins with a random number of no-ops, up to this many, so that games differ; 0 = none."""
     episodic_life: bool = True
     """A lost life counts as terminated for the learner; the game goes on."""
     fire_on_reset: bool = True
+    """Press FIRE where a game waits for it to begin."""
     reward_clip: float | None = 1.0
     """Rewards are clipped to ±this for learning (reported scores are unclipped); None = not."""
     max_frames_per_episode: int = 108_000
@@ -58,13 +62,19 @@ class ApexSettings:
 
     # algorithm
     n_step: int = 3
+    """Steps of reward in a target before it is bootstrapped."""
     discount: float = 0.99
+    """γ, for each step."""
     epsilon_base: float = 0.4
+    """Base of the ladder of exploration below."""
     epsilon_exponent: float = 7.0
     """epsilon_i = base ** (1 + exponent * i / (N - 1)), i over all environments of all actors; N = 1 uses base."""
     priority_exponent: float = 0.6
+    """α: an item is drawn with its priority to this power; 0 = uniformly."""
     importance_sampling_exponent: float = 0.4
+    """β of the weights that correct for it: (N·P)^−β; 1 = fully, 0 = not."""
     priority_epsilon: float = 1e-6
+    """Added to |TD error|, so that no item is never drawn again."""
     prioritized: bool = True
     """False: every priority is written as 1 (a control run)."""
     loss: Literal["squared", "huber"] = "squared"
@@ -77,9 +87,13 @@ class ApexSettings:
 
     # replay
     table: str = "apex"
+    """The table's name on the server."""
     capacity: int = 2_000_000
+    """Transitions in the table; the oldest leave."""
     min_size_to_sample: int = 50_000
+    """Transitions in the table before the learner begins."""
     batch_size: int = 512
+    """Transitions of one learner step."""
     samples_per_insert: float | None = None
     """Held by the table's rate limiter; None = not limited."""
     compression: Literal["none", "lz4", "zstd"] = "none"
@@ -91,12 +105,17 @@ class ApexSettings:
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """rmsprop: centred, decay 0.95 (Horgan et al.)."""
     learning_rate: float = 6.25e-5
+    """Of the optimizer."""
     learning_rate_end: float | None = None
     """The learning rate falls linearly to this over `learning_rate_decay_updates` and stays there; None = constant."""
     learning_rate_decay_updates: int = 0
+    """Learner steps that it falls over."""
     optimizer_epsilon: float = 1.5e-7
+    """ε of RMSProp or Adam, added to the root of the mean squared gradient."""
     rmsprop_decay: float = 0.95
+    """Of RMSProp's running means, for each step."""
     gradient_norm: float = 40.0
+    """Global norm that gradients are scaled down to."""
     target_update_every: int = 2_500
     """Learner steps between updates of the target network."""
     target_mix: float = 1.0
@@ -120,7 +139,9 @@ class ApexSettings:
 
     # evaluation
     eval_every_updates: int = 5_000
+    """Learner steps between evaluations."""
     eval_episodes: int = 20
+    """Games of one evaluation."""
     eval_epsilon: float = 0.0
     """Exploration of the evaluator. Scores are of full games: no life episodes, unclipped, fire after a lost life."""
     final_episodes: int = 20

@@ -10,9 +10,10 @@ HEAD = """# Settings of the algorithms
 
 ## Ape-X
 
-Every setting is an option of `replay-server apex` ([commands](commands.md#replay-server-apex)). A profile changes these
-defaults, and what is given on the command line wins over it. Vector observations get `cartpole`; ALE/* get `paper`, or
-`atari-small` where one machine with fewer than 16 cores does everything.
+Every setting is an option of `replay-server apex`: [all of them](commands.md#replay-server-apex). A profile changes
+these defaults (an empty cell leaves one as it is), and what is given on the command line wins over it. Vector
+observations get `cartpole`; ALE/* get `paper`, or `atari-small` where one machine with fewer than 16 cores does
+everything.
 
 """
 POLICIES = """
@@ -31,7 +32,8 @@ def page() -> str:
     from replay_server.rl.settings import PROFILES, ApexSettings
 
     changed = [name for name in _defaults(ApexSettings) if any(name in profile for profile in PROFILES.values())]
-    text = HEAD + _table(_defaults(ApexSettings), PROFILES, dict.fromkeys(changed, ""), meanings=False)
+    meanings = _docs(ApexSettings)
+    text = HEAD + _table(_defaults(ApexSettings), PROFILES, {name: meanings[name] for name in changed})
     text += POLICIES + _table(_defaults(PolicySettings), {}, _docs(PolicySettings))
     shared = set(_defaults(PolicySettings))
     for name, (kind, profiles) in ALGORITHMS.items():
@@ -48,19 +50,14 @@ def page() -> str:
     return text
 
 
-def _table(
-    defaults: Mapping[str, Any],
-    profiles: Mapping[str, Mapping[str, Any]],
-    rows: Mapping[str, str],
-    meanings: bool = True,
-) -> str:
+def _table(defaults: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]], rows: Mapping[str, str]) -> str:
     names = [name for name, values in profiles.items() if values]
-    head = ["setting", "default", *names, *(["meaning"] if meanings else [])]
+    head = ["setting", "default", *names, "meaning"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for field, meaning in rows.items():
         cells = [f"`{field}`", f"`{defaults[field]}`"]
         cells += [f"`{profiles[name][field]}`" if field in profiles[name] else "" for name in names]
-        lines.append("| " + " | ".join([*cells, *([meaning] if meanings else [])]) + " |")
+        lines.append("| " + " | ".join([*cells, meaning]) + " |")
     return "\n".join(lines) + "\n"
 
 

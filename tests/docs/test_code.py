@@ -5,11 +5,13 @@ How a block is marked that is not to be run, or not always, is in pages.py.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,10 @@ RUN = [page for page in PAGES if any(block.language == "python" or block.mark ==
 SLOW = [page for page in PAGES if any(block.mark == "slow" for block in page.blocks)]
 KNOWN = {*LANGUAGES, "python", "toml", "json", "text", "resp", "yaml", "ini", "dockerfile", "promql", "lua", "c"}
 """Languages of blocks. Those marked resp are sent by tests/protocol/test_document.py."""
+
+
+LEFT_OPEN = ("README.md",)
+"""Pages whose code need not close what it opened."""
 
 
 def run_page(page: Page, folder: Path, slow: bool, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -45,6 +51,7 @@ def run_page(page: Page, folder: Path, slow: bool, monkeypatch: pytest.MonkeyPat
         elif block.language in LANGUAGES and block.mark in ("run", "slow"):
             run_shell(block, folder)
             count += 1
+    vars(module).clear()  # what a page has left open is told now
     return count
 
 
@@ -67,7 +74,12 @@ def run_shell(block: Block, folder: Path) -> None:
 def test_the_code_of_a_page_runs(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if any(name in page.text for name in ("torch", "gymnasium", "learner")):
         pytest.importorskip("torch", reason="the page trains (make setup installs torch)")
-    run_page(page, tmp_path, False, monkeypatch)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        run_page(page, tmp_path, False, monkeypatch)
+        gc.collect()
+    left_open = [str(each.message) for each in told if "unclosed" in str(each.message)]
+    assert not left_open or page.name in LEFT_OPEN, "a page closes what it opens: with rs.Client(…), client.writer(…)"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import re
 import pytest
 import reference_configuration
 import reference_python
+import reference_settings
 from generate import COMMAND, DOCS, PAGES
 from parsers import parser_of, subcommands
 
@@ -61,6 +62,17 @@ def test_defaults_told_by_serve_are_those_of_its_settings() -> None:
     for field in dataclasses.fields(ServeConfig):
         if field.name in told and field.default is not None:
             assert told[field.name] == str(field.default), field.name
+
+
+def test_every_setting_of_every_algorithm_is_explained() -> None:
+    pytest.importorskip("torch", reason="algorithms are in torch")
+    from replay_server.learner.algorithms import ALGORITHMS
+    from replay_server.rl.settings import ApexSettings
+    from replay_server.serverless.settings import TrainSettings
+
+    for kind in (ApexSettings, TrainSettings, *(settings for settings, _ in ALGORITHMS.values())):
+        missing = [name for name, meaning in reference_settings._docs(kind).items() if not meaning]
+        assert missing == [], f"{kind.__name__}: say what they do below each of them"
 
 
 def test_every_setting_of_the_source_is_told() -> None:

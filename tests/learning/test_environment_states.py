@@ -261,6 +261,16 @@ def test_an_environment_of_ones_own_joins_in_with_two_methods():
     played_with_cuts("Saying-v0", steps=200, cuts=9)
 
 
+def test_wrappers_without_a_state_of_their_own_are_played_through():
+    def made(**options):
+        inner = gymnasium.make("Pendulum-v1", disable_env_checker=True, **options)
+        one = np.ones(1, np.float32)
+        return gymnasium.wrappers.FlattenObservation(gymnasium.wrappers.RescaleAction(inner, -one, one))
+
+    gymnasium.register("Flattened-v0", made)
+    played_with_cuts("Flattened-v0", steps=450, cuts=9)
+
+
 def test_a_wrapper_that_is_not_known_is_refused():
     gymnasium.register(
         "Wrapped-v0",

@@ -15,6 +15,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import gymnasium
+import numpy as np
+
 import replay_server as rs
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Progress
@@ -27,6 +30,20 @@ SMALL = [
     "--env", "CartPole-v1", "--actors", "2", "--steps", "16", "--environments", "2", "--setting", "hidden=8",
     "--final-episodes", "2", "--concurrency", "1",
 ]  # fmt: skip
+
+
+class Forgetful(gymnasium.Env):
+    """Cannot give its state."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+
+
+gymnasium.register("Forgetful-v0", Forgetful)
 
 
 @pytest.fixture
@@ -61,7 +78,10 @@ def signals():
         (["--price-profile", "free"], "no price profile 'free'"),
         (["--quorum", "1.5"], "--quorum: expected more than 0 and at most 1"),
         (["--job", "a*"], "--job: expected up to 100 letters"),
-        (["--env", "Nothing-v0"], "Nothing"),
+        (["--env", "Nothing-v0"], "--env Nothing-v0: Environment `Nothing` doesn't exist"),
+        (["--env", "nowhere:Nothing-v0"], "is the module's folder in PYTHONPATH?"),
+        (["--env", "FrozenLake-v1"], "wrap it in gymnasium.wrappers.FlattenObservation"),
+        (["--env", "Forgetful-v0"], "cannot give its state"),
         (["--backend", "abacus"], "invalid choice: 'abacus'"),
         (["--resume"], "--resume needs --logdir"),
     ],
@@ -73,6 +93,14 @@ def test_wrong_usage_ends_with_2_and_leaves_nothing(words, told, tmp_path, monke
     assert ending.value.code == 2
     assert told in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_refused_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+    """A page of options above it is what nobody reads."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main_train(["--env", "FrozenLake-v1"])
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, capsys, signals):
