@@ -53,6 +53,7 @@ void table_reset(struct table *table);
 void table_seed(struct table *table, uint64_t seed);
 
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
+uint32_t table_admits(const struct table *table, uint32_t n);
 int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
 
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);

@@ -79,35 +79,37 @@ class BufferStreams:
     ) -> np.ndarray:
         """See `StepSink`."""
         buffer = self._buffer
-        count = len(streams)
-        ids = np.empty(count, np.uint64)
+        ids = np.empty(len(streams), np.uint64)
         raw = ffi.NULL if priorities is None else ffi.from_buffer("double[]", np.ascontiguousarray(priorities))
         handles = self._pointers(streams)
         numbers = ffi.from_buffer("uint64_t[]", np.ascontiguousarray(steps))
 
-        def enter() -> None:
+        def enter() -> int:
             # Asked first, so that a wait copies nothing.
-            buffer._check(lib.table_can_add(buffer._core, count, buffer._error))
+            count = lib.table_admits(buffer._core, len(streams))
+            if count == 0:
+                buffer._check(lib.table_can_add(buffer._core, 1, buffer._error))
             reservation = lib.table_reserve(buffer._core, count, buffer._error)
             if reservation == ffi.NULL:
                 raise buffer._refusal()
             for name, values in columns.items():
-                lib.reservation_fill(reservation, buffer._columns[name], _bytes(values))
+                lib.reservation_fill(reservation, buffer._columns[name], _bytes(values[:count]))
             resolved = lib.table_resolve(buffer._core, reservation, handles, numbers, buffer._error) == 0
             own = ffi.from_buffer("uint64_t[]", ids)
             if not resolved or lib.table_commit(buffer._core, reservation, raw, own, buffer._error) != 0:
                 refusal = buffer._refusal()
                 lib.reservation_release(reservation)
                 raise refusal
+            return count
 
         with buffer._lock:
             buffer._waiting_add += 1
             try:
-                buffer._waited(f"{count} items of {buffer.table.name!r}", timeout, enter, None)
+                made = buffer._waited(f"{len(streams)} items of {buffer.table.name!r}", timeout, enter, None)
             finally:
                 buffer._waiting_add -= 1
             buffer._notify()
-        return ids
+        return ids[:made]
 
     def _pointers(self, streams: np.ndarray) -> Any:
         return ffi.from_buffer("struct stream *[]", self._addresses[streams])

@@ -266,11 +266,12 @@ def add(
     return Command(what, arguments, lambda: _ids_reading(what, timeout, count), False, timeout)
 
 
-def _ids_reading(what: str, timeout: float | None, count: int) -> Reading[Any]:
+def _ids_reading(what: str, timeout: float | None, count: int, partial: bool = False) -> Reading[Any]:
     line = yield None
     if line[:1] == b"-":
         return explain(what, timeout, (yield from value_after(line)))
-    ids = np.empty(count, np.uint64)
+    # At least one, but never more than there is room for.
+    ids = np.empty(max(1, min(count, length_of(line) // 8)) if partial else count, np.uint64)
     if not (yield from bulk_into(line, ids)):
         raise ServerError(f"{what}: expected {count} ids of 8 bytes, got {length_of(line)} bytes")
     return ids
@@ -306,13 +307,13 @@ def items(
     columns: Mapping[str, np.ndarray],
     timeout: float | None,
 ) -> Command[np.ndarray]:
-    """REPLAY.ITEM of checked columns; the result is the ids, uint64 (n,)."""
+    """REPLAY.ITEM of checked columns; the result is the ids of those that were made, the first m: uint64 (m,)."""
     what = f"{len(streams)} items for {served.table.name!r}"
     given: Argument = b"" if priorities is None else bytes_of(np.ascontiguousarray(priorities))
     head = ("REPLAY.ITEM", served.table.name, len(streams), bytes_of(streams), bytes_of(steps), given)
-    options = (*block(timeout), "INCARNATION", served.incarnation)
+    options = (*block(timeout), "PARTIAL", "INCARNATION", served.incarnation)
     arguments = (*head, *options, *_blobs(columns))
-    return Command(what, arguments, lambda: _ids_reading(what, timeout, len(streams)), False, timeout)
+    return Command(what, arguments, lambda: _ids_reading(what, timeout, len(streams), partial=True), False, timeout)
 
 
 def end_episodes(name: str, streams: np.ndarray) -> Command[int]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .checks import check_column, check_priorities, check_timeout
-from .errors import ConnectionLost, LimitExceeded, SchemaError, Timeout
+from .errors import ConnectionLost, LimitExceeded, SchemaError
 from .table import MAX_HISTORY, Column, Table
 
 STEP_FIRST = 1
@@ -53,10 +53,11 @@ class StepSink(Protocol):
         columns: dict[str, np.ndarray],
         timeout: float | None,
     ) -> np.ndarray:
-        """Makes item i at step steps[i], uint64 (n,), of stream streams[i]; all or none. Their ids, uint64 (n,).
+        """Makes item i at step steps[i], uint64 (n,), of stream streams[i]: as many of the first as the rate limiter
+        admits at once, at least one. Their ids, uint64 (m,), 1 <= m <= n.
 
         Raises:
-            Timeout: the rate limiter held them back; nothing was made.
+            Timeout: the rate limiter held all of them back; nothing was made.
         """
         ...
 
@@ -395,34 +396,22 @@ class VectorWriter:
             ready, rest = items.taken(complete), items.taken(~complete)
         self._waiting = [part for part in (ready, rest) if len(part)]
         deadline = None if timeout is None else time.monotonic() + timeout
-        most = MAX_ITEMS
         while len(ready):
-            count = min(self._next_batch(ready), most)
-            batch, ready = ready.taken(slice(count)), ready.taken(slice(count, None))
-            left = [part for part in (ready, rest) if len(part)]
-            # Only a single item waits for the rate limiter: it admits whole batches, and where it holds a large one
-            # back it may hold the learner back as well, who waits for fewer items than that.
-            patience = 0.0 if count > 1 else None if deadline is None else max(0.0, deadline - time.monotonic())
+            batch = ready.taken(slice(self._next_batch(ready)))
+            patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                self._send_batch(batch, patience)
-            except Timeout:
-                if count == 1:
-                    raise
-                most = count // 2
-                ready = _Items.joined([batch, ready])
-                continue
+                made = self._send_batch(batch, patience)
             except ConnectionLost:
-                self._waiting = left  # whether the batch was stored is not known
+                made = len(batch)  # whether they were stored is not known
+                self._waiting = [part for part in (ready.taken(slice(made, None)), rest) if len(part)]
                 raise
             except LimitExceeded:
                 if len(batch) == 1:
                     raise
-                # More than the table's rate limiter or capacity admits at once.
-                self._most_items = len(batch) // 2
-                ready = _Items.joined([batch, ready])
+                self._most_items = len(batch) // 2  # more than the table holds at once
                 continue
-            most = min(2 * most, MAX_ITEMS)
-            self._waiting = left
+            ready = ready.taken(slice(made, None))
+            self._waiting = [part for part in (ready, rest) if len(part)]
 
     def _next_batch(self, items: _Items) -> int:
         """How many of the items go next: those with priorities apart from those without."""
@@ -430,13 +419,15 @@ class VectorWriter:
         other = np.flatnonzero(given != given[0])
         return int(other[0]) if len(other) else len(given)
 
-    def _send_batch(self, items: _Items, timeout: float | None) -> None:
+    def _send_batch(self, items: _Items, timeout: float | None) -> int:
+        """How many of the items were made: the first of them."""
         steps = (items.steps - self._sent_from[items.streams]).astype(np.uint64)
         priorities = None if np.isnan(items.priorities[0]) else items.priorities
         ids = self._sink.send_items(items.streams.astype(np.uint32), steps, priorities, items.columns, timeout)
         self._ids.append(ids)
         if sum(map(len, self._ids)) > MAX_KEPT_IDS:
             self._ids = [np.concatenate(self._ids)[-MAX_KEPT_IDS:]]
+        return len(ids)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 

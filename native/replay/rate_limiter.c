@@ -31,11 +31,18 @@ static double lead_target(const struct rate_limiter *limiter) {
 }
 
 /* Counted by size, not by inserts: where items were deleted, adds must be able to bring the table back to min_size_to_sample,
- * or both sides would wait for ever. */
+ * or both sides would wait for ever. And while it is below, nobody can sample: whoever added and then waited for samples
+ * would wait for ever, too. */
+static bool ratio_allows_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n) {
+    double samples = (double)n * limiter->samples_per_insert;
+    return size + n <= limiter->min_size_to_sample ||
+           lead(limiter) + samples <= lead_target(limiter) + limiter->error_buffer ||
+           (size < limiter->min_size_to_sample && samples <= 2 * limiter->error_buffer);
+}
+
 static int ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     double samples = (double)n * limiter->samples_per_insert;
-    if (size + n <= limiter->min_size_to_sample ||
-        lead(limiter) + samples <= lead_target(limiter) + limiter->error_buffer) {
+    if (ratio_allows_add(limiter, size, n)) {
         return 0;
     }
     if (samples > 2 * limiter->error_buffer) {
@@ -43,9 +50,6 @@ static int ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint
                          "rate limiter: adding %" PRIu64 " items at once is worth %g samples, more than twice "
                          "error_buffer = %g, and can never pass; add fewer at once or enlarge error_buffer",
                          n, samples, limiter->error_buffer);
-    }
-    if (size < limiter->min_size_to_sample) {
-        return 0; /* nobody can sample: whoever added and then waited for samples would wait for ever */
     }
     return error_set(error, ERROR_TIMEOUT,
                      "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
@@ -77,6 +81,23 @@ int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint
         return 0;
     }
     return 0;
+}
+
+uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, uint64_t n) {
+    if (limiter->kind == LIMITER_QUEUE) {
+        uint64_t room = size < limiter->queue_size ? limiter->queue_size - size : 0;
+        return n < room ? n : room;
+    }
+    if (limiter->kind == LIMITER_MIN_SIZE || ratio_allows_add(limiter, size, n)) return n;
+    uint64_t admitted = 0, refused = n; /* fewer never fare worse */
+    while (refused - admitted > 1) {
+        uint64_t middle = admitted + (refused - admitted) / 2;
+        if (ratio_allows_add(limiter, size, middle))
+            admitted = middle;
+        else
+            refused = middle;
+    }
+    return admitted;
 }
 
 /* Batches that can never pass, whatever is added meanwhile. */

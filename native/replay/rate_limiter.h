@@ -25,6 +25,8 @@ void rate_limiter_reset(struct rate_limiter *limiter);
  * help; ERROR_LIMIT: this batch can never pass. The message is the reason. */
 int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
 int rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
+/* How many of n items may enter now, at once: all, or the first of them; 0 where not one may. */
+uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, uint64_t n);
 
 static inline void rate_limiter_added(struct rate_limiter *limiter, uint64_t n) {
     limiter->inserts += n;

@@ -144,6 +144,8 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
  * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows). */
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
 int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
+/* How many of n items may be added now, at once: the first of them. 0: table_can_add of one tells why. */
+uint32_t table_admits(const struct table *table, uint32_t n);
 
 /* Whether every priority is finite, >= 0 and small enough for the exponent; -1 with ERROR_BADPRIORITY. */
 int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error);
@@ -157,6 +159,8 @@ void reservation_landing(struct reservation *reservation, uint32_t column, uint8
 void reservation_fill(struct reservation *reservation, uint32_t column,
                       const void *items); /* copies n packed items in */
 void reservation_release(struct reservation *reservation); /* gives the slots back, nothing enters */
+/* Keeps the first n items, at least one; the others' slots go back. After everything has landed. */
+void reservation_shorten(struct reservation *reservation, uint32_t n);
 /* Checks priorities (NULL: the maximum over live items, 1.0 if none) and table_can_add, then enters all n items, removing
  * as many old ones as capacity and max_bytes demand; writes n ids. On success the reservation is gone; on refusal it stays. */
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,

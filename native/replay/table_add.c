@@ -90,7 +90,7 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
         return NULL;
     }
     reservation->table = table;
-    reservation->n = n;
+    reservation->n = reservation->laid = n;
     reservation->staging = NULL;
     reservation->resolved = false;
     struct storage *storage = &table->storage;
@@ -109,12 +109,12 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
     return reservation;
 }
 
-/* Where a column begins in the staging area: columns follow one another, n items each. */
+/* Where a column begins in the staging area: columns follow one another, as many items each as were reserved. */
 static uint8_t *staging_column(const struct reservation *reservation, uint32_t column) {
     const struct storage *storage = &reservation->table->storage;
     uint8_t *base = reservation->staging;
     for (uint32_t i = 0; i < column; i++) {
-        base += (size_t)reservation->n * storage->column_item_bytes[i];
+        base += (size_t)reservation->laid * storage->column_item_bytes[i];
     }
     return base;
 }
@@ -144,15 +144,26 @@ void reservation_fill(struct reservation *reservation, uint32_t column, const vo
     }
 }
 
-void reservation_release(struct reservation *reservation) {
+/* Gives back what the items from `first` on hold. */
+static void give_up(struct reservation *reservation, uint32_t first) {
     struct table *table = reservation->table;
-    table_unresolve(table, reservation);
+    table_unresolve(table, reservation, first);
     if (!reservation->staging) {
-        for (uint32_t i = reservation->n; i-- > 0;) {
+        for (uint32_t i = reservation->n; i-- > first;) {
             storage_unreserve(&table->storage, reservation->slots[i]);
         }
     }
-    reservation_give(table, reservation);
+}
+
+void reservation_release(struct reservation *reservation) {
+    give_up(reservation, 0);
+    reservation_give(reservation->table, reservation);
+}
+
+void reservation_shorten(struct reservation *reservation, uint32_t n) {
+    assert(n >= 1 && n <= reservation->n);
+    give_up(reservation, n);
+    reservation->n = n;
 }
 
 /* ---- commit -------------------------------------------------------------------------------------------------------- */
@@ -164,6 +175,13 @@ int table_can_add(const struct table *table, uint64_t n, struct error *error) {
                          "%" PRIu64 " items at once never fit a table of %" PRIu64 "; add fewer at once", n, capacity);
     }
     return table_is_ready(table, error) ? -1 : rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
+}
+
+uint32_t table_admits(const struct table *table, uint32_t n) {
+    struct error error;
+    uint64_t capacity = table_effective_capacity(&table->config);
+    if (table_is_ready(table, &error)) return 0;
+    return (uint32_t)rate_limiter_admits(&table->limiter, table->storage.live, n < capacity ? n : capacity);
 }
 
 /* Staged bytes need slots at commit. Whoever leaves to make room gives his slot, unless he is pinned or a snapshot has

@@ -23,6 +23,7 @@ struct reservation {
     struct table *table;
     struct reservation *next; /* in the pool */
     uint32_t n, room;
+    uint32_t laid; /* items that staging was laid out for */
     bool resolved;    /* the items' lists of steps hold references */
     uint8_t *staging; /* NULL: bytes land in slots[] */
     size_t staging_bytes;
@@ -123,7 +124,8 @@ uint64_t table_step_slots(const struct table_config *config,
 /* Memory for bytes that have no place of their own yet; one area is kept for the next. */
 uint8_t *table_staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error);
 void table_staging_give(struct table *table, uint8_t *staging, size_t bytes);
-void table_unresolve(struct table *table, struct reservation *reservation);
+/* The lists of the items from `first` on let go of their steps. */
+void table_unresolve(struct table *table, struct reservation *reservation, uint32_t first);
 
 /* Writes the raw priority of a slot, 0 when its item leaves; the maximum needs table_repair. */
 static inline void table_write_priority(struct table *table, uint32_t slot, double priority) {

@@ -369,11 +369,11 @@ int table_resolve(struct table *table, struct reservation *reservation, struct s
     return 0;
 }
 
-void table_unresolve(struct table *table, struct reservation *reservation) {
-    for (uint32_t i = 0; reservation->resolved && i < reservation->n; i++) {
+void table_unresolve(struct table *table, struct reservation *reservation, uint32_t first) {
+    for (uint32_t i = first; reservation->resolved && i < reservation->n; i++) {
         window_map_drop(&table->windows, &table->steps, reservation_list(reservation, i));
     }
-    reservation->resolved = false;
+    reservation->resolved = reservation->resolved && first > 0;
 }
 
 const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,

@@ -25,7 +25,7 @@ static int check(struct client *client, struct replay_request *request, const st
 
 int replay_reserve_items(struct replay_request *request, struct error *error) {
     struct table *table = request->entry->table;
-    if (table_can_add(table, request->n, error)) {
+    if (!request->partial && table_can_add(table, request->n, error)) {
         if (error->code == ERROR_LIMIT) {
             return -1;
         }
@@ -33,6 +33,22 @@ int replay_reserve_items(struct replay_request *request, struct error *error) {
     }
     request->reservation = table_reserve(table, request->n, error);
     return request->reservation ? 0 : -1;
+}
+
+/* With PARTIAL the others are given up as soon as one is admitted: whoever sent them is told how many entered, and sends
+ * the rest when he likes. */
+static int commit(struct replay_request *request, const double *priorities, uint64_t *ids, struct error *error) {
+    struct table *table = request->entry->table;
+    if (request->partial) {
+        uint32_t admitted = table_admits(table, request->n);
+        if (admitted == 0) {
+            if (table_can_add(table, 1, error)) return -1;
+            admitted = 1;
+        }
+        reservation_shorten(request->reservation, admitted);
+        request->n = admitted;
+    }
+    return table_commit(table, request->reservation, priorities, ids, error);
 }
 
 /* Commits and replies; false when it must wait. */
@@ -50,7 +66,7 @@ static bool attempt(struct client *client) {
         return true;
     }
     uint64_t *ids = (uint64_t *)(void *)spare;
-    if (table_commit(entry->table, request->reservation, priorities, ids, &error)) {
+    if (commit(request, priorities, ids, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) {
             return false;
         }
@@ -60,14 +76,15 @@ static bool attempt(struct client *client) {
     request->reservation = NULL;
     wait_queue_wake(client->server, &entry->samplers);
     wait_queue_wake(client->server, &entry->watchers);
-    reply_bulk(client, ids, n * sizeof *ids);
+    reply_bulk(client, ids, request->n * sizeof *ids);
     return true;
 }
 
 static void expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
-    if (!replay_entry_missing(request->entry, &error) && !table_can_add(request->entry->table, request->n, &error)) {
+    uint32_t n = request->partial ? 1 : request->n;
+    if (!replay_entry_missing(request->entry, &error) && !table_can_add(request->entry->table, n, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'",
                   table_config(request->entry->table)->name);
     }
@@ -84,7 +101,7 @@ void replay_commit_or_wait(struct client *client, struct replay_request *request
 
 static const struct replay_form form = {
     .kind = REPLAY_REQUEST_ADD,
-    .usage = "REPLAY.ADD table n priorities [BLOCK ms] [INCARNATION i] COLUMNS k name bytes …",
+    .usage = "REPLAY.ADD table n priorities [BLOCK ms] [PARTIAL] [INCARNATION i] COLUMNS k name bytes …",
     .options = 4,
     .check = check,
     .reserve = replay_reserve_items,

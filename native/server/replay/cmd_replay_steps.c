@@ -160,7 +160,7 @@ static int item_check(struct client *client, struct replay_request *request, con
 
 static const struct replay_form item_form = {
     .kind = REPLAY_REQUEST_ITEM,
-    .usage = "REPLAY.ITEM table n streams steps priorities [BLOCK ms] [INCARNATION i] COLUMNS k name bytes …",
+    .usage = "REPLAY.ITEM table n streams steps priorities [BLOCK ms] [PARTIAL] [INCARNATION i] COLUMNS k name bytes …",
     .options = 6,
     .check = item_check,
     .reserve = replay_reserve_items,

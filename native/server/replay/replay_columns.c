@@ -70,6 +70,10 @@ static int take_option(const struct replay_form *form, struct replay_request *re
         request->coded = true;
         return 0;
     }
+    if (!steps && argument_is(option, "partial")) {
+        request->partial = true;
+        return 0;
+    }
     *taken = 2;
     if (available < 2) {
         return usage_error(form, error);

@@ -73,6 +73,7 @@ struct replay_request {
     struct step_reservation *steps; /* APPEND */
     uint32_t n;
     bool blocks;
+    bool partial; /* ADD, ITEM: fewer than n will do */
     int64_t block_ms;
     uint32_t priorities;         /* ADD, ITEM: argument index of the priorities */
     uint32_t first_column;       /* argument index of the first column's name */
