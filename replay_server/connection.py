@@ -72,7 +72,8 @@ class Address:
         """The address without its password."""
         if self.path is not None:
             return f"unix://{self.path}"
-        return f"{'redis' if self.tls is None else 'rediss'}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'redis' if self.tls is None else 'rediss'}://{host}:{self.port}"
 
     @property
     def is_encrypted(self) -> bool:

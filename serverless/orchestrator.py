@@ -41,6 +41,7 @@ from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.requests import ActorPlace, Requests
 from replay_server.serverless.rounds import Job, Played, Rounds, TrainingFailed, answer, told
 from replay_server.serverless.run_log import RunLog
+from replay_server.serverless.running_functions import RunningFunctions
 from replay_server.serverless.scalers.scaler import Scaler
 from replay_server.serverless.settings import (
     TrainSettings,
@@ -186,6 +187,7 @@ class Orchestrator:
             retries=settings.retries,
             on_invocation=log.add,
         )
+        stack.enter_context(RunningFunctions(self.run_directory.path, backend.unfinished))
         places = {int(actor): ActorPlace(int(sequence)) for actor, sequence in earlier.get("sequences", ())}
         job = Job(
             settings, self.algorithm, requests, client, backend, self._check_server, places, self.scaler.probes

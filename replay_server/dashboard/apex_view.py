@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replay_server.dashboard import charts, words
 from replay_server.dashboard.charts import AMBER, BLUE, GREY, RED, TEAL, VIOLET
+from replay_server.dashboard.job_view import JobView
+from replay_server.dashboard.json_lines import finite
 from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.server_panels import histogram_options, latency_options, limiter_words
-from replay_server.dashboard.server_source import ServerSource, staleness
-from replay_server.dashboard.view import Banner, Cells, Fact, Panel, Tile
+from replay_server.dashboard.server_source import staleness
+from replay_server.dashboard.view import Cells, Fact, Panel, Tile
 from replay_server.dashboard.watch import Watch
 
 MOST_LINES = 8
 """Actors drawn as a line each; more are a heatmap."""
-MOST_COLUMNS = 60
+MOST_COLUMNS, LEAST_COLUMNS, MOST_CELLS = 60, 12, 12_000
+"""Of the heatmap: moments shown, fewer where there are many actors."""
+MOST_PROCESSES = 128
+"""In the list of processes, those in trouble first."""
 ACTOR_COLORS = (BLUE, TEAL, AMBER, VIOLET, RED, "#6cc04a", "#d672b4", GREY)
 SILENT_S = 30.0
 """An actor that has not reported for so long is shown as silent."""
 
 
-class ApexView:
-    """Tiles and panels of one job. `compare`: another run, drawn dashed."""
+class ApexView(JobView):
+    """Tiles and panels of one job; places are seconds since it began."""
 
     def __init__(self, run: RunSource, watch: Watch, compare: RunSource | None = None) -> None:
-        self.run = run
-        self.watch = watch
-        self.compare = compare
+        super().__init__(run, watch, compare)
         self.tiles: Sequence[Tile] = (
             Tile("Evaluation", self._evaluation),
             Tile("Actors' score", self._actors_score),
@@ -56,41 +58,17 @@ class ApexView:
             ),
         )  # fmt: skip
 
-    # -- the page's head
-
-    @property
-    def title(self) -> str:
-        return self.run.title
-
-    @property
-    def subtitle(self) -> str:
-        began = time.strftime("%d %b %H:%M", time.localtime(self.run.began_s))
-        server = f" · {self.run.server}" if self.run.server else ""
-        return f"{self.run.path} · began {began}{server}"
-
-    @property
-    def state(self) -> tuple[str, str]:
-        return run_state(self.run)
-
-    def banner(self) -> Banner | None:
-        return run_banner(self.run, self.server)
+    def place(self, row: Mapping[str, Any], run: RunSource) -> float:
+        return round(run.elapsed(row["time_s"]), 1)
 
     def gist(self) -> list[list[Any]]:
-        return self._points("evaluation", "score_mean") or self._actor_points()
-
-    def version(self) -> Any:
-        server = self.server
-        return (self.run.looks, server.looks if server else 0)
+        return self.points("evaluation", "score_mean") or self._actor_points()
 
     # -- sources
 
     @property
-    def server(self) -> ServerSource | None:
-        return self.watch.server_of(self.run)
-
-    @property
     def table(self) -> str:
-        return str(self.run.settings.get("table", "apex"))
+        return self.run.setting_text("table") or "apex"
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -115,140 +93,144 @@ class ApexView:
         rows = self.run.rows["progress"]
         return rows[-1] if rows else {}
 
-    def _points(self, kind: str, name: str, run: RunSource | None = None) -> list[list[Any]]:
-        run = run or self.run
-        began = run.began_s
-        return [
-            [round(row["time_s"] - began, 1), row.get(name) if isinstance(row.get(name), int | float) else None]
-            for row in run.rows[kind]
-        ]
-
     def _live(self, name: str, rate: bool = False) -> list[list[Any]]:
         """A number of the job's table over time, since the dashboard looks at it."""
         server = self.server
         history = server.tables.get(self.table) if server else None
         if history is None:
             return []
-        began = self.run.began_s
-        return [[round(at / 1000 - began, 1), value] for at, value in history.points(name, rate) if at is not None]
+        run, found = self.run, []
+        for at, value in history.points(name, rate):
+            # A server may have been there before the job, and be another's after it.
+            if at is not None and run.began_s <= at / 1000 <= run.ended_s:
+                found.append([round(run.elapsed(at / 1000), 1), value])
+        return found
 
     def _with_past(self, live: list[list[Any]], kind: str, name: str) -> list[list[Any]]:
         """What the server showed since it is looked at, before that what the run directory has."""
         first = live[0][0] if live else float("inf")
-        return [point for point in self._points(kind, name) if point[0] < first] + live
+        return [[at, value] for at, value in self.points(kind, name) if at is not None and at < first] + live
 
     # -- tiles
 
     def _evaluation(self) -> Fact:
-        rows = self.run.rows["evaluation"]
-        if not rows:
-            return Fact(words.NOTHING, "none yet")
-        newest, best = rows[-1], max(row.get("score_mean", 0.0) for row in rows)
-        return Fact(words.number(newest.get("score_mean")), f"± {words.number(newest.get('score_std'))} · best {words.number(best)}")  # fmt: skip  # noqa: E501
+        return self.evaluation() or Fact(words.NOTHING, "none yet")
 
     def _actors_score(self) -> Fact:
-        scores = sorted(self._scores().values())
+        scores = list(self._scores().values())
         if not scores:
             return Fact(words.NOTHING, "no game yet")
-        return Fact(
-            words.number(scores[len(scores) // 2]), f"of {words.number(scores[0])} to {words.number(scores[-1])}"
-        )
+        lowest, highest = words.number(min(scores)), words.number(max(scores))
+        return Fact(words.number(statistics.median(scores)), f"median of {lowest} to {highest}")
 
     def _scores(self) -> dict[int, float]:
-        live = {i: each["score_mean"] for i, each in self.reports.items() if each.get("episodes")}
-        if live:
-            return live
-        return {
-            index: float(self.progress[name])
-            for index in range(int(self.run.settings.get("actors", 0)))
-            if isinstance(self.progress.get(name := f"actor_{index}_score"), int | float)
+        """The mean score of each actor that has ended a game."""
+        live = {
+            index: score
+            for index, each in self.reports.items()
+            if each.get("episodes") and (score := finite(each.get("score_mean"))) is not None
+        }
+        row = self.progress
+        return live or {
+            index: score
+            for index, name in enumerate(self._score_names())
+            if (score := finite(row.get(name))) is not None
         }
 
     def _frames(self) -> Fact:
-        total = max(self.progress.get("frames", 0), self._last(self._live("frames")) or 0)
-        if not self._running:
-            return Fact(words.number(total), f"{words.number(self.run.summary.get('frames_per_s'))}/s on the whole")
-        rate = self._last(self._live("frames", rate=True)) or self.progress.get("frames_per_s")
-        return Fact(f"{words.number(rate)}/s", f"{words.number(total)} in all")
+        total = max(self._progressed("frames") or 0.0, self._last(self._live("frames")) or 0.0)
+        return self._pace(total, "frames_per_s", self._last(self._live("frames", rate=True)), "in all")
 
     def _updates(self) -> Fact:
-        total = words.number(self.learner.get("updates"))
-        if not self._running:
-            return Fact(total, f"{words.number(self.run.summary.get('updates_per_s'))}/s on the whole")
-        rate = self._last(self._live("learner_updates", rate=True)) or self.progress.get("updates_per_s")
-        waits = self.learner.get("waiting_share")
-        more = f"waits {100 * waits:.0f} %" if isinstance(waits, float) else "in all"
-        return Fact(f"{words.number(rate)}/s", f"{total} · {more}")
+        waits = finite(self.learner.get("waiting_share"))
+        more = "in all" if waits is None else f"waits {100 * waits:.0f} %"
+        return self._pace(
+            finite(self.learner.get("updates")),
+            "updates_per_s",
+            self._last(self._live("learner_updates", rate=True)),
+            more,
+        )
+
+    def _pace(self, total: float | None, name: str, rate: float | None, more: str) -> Fact:
+        """What is counted, by the second while it goes on; `rate` is live, and may well be 0."""
+        if not self.running:
+            return Fact(words.number(total), f"{words.number(self.run.summary.get(name))}/s on the whole")
+        rate = self._progressed(name) if rate is None else rate
+        return Fact(f"{words.number(rate)}/s", f"{words.number(total)} {'' if more == 'in all' else '· '}{more}")
 
     def _replay(self) -> Fact:
-        size = self.about.get("size", self.progress.get("size"))
-        capacity = self.run.settings.get("capacity") or 1
-        share = size / capacity if isinstance(size, int | float) else None
-        held = f" · {words.size(self.about['bytes'])}" if "bytes" in self.about else ""
+        about = self.about
+        size = finite(about.get("size"), self._progressed("size"))
+        capacity = self.setting("capacity")
+        share = size / capacity if size is not None and capacity else None
+        held = f" · {words.size(about['bytes'])}" if "bytes" in about else ""
         return Fact(words.number(size), f"of {words.number(capacity)}{held}", share=share)
 
     def _ratio(self) -> Fact:
-        target = self.run.settings.get("samples_per_insert")
-        about = self.about
-        ratio = self.progress.get("samples_per_insert")
-        if about.get("added", 0) > (least := int(self.run.settings.get("min_size_to_sample", 0))):
-            ratio = about["sampled"] / (about["added"] - least)
+        target = self.setting("samples_per_insert")
+        about, least = self.about, self.setting("min_size_to_sample", 0.0) or 0.0
+        ratio, added = self._progressed("samples_per_insert"), finite(about.get("added"), 0.0) or 0.0
+        if added > least:
+            ratio = (finite(about.get("sampled")) or 0.0) / (added - least)
         return Fact(words.number(ratio), f"held at {words.number(target)}" if target else "not held")
 
     def _behind(self) -> Fact:
         behind = staleness(self.learner, self.reports.values()) if self.reports else None
-        behind = self.progress.get("weight_staleness") if behind is None else behind
+        behind = self._progressed("weight_staleness") if behind is None else behind
         version = words.number(self.learner.get("version"))
-        return Fact(words.number(behind) if self._running else words.NOTHING, f"updates · at {version}")
+        return Fact(words.number(behind) if self.running else words.NOTHING, f"updates · at {version}")
 
     def _processes(self) -> Fact:
-        parts = self.run.job.get("parts") or []
-        restarts = sum(int(part.get("restarts", 0)) for part in parts) or self.progress.get("restarts", 0)
-        if not self._running:
+        parts = self.parts
+        restarts = sum(finite(part.get("restarts")) or 0.0 for part in parts)
+        restarts = max(restarts, self._progressed("restarts") or 0.0)  # Those of earlier sessions are in the rows.
+        if not self.running:
             return Fact("0", f"{words.number(restarts)} restarts")
-        running = sum(bool(part.get("running")) for part in parts)
-        tone = "" if running == len(parts) else "warn"
-        return Fact(f"{running} of {len(parts)}", f"running · {words.number(restarts)} restarts", tone)
+        alive = sum(bool(part.get("running")) for part in parts)
+        return Fact(f"{alive} of {len(parts)}", f"running · {words.number(restarts)} restarts",
+                    "" if alive == len(parts) else "warn")  # fmt: skip
 
     @property
-    def _running(self) -> bool:
-        return self.run.state in ("running", "unknown")
+    def parts(self) -> list[Mapping[str, Any]]:
+        """The processes of the job, as job.json has them."""
+        parts = self.run.job.get("parts")
+        return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+
+    def _progressed(self, name: str) -> float | None:
+        """A number of the newest row of progress."""
+        return finite(self.progress.get(name))
 
     @staticmethod
-    def _last(points: list[list[Any]]) -> Any:
+    def _last(points: list[list[Any]]) -> float | None:
         return next((value for _, value in reversed(points[-4:]) if value is not None), None)
 
     # -- panels
 
     def score(self) -> dict[str, Any] | None:
-        means = self._points("evaluation", "score_mean")
+        means = self.points("evaluation", "score_mean")
         if not means and self.compare is None:
             return None
-        deviations = self._points("evaluation", "score_std")
+        deviations = self.points("evaluation", "score_std")
         lower = [[at, None if mean is None else mean - (std or 0)] for (at, mean), (_, std) in zip(means, deviations)]
         upper = [[at, None if mean is None else mean + (std or 0)] for (at, mean), (_, std) in zip(means, deviations)]
         series = charts.band("evaluation ±", lower, upper, BLUE)
-        series.append(charts.line("evaluation", means, BLUE, width=2, dots=len(means) < 40))
+        evaluation = charts.line("evaluation", means, BLUE, width=2, dots=len(means) < 40)
+        series.append(evaluation | self.target("target_score", "target"))
         middle = self._actor_points()
         if middle:
             series.append(charts.line("actors' median", middle, TEAL, width=1.2))
-        if self.compare is not None:
-            series.append(charts.line(self.compare.name, self._points("evaluation", "score_mean", self.compare), GREY, dashed=True))  # fmt: skip  # noqa: E501
-        target = self.run.settings.get("target_score")
-        if isinstance(target, int | float):
-            series[2]["markLine"] = charts.marker(target, f"target {target:g}", AMBER)
+        series += self.compared("evaluation", "score_mean")
         return charts.chart(series)
 
     def _actor_points(self) -> list[list[Any]]:
-        began, names = self.run.began_s, self._score_names()
-        found = []
+        names, found = self._score_names(), []
         for row in self.run.rows["progress"]:
-            scores = sorted(row[name] for name in names if isinstance(row.get(name), int | float))
-            found.append([round(row["time_s"] - began, 1), scores[len(scores) // 2] if scores else None])
+            scores = [score for name in names if (score := finite(row.get(name))) is not None]
+            found.append([self.place(row, self.run), statistics.median(scores) if scores else None])
         return found
 
     def _score_names(self) -> list[str]:
-        return [f"actor_{index}_score" for index in range(int(self.run.settings.get("actors", 0)))]
+        return [f"actor_{index}_score" for index in range(self.run.actors)]
 
     def _score_note(self) -> str:
         count = len(self.run.rows["evaluation"])
@@ -261,22 +243,23 @@ class ApexView:
         if len(names) <= MOST_LINES:
             lines = [
                 charts.line(
-                    f"{index}", self._points("progress", name), ACTOR_COLORS[index % len(ACTOR_COLORS)], width=1.3
+                    f"{index}", self.points("progress", name), ACTOR_COLORS[index % len(ACTOR_COLORS)], width=1.3
                 )
                 for index, name in enumerate(names)
             ]
             return charts.chart(lines)
-        step = -(-len(rows) // MOST_COLUMNS)
+        most = max(LEAST_COLUMNS, min(MOST_COLUMNS, MOST_CELLS // len(names)))
+        step = -(-len(rows) // most)
         shown = rows[(len(rows) - 1) % step :: step]
         cells, values = [], []
         for place, row in enumerate(shown):
             for index, name in enumerate(names):
-                if isinstance(value := row.get(name), int | float):
+                if (value := finite(row.get(name))) is not None:
                     cells.append([place, index, round(value, 2)])
                     values.append(value)
         if not values:
             return None
-        times = [words.duration(row["time_s"] - self.run.began_s) for row in shown]
+        times = [str(self.place(row, self.run)) for row in shown]
         return charts.heatmap(times, [str(index) for index in range(len(names))], cells, min(values), max(values))
 
     def _actors_note(self) -> str:
@@ -293,12 +276,11 @@ class ApexView:
         if not self.run.rows["learner"]:
             return None
         series = [
-            charts.line("loss", self._points("learner", "loss"), BLUE),
-            charts.line("|TD error|", self._points("learner", "td_error"), AMBER, width=1.2),
-            charts.line("mean Q", self._points("learner", "mean_q"), VIOLET, axis=1, width=1.2),
+            charts.line("loss", self.points("learner", "loss"), BLUE),
+            charts.line("|TD error|", self.points("learner", "td_error"), AMBER, width=1.2),
+            charts.line("mean Q", self.points("learner", "mean_q"), VIOLET, axis=1, width=1.2),
         ]
-        if self.compare is not None:
-            series.append(charts.line(f"{self.compare.name} loss", self._points("learner", "loss", self.compare), GREY, dashed=True))  # fmt: skip  # noqa: E501
+        series += self.compared("learner", "loss", "loss")
         return charts.chart(series, y=[charts.axis(), charts.axis(right=True)])
 
     def rates(self) -> dict[str, Any] | None:
@@ -314,19 +296,16 @@ class ApexView:
         series = [
             charts.line("inserted", added, TEAL, area=True),
             charts.line("sampled", sampled, BLUE),
-            charts.line("ratio", ratio, AMBER, axis=1, width=1.1),
+            charts.line("ratio", ratio, AMBER, axis=1, width=1.1) | self.target("samples_per_insert", "held at"),
         ]
-        target = self.run.settings.get("samples_per_insert")
-        if isinstance(target, int | float):
-            series[2]["markLine"] = charts.marker(target, f"held at {target:g}", AMBER)
         return charts.chart(series, y=[charts.axis(zero=True), charts.axis(zero=True, right=True)])
 
     def _limiter(self) -> str:
-        return limiter_words(self.about) if self._running else ""
+        return limiter_words(self.about) if self.running else ""
 
     def latency(self) -> dict[str, Any] | None:
         server = self.server
-        return latency_options(server, self.run.began_s) if server else None
+        return latency_options(server, self.run) if server else None
 
     def memory(self) -> dict[str, Any] | None:
         size = self._with_past(self._live("size"), "progress", "size")
@@ -342,7 +321,7 @@ class ApexView:
         return charts.chart(series, y=y)
 
     def weights(self) -> dict[str, Any] | None:
-        version = self._points("learner", "version")
+        version = self.points("learner", "version")
         behind = self._with_past(self._live("staleness"), "progress", "weight_staleness")
         if not version and not behind:
             return None
@@ -355,78 +334,41 @@ class ApexView:
     # -- processes
 
     def process_rows(self) -> list[dict[str, Any]]:
-        """One row for each process: what is in trouble first."""
-        now, version = time.time(), self.learner.get("version")
-        parts = {str(part.get("name")): part for part in self.run.job.get("parts") or [] if isinstance(part, dict)}
+        """One row for each process, `MOST_PROCESSES` at most: what is in trouble first."""
+        version, server = finite(self.learner.get("version")), self.server
+        parts = {str(part.get("name")): part for part in self.parts}
         names = list(parts) or [f"actor {index}" for index in sorted(self.reports)]
         found = []
         for name in names:
-            part, report = parts.get(name, {}), self._report_of(name)
-            running = self._running and part.get("running", True)
-            state = "running" if running else "starting again" if self._running else "ended"
-            if state == "running" and report and now - report.get("updated_at", now) > SILENT_S:
-                state = f"silent {words.duration(now - report['updated_at'])}"
+            part, index = parts.get(name, {}), _actor_index(name)
+            report = self.reports.get(index, {})
+            running = self.running and part.get("running", True)
+            state = "running" if running else "starting again" if self.running else "ended"
+            if running and report and server is not None and (quiet_s := server.silent_s(self.table, index)) > SILENT_S:
+                state = f"silent {words.duration(quiet_s)}"
+            rate = server.frame_rate(self.table, index) if report and server is not None and self.running else None
             found.append({
-                "name": name, "state": state, "restarts": int(part.get("restarts", 0)),
+                "name": name, "state": state, "restarts": int(finite(part.get("restarts")) or 0),
                 "score": words.number(report.get("score_mean")) if report.get("episodes") else "",
-                "frames": words.number(report.get("steps_per_s")) if report else "",
+                "frames": "" if rate is None else words.number(rate),
                 "behind": words.number(max(0.0, version - max(0.0, report["version"])))
-                if isinstance(version, int | float) and "version" in report else "",
+                if version is not None and "version" in report else "",
                 "tone": {"running": "good", "ended": ""}.get(state, "warn"),
             })  # fmt: skip
         found.sort(key=lambda row: (row["tone"] != "warn", -row["restarts"]))
         cells = Cells()
-        for row in found:
+        for row in found[:MOST_PROCESSES]:
             cells.add(**row)
         return cells.rows
 
-    def _report_of(self, name: str) -> Mapping[str, float]:
-        with contextlib.suppress(ValueError):
-            if name.startswith("actor "):
-                return self.reports.get(int(name.removeprefix("actor ")), {})
-        return {}
-
     def _restarts(self) -> str:
-        troubled = sum(row["tone"] == "warn" for row in self.process_rows())
-        return f"{troubled} in trouble" if troubled else ""
+        rows, count = self.process_rows(), len(self.parts)
+        troubled = sum(row["tone"] == "warn" for row in rows)
+        more = [f"{troubled} in trouble"] if troubled else []
+        return " · ".join(more + ([f"{len(rows)} of {words.number(count)} shown"] if len(rows) < count else []))
 
 
-def run_state(run: RunSource) -> tuple[str, str]:
-    """A word for how a run is, and its tone."""
-    if run.state == "running":
-        return "running", "good"
-    if run.state == "ended":
-        why = f": {run.ended_by.replace('_', ' ')}" if run.ended_by else ""
-        return f"ended{why}", "bad" if run.ended_by in ("failure", "server lost") else ""
-    return ("killed", "bad") if run.state == "killed" else ("not known", "warn")
-
-
-def run_banner(run: RunSource, server: ServerSource | None) -> Banner | None:
-    """What changes how the page is to be read."""
-    if run.state == "ended":
-        score = run.summary.get("eval_mean")
-        games = (
-            f" Score {score:.1f} over {run.summary.get('eval_episodes')} games."
-            if isinstance(score, int | float)
-            else ""
-        )
-        bad = run.ended_by in ("failure", "server lost")
-        why = f" ({run.ended_by.replace('_', ' ')})" if run.ended_by else ""
-        return Banner(f"The job has ended{why}.{games}", "bad" if bad else "")
-    if run.state == "killed":
-        return Banner("The job's process is gone, and it left no summary: it was killed.", "bad")
-    if server is not None:
-        return server_banner(server)
-    return None
-
-
-def server_banner(server: ServerSource) -> Banner | None:
-    """That a server is lost, or was started again a short time ago."""
-    if server.state == "lost":
-        since = f" since {words.clock(server.lost_s)}" if server.lost_s else ""
-        return Banner(f"{server.name} does not answer{since}: {server.error}", "bad")
-    if server.restarts:
-        return Banner(
-            f"{server.name} was started again at {words.clock(server.restarts[-1])}; its counters began anew.", "warn"
-        )
-    return None
+def _actor_index(name: str) -> int:
+    """The number of an actor's process, −1 of another one."""
+    number = name.removeprefix("actor ")
+    return int(number) if number != name and number.isdecimal() else -1

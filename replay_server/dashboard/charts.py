@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from replay_server.dashboard.json_lines import finite
+
 BLUE, TEAL, AMBER, RED, VIOLET, GREY = "#4f8ef7", "#26b0a1", "#e3a02f", "#e4605e", "#9b7fe6", "#8b95a3"
 INK, LINES = "#8b95a3", "rgba(139,149,163,0.18)"
 MOST_POINTS = 300
@@ -77,7 +79,8 @@ def line(
 def band(name: str, lower: Sequence[Point], upper: Sequence[Point], color: str) -> list[dict[str, Any]]:
     """A shaded band between two lines at the same places, as two series; not in the legend."""
     differences = [
-        [low[0], None if low[1] is None or high[1] is None else high[1] - low[1]] for low, high in zip(lower, upper)
+        [low[0], None if low[1] is None or high[1] is None else finite(high[1] - low[1])]
+        for low, high in zip(lower, upper)
     ]
     return [
         {
@@ -201,13 +204,18 @@ def sparkline(points: Sequence[Point], color: str) -> dict[str, Any]:
 
 
 def heatmap(columns: Sequence[str], rows: Sequence[str], cells: Sequence[Sequence[Any]], lowest: float, highest: float) -> dict[str, Any]:  # fmt: skip  # noqa: E501
-    """Cells [column, row, value] with a scale beside them: many rows that would be unreadable as lines."""
+    """Cells [column, row, value] with a scale beside them: many rows that would be unreadable as lines.
+
+    Columns are seconds.
+    """
+    x = across("category", columns)
+    x["axisLabel"] |= {":formatter": ELAPSED}
     return {
         "animation": False,
         "textStyle": {"fontFamily": "inherit"},
         "grid": {"left": 34, "right": 62, "top": 8, "bottom": 20},
         "tooltip": tooltip() | {"trigger": "item", ":valueFormatter": NUMBER},
-        "xAxis": across("category", columns),
+        "xAxis": x,
         "yAxis": {
             "type": "category", "data": list(rows), "inverse": True, "axisTick": {"show": False},
             "axisLine": {"show": False},

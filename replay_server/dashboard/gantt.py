@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replay_server.dashboard import charts
+from replay_server.dashboard.json_lines import finite
+from replay_server.dashboard.run_source import RUNNING
+
+Elapsed = Callable[[float], float]
+"""Seconds since 1970 → seconds of the job."""
 
 COLORS = {
     "queued": "rgba(139,149,163,0.30)",
@@ -18,6 +23,8 @@ COLORS = {
     "warm": "#b8b2a6",
     "failed, timed out, lost": charts.RED,
 }
+PALER = "80"
+"""Half of the colour, after its six digits."""
 MOST_BARS = 1200
 ROUNDS = 6
 """The newest rounds that the view shows at first; it can be moved and zoomed."""
@@ -38,54 +45,64 @@ def lanes(invocations: Sequence[Mapping[str, Any]]) -> list[int]:
     return found
 
 
-def bars(invocations: Sequence[Mapping[str, Any]], began_s: float) -> list[dict[str, Any]]:
+def bars(invocations: Sequence[Mapping[str, Any]], elapsed: Elapsed) -> list[dict[str, Any]]:
     """Bars [lane, from, to, colour] with a name each; seconds since the job began.
 
-    An attempt is up to three: in the queue, starting its instance, running.
+    An attempt is up to three: in the queue, starting its instance, running. One that has not ended yet is paler.
     """
     shown = list(invocations)[-MOST_BARS // 2 :]
     found = []
     for each, lane in zip(shown, lanes(shown)):
         kind, outcome = str(each.get("kind")), str(each.get("outcome"))
-        queued, started, ended = (float(each[name]) - began_s for name in ("queued", "started", "ended"))
-        measured = each.get("measured") or {}
-        startup = min(float(measured.get("startup_s") or 0.0), ended - started) if each.get("cold") else 0.0
+        queued, started, ended = (elapsed(float(each[name])) for name in ("queued", "started", "ended"))
+        measured = each.get("measured")
+        measured = measured if isinstance(measured, dict) else {}
+        startup = min(max(finite(measured.get("startup_s")) or 0.0, 0.0), ended - started) if each.get("cold") else 0.0
         title = f"{each.get('request')} · {kind}, attempt {each.get('attempt')}, {outcome}"
-        color = COLORS.get(kind, charts.GREY) if outcome == "ok" else COLORS["failed, timed out, lost"]
+        color = COLORS.get(kind, charts.GREY)
+        if outcome == RUNNING:
+            color += PALER
+        elif outcome != "ok":
+            color = COLORS["failed, timed out, lost"]
         if started - queued > 0.02:
             found.append((lane, queued, started, COLORS["queued"], f"{title}: waited"))
         if startup > 0.02:
             found.append((lane, started, started + startup, COLORS["cold start"], f"{title}: cold start"))
-        found.append((lane, started + startup, ended, color, title))
+        if outcome != RUNNING or ended > started:
+            found.append((lane, started + startup, ended, color, title))
     return [
         {"name": name, "value": [lane, round(begin, 3), round(end, 3), color]}
         for lane, begin, end, color, name in found[-MOST_BARS:]
     ]
 
 
-def series(invocations: Sequence[Mapping[str, Any]], began_s: float) -> dict[str, Any]:
+def series(invocations: Sequence[Mapping[str, Any]], elapsed: Elapsed) -> dict[str, Any]:
     """The one series of the view."""
     return {
         "id": "functions", "type": "custom", ":renderItem": charts.rectangle_function(), "animation": False,
-        "encode": {"x": [1, 2], "y": 0}, "data": bars(invocations, began_s), "progressive": 0,
+        "encode": {"x": [1, 2], "y": 0}, "data": bars(invocations, elapsed), "progressive": 0,
         "tooltip": {":formatter": "(p) => { const e = document.createElement('div');"
                     " e.textContent = p.name + ' · ' + (p.value[2] - p.value[1]).toFixed(2) + ' s'; return e; }"},
     }  # fmt: skip
 
 
-def window(invocations: Sequence[Mapping[str, Any]], began_s: float) -> tuple[float, float]:
+def window(invocations: Sequence[Mapping[str, Any]], elapsed: Elapsed) -> tuple[float, float]:
     """From when to when the newest rounds went, seconds since the job began."""
     if not invocations:
         return 0.0, 1.0
-    newest = max(int(each.get("round", 0)) for each in invocations)
-    last = [each for each in invocations if int(each.get("round", 0)) > newest - ROUNDS] or list(invocations)
-    begin, end = min(each["queued"] for each in last), max(each["ended"] for each in last)
-    return begin - began_s, max(end - began_s, begin - began_s + 1.0)
+    newest = max(_round(each) for each in invocations)
+    last = [each for each in invocations if _round(each) >= newest - ROUNDS + 1]
+    begin = elapsed(min(each["queued"] for each in last))
+    return begin, max(elapsed(max(each["ended"] for each in last)), begin + 1.0)
 
 
-def chart(invocations: Sequence[Mapping[str, Any]], began_s: float) -> dict[str, Any]:
+def _round(invocation: Mapping[str, Any]) -> float:
+    return finite(invocation.get("round")) or 0.0
+
+
+def chart(invocations: Sequence[Mapping[str, Any]], elapsed: Elapsed) -> dict[str, Any]:
     """The whole view, with a slider to look at earlier rounds."""
-    begin, end = window(invocations, began_s)
+    begin, end = window(invocations, elapsed)
     x = charts.across() | {"min": None, "max": None, "scale": True}
     x["axisLabel"] |= {"showMinLabel": False}
     x["axisLine"] = {"onZero": False, "lineStyle": {"color": charts.LINES}}
@@ -98,7 +115,7 @@ def chart(invocations: Sequence[Mapping[str, Any]], began_s: float) -> dict[str,
         "splitLine": {"show": False},
     }
     y["axisLabel"] = {"show": False}
-    options = charts.chart([series(invocations, began_s)], x=x, y=[y], legend=False)
+    options = charts.chart([series(invocations, elapsed)], x=x, y=[y], legend=False)
     options["grid"] = {"left": 14, "right": 14, "top": 6, "bottom": 44}
     options["tooltip"] = charts.tooltip() | {"trigger": "item"}
     options["dataZoom"] = [

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1024 * 1024
 """Read at a time; of a longer file the rest comes with the next look. A longer line than that is left out."""
+
+
+def finite(value: Any, otherwise: float | None = None) -> float | None:
+    """A value that is a finite number, or `otherwise`: what others write may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return otherwise
+    try:
+        return value if math.isfinite(value) else otherwise
+    except OverflowError:  # An integer that no float holds.
+        return otherwise
+
+
+def load_json(text: str | bytes) -> Any:
+    """A JSON value, with null for NaN and the infinities, which are none. ValueError where it is none."""
+    try:
+        return json.loads(text, parse_constant=lambda name: None)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
 
 
 class JsonLines:
@@ -18,8 +37,15 @@ class JsonLines:
         self.path = path
         self.behind = False
         """Whether there was more to read than one look takes."""
+        self.size = 0
+        """Bytes of the file as it was seen last."""
         self._offset = 0
         self._file: tuple[int, int] | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of it that were read."""
+        return self._offset
 
     def read(self) -> tuple[bool, list[dict[str, Any]]]:
         """(whether what was read before is void, new rows): a file that was cut or replaced is read from its start."""
@@ -37,6 +63,7 @@ class JsonLines:
         if void:
             self._offset = 0
         self._file = (status.st_dev, status.st_ino)
+        self.size = status.st_size
         file.seek(self._offset)
         piece = file.read(MOST_BYTES)
         whole = piece.rfind(b"\n") + 1
@@ -45,7 +72,7 @@ class JsonLines:
         rows = []
         for line in piece[:whole].splitlines():
             try:
-                row = json.loads(line)
+                row = load_json(line)
             except ValueError:
                 continue
             if isinstance(row, dict):

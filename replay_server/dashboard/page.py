@@ -47,7 +47,7 @@ class Pages:
     def overview(self, theme: str = "") -> None:
         """A card for each job and server; where there is one job, and nothing else but its server, that job itself."""
         watch = self.watch
-        own = {run.server for run in watch.runs}
+        own = {run.server_name for run in watch.runs}
         if len(watch.runs) == 1 and all(server.name in own for server in watch.servers):
             self._view_page(self._view_of(watch.runs[0], None), "/", theme)
             return
@@ -88,7 +88,7 @@ class Pages:
 
     def server(self, number: int, theme: str = "") -> None:
         """One server."""
-        source = next((each for each in self.watch.servers if each.number == number), None)
+        source = self.watch.server_numbered(number)
         if source is None:
             self._nothing(theme)
             return
@@ -162,7 +162,7 @@ class Pages:
         ui.timer(EVERY_S, refresh)
 
     def _compare_choice(self, run: RunSource, path: str) -> None:
-        names = {"": "compare with …", **{each.key: each.key for each in self._others(run)}}
+        names = {"": "compare with …", **{each.key: f"with {each.key}" for each in self._others(run)}}
         now = self._compared(run, ui.context.client.request.query_params.get("compare", ""))
         ui.select(
             names,
@@ -238,7 +238,7 @@ def _card(view: View, target: str) -> Callable[[], None]:
             drawn[0] = points
             line.run_chart_method("setOption", {"series": [{"id": "shown", "data": charts.thin(points)}]})
         for tile, shown in facts:
-            fact = tile.fact()
+            fact = tile.shown()
             shown.show(fact.value if fact else "", fact.tone if fact else "")
 
     return refresh

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +27,8 @@ SECTIONS = (
     "server", "transport", "clients", "memory", "stats", "cpu", "replay", "gradients", "commandstats", "latencystats",
     "errorstats", "requests",
 )  # fmt: skip
+RECENT = 10
+"""Readings over which the rate of one actor is taken: actors report about once a second."""
 ACTOR_FIELDS = (
     "frames", "steps_per_s", "episodes", "score_mean", "version", "blocked_s", "push_s", "started_at", "updated_at",
 )  # fmt: skip
@@ -64,9 +69,9 @@ class ServerSource:
     """
 
     def __init__(self, url: str) -> None:
-        self._address = Address.parse(url)
+        self.address = Address.parse(url)
         self.url = url
-        self.name = str(self._address)
+        self.name = str(self.address)
         self.number = 0
         self.state = "connecting"
         self.error = ""
@@ -75,6 +80,9 @@ class ServerSource:
         self.tables: dict[str, History] = {}
         self.restarts: list[float] = []
         self.lost_s: float | None = None
+        self._heard: dict[str, dict[int, tuple[float, float]]] = {}
+        """Of each actor: the time that its newest report bears, by its own clock, and when that came here, by ours."""
+        self._recent: deque[Reading] = deque(maxlen=RECENT)
         self.looks = 0
         """How often it was looked at: who shows it sees by that whether there is anything new."""
         self._connection: redis.Redis | None = None
@@ -106,7 +114,7 @@ class ServerSource:
                 decode_responses=True,
                 encoding_errors="replace",
                 client_name="dashboard",
-                **self._address.redis_options(),
+                **self.address.redis_options(),
             )
         return self._connection
 
@@ -174,14 +182,50 @@ class ServerSource:
         before = self.reading.info.get("run_id")
         if before is not None and before != reading.info.get("run_id"):
             self.restarts.append(reading.time_s)
+            self._recent.clear()
+            self._heard.clear()
+        self._recent.append(reading)
+        self._hear(reading)
+        known = self.reading.actors
         self.state, self.error, self.lost_s, self.reading = "up", "", None, reading
         self.history.add(reading.time_s, _server_numbers(reading.info))
         for name in [name for name in self.tables if name not in reading.tables]:
             del self.tables[name]
         for name, about in reading.tables.items():
-            self.tables.setdefault(name, History()).add(reading.time_s, _table_numbers(about, reading, name))
+            numbers = _table_numbers(about, reading, name)
+            if reading.actors.get(name, {}).keys() != known.get(name, {}).keys():
+                numbers["frames"] = None  # Of other actors than before: what they played until now is no rate.
+            self.tables.setdefault(name, History()).add(reading.time_s, numbers)
+
+    def _hear(self, reading: Reading) -> None:
+        for table, reports in reading.actors.items():
+            heard = self._heard.setdefault(table, {})
+            for index, report in reports.items():
+                stamp = report.get("updated_at", 0.0)
+                if index not in heard or heard[index][0] != stamp:
+                    heard[index] = (stamp, reading.time_s)
 
     # -- what is asked of it often
+
+    @property
+    def process(self) -> str:
+        """Tells the process that answers from any other at the same address; "" before the first answer."""
+        return str(self.reading.info.get("run_id", ""))
+
+    def silent_s(self, table: str, actor: int) -> float:
+        """Seconds since an actor's report was last seen to change; actors' clocks may go as they like."""
+        stamp = self._heard.get(table, {}).get(actor)
+        return max(0.0, self.reading.time_s - stamp[1]) if stamp else 0.0
+
+    def frame_rate(self, table: str, actor: int) -> float | None:
+        """Frames a second of one actor over the last readings; None where it is not known, or began again since."""
+        seen = [(each.time_s, each.actors.get(table, {}).get(actor, {})) for each in self._recent]
+        seen = [(time_s, report) for time_s, report in seen if "frames" in report]
+        if len(seen) < 2:
+            return None
+        (begin_s, before), (end_s, after) = seen[0], seen[-1]
+        grown = after["frames"] - before["frames"]
+        return grown / (end_s - begin_s) if grown >= 0 and end_s > begin_s else None
 
     @property
     def latency(self) -> dict[str, dict[str, float]]:
@@ -221,10 +265,9 @@ def _number(value: Any) -> Any:
 def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in fields.items():
-        try:
-            found[name] = float(value)
-        except (TypeError, ValueError):
-            continue
+        with contextlib.suppress(TypeError, ValueError):
+            if math.isfinite(number := float(value)):
+                found[name] = number
     return found
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replay_server.dashboard import charts, words
-from replay_server.dashboard.apex_view import server_banner
 from replay_server.dashboard.charts import AMBER, BLUE, GREY, TEAL, VIOLET
 from replay_server.dashboard.history import History
-from replay_server.dashboard.server_panels import histogram_options, latency_options, limiter_words
+from replay_server.dashboard.server_panels import histogram_options, latency_options, limiter_words, server_banner
 from replay_server.dashboard.server_source import ServerSource
 from replay_server.dashboard.view import Banner, Cells, Fact, Panel, Tile
 
 MOST_CHARTED = 6
-"""Tables with charts of their own, in the server's order; all are in the list."""
+"""Tables with charts of their own, in the server's order, those first that something was added to."""
 
 
 class ServerView:
@@ -23,18 +22,18 @@ class ServerView:
     def __init__(self, server: ServerSource) -> None:
         self.server = server
         self.tiles: Sequence[Tile] = (
-            Tile("Memory", self._memory),
-            Tile("Tables", self._tables),
-            Tile("Commands", self._commands),
-            Tile("Network", self._network),
-            Tile("Clients", self._clients),
-            Tile("Processor", self._processor),
-            Tile("Errors", self._errors),
-            Tile("Up", self._up),
+            Tile("Memory", self._known(self._memory)),
+            Tile("Tables", self._known(self._tables)),
+            Tile("Commands", self._known(self._commands)),
+            Tile("Network", self._known(self._network)),
+            Tile("Clients", self._known(self._clients)),
+            Tile("Processor", self._known(self._processor)),
+            Tile("Errors", self._known(self._errors)),
+            Tile("Up", self._known(self._up)),
         )
         panels = [
             Panel(
-                "Tables", 12, rows=self.table_rows, height=112,
+                "Tables", 12, rows=self.table_rows, height=112, note=self._tables_note,
                 columns=(("name", "table"), ("size", "items"), ("capacity", "of"), ("bytes", "bytes"),
                          ("added", "added/s"), ("sampled", "sampled/s"), ("ratio", "samples per insert"),
                          ("stale", "stale updates"),
@@ -57,11 +56,20 @@ class ServerView:
             panels += self._panels_of(place)
         self.panels: Sequence[Panel] = panels
 
+    def _charted(self) -> list[str]:
+        tables = self.server.reading.tables
+        used = [name for name, about in tables.items() if about.get("added") or about.get("size")]
+        return (used or list(tables)[:1])[:MOST_CHARTED]
+
+    def _tables_note(self) -> str:
+        shown, count = len(self.server.reading.tables), self._info.get("tables")
+        return f"{shown} of {words.number(count)} shown" if isinstance(count, int) and shown < count else ""
+
     def _panels_of(self, place: int) -> list[Panel]:
         """Those of the table at a place in the server's order: found anew each time, since tables come and go."""
 
         def name() -> str | None:
-            names = list(self.server.reading.tables)
+            names = self._charted()
             return names[place] if place < len(names) else None
 
         def rates() -> dict[str, Any] | None:
@@ -110,6 +118,10 @@ class ServerView:
     def _info(self) -> Mapping[str, Any]:
         return self.server.reading.info
 
+    def _known(self, fact: Callable[[], Fact]) -> Callable[[], Fact]:
+        """Nothing but a dash of a server that has not answered yet: 0 tables would be a number."""
+        return lambda: fact() if self._info else Fact(words.NOTHING)
+
     def _rate(self, name: str, table: History | None = None) -> float | None:
         rates = (table or self.server.history).rate(name)
         return rates[-1] if rates else None
@@ -126,8 +138,11 @@ class ServerView:
         return Fact(words.size(used), of, share=share)
 
     def _tables(self) -> Fact:
-        items = sum(about.get("size", 0) for about in self.server.reading.tables.values())
-        return Fact(words.number(self._info.get("tables")), f"{words.number(items)} items")
+        tables = self.server.reading.tables
+        items = sum(about.get("size", 0) for about in tables.values())
+        some = len(tables) < self._info.get("tables", 0)
+        return Fact(words.number(self._info.get("tables")),
+                    f"{words.number(items)} items{f' in {len(tables)}' if some else ''}")  # fmt: skip
 
     def _commands(self) -> Fact:
         return Fact(f"{words.number(self._rate('total_commands_processed'))}/s",

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from replay_server import terminal
+from replay_server.dashboard import words
 from replay_server.dashboard.apex_view import ApexView
 from replay_server.dashboard.main import DEFAULT_URL
 from replay_server.dashboard.server_panels import limiter_words
 from replay_server.dashboard.server_source import ServerSource
 from replay_server.dashboard.server_view import ServerView
 from replay_server.dashboard.train_view import TrainView
-from replay_server.dashboard.view import View
+from replay_server.dashboard.view import Fact, View
 from replay_server.dashboard.watch import EVERY_S, Watch, password_from_environment
 
 EXIT_FAILED, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 5, 130
+NOTHING_TO_SHOW = "nothing to show: no run directory was found below --logdir; a job makes one, or --url names a server"
 MOST_RUNS = 6
 """Shown of a folder, the newest."""
 MOST_ROWS = 12
@@ -65,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
                 time.sleep(EVERY_S)
                 watch.look()
                 if options.json:
-                    print(json.dumps(as_json(watch)), flush=True)
+                    print(json.dumps(as_json(watch), default=str), flush=True)
                 else:
                     view.show(watch)
                 if options.once:
@@ -96,7 +98,7 @@ def as_text(watch: Watch) -> str:
         message = view.banner()
         if message is not None:
             lines.append(f"  {message.text}")
-        facts = [(tile.title, fact) for tile in view.tiles if (fact := tile.fact()) is not None]
+        facts = _facts(view)
         for place in range(0, len(facts), 4):
             lines.append(
                 "  "
@@ -111,7 +113,13 @@ def as_text(watch: Watch) -> str:
                 f"inserted {row['added']}/s, sampled {row['sampled']}/s, {row['limiter']}"
                 for row in view.table_rows()
             ]
-    return "\n".join(_printable(line) for line in lines) if lines else "nothing to show: no run directory, no server"
+    return "\n".join(_printable(line) for line in lines) if lines else NOTHING_TO_SHOW
+
+
+def _facts(view: View) -> list[tuple[str, Fact]]:
+    """Titles and what is said of them, where there is anything to say."""
+    found = [(tile.title, tile.shown()) for tile in view.tiles]
+    return [(title, fact) for title, fact in found if fact is not None and (fact.value != words.NOTHING or fact.detail)]
 
 
 def _printable(text: str) -> str:
@@ -133,7 +141,7 @@ def as_table(watch: Watch) -> Any:
         if (message := view.banner()) is not None:
             parts.append(Text(_printable(message.text), tones[message.tone]))
         grid = Table.grid(padding=(0, 3))
-        facts = [(tile.title, fact) for tile in view.tiles if (fact := tile.fact()) is not None]
+        facts = _facts(view)
         for place in range(0, len(facts), 4):
             row = facts[place : place + 4]
             grid.add_row(*(Text(_printable(title), "dim") for title, _ in row))
@@ -143,7 +151,7 @@ def as_table(watch: Watch) -> Any:
             grid.add_row(*(Text(_printable(fact.detail), "dim") for _, fact in row))
         parts.append(grid)
         for panel in view.panels:
-            rows = panel.rows() if panel.rows is not None else []
+            rows = panel.shown()[0] if panel.rows is not None else []
             if not rows:
                 continue
             table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2))
@@ -156,7 +164,7 @@ def as_table(watch: Watch) -> Any:
                 )
             parts += [Text(""), table]
         parts.append(Text(""))
-    return Group(*parts) if parts else Text("nothing to show: no run directory, no server")
+    return Group(*parts) if parts else Text(NOTHING_TO_SHOW)
 
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replay_server.dashboard import charts, gantt, words
-from replay_server.dashboard.apex_view import run_banner, run_state
 from replay_server.dashboard.charts import AMBER, BLUE, GREY, TEAL, VIOLET
+from replay_server.dashboard.job_view import JobView
+from replay_server.dashboard.json_lines import finite
 from replay_server.dashboard.run_source import RunSource
-from replay_server.dashboard.server_source import ServerSource
-from replay_server.dashboard.view import Banner, Fact, Panel, Tile
+from replay_server.dashboard.view import Fact, Panel, Tile
 from replay_server.dashboard.watch import Watch
 
 SCORE_ROUNDS = 5
 """Rounds whose games the score is the mean of: the job's own target is held against that."""
 
 
-class TrainView:
-    """Tiles and panels of one job. `compare`: another run, drawn dashed."""
+class TrainView(JobView):
+    """Tiles and panels of one job; places are rounds."""
 
     def __init__(self, run: RunSource, watch: Watch, compare: RunSource | None = None) -> None:
-        self.run = run
-        self.watch = watch
-        self.compare = compare
+        super().__init__(run, watch, compare)
         self.tiles: Sequence[Tile] = (
             Tile("Round", self._round),
             Tile("Score", self._score),
@@ -47,49 +44,19 @@ class TrainView:
             Panel("Gradients on the server", 4, self.gradients),
         )
 
-    # -- the page's head
-
-    @property
-    def title(self) -> str:
-        return self.run.title
-
-    @property
-    def subtitle(self) -> str:
-        began = time.strftime("%d %b %H:%M", time.localtime(self.run.began_s))
-        settings = self.run.settings
-        server = f" · {self.run.server}" if self.run.server else ""
-        return f"{self.run.path} · {settings.get('backend')} · began {began}{server}"
-
-    @property
-    def state(self) -> tuple[str, str]:
-        return run_state(self.run)
-
-    def banner(self) -> Banner | None:
-        return run_banner(self.run, self.server)
+    def place(self, row: Mapping[str, Any], run: RunSource) -> float | None:
+        return finite(row.get("round"))
 
     def gist(self) -> list[list[Any]]:
         return self._points("score")
-
-    def version(self) -> Any:
-        server = self.server
-        return (self.run.looks, server.looks if server else 0)
-
-    @property
-    def server(self) -> ServerSource | None:
-        return self.watch.server_of(self.run)
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
         return self.run.rows["round"]
 
-    def _points(self, name: str, above: str | None = None, run: RunSource | None = None) -> list[list[Any]]:
+    def _points(self, name: str, above: str | None = None) -> list[list[Any]]:
         """[round, number] of each round."""
-        found = []
-        for row in (run or self.run).rows["round"]:
-            place = row.get(above) or {} if above else row
-            value = place.get(name)
-            found.append([row.get("round"), value if isinstance(value, int | float) else None])
-        return found
+        return self.points("round", name, above)
 
     def _last(self, name: str, above: str | None = None) -> Any:
         points = self._points(name, above)
@@ -98,36 +65,31 @@ class TrainView:
     # -- tiles
 
     def _round(self) -> Fact:
-        rounds = self.run.settings.get("rounds") or 1
-        done = self._last("round") or 0
+        rounds, done = self.setting("rounds"), self._last("round") or 0
         steps = words.number(self._last("total_steps"))
-        return Fact(f"{done} of {words.number(rounds)}", f"{steps} steps", share=done / rounds)
+        share = done / rounds if rounds else None
+        return Fact(f"{words.number(done)} of {words.number(rounds)}", f"{steps} steps", share=share)
 
     def _score(self) -> Fact:
-        scores = [score for row in self.rounds[-SCORE_ROUNDS:] for score in row.get("scores") or ()]
+        scores = [score for row in self.rounds[-SCORE_ROUNDS:] for score in _scores(row)]
         if not scores:
             return Fact(words.NOTHING, "no game has ended yet")
-        target = self.run.settings.get("target_score")
+        target = self.setting("target_score")
         more = f" · target {words.number(target)}" if target is not None else ""
         return Fact(words.number(sum(scores) / len(scores)), f"last {len(scores)} games{more}")
 
     def _evaluation(self) -> Fact:
-        rows = self.run.rows["evaluation"]
-        if not rows:
-            every = self.run.settings.get("eval_every")
-            return Fact(words.NOTHING, f"every {every} rounds" if every else "at the end")
-        newest = rows[-1]
-        return Fact(words.number(newest.get("score_mean")),
-                    f"± {words.number(newest.get('score_std'))} · {newest.get('episodes')} games")  # fmt: skip
+        every = self.setting("eval_every")
+        return self.evaluation() or Fact(words.NOTHING, f"every {every:g} rounds" if every else "at the end")
 
     def _actors(self) -> Fact:
         asked, arrived = self._last("actors"), self._last("arrived")
-        scaler = str(self.run.settings.get("scaler", ""))
+        scaler = self.run.setting_text("scaler")
         tone = "warn" if asked and arrived is not None and arrived < asked else ""
         return Fact(words.number(asked), f"{words.number(arrived)} arrived · {scaler}", tone)
 
     def _cost(self) -> Fact:
-        cost, budget = self._last("cost"), self.run.settings.get("budget")
+        cost, budget = self._last("cost"), self.setting("budget")
         if not budget:
             return Fact(words.dollars(cost), "no budget set")
         share = (cost or 0.0) / budget
@@ -162,18 +124,15 @@ class TrainView:
     def score(self) -> dict[str, Any] | None:
         lower, upper = [], []
         for row in self.rounds:
-            scores = row.get("scores") or []
-            lower.append([row.get("round"), min(scores) if scores else None])
-            upper.append([row.get("round"), max(scores) if scores else None])
+            at, scores = self.place(row, self.run), _scores(row)
+            lower.append([at, min(scores) if scores else None])
+            upper.append([at, max(scores) if scores else None])
         series = charts.band("lowest to highest", lower, upper, TEAL)
-        series.append(charts.line("games of the round", self._points("score"), TEAL, dots=len(self.rounds) < 40))
-        evaluations = [[row.get("round"), row.get("score_mean")] for row in self.run.rows["evaluation"]]
+        games = charts.line("games of the round", self._points("score"), TEAL, dots=len(self.rounds) < 40)
+        series.append(games | self.target("target_score", "target"))
+        evaluations = self.points("evaluation", "score_mean")
         series.append(charts.line("evaluation", evaluations, BLUE, width=2, dots=True))
-        if self.compare is not None:
-            series.append(charts.line(self.compare.name, self._points("score", run=self.compare), GREY, dashed=True))
-        target = self.run.settings.get("target_score")
-        if isinstance(target, int | float):
-            series[2]["markLine"] = charts.marker(target, f"target {target:g}", AMBER)
+        series += self.compared("round", "score")
         return self._chart(series)
 
     def actors(self) -> dict[str, Any] | None:
@@ -188,7 +147,7 @@ class TrainView:
             y.append(charts.axis(zero=True, right=True) | {"max": 1, "interval": 0.5})
         found = self._chart(series, y=y)
         if found is not None:
-            found["xAxis"] = charts.across("category", [str(at) for at, _ in asked])
+            found["xAxis"] = charts.across("category", [f"{at:g}" for at, _ in asked])
             for each in series:  # A place in the order of rounds, in place of the round's number.
                 each["data"] = [value for _, value in each["data"]]
         return found
@@ -198,11 +157,12 @@ class TrainView:
 
         S of a round decides the actors of the next; where a round has none of its own the one before holds.
         """
-        if self.run.settings.get("scaler") != "nitro" or not self.rounds:
+        if self.run.setting_text("scaler") != "nitro" or not self.rounds:
             return []
         from replay_server.serverless.scalers.nitro import Nitro, convexity_ratio
 
-        options = self.run.settings.get("scaler_option") or {}
+        options = self.run.settings.get("scaler_option")
+        options = options if isinstance(options, dict) else {}
         known = {name: options[name] for name in ("decay", "window", "inverted") if name in options}
         try:
             scaler = Nitro(**{name: json.loads(str(value).lower()) for name, value in known.items()})
@@ -210,41 +170,33 @@ class TrainView:
             return []
         found = []
         for row in self.rounds:
-            curvature = row.get("statistics") or {}
-            most, least = curvature.get("curvature_max"), curvature.get("curvature_min")
-            ratio = None
-            if isinstance(most, int | float) and isinstance(least, int | float):
-                ratio = convexity_ratio(most, least)
+            curvature = row.get("statistics")
+            curvature = curvature if isinstance(curvature, dict) else {}
+            most, least = finite(curvature.get("curvature_max")), finite(curvature.get("curvature_min"))
+            ratio = convexity_ratio(most, least) if most is not None and least is not None else None
             scaler.look_at(int(row["round"]), ratio)
             found.append([row["round"], scaler.state()["score"]])
         return found
 
     def cost(self) -> dict[str, Any] | None:
         line = charts.line("cost", self._points("cost"), AMBER, area=True, width=2)
-        series = [line]
-        budget = self.run.settings.get("budget")
+        series = [line, *self.compared("round", "cost")]
+        budget = self.setting("budget")
         y = charts.axis(charts.DOLLARS, zero=True)
         if budget and self.rounds:
             line["markLine"] = charts.marker(budget, f"budget {words.dollars(budget)}")
             if (self._last("cost") or 0.0) > 0.4 * budget:  # Else the line would lie flat at the bottom.
                 y["max"] = budget * 1.08
                 y["axisLabel"]["showMaxLabel"] = False
-        if self.compare is not None:
-            series.append(charts.line(self.compare.name, self._points("cost", run=self.compare), GREY, dashed=True))
         return self._chart(series, y=[y], unit=charts.DOLLARS)
 
     def _cost_note(self) -> str:
-        profile = f"{self.run.settings.get('price_profile', '')} prices, {self.run.settings.get('price_column', '')}"
-        return profile if self.rounds else ""
+        profile, column = self.run.setting_text("price_profile"), self.run.setting_text("price_column")
+        return f"{profile} prices, {column}" if self.rounds and profile else ""
 
     def functions(self) -> dict[str, Any] | None:
-        return gantt.chart(self.run.invocations, self.run_began_s) if self.run.invocations else None
-
-    @property
-    def run_began_s(self) -> float:
-        """When the first function was asked for that is still kept, or the run began."""
-        first = [each["queued"] for each in self.run.invocations[:1]]
-        return min([self.run.began_s, *first])
+        shown = [*self.run.invocations, *self.run.unfinished]
+        return gantt.chart(shown, self.run.elapsed) if shown else None
 
     def learner(self) -> dict[str, Any] | None:
         series = [
@@ -296,3 +248,9 @@ class TrainView:
             charts.line("applied/s", history.points("gradients_applied", True), BLUE),
         ]
         return charts.chart(series, x=charts.across("clock"), y=[charts.axis(zero=True)])
+
+
+def _scores(row: Mapping[str, Any]) -> list[float]:
+    """Of the games that ended in a round."""
+    scores = row.get("scores")
+    return [score for each in (scores if isinstance(scores, list) else ()) if (score := finite(each)) is not None]

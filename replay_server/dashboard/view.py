@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,14 @@ class Tile:
     title: str
     fact: Callable[[], Fact | None]
 
+    def shown(self) -> Fact | None:
+        """What `fact` says; where that fails, that it cannot be shown: others are watched, too."""
+        try:
+            return self.fact()
+        except Exception:
+            _log.exception("the tile %r cannot be shown", self.title)
+            return Fact("–", "cannot be shown")
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -43,6 +54,15 @@ class Panel:
     """Said in place of a chart that has nothing to show; "" = the panel is left out until it has."""
     height: int = 158
     """Of the chart or table, in pixels."""
+
+    def shown(self) -> tuple[Any, str]:
+        """(what `options` or `rows` gives, the note); nothing, and that it cannot be shown, where that fails."""
+        try:
+            found = self.rows() if self.rows is not None else self.options() if self.options is not None else None
+            return found, self.note() if self.note is not None else ""
+        except Exception:
+            _log.exception("the panel %r cannot be shown", self.title)
+            return ([] if self.rows is not None else None), "cannot be shown"
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class Watch:
         self._password = password
         self.servers: list[ServerSource] = []
         self._former: list[ServerSource] = []
+        self._last_servers: dict[Path, tuple[ServerSource, str]] = {}
+        """Of each run its server, and the process that this was, as long as the run went on."""
         self.runs: list[RunSource] = []
         self.compare = RunSource(compare) if compare is not None else None
         self._folders = list(folders)
@@ -63,14 +65,22 @@ class Watch:
         if run.server is None:
             return None
         if run.state in ("ended", "killed"):
-            return next((each for each in (*self.servers, *self._former) if each.name == run.server), None)
+            source, process = self._last_servers.get(run.path, (None, ""))
+            # Another server may have its address by now, and what that has is not this job's.
+            return source if source is not None and source.process == process else None
         with contextlib.suppress(ValueError):
-            return self.server(run.server)
+            source = self.server(run.server)
+            self._last_servers[run.path] = (source, source.process)
+            return source
         return None
+
+    def server_numbered(self, number: int) -> ServerSource | None:
+        """The source of a page's number, of a server that is asked no more, too."""
+        return next((each for each in (*self.servers, *self._former) if each.number == number), None)
 
     def _part_with(self) -> None:
         """Servers that were found by their jobs alone are asked no more when those have ended: they went with them."""
-        wanted = {*self._given, *(run.server for run in self.runs if run.state in ("running", "unknown"))}
+        wanted = {*self._given, *(run.server_name for run in self.runs if run.state in ("running", "unknown"))}
         for source in [each for each in self.servers if each.name not in wanted]:
             source.close()
             self.servers.remove(source)
@@ -106,15 +116,19 @@ class Watch:
             self.search()
         begin = time.monotonic()
         # Those that are live first.
-        for run in sorted(self.runs, key=lambda run: run.state != "running"):
+        runs = sorted(self.runs, key=lambda run: run.state != "running")
+        for run in [*runs, *([self.compare] if self.compare is not None else [])]:
             if time.monotonic() - begin > LOOK_S:
                 break
             if run.state in ("running", "unknown") or run.looks < 2 or run.changed():
                 run.look()
+        # What time is left goes to those of whose long files there is more to read.
+        for run in [*runs, *([self.compare] if self.compare is not None else [])]:
+            while run.behind and time.monotonic() - begin < LOOK_S:
+                run.look()
+        for run in runs:
             self.server_of(run)
         self._part_with()
-        if self.compare is not None and (self.compare.looks == 0 or self.compare.behind):
-            self.compare.look()
 
     async def run(self) -> None:
         """Looks at everything once a second until cancelled; servers at the same time, each in a thread of its own."""

@@ -58,7 +58,7 @@ class TileBox:
 
     def refresh(self) -> None:
         """Shows what is now."""
-        fact = self._tile.fact()
+        fact = self._tile.shown()
         if fact == self._shown and fact is not None:
             return
         self._box.set_visibility(fact is not None)
@@ -98,13 +98,13 @@ class PanelBox:
 
     def refresh(self) -> None:
         """Shows what is now; sends nothing where nothing has changed."""
-        panel = self._panel
-        if panel.rows is not None:
-            self._refresh_table(panel.rows())
-        elif panel.options is not None:
-            self._refresh_chart(panel.options())
-        if self._note is not None and panel.note is not None:
-            self._note.show(panel.note())
+        found, note = self._panel.shown()
+        if self._panel.rows is not None:
+            self._refresh_table(found)
+        else:
+            self._refresh_chart(found)
+        if self._note is not None:
+            self._note.show(note)
 
     def _move(self) -> None:
         self._moved = True

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
+
+from replay_server.dashboard.json_lines import finite
 
 NOTHING = "–"
 
 
 def number(value: Any, digits: int = 3) -> str:
     """1,250 as it is, 12.5 k, 1.25 M; what is no number as –."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if finite(value) is None:
         return NOTHING
     for size, letter in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= (size if size == 1e4 else 0.9995 * size):
@@ -21,9 +22,14 @@ def number(value: Any, digits: int = 3) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.{digits}g}"
 
 
+def short(text: str, most: int = 28) -> str:
+    """A name that may be long, in the middle cut."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+
+
 def size(value: Any) -> str:
     """Bytes in decimal units."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if finite(value) is None:
         return NOTHING
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(value) < 1000 or unit == "TB":
@@ -34,7 +40,7 @@ def size(value: Any) -> str:
 
 def duration(seconds: Any) -> str:
     """4 s, 3:07 min, 2:05 h, 3 d 4 h."""
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if finite(seconds) is None:
         return NOTHING
     whole = max(0, int(seconds))
     if whole < 60:
@@ -48,7 +54,7 @@ def duration(seconds: Any) -> str:
 
 def microseconds(value: Any) -> str:
     """µs, ms or s."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if finite(value) is None:
         return NOTHING
     if value >= 1e6:
         return f"{value / 1e6:.3g} s"
@@ -57,12 +63,12 @@ def microseconds(value: Any) -> str:
 
 def dollars(value: Any) -> str:
     """Cents and fractions of them: jobs of functions cost little."""
-    return f"${value:.3g}" if isinstance(value, int | float) and math.isfinite(value) else NOTHING
+    return f"${value:.3g}" if finite(value) is not None else NOTHING
 
 
 def percent(value: Any) -> str:
     """A share as a percentage."""
-    return f"{100 * value:.3g} %" if isinstance(value, int | float) and math.isfinite(value) else NOTHING
+    return f"{100 * value:.3g} %" if finite(value) is not None else NOTHING
 
 
 def clock(time_s: float) -> str:

@@ -363,7 +363,10 @@ class ApexJob:
             "samples_per_insert", "weight_staleness", "restarts",
         )  # fmt: skip
         values = {name: getattr(snapshot, name) for name in names}
-        scores = {f"actor_{index}_score": actor.score_mean for index, actor in enumerate(snapshot.actors)}
+        # One that has ended no game yet has no score: a row says nothing of it, not 0.
+        scores = {
+            f"actor_{index}_score": actor.score_mean for index, actor in enumerate(snapshot.actors) if actor.episodes
+        }
         metrics.write(snapshot.updates, {**values, **scores})
 
     def _earlier_sessions(self) -> dict[str, float]:

@@ -27,6 +27,7 @@ Settings = TypeVar("Settings", bound=RunSettings)
 SCORE_COLUMNS: tuple[str, ...] = (
     "minutes", "transitions", "frames", "updates", "version", "episodes", "mean", "std", "min", "max",
 )  # fmt: skip
+MOST_SESSIONS = 100
 
 
 class RunDirectory:
@@ -43,6 +44,7 @@ class RunDirectory:
         self.plot = self.path / "scores.png"
         self._began_s = time.time()
         self._job: dict[str, Any] = {}
+        self._sessions: list[float] | None = None
 
     def create(self, settings: RunSettings) -> None:
         """Makes the folder and writes config.json, without a server's password if there is a URL with one in it.
@@ -58,19 +60,23 @@ class RunDirectory:
         write_json(self.config, {name: _without_password(value) for name, value in values.items()})
 
     def write_job(self, kind: str, server: str, parts: list[dict[str, Any]] | None = None) -> None:
-        """Writes job.json, for who looks at a run from outside: this process, when it began, the server, its parts.
+        """Writes job.json, for who looks at a run from outside: this process, when it and (of a run that was
+        resumed) the sessions before it began, the server, its parts.
 
         Args:
             kind: apex or train.
             server: its URL; a password in it is left out.
             parts: of each process of the job name, running, restarts.
         """
+        if self._sessions is None:
+            self._sessions = _sessions_before(self.job)
         values = {
             "kind": kind,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "pid_started": process_started(os.getpid()),
             "started_s": self._began_s,
+            "sessions": self._sessions,
             "server": _without_password(server),
             "parts": parts or [],
         }
@@ -130,6 +136,16 @@ class RunDirectory:
         axes.grid(alpha=0.3)
         figure.savefig(self.plot, dpi=120)
         return True
+
+
+def _sessions_before(path: Path) -> list[float]:
+    """When the earlier sessions of a run began, as its job.json tells; the newest `MOST_SESSIONS`."""
+    try:
+        before = json.loads(path.read_text())
+        began = [float(each) for each in (*before.get("sessions", ()), before["started_s"])]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+    return began[-MOST_SESSIONS:]
 
 
 def process_started(pid: int) -> int:

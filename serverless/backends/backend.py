@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from replay_server.rl.function_contract import (
@@ -140,6 +140,19 @@ class Invocation:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """An attempt that has no end yet; fields as `Invocation` has them."""
+
+    request: str
+    kind: str
+    round: int
+    attempt: int
+    queued: float
+    started: float | None
+    """None while it waits for its turn."""
+
+
 class _Call(Future[bytes]):
     """A submitted request: its future, which also tells those who `wait` for it at once when it is cancelled."""
 
@@ -150,6 +163,7 @@ class _Call(Future[bytes]):
         self.timeout_s = timeout_s
         self.retries = retries
         self.queued = time.time()
+        self.unfinished = Unfinished(request.request, request.kind, request.round, 1, self.queued, None)
         self._begin = threading.RLock()
 
     def cancel(self) -> bool:
@@ -237,6 +251,12 @@ class Backend:
                 thread.start()
         return call
 
+    def unfinished(self) -> list[Unfinished]:
+        """The attempts that run or wait now, in the order in which they were asked for."""
+        with self._change:
+            calls = [*self._running, *self._waiting]
+        return [call.unfinished for call in sorted(calls, key=lambda call: call.queued)]
+
     def prewarm(self, count: int) -> None:
         """Makes `count` instances warm, at most `concurrency`; waits until they are. FunctionError where they fail.
 
@@ -278,7 +298,13 @@ class Backend:
 
     def _warm(self, payload: bytes, invoke: Callable[[], bytes]) -> bytes:
         call = _Call(payload, decode_request(payload), self._timeout_s, retries=0)
-        answer, error, _ = self._attempt(call, 1, call.queued, invoke)
+        with self._change:
+            self._running.add(call)
+        try:
+            answer, error, _ = self._attempt(call, 1, call.queued, invoke)
+        finally:
+            with self._change:
+                self._running.discard(call)
         if error is not None and not isinstance(error, FunctionFailed):  # that one the platform tells better
             raise error
         return answer
@@ -339,6 +365,7 @@ class Backend:
             if type(error) is FunctionError or (isinstance(error, FunctionFailed) and not error.failure.retry):
                 break
             queued = ended
+            call.unfinished = replace(call.unfinished, attempt=attempt + 1, queued=queued, started=None)
         return b"", error
 
     def _attempt(
@@ -347,6 +374,7 @@ class Backend:
         """One invocation, recorded: its answer or its error, and when it ended."""
         began = time.perf_counter()
         started = time.time()
+        call.unfinished = replace(call.unfinished, attempt=attempt, queued=queued, started=started)
         answer, response, error = b"", None, None
         try:
             answer = invoke()

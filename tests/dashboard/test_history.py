@@ -91,7 +91,7 @@ def test_a_bar_has_the_colour_of_what_it_was() -> None:
     common = {"request": "r1-a0", "kind": "actor", "attempt": 1, "queued": 10.0, "started": 11.0, "ended": 13.0}
     cold = {**common, "outcome": "ok", "cold": True, "measured": {"startup_s": 0.5}}
     lost = {**common, "outcome": "lost", "cold": False, "measured": None}
-    bars = gantt.bars([cold, lost], 10.0)
+    bars = gantt.bars([cold, lost], lambda time_s: time_s - 10.0)
     assert [bar["value"][1:] for bar in bars] == [
         [0.0, 1.0, gantt.COLORS["queued"]],
         [1.0, 1.5, gantt.COLORS["cold start"]],
@@ -99,7 +99,7 @@ def test_a_bar_has_the_colour_of_what_it_was() -> None:
         [0.0, 1.0, gantt.COLORS["queued"]],
         [1.0, 3.0, gantt.COLORS["failed, timed out, lost"]],
     ]
-    assert json.dumps(gantt.chart([cold, lost], 10.0))
+    assert json.dumps(gantt.chart([cold, lost], lambda time_s: time_s - 10.0))
 
 
 def test_thinning_keeps_both_ends_and_every_gap() -> None:
