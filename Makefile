@@ -115,7 +115,7 @@ fuzz: setup
 reference: setup
 	@$(BIN)/python tests/docs/generate.py
 
-# pyright sees the folders as the one package that they are when installed.
+# pyright sees the folders as the one package that they are when installed, and the examples as they are.
 lint: $(STAMP)/environment
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "not as ruff formats it: run make format" >&2; exit 1; }

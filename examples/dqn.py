@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import replay_server as rs
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Any)
 
 
 @dataclass
@@ -73,7 +73,8 @@ def make_table(name: str, env: gym.Env, capacity: int, seed: int, **parts) -> rs
 
 def make_network(env: gym.Env) -> nn.Sequential:
     """Q values of all actions: float32 (batch, *observation) → (batch, actions)."""
-    inputs, actions = int(np.prod(env.observation_space.shape)), int(env.action_space.n)
+    assert isinstance(env.action_space, gym.spaces.Discrete), f"expected discrete actions, got {env.action_space}"
+    inputs, actions = int(np.prod(env.observation_space.shape or ())), int(env.action_space.n)
     return nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, actions))
 
 

@@ -90,7 +90,8 @@ def train(settings: Settings) -> float:
     """Loads and clones; the best mean return of an evaluation."""
     path = Path(settings.dataset)
     if not path.exists():
-        np.savez_compressed(path, **make_dataset(settings))
+        print(f"{path} is not there: making one of {settings.steps} steps", flush=True)
+        np.savez_compressed(path, allow_pickle=False, **make_dataset(settings))
     with np.load(path, allow_pickle=False) as file:
         dataset = {name: file[name] for name in file.files}
     returns = episode_returns(dataset)[dataset["terminations"] | dataset["truncations"]]

@@ -90,7 +90,7 @@ class Sac:
     """The networks and their update."""
 
     def __init__(self, env: gym.Env, settings: Settings) -> None:
-        inputs, actions = int(np.prod(env.observation_space.shape)), int(np.prod(env.action_space.shape))
+        inputs, actions = (int(np.prod(space.shape or ())) for space in (env.observation_space, env.action_space))
         self.settings = settings
         self.actor = Actor(inputs, actions, settings.hidden)
         self.critics = Critics(inputs, actions, settings.hidden)
@@ -140,6 +140,7 @@ def train(settings: Settings) -> float:
     torch.manual_seed(settings.seed)
     env = gym.make(settings.env)
     env.action_space.seed(settings.seed)
+    assert isinstance(env.action_space, gym.spaces.Box), f"expected continuous actions, got {env.action_space}"
     assert np.all(env.action_space.high == 1), (
         "actions are expected within [−1, 1]: wrap it in gym.wrappers.RescaleAction"
     )

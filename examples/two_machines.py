@@ -167,7 +167,7 @@ def run_both(settings: Settings) -> float:
             for part in parts.values():
                 part.kill()
         with rs.Client(server.url) as client:
-            return float(client.redis.get(RESULT))
+            return float(client.command("GET", RESULT))
 
 
 if __name__ == "__main__":

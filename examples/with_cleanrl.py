@@ -83,7 +83,8 @@ class ReplayServerBuffer:
         else:
             client = rs.Client(url)
             client.create_table(made)
-            self._add, self._sample = (functools.partial(each, table) for each in (client.add, client.sample))
+            self._add = functools.partial(client.add, table)
+            self._sample = functools.partial(client.sample, table)
 
     def add(
         self,
@@ -157,7 +158,7 @@ def run(script: str, buffer: str, options: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--buffer", default="replay-server", help="replay-server, original, or the URL of a server")
     parser.add_argument("script", help="of CleanRL's, in a checkout of its repository")
     chosen, rest = parser.parse_known_args()

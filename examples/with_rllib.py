@@ -85,15 +85,15 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         made = rs.Table(self._table, self.capacity, signature, sampler=sampler, seed=seed)
         if self._url is None:
             buffer = rs.Buffer(made)
-            methods = (buffer.add, buffer.sample, buffer.update_priorities, buffer.info)
+            self._add, self._sample = buffer.add, buffer.sample
+            self._update, self._info = buffer.update_priorities, buffer.info
         else:
             client = rs.Client(self._url)
             client.create_table(made)
-            methods = tuple(
-                functools.partial(each, self._table)
-                for each in (client.add, client.sample, client.update_priorities, client.info)
-            )
-        self._add, self._sample, self._update, self._info = methods
+            self._add = functools.partial(client.add, self._table)
+            self._sample = functools.partial(client.sample, self._table)
+            self._update = functools.partial(client.update_priorities, self._table)
+            self._info = functools.partial(client.info, self._table)
         self._spaces = episode.observation_space, episode.action_space
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
@@ -129,16 +129,19 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         """Draws transitions, each as an episode of one step with its importance-sampling weight."""
         if n_step not in (None, 1) or options.get("batch_length_T"):
             raise ValueError(f"expected single steps, got n_step={n_step} and batch_length_T={options}")
-        batch = self._sample(num_items or batch_size_B, self._exponents[1] if beta is None else beta)
+        if self._spaces is None:
+            raise ValueError("nothing was added yet: there is nothing to sample")
+        observation_space, action_space = self._spaces
+        batch = self._sample(num_items or batch_size_B or 1, self._exponents[1] if beta is None else beta)
         self._sampled = batch.ids
         names = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
         rows = zip(*(batch.data[name] for name in names), batch.weights, strict=True)
         return [
             SingleAgentEpisode(
                 observations=[obs, next_obs],
-                observation_space=self._spaces[0],
+                observation_space=observation_space,
                 actions=[action],
-                action_space=self._spaces[1],
+                action_space=action_space,
                 rewards=[reward],
                 terminated=bool(terminated),
                 truncated=bool(truncated),
@@ -207,7 +210,7 @@ def train(buffer: str, seed: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--buffer", default="replay-server", help="replay-server, original, or the URL of a server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20_000)

@@ -25,6 +25,7 @@ from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import DummyVecEnv
 from timing import Clock
 
 import replay_server as rs
@@ -77,8 +78,10 @@ class ReplayServerBuffer(BaseBuffer):
         else:
             client = rs.Client(url)
             client.create_table(made)
-            methods = (client.add, client.sample, client.info, client.reset)
-            self._add, self._sample, self._info, self._empty = (functools.partial(each, table) for each in methods)
+            self._add = functools.partial(client.add, table)
+            self._sample = functools.partial(client.sample, table)
+            self._info = functools.partial(client.info, table)
+            self._empty = functools.partial(client.reset, table)
 
     def add(
         self,
@@ -151,12 +154,14 @@ def train(buffer: str, seed: int, steps: int) -> None:
     )
     model.learn(steps)
     print(f"{buffer}, seed {seed}, {steps} steps: {clock}")
-    score, _ = evaluate_policy(model, Monitor(gym.make("Pendulum-v1")), n_eval_episodes=20)
+    games = DummyVecEnv([lambda: Monitor(gym.make("Pendulum-v1"))])
+    games.seed(seed + 10_000)  # the same for either buffer
+    score, _ = evaluate_policy(model, games, n_eval_episodes=20)
     print(f"reached {score:.1f} on Pendulum-v1")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--buffer", default="replay-server", help="replay-server, original, or the URL of a server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4_000)

@@ -116,7 +116,7 @@ def train(buffer: str, seed: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--buffer", default="replay-server", help="replay-server or original")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20_000)
