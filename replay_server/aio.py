@@ -279,7 +279,7 @@ class _Connection:
 
 
 class Client(AsyncGradientMethods):
-    """`replay_server.Client` for asyncio: arguments, results and errors are the same; see there.
+    """`replay_server.Client` for asyncio, an asynchronous context manager: arguments, results and errors are the same.
 
     Each running command has a connection of its own, so any number of tasks may share a client. A cancelled command
     closes its connection: whether a cancelled `add` was stored is not known.

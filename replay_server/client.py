@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Client(GradientMethods):
-    """A client of a replay server.
+    """A client of a replay server; a context manager, which closes it.
 
     Connecting is tried again for `reconnect_timeout` seconds. Where a connection breaks under a command that is safe to
     repeat (reads, samples, priority updates), the command is repeated as long; where it may have changed something

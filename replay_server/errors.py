@@ -19,7 +19,8 @@ class Timeout(ReplayError, TimeoutError):
     """The condition for an `add` or a `sample` did not come true in time.
 
     Attributes:
-        reason: what it waited for, e.g. "3 items, sampling needs 1000 (min_size)".
+        reason: what it waited for, such as "too few items: the table holds 3, sampling waits for
+            min_size_to_sample = 1000".
     """
 
     def __init__(self, message: str, reason: str | None = None) -> None:

@@ -45,7 +45,7 @@ class Column:
     A column that a `Window` looks at is a value of every step as well.
 
     Args:
-        dtype: one of `COLUMN_DTYPES`, as a name or anything `numpy.dtype` accepts.
+        dtype: bool, int8 to int64, uint8 to uint64, or float16 to float64, as a name or all that `numpy.dtype` takes.
         shape: up to 8 dimensions, each at least 1.
         step_only: a value of steps alone, which batches show only through windows.
 
@@ -94,7 +94,7 @@ class Window:
 
     Args:
         source: name of the `Column` it looks at.
-        length: steps, up to `MAX_WINDOW`; None: a single one, without a dimension of its own.
+        length: steps, up to 16,384; None: a single one, without a dimension of its own.
         offset: of its last step against the item's own: 0 for an observation, n for that of n steps later.
 
     Raises:

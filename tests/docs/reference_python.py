@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import re
 import textwrap
@@ -26,6 +28,18 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Title → names, as one writes them behind `rs.`; writers are made by clients and buffers."""
 
+MADE_BY = {
+    "Writer": "Made by `Client.writer` and `Buffer.writer`; a context manager.",
+    "VectorWriter": "Made by `Client.vector_writer` and `Buffer.vector_writer`; a context manager.",
+    "Sampler": "",
+    "Gradients": "Made by `Client.take_gradients` and `Client.gradient_headers`.",
+    "aio.AsyncWriter": "Made by `aio.Client.writer`; an asynchronous context manager.",
+    "aio.AsyncVectorWriter": "Made by `aio.Client.vector_writer`; an asynchronous context manager.",
+}
+"""Classes that nobody calls: what makes them is told in the place of their arguments."""
+INNER = ("table", "sink", "environments", "client", "writer")
+"""Arguments that makers give them."""
+
 HEAD = """# Python
 
 `import replay_server as rs`: every public name, from its docstring. Arrays are NumPy's; N is the number of items
@@ -36,7 +50,9 @@ of a batch. A worked example of most of it: [README](../../README.md#from-python
 
 def page() -> str:
     """The whole page."""
-    text = HEAD
+    text = HEAD + "\n| | |\n|---|---|\n"
+    for title, names in GROUPS.items():
+        text += f"| [{title}](#{_slug(title)}) | {' · '.join(_linked(f'`{name}`') for name in names)} |\n"
     for title, names in GROUPS.items():
         text += f"\n## {title}\n"
         for name in names:
@@ -59,14 +75,51 @@ def _named(name: str) -> Any:
     raise KeyError(f"no public name {name}")
 
 
+def _shown(name: str) -> str:
+    return name if name in ("Writer", "VectorWriter") else f"rs.{name}"
+
+
+def _slug(heading: str) -> str:
+    """What a link names behind #, as GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@functools.cache
+def _places() -> dict[str, str]:
+    """What docstrings call a class or a method → the heading that it has here."""
+    found = {}
+    for names in GROUPS.values():
+        for name in names:
+            found[name] = _shown(name)
+            found.update({f"{name}.{method}": f"{_shown(name)}.{method}" for method, _, _ in _methods(_named(name))})
+    return found
+
+
+def _linked(text: str) -> str:
+    """With links to what the page has a heading of."""
+
+    def link(code: re.Match[str]) -> str:
+        name = re.sub(r"^(?:replay_server|rs)\.(?:writer\.)?", "", code[1])
+        place = _places().get(name)
+        return f"[`{name}`](#{_slug(place)})" if place else code[0]
+
+    return re.sub(r"(?<!\[)`([\w.]+)`", link, text)
+
+
 def _section(name: str, thing: type) -> str:
-    shown = name if name in ("Writer", "VectorWriter") else f"rs.{name}"
+    shown = _shown(name)
     text = f"### {shown}\n\n"
-    if not issubclass(thing, BaseException):
+    if issubclass(thing, BaseException):
+        bases = ", ".join(_linked(f"`{base.__name__}`") for base in thing.__bases__)
+        text += f"Is {'an' if re.match('[^a-z]*[aeiou]', bases, re.IGNORECASE) else 'a'} {bases}.\n\n"
+    elif name not in MADE_BY:
         text += _code(f"{shown}{_signature(thing)}")
-    elif bases := [base.__name__ for base in thing.__bases__]:
-        text += f"Is a {', '.join(f'`{base}`' for base in bases)}.\n\n"
-    text += _prose(inspect.cleandoc(thing.__doc__ or ""))
+    about = inspect.cleandoc(thing.__doc__ or "")
+    if name in MADE_BY:
+        about = re.sub(rf"^    (?:{'|'.join(INNER)}): .*\n", "", about, flags=re.MULTILINE)
+        first, *others = about.split("\n\n")
+        about = "\n\n".join([first, MADE_BY[name], *others])
+    text += _prose(about)
     for method, function, is_property in _methods(thing):
         if is_property:
             text += f"\n#### {shown}.{method}\n\n" + _prose(inspect.getdoc(function) or "")
@@ -100,13 +153,22 @@ def _signature(thing: Any, bound: bool = False) -> str:
     parameters = list(signature.parameters.values())
     if bound and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
-    parameters = [each for each in parameters if each.name not in ("lease", "landing")]
+    parameters = [_with_its_default(thing, each) for each in parameters if each.name not in ("lease", "landing")]
     cleaned = [
         each.replace(annotation=_annotation(each.annotation), default=_Shown.of(each.default)) for each in parameters
     ]
     returns = _annotation(signature.return_annotation) if bound else inspect.Signature.empty
+    if inspect.isasyncgenfunction(inspect.unwrap(thing)):  # made one by contextlib.asynccontextmanager
+        returns = re.sub(r"^AsyncIterator\[(.*)\]$", r"AbstractAsyncContextManager[\1]", returns)
     text = str(signature.replace(parameters=cleaned, return_annotation=inspect.Signature.empty))
     return text if returns is inspect.Signature.empty else f"{text} -> {returns}"
+
+
+def _with_its_default(thing: Any, parameter: inspect.Parameter) -> inspect.Parameter:
+    """A field that begins as an empty list has that as its default, not the mark of dataclasses."""
+    fields = {each.name: each for each in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else {}
+    factory = fields[parameter.name].default_factory if parameter.name in fields else dataclasses.MISSING
+    return parameter if factory is dataclasses.MISSING else parameter.replace(default=factory())
 
 
 class _Shown(str):
@@ -178,9 +240,14 @@ def _paragraph(lines: list[str]) -> list[str]:
         return [*out, _escaped(" ".join(entries)) + "\n\n"]
     for entry in entries:
         name, colon, meaning = entry.partition(":")
-        out.append(f"- `{name}`:{_escaped(meaning)}\n" if colon else f"- {_escaped(entry)}\n")
+        names = ", ".join(f"`{each}`" for each in name.split(", "))
+        names = _linked(names) if title[1] == "Raises" else names
+        out.append(f"- {names}:{_escaped(meaning)}\n" if colon else f"- {_escaped(entry)}\n")
     return [*out, "\n"]
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"<(?=[a-zA-Z/])", "&lt;", text).replace(" *column", " \\*column").replace(" *source", " \\*source")
+    """Prose as Markdown: stars and brackets outside of code stand for themselves, and names become links."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    pieces[::2] = [re.sub(r"<(?=[a-zA-Z/])", "&lt;", piece).replace("*", "\\*") for piece in pieces[::2]]
+    return _linked("".join(pieces))

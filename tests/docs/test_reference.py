@@ -15,6 +15,7 @@ from parsers import parser_of, subcommands
 
 from replay_server import cli
 from replay_server.config import ServeConfig
+from replay_server.table import COLUMN_DTYPES, MAX_WINDOW, Column, Window
 
 pytest.importorskip("gymnasium", reason="parsers of training need gymnasium (make setup installs it)")
 
@@ -22,6 +23,18 @@ pytest.importorskip("gymnasium", reason="parsers of training need gymnasium (mak
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_is_what_the_code_says(name: str) -> None:
     assert (DOCS / name).read_text() == PAGES[name](), f"docs/{name} is not current: run {COMMAND}"
+
+
+def test_the_page_on_python_has_no_marks_of_the_interpreter() -> None:
+    text = (DOCS / "reference/python.md").read_text()
+    assert not re.findall(r"<\w+>| object at 0x|<class ", re.sub(r"`[^`\n]*`", "", text))
+
+
+def test_limits_in_docstrings_are_those_of_the_code() -> None:
+    assert f"up to {MAX_WINDOW:,}" in (Window.__doc__ or "")
+    told = (Column.__doc__ or "").replace("float16 to float64", "float16 float32 float64")
+    told = re.sub(r"(u?int)8 to u?int64", r"\g<1>8 \g<1>16 \g<1>32 \g<1>64", told)
+    assert [name for name in COLUMN_DTYPES if not re.search(rf"\b{name}\b", told)] == []
 
 
 def test_every_subcommand_has_a_parser() -> None:
