@@ -108,12 +108,14 @@ def _serve_parser() -> argparse.ArgumentParser:
         epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}, never from an argument. "
         "Exit status: 0 stopped by a signal, or in order, 1 failure, 2 usage, 3 address in use, 4 snapshot refused.",
     )
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1); other than loopback needs a password")
-    parser.add_argument("--port", type=int, help="TCP port (default 6379); 0 = any free one, -1 = no TCP")
+    parser.add_argument(
+        "--host", metavar="HOST", help="address to listen on (default 127.0.0.1); other than loopback needs a password"
+    )
+    parser.add_argument("--port", type=int, metavar="P", help="TCP port (default 6379); 0 = any free one, -1 = no TCP")
     parser.add_argument("--unixsocket", metavar="PATH", help="listen on a unix socket as well")
     parser.add_argument("--unixsocketperm", metavar="OCTAL", help="its permissions (default 700)")
     parser.add_argument("--transport", choices=TRANSPORTS, help="network stack (default kernel)")
-    _add_user_space_options(parser)
+    _add_settings(parser)
     parser.add_argument(
         "--config", metavar="FILE.toml", help="settings and tables; options given here win; SIGHUP reads it again"
     )
@@ -137,52 +139,55 @@ def _serve_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# Options of serve that are settings of the native server (CONFIG GET shows them): option, setting, its type, its help.
-_SETTINGS: tuple[tuple[str, str, type, str], ...] = (
-    ("--dpdk-device", "dpdk-device", str, "PCI address, or virtual device: net_af_xdp0,iface=veth0"),
-    ("--dpdk-address", "dpdk-address", str, "its IPv4 address and mask: 10.0.0.2/24; --host is then not given"),
-    ("--dpdk-gateway", "dpdk-gateway", str, "its gateway"),
-    ("--dpdk-mtu", "dpdk-mtu", int, "bytes (default: the device's)"),
-    ("--dpdk-lcore", "dpdk-lcore", int, "processor that the server polls on (default: where it is started)"),
-    ("--dpdk-memory", "dpdk-memory", str, "for packets, e.g. 512mb"),
-    ("--dpdk-eal", "dpdk-eal", str, "more arguments for DPDK's EAL, in one string"),
+# Options of serve that are settings of the native server (CONFIG GET shows them): option and setting, what --help calls
+# its value or the words that it may be, its help.
+_SETTINGS: tuple[tuple[str, str | tuple[str, ...], str], ...] = (
+    ("dpdk-device", "DEVICE", "PCI address, or virtual device: net_af_xdp0,iface=veth0"),
+    ("dpdk-address", "ADDRESS", "its IPv4 address and mask: 10.0.0.2/24; --host is then not given"),
+    ("dpdk-gateway", "ADDRESS", "its gateway"),
+    ("dpdk-mtu", "N", "bytes (default: the device's)"),
+    ("dpdk-lcore", "N", "processor that the server polls on (default: where it is started)"),
+    ("dpdk-memory", "BYTES", "for packets, e.g. 512mb"),
+    ("dpdk-eal", "ARGUMENTS", "more arguments for DPDK's EAL, in one string"),
+    ("dpdk-offloads", "NAMES", "work of the device: auto (all that it can, the default), none, or names"),
+    ("fstack-config", "FILE", "F-Stack's config.ini (default: made from the options above)"),
+    ("tls-port", "P", "port for TLS (rediss://) beside --port; 0 = any free one"),
+    ("tls-cert-file", "FILE", "the server's certificate, PEM"),
+    ("tls-key-file", "FILE", "its key, PEM"),
+    ("tls-ca-cert-file", "FILE", "who signs clients' certificates, PEM"),
+    ("tls-auth-clients", ("yes", "no", "optional"), "whether clients show a certificate (default yes)"),
+    ("aclfile", "FILE", "file of users, as ACL SAVE writes it"),
+    ("metrics-port", "P", "HTTP port with /metrics for Prometheus and /healthz; 0 = any free one"),
+    ("metrics-host", "HOST", "its address (default 127.0.0.1); another needs --allow-remote"),
     (
-        "--dpdk-offloads",
-        "dpdk-offloads",
-        str,
-        "work of the device: auto (all that it can, the default), none, or names",
-    ),
-    ("--fstack-config", "fstack-config", str, "F-Stack's config.ini (default: made from the options above)"),
-    ("--tls-port", "tls-port", int, "port for TLS (rediss://) beside --port; 0 = any free one"),
-    ("--tls-cert-file", "tls-cert-file", str, "the server's certificate, PEM"),
-    ("--tls-key-file", "tls-key-file", str, "its key, PEM"),
-    ("--tls-ca-cert-file", "tls-ca-cert-file", str, "who signs clients' certificates, PEM"),
-    ("--tls-auth-clients", "tls-auth-clients", str, "whether clients show a certificate: yes (default), no, optional"),
-    ("--aclfile", "aclfile", str, "file of users, as ACL SAVE writes it"),
-    ("--metrics-port", "metrics-port", int, "HTTP port with /metrics for Prometheus and /healthz; 0 = any free one"),
-    ("--metrics-host", "metrics-host", str, "its address (default 127.0.0.1); another needs --allow-remote"),
-    (
-        "--log-level",
         "log-level",
-        str,
-        "lines on standard error: debug, info, notice (default), warning or error and above",
+        ("debug", "info", "notice", "warning", "error"),
+        "lines on standard error from there on (default notice)",
     ),
-    ("--log-format", "log-format", str, "text (default) or json, one object a line"),
-    ("--protected-mode", "protected-mode", str, "yes (default): other hosts are refused while there is no password"),
-    ("--busy-poll-us", "busy-poll-us", int, "with --transport kernel: look so long for events before sleeping"),
+    ("log-format", ("text", "json"), "text (default), or one object a line"),
+    ("protected-mode", ("yes", "no"), "yes (default): other hosts are refused while there is no password"),
+    ("busy-poll-us", "N", "with --transport kernel: look so long for events before sleeping"),
 )
 
 
-def _add_user_space_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("transports", "see docs/nic-host.md")
-    group.add_argument(
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    groups = {
+        "dpdk fstack busy": parser.add_argument_group("transports", "see docs/nic-host.md"),
+        "tls aclfile protected": parser.add_argument_group("TLS and users", "see docs/security.md"),
+        "metrics log": parser.add_argument_group("metrics and log", "see docs/metrics.md and docs/operations.md"),
+    }
+    groups["dpdk fstack busy"].add_argument(
         "--admin-port",
         type=int,
         metavar="P",
         help="another port, on the kernel's loopback; -1 = none (default beside dpdk and fstack: any free one)",
     )
-    for option, _, kind, help_text in _SETTINGS:
-        group.add_argument(option, type=kind, help=help_text)
+    for name, value, help_text in _SETTINGS:
+        group = next(group for subjects, group in groups.items() if name.split("-")[0] in subjects.split())
+        if isinstance(value, tuple):
+            group.add_argument(f"--{name}", choices=value, help=help_text)
+        else:
+            group.add_argument(f"--{name}", metavar=value, type=int if value in ("N", "P") else str, help=help_text)
 
 
 def _merged(options: argparse.Namespace) -> ServeConfig:
@@ -192,8 +197,8 @@ def _merged(options: argparse.Namespace) -> ServeConfig:
     for name in own.split():
         if (value := getattr(options, name)) is not None:
             setattr(settings, name, value)
-    for option, name, _, _ in _SETTINGS:
-        if (value := getattr(options, option.removeprefix("--").replace("-", "_"))) is not None:
+    for name, _, _ in _SETTINGS:
+        if (value := getattr(options, name.replace("-", "_"))) is not None:
             settings.config[name] = value
     if settings.transport not in TRANSPORTS:
         raise ConfigError(f"transport must be one of {', '.join(TRANSPORTS)}, got {settings.transport!r}")

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -48,6 +49,11 @@ static void put_text(struct line *line, const char *text) {
     put(line, text, strlen(text));
 }
 
+/* What a terminal obeys: U+0000 to U+001F, and U+007F to U+009F, among which is another beginning of escape sequences. */
+static bool is_control(const char *at, size_t length) {
+    return length == 1 ? (uint8_t)*at < 0x20 || *at == 0x7f : length == 2 && *at == '\xc2' && (uint8_t)at[1] < 0xa0;
+}
+
 /* What is no UTF-8 becomes a question mark. */
 static void put_quoted(struct line *line, const char *text) {
     put_text(line, "\"");
@@ -58,12 +64,12 @@ static void put_quoted(struct line *line, const char *text) {
         if (*at == '"' || *at == '\\') {
             const char escaped[] = {'\\', *at};
             put(line, escaped, 2);
-        } else if ((uint8_t)*at < 0x20) {
-            char escaped[8];
-            snprintf(escaped, sizeof escaped, "\\u%04x", *at);
-            put_text(line, escaped);
         } else if (length == 0) {
             put_text(line, "?");
+        } else if (is_control(at, length)) {
+            char escaped[8];
+            snprintf(escaped, sizeof escaped, "\\u%04x", (uint8_t)at[length - 1]);
+            put_text(line, escaped);
         } else {
             put(line, at, length);
         }
@@ -134,12 +140,19 @@ static void clean(char *message) {
     const char *end = message + strlen(message);
     for (char *at = message; at < end;) {
         size_t length = text_character(at, (size_t)(end - at));
-        if ((uint8_t)*at < 0x20 || *at == 0x7f)
-            *at = ' ';
-        else if (length == 0)
+        if (length == 0)
             *at = '?';
+        else if (is_control(at, length))
+            memset(at, ' ', length);
         at += length ? length : 1;
     }
+}
+
+/* Whether somebody takes the lines: a server must not wait for who reads its log. A pipe that is ready has room for a line,
+ * LOG_LINE_BYTES being PIPE_BUF. */
+static bool is_taken(void) {
+    struct pollfd standard_error = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&standard_error, 1, 0) != 0;
 }
 
 void log_event(enum log_level level, const char *event, const struct log_field *fields, const char *format, ...) {
@@ -157,5 +170,9 @@ void log_event(enum log_level level, const char *event, const struct log_field *
     else
         put_plain(&line, message, left_out);
     line.bytes[line.length++] = '\n';
+    if (level < LOG_ERROR && !is_taken()) {
+        log_state.left_out += left_out + 1;
+        return;
+    }
     if (write(STDERR_FILENO, line.bytes, line.length) < 0) errno = 0; /* there is nowhere else to complain */
 }

@@ -242,13 +242,10 @@ static void kernel_want_read(struct connection *base, bool on) {
     if (on && ((struct kernel_connection *)base)->session) note_due((struct kernel_connection *)base);
 }
 
-int transport_kernel_use_tls(struct transport *base, const struct tls_settings *settings, struct error *error) {
+void transport_kernel_use_tls(struct transport *base, struct tls *tls) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
-    struct tls *tls = tls_new(settings, error);
-    if (!tls) return -1;
     tls_free(transport->tls);
     transport->tls = tls;
-    return 0;
 }
 
 void transport_kernel_keepalive(struct transport *base, int64_t seconds) {

@@ -10,15 +10,9 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "base/error.h"
 #include "net/transport.h"
 
-struct tls; /* what all connections have in common */
 struct tls_session; /* one connection's */
-
-/* NULL with `error` set: a file cannot be read, does not fit another, or this build has no TLS. */
-struct tls *tls_new(const struct tls_settings *settings, struct error *error);
-void tls_free(struct tls *tls); /* sessions may go on */
 
 /* On a socket that was accepted and does not block. NULL: no memory. */
 struct tls_session *tls_session_new(struct tls *tls, int descriptor);

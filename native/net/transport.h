@@ -124,8 +124,14 @@ struct tls_settings {
     bool prefer_own_ciphers, no_session_cache;
 };
 
-/* With these certificates, for listeners that are TLS; also while it runs, for connections that come from then on. */
-int transport_kernel_use_tls(struct transport *transport, const struct tls_settings *settings, struct error *error);
+struct tls; /* what all connections have in common */
+/* NULL with `error` set: a file cannot be read, does not fit another, or this build has no TLS. */
+struct tls *tls_new(const struct tls_settings *settings, struct error *error);
+void tls_free(struct tls *tls); /* sessions may go on; NULL is allowed */
+
+/* With these certificates, which become its own, for listeners that are TLS; also while it runs, for connections that come
+ * from then on. */
+void transport_kernel_use_tls(struct transport *transport, struct tls *tls);
 /* Connections that come from now on are probed after so many seconds without a word; 0: never. */
 void transport_kernel_keepalive(struct transport *transport, int64_t seconds);
 

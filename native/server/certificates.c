@@ -1,7 +1,7 @@
 /* certificates: from settings to what the transport takes. */
 #include "server/certificates.h"
 
-int certificates_use(const struct server_config *config, struct transport *kernel, struct error *error) {
+struct tls *certificates_read(const struct server_config *config, struct error *error) {
     const struct tls_settings settings = {
         .certificate = config->tls_cert_file,
         .key = config->tls_key_file,
@@ -15,5 +15,12 @@ int certificates_use(const struct server_config *config, struct transport *kerne
         .prefer_own_ciphers = config->tls_prefer_server_ciphers != 0,
         .no_session_cache = config->tls_session_caching == 0,
     };
-    return transport_kernel_use_tls(kernel, &settings, error);
+    return tls_new(&settings, error);
+}
+
+int certificates_use(const struct server_config *config, struct transport *kernel, struct error *error) {
+    struct tls *tls = certificates_read(config, error);
+    if (!tls) return -1;
+    transport_kernel_use_tls(kernel, tls);
+    return 0;
 }

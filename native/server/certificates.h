@@ -5,7 +5,9 @@
 #include "net/transport.h"
 #include "server/server.h"
 
-/* For connections that come from then on. -1 with `error`: a file is not as it should be, and what was used before stays. */
+/* NULL with `error`: a file is not as it should be. */
+struct tls *certificates_read(const struct server_config *config, struct error *error);
+/* Reads them for connections that come from then on. -1 with `error`: what was used before stays. */
 int certificates_use(const struct server_config *config, struct transport *kernel, struct error *error);
 
 #endif

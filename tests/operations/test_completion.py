@@ -149,3 +149,15 @@ def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["completion", "tcsh"])
     assert ended.value.code == 2
     assert "bash" in capsys.readouterr().err
+
+
+def test_values_of_serve_have_names_that_say_what_they_are() -> None:
+    """Not those of the options again; from them completion knows files and words."""
+    options = {command.words: command.options for command in completion.commands()}[("serve",)]
+    by_name = {option.names[-1]: option for option in options}
+    for file in ("--config", "--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file", "--aclfile", "--password-file"):
+        assert by_name[file].is_path, file
+    assert by_name["--log-level"].choices == ("debug", "info", "notice", "warning", "error")
+    help_text = cli._serve_parser().format_help()
+    for option in by_name:
+        assert option.removeprefix("--").replace("-", "_").upper() not in help_text.split() or option == "--host"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +19,7 @@ import pytest
 import redis
 
 import replay_server as rs
+from replay_server.server import find_executable
 
 
 @pytest.fixture
@@ -105,6 +109,53 @@ def test_text_says_the_same_and_names_can_break_neither():
         assert set(refused[2]["user"]) == {"x"}
         assert set(refused[3]["user"]) == {"?"}
         assert set(refused[4]["user"]) == {"☃"}
+
+
+def test_no_line_has_what_a_terminal_obeys():
+    """Nor the control characters beyond ASCII, of which one begins an escape sequence as well."""
+    name = "\u009b31mred\u0085\u00a0é"
+    for style in ("text", "json"):
+        with rs.Server(config={"log-level": "info", "log-format": style}) as server, rs.Client(server.url) as client:
+            client.create_table(rs.Table(name, 10, {"k": rs.Column("int64")}))
+            line = server.log().splitlines(keepends=True)[-1]
+            assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in line.rstrip("\n"))
+            assert "31mred" in line
+            assert "\u00a0é" in line
+            assert style == "text" or json.loads(line)["table"] == name
+
+
+def test_a_server_does_not_wait_for_who_reads_its_log():
+    """Of a pipe that is full lines are left out, and counted in the next that is taken."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen(
+        [find_executable(), "--port", "0"], stdout=subprocess.PIPE, stderr=writer, text=True
+    )  # fmt: skip
+    os.close(writer)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1].removeprefix("url=")
+        with redis.Redis.from_url(url, socket_timeout=60) as one:
+            one.config_set("log-level", "debug")
+            for _ in range(200):
+                with redis.Redis.from_url(url, socket_timeout=60) as another:
+                    assert another.ping()
+            said = os.read(reader, 1 << 16).decode()
+            assert said.count("\n") < 200
+
+            def told() -> str:
+                with redis.Redis.from_url(url, socket_timeout=60) as another:
+                    another.ping()
+                return os.read(reader, 1 << 16).decode()
+
+            assert wait_for(lambda: re.search(r"\(\d+ lines before it were left out\)", told()))
+    finally:
+        process.terminate()
+        process.wait(60)
+        os.close(reader)
+        if process.stdout is not None:
+            process.stdout.close()
+    assert process.returncode == 0
 
 
 def test_a_refused_login_is_told_without_the_password():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import replay_server as rs
 from replay_server.server import find_executable
@@ -357,3 +359,36 @@ def test_certificates_are_read_again(start: Start, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nothing")
     assert "nothing has changed" in service.reload()[-1]
     assert shown(port).split() == second.split()
+    # Nor does one that is well, where something else cannot be had.
+    renew()
+    (tmp_path / "appendonlydir").write_text("a file where a folder should be")
+    said = service.reload(service.file.read_text() + 'appendonly = "yes"\ntimeout = 7\n')
+    assert "nothing has changed" in said[-1]
+    assert shown(port).split() == second.split()
+    with rs.Client(service.url) as client:
+        assert (config(client, "appendonly"), config(client, "timeout")) == ("no", "0")
+
+
+def test_the_level_of_the_log_is_changed_by_the_words_of_redis_too(start: Start) -> None:
+    service = start('[config]\nloglevel = "verbose"\n')
+    with rs.Client(service.url) as client:
+        assert (config(client, "log-level"), config(client, "loglevel")) == ("info", "verbose")
+        client.redis.config_set("loglevel", "warning")
+        assert config(client, "log-level") == "warning"
+        service.reload('[config]\nlog-level = "notice"\n')
+        assert config(client, "loglevel") == "notice"
+
+
+def test_more_clients_than_the_system_allows_are_refused_when_they_are_asked_for() -> None:
+    """As in Redis, and by all that was asked for with it; a start and a reload take what there is, and say so."""
+    with rs.Server() as server, rs.Client(server.url) as client:
+        _, most = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        before = config(client, "maxclients")
+        # Root may raise what it may have, up to a limit of the system for all.
+        asked = max(most, int(Path("/proc/sys/fs/nr_open").read_text()))
+        if asked + 64 > 1_000_000:
+            asked = 1_000_000 - 64
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+        with pytest.raises(redis.ResponseError, match="not able to handle"):
+            client.redis.config_set("maxclients", asked + 64, "timeout", 9)
+        assert (config(client, "maxclients"), config(client, "timeout")) == (before, "0")

@@ -7,6 +7,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,8 +23,8 @@ PLACES = 16
 
 
 @pytest.fixture
-def server() -> Iterator[rs.Server]:
-    with rs.Server(config={"metrics-port": 0}) as server:
+def server(tmp_path: Path) -> Iterator[rs.Server]:
+    with rs.Server(directory=tmp_path, config={"metrics-port": 0}) as server:
         yield server
 
 
@@ -178,7 +179,7 @@ def test_a_key_that_goes_and_comes_again_while_a_page_is_written_is_not_told_twi
             assert len(told) == len(set(told)) > 7000
 
 
-def test_times_are_told_to_the_millisecond_and_the_start_does_not_move(server, tmp_path):
+def test_times_are_told_to_the_millisecond_and_the_start_does_not_move(server):
     def told(name: str) -> str:
         lines = ask(server, b"/metrics").decode().splitlines()
         return next(line.split()[1] for line in lines if line.startswith(name + " "))

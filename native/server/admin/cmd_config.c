@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "server/admin/config.h"
+#include "server/admin/descriptors.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/durability/append_log.h"
@@ -97,6 +98,18 @@ static void config_set(struct client *client) {
         if (config_assign(&changed, name, value, true, &error) == 0) continue;
         reply_error(client, "ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, error.message);
         return;
+    }
+    if (changed.maxclients > server->config.maxclients) {
+        int64_t wanted = changed.maxclients;
+        descriptors_raise(&changed);
+        if (changed.maxclients < wanted) {
+            reply_error(
+                client,
+                "ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not "
+                "able to handle the specified number of clients, try with %lld",
+                (long long)changed.maxclients);
+            return;
+        }
     }
     struct error why;
     if (append_log_configure(server->append_log, changed.appendonly, &why) < 0) {

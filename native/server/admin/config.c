@@ -29,6 +29,7 @@
 
 static const char *const tls_client_words[] = {"yes", "no", "optional", NULL}; /* as enum tls_clients */
 static const char *const acl_channel_words[] = {"resetchannels", "allchannels", NULL};
+static const char *const redis_log_levels[] = {"debug", "verbose", "notice", "warning", "error", NULL};
 static const char *const sync_policies[] = {"always", "everysec", "no", NULL}; /* as enum append_policy */
 
 static const struct setting settings[] = {
@@ -71,6 +72,7 @@ static const struct setting settings[] = {
     NUMBER("lfu-log-factor", SETTING_NUMBER, true, lfu_log_factor, 0, INT32_MAX),
     CHOICE("log-format", true, log_format, log_format_names),
     CHOICE("log-level", true, log_level, log_level_names),
+    CHOICE("loglevel", true, log_level, redis_log_levels),
     NUMBER("lua-time-limit", SETTING_NUMBER, true, busy_reply_threshold_ms, 0, INT64_MAX / 1000),
     NUMBER("max-arguments", SETTING_NUMBER, true, max_arguments, 16, LIMIT_ARGUMENTS),
     NUMBER("max-request-bytes", SETTING_BYTES, true, max_request_bytes, 1 << 20, INT64_MAX / 2),
@@ -132,7 +134,6 @@ static const struct setting settings[] = {
     FIXED("list-max-listpack-size", "-2"),
     FIXED("list-max-ziplist-size", "-2"),
     FIXED("logfile", ""),
-    FIXED("loglevel", "notice"),
     FIXED("maxmemory-clients", "0"),
     FIXED("min-replicas-to-write", "0"),
     FIXED("rdbchecksum", "yes"),

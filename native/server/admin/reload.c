@@ -157,10 +157,15 @@ static int apply(struct reload *reload, const struct server_config *wanted, stru
     if (!changed) return error_set(error, ERROR_GENERIC, "no memory");
     *changed = server->config;
     compare(reload, wanted, changed, said, counts);
-    descriptors_raise(changed);
-    int failed = server->config.tls_port >= 0 ? certificates_use(changed, reload->kernel, error) : 0;
-    if (!failed) failed = append_log_configure(server->append_log, changed->appendonly, error);
-    if (!failed) {
+    /* What can fail comes first, and nothing is taken before all of it has not. */
+    bool has_tls = server->config.tls_port >= 0;
+    struct tls *tls = has_tls ? certificates_read(changed, error) : NULL;
+    int failed = has_tls && !tls ? -1 : append_log_configure(server->append_log, changed->appendonly, error);
+    if (failed) {
+        tls_free(tls);
+    } else {
+        if (tls) transport_kernel_use_tls(reload->kernel, tls);
+        descriptors_raise(changed);
         server->config = *changed;
         config_apply(server);
     }
