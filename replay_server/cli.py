@@ -64,7 +64,17 @@ def _fail(message: str, status: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one subcommand; its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # Whoever reads it has read enough, as `head` has: no traceback, now or at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+
+
+def _run(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         print(_usage(), file=sys.stdout if given else sys.stderr)
         return 0 if given else EXIT_USAGE
@@ -104,6 +114,7 @@ def _dispatch(name: str, rest: list[str]) -> int:
 def _serve_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="replay-server serve",
+        usage="%(prog)s [options]",
         description="Runs a replay server. It prints one line when it is ready: ready url=… unix=… pid=…",
         epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}, never from an argument. "
         "Exit status: 0 stopped by a signal, or in order, 1 failure, 2 usage, 3 address in use, 4 snapshot refused.",

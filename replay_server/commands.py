@@ -128,7 +128,8 @@ def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]
     def read() -> Reading[Any]:
         value = yield from read_value()
         if isinstance(value, ServerError) and value.code == "NOAUTH":
-            return ServerError("the server needs a password: give it in the URL, redis://:password@host:port", "NOAUTH")
+            where = "in the URL, redis://:password@host:port; commands also take it from REPLAY_SERVER_PASSWORD"
+            return ServerError(f"the server needs a password: give it {where}", "NOAUTH")
         return value if isinstance(value, ReplayError) else as_dict(value)
 
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)

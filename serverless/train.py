@@ -52,6 +52,7 @@ def main_train(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="replay-server train",
+        usage="%(prog)s [options]",
         description="Serverless deep reinforcement learning: actor and learner functions on a platform, in rounds, "
         "with experience and weights on a replay server. Ends at --rounds, --target-score or --budget, whichever is "
         "first.",

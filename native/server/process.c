@@ -443,7 +443,8 @@ static int check(struct options *options, const struct data_transport *data) {
         return fail(EXIT_USAGE, message);
     }
     if (chdir(config->dir) < 0) {
-        snprintf(message, sizeof message, "--dir %s: %s", config->dir, strerror(errno));
+        snprintf(message, sizeof message, "--dir %s: %s%s", config->dir, strerror(errno),
+                 errno == ENOENT ? "; make the folder, or name another" : "");
         return fail(EXIT_USAGE, message);
     }
     return 0;

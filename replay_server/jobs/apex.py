@@ -55,6 +55,7 @@ def main_apex(argv: list[str] | None = None) -> int:
     """Runs the job described by the command line; returns its exit code (see `ApexJob.run`), 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="replay-server apex",
+        usage="%(prog)s [options]",
         description="Ape-X on one machine: server, actors, learner and evaluator. Ends at --minutes, --max-updates, "
         "--max-transitions or --target-score, whichever is first; without any of them, at Ctrl-C.",
     )

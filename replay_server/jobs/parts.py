@@ -31,6 +31,7 @@ def main_actor(argv: list[str] | None = None) -> int:
     """Acts against ``--server`` until interrupted; exit codes as `_run`."""
     parser = argparse.ArgumentParser(
         prog="replay-server actor",
+        usage="%(prog)s --server URL --actor-id I [options]",
         description="One Ape-X actor. Every part of a run must be given the same settings.",
     )
     _add_server(parser)
@@ -53,6 +54,7 @@ def main_learner(argv: list[str] | None = None) -> int:
     """Learns against ``--server`` until interrupted or done; exit codes as `_run`."""
     parser = argparse.ArgumentParser(
         prog="replay-server learner",
+        usage="%(prog)s --server URL [options]",
         description="The Ape-X learner. Every part of a run must be given the same settings.",
     )
     _add_server(parser)

@@ -24,7 +24,7 @@ OTHERS = """
     echo esac export fi for func gcloud git grep groupadd head install ip journalctl kill kn
     kubeconform kubectl ls lspci mkdir mv ninja openssl pip pipx pkill podman promtool ray
     redis-benchmark redis-cli rm rsync sam scp sed seq set sh sleep source ssh systemctl
-    systemd-analyze systemd-run tail tar tee tensorboard test trap true ulimit unset update-grub
+    systemd-analyze systemd-run tail tar tee tensorboard test trap true ulimit umask unset update-grub
     useradd uv wait watch xargs
 """
 """Programs that are not ours: nothing is said of their arguments."""

@@ -106,6 +106,14 @@ def test_wrong_usage_ends_with_2(main, words, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("main", [main_apex, main_actor, main_learner])
+def test_an_option_that_there_is_not_is_told_in_two_lines(main, capsys):
+    """All that there are fill a page, above which nobody looks for the mistake."""
+    with pytest.raises(SystemExit):
+        main(["--envv", "CartPole-v1"])
+    assert capsys.readouterr().err.count("\n") == 2
+
+
 def test_a_missing_library_is_named_with_the_extra_that_has_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "gymnasium", None)

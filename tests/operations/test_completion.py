@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,13 @@ def test_values_of_serve_have_names_that_say_what_they_are() -> None:
     help_text = cli._serve_parser().format_help()
     for option in by_name:
         assert option.removeprefix("--").replace("-", "_").upper() not in help_text.split() or option == "--host"
+
+
+@pytest.mark.parametrize("words", [["completion", "bash"], ["serve", "--help"]])
+def test_a_reader_that_went_away_is_no_traceback(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "replay_server", *words]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

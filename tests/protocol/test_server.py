@@ -238,6 +238,12 @@ def test_serve_becomes_the_server_and_ends_by_a_signal(tmp_path, number):
     assert not (tmp_path / "s").exists()
 
 
+def test_serve_says_what_to_do_about_a_folder_that_is_not_there(tmp_path):
+    status, said = refused("--port", "0", "--dir", str(tmp_path / "nowhere"))
+    assert status == 2
+    assert f"--dir {tmp_path}/nowhere: No such file or directory; make the folder, or name another" in said
+
+
 def test_serve_reads_a_configuration_file(tmp_path):
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "serve.toml").write_text(
