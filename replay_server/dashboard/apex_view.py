@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replay_server.dashboard import charts, words
-from replay_server.dashboard.charts import AMBER, BLUE, GREY, RED, TEAL, VIOLET
+from replay_server.dashboard.charts import AMBER, BLUE, GREEN, GREY, PINK, RED, TEAL, VIOLET
 from replay_server.dashboard.job_view import JobView
 from replay_server.dashboard.json_lines import finite
 from replay_server.dashboard.run_source import RunSource
@@ -22,7 +22,7 @@ MOST_COLUMNS, LEAST_COLUMNS, MOST_CELLS = 60, 12, 12_000
 """Of the heatmap: moments shown, fewer where there are many actors."""
 MOST_PROCESSES = 128
 """In the list of processes, those in trouble first."""
-ACTOR_COLORS = (BLUE, TEAL, AMBER, VIOLET, RED, "#6cc04a", "#d672b4", GREY)
+ACTOR_COLORS = (BLUE, TEAL, AMBER, VIOLET, RED, GREEN, PINK, GREY)
 SILENT_S = 30.0
 """An actor that has not reported for so long is shown as silent."""
 
@@ -224,7 +224,7 @@ class ApexView(JobView):
 
     def _actor_points(self) -> list[list[Any]]:
         names, found = self._score_names(), []
-        for row in self.run.rows["progress"]:
+        for row in charts.some(self.run.rows["progress"]):
             scores = [score for name in names if (score := finite(row.get(name))) is not None]
             found.append([self.place(row, self.run), statistics.median(scores) if scores else None])
         return found
@@ -234,7 +234,8 @@ class ApexView(JobView):
 
     def _score_note(self) -> str:
         count = len(self.run.rows["evaluation"])
-        return f"{count} evaluations of {self.run.settings.get('eval_episodes', '?')} games" if count else ""
+        games = words.number(self.setting("eval_episodes"))
+        return f"{words.number(count)} evaluation{'s' if count > 1 else ''} of {games} games" if count else ""
 
     def actors(self) -> dict[str, Any] | None:
         names, rows = self._score_names(), self.run.rows["progress"]

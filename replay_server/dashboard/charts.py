@@ -5,14 +5,18 @@ options are readable on light and dark ground.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from replay_server.dashboard.json_lines import finite
 
-BLUE, TEAL, AMBER, RED, VIOLET, GREY = "#4f8ef7", "#26b0a1", "#e3a02f", "#e4605e", "#9b7fe6", "#8b95a3"
-INK, LINES = "#8b95a3", "rgba(139,149,163,0.18)"
+BLUE, TEAL, AMBER, RED, VIOLET, GREY = "#4f8ef7", "#1a9c8e", "#c78413", "#e4605e", "#9b7fe6", "#87919f"
+GREEN, PINK, SAND = "#55a335", "#d066ab", "#968f80"
+"""Each stands out from both grounds at least 3 to 1."""
+INK, LINES = "#76808e", "rgba(139,149,163,0.18)"
 MOST_POINTS = 300
 """Drawn of one line: more than a card is wide enough for."""
+MOST_ROWS = 250
+"""Of those that lines are made of; fewer than points, so that none is left out twice."""
 
 # Numbers as people read them: 1.25 M, 980 k, 0.0031.
 NUMBER = (
@@ -38,6 +42,13 @@ ELAPSED = (
 PERCENT = "(v) => v === null || v === undefined ? '–' : +(100 * v).toPrecision(3) + ' %'"
 
 Point = Sequence[Any]
+Row = TypeVar("Row")
+
+
+def some(rows: Sequence[Row]) -> list[Row]:
+    """Of many rows as many as a line shows, evenly, the last one always: what is made of each is not made in vain."""
+    step = -(-len(rows) // MOST_ROWS)
+    return list(rows) if step <= 1 else [*rows[: len(rows) - 1 : step], rows[-1]]
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
@@ -53,14 +64,15 @@ def line(
     name: str, points: Sequence[Point], color: str, *, axis: int = 0, dashed: bool = False, area: bool = False,
     width: float = 1.6, step: bool = False, dots: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """One line; its name is its identity when it is drawn again."""
+    """One line; its name is its identity when it is drawn again. `dots`: on each point, as where one is alone."""
+    shown = thin(points)
     options: dict[str, Any] = {
         "id": name,
         "name": name,
         "type": "line",
-        "data": thin(points),
+        "data": shown,
         "yAxisIndex": axis,
-        "showSymbol": dots,
+        "showSymbol": dots or _has_one_alone(shown),
         "symbol": "circle",
         "symbolSize": 5,
         "connectNulls": False,
@@ -74,6 +86,12 @@ def line(
     if area:
         options["areaStyle"] = {"opacity": 0.14}
     return options
+
+
+def _has_one_alone(points: Sequence[Point]) -> bool:
+    """Whether a point has none on either side: no line would show it."""
+    there = [False, *(point[1] is not None for point in points), False]
+    return any(here and not before and not after for before, here, after in zip(there, there[1:], there[2:]))
 
 
 def band(name: str, lower: Sequence[Point], upper: Sequence[Point], color: str) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ COLORS = {
     "actor": charts.TEAL,
     "learner": charts.VIOLET,
     "gradient": charts.AMBER,
-    "parameter": "#d9782d",
+    "parameter": charts.PINK,
     "evaluation": charts.GREY,
-    "warm": "#b8b2a6",
+    "warm": charts.SAND,
     "failed, timed out, lost": charts.RED,
 }
 PALER = "80"

@@ -111,10 +111,13 @@ class JobView:
     def points(
         self, kind: str, name: str, above: str | None = None, run: RunSource | None = None
     ) -> list[list[float | None]]:
-        """[place, number] of each row of a kind, of a map within the rows where `above` names it; None where none."""
+        """[place, number] of the rows of a kind, as many as a line shows; None where there is no number.
+
+        Of a map within the rows where `above` names it.
+        """
         run = run or self.run
         found = []
-        for row in run.rows[kind]:
+        for row in charts.some(run.rows[kind]):
             holder = row.get(above) if above else row
             value = finite(holder.get(name)) if isinstance(holder, Mapping) else None
             found.append([self.place(row, run), value])

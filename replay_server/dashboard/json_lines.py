@@ -11,6 +11,8 @@ from typing import Any
 MOST_BYTES = 1024 * 1024
 """Read at a time; of a longer file the rest comes with the next look. A longer line than that is left out."""
 
+_DECODER = json.JSONDecoder(parse_constant=lambda name: None)
+
 
 def finite(value: Any, otherwise: float | None = None) -> float | None:
     """A value that is a finite number, or `otherwise`: what others write may be anything."""
@@ -25,7 +27,7 @@ def finite(value: Any, otherwise: float | None = None) -> float | None:
 def load_json(text: str | bytes) -> Any:
     """A JSON value, with null for NaN and the infinities, which are none. ValueError where it is none."""
     try:
-        return json.loads(text, parse_constant=lambda name: None)
+        return _DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("nested too deep") from None
 

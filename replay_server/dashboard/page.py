@@ -15,7 +15,7 @@ from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.server_view import ServerView
 from replay_server.dashboard.style import CSS, DISCONNECTED
 from replay_server.dashboard.train_view import TrainView
-from replay_server.dashboard.view import View
+from replay_server.dashboard.view import Shown, View
 from replay_server.dashboard.watch import Watch
 from replay_server.dashboard.widgets import PanelBox, Text, TileBox, division, text
 
@@ -38,6 +38,7 @@ class Pages:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
+        self._views: dict[tuple[Any, ...], Shown] = {}
         ui.page("/")(self.overview)
         ui.page("/job/{key}")(self.job)
         ui.page("/server/{number}")(self.server)
@@ -49,7 +50,9 @@ class Pages:
         watch = self.watch
         own = {run.server_name for run in watch.runs}
         if len(watch.runs) == 1 and all(server.name in own for server in watch.servers):
-            self._view_page(self._view_of(watch.runs[0], None), "/", theme)
+            run = watch.runs[0]
+            compared = self._compared(run, "")
+            self._view_page(self._shown(self._view_of(run, compared), run, compared), "/", theme)
             return
         with self._frame("/", theme):
             with division("d-head"):
@@ -84,7 +87,8 @@ class Pages:
         if run is None:
             self._nothing(theme)
             return
-        self._view_page(self._view_of(run, self._compared(run, compare)), _job_path(run), theme, run)
+        compared = self._compared(run, compare)
+        self._view_page(self._shown(self._view_of(run, compared), run, compared), _job_path(run), theme, run)
 
     def server(self, number: int, theme: str = "") -> None:
         """One server."""
@@ -92,7 +96,7 @@ class Pages:
         if source is None:
             self._nothing(theme)
             return
-        self._view_page(ServerView(source), f"/server/{number}", theme)
+        self._view_page(self._shown(ServerView(source), source), f"/server/{number}", theme)
 
     # -- parts
 
@@ -129,7 +133,12 @@ class Pages:
         with self._frame("", theme):
             text("There is no such page. It may be gone with a restart of the dashboard.", "d-empty")
 
-    def _view_page(self, view: View, path: str, theme: str, run: RunSource | None = None) -> None:
+    def _shown(self, view: View, *key: Any) -> Shown:
+        """One for all tabs that show the same; the first of them brings the view."""
+        return self._views.setdefault(key, Shown(view))
+
+    def _view_page(self, shown: Shown, path: str, theme: str, run: RunSource | None = None) -> None:
+        view = shown.view
         ui.page_title(view.title)
         with self._frame(path, theme):
             with division("d-head"):
@@ -155,8 +164,11 @@ class Pages:
             banner.visible(message is not None)
             if message is not None:
                 banner.show(message.text, message.tone)
-            for each in (*tiles, *panels):
-                each.refresh()
+            facts, found = shown.now()
+            for tile, fact in zip(tiles, facts):
+                tile.show(fact)
+            for panel, (drawn, note) in zip(panels, found):
+                panel.show(drawn, note)
 
         refresh()
         ui.timer(EVERY_S, refresh)

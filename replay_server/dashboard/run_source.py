@@ -242,7 +242,7 @@ class RunSource:
             self._judge(row)
         self._take_time(time_s)
         kept.append(row)
-        if len(kept) > MOST_ROWS or (len(kept) > 2 and len(kept) * _values(row) > MOST_VALUES):
+        if len(kept) > MOST_ROWS or (len(kept) % 64 == 0 and len(kept) * _values(row) > MOST_VALUES):
             del kept[1:-1:2]
 
     def _take_time(self, time_s: float) -> None:

@@ -20,6 +20,8 @@ TIMEOUT_S = 3.0
 """Patience with a server; after that it counts as lost until it answers again."""
 MOST_TABLES = 64
 """Tables looked at one by one; INFO's totals are of all of them."""
+MOST_WEIGHTS = 32
+"""Keys of weights looked at."""
 MOST_ACTORS = 4096
 FURTHER_ACTORS = 16
 """Actors looked for beyond those known of a table that has a learner or an actor."""
@@ -50,6 +52,8 @@ class Reading:
     """What the learner of a table reports, where there is one."""
     actors: Mapping[str, Mapping[int, Mapping[str, float]]] = field(default_factory=dict)
     """What the actors of a table report, by their number."""
+    weights: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """WEIGHTS.INFO of each key; none of a server of an earlier version."""
     error: str = ""
     """Why there is nothing: the server did not answer."""
 
@@ -85,6 +89,7 @@ class ServerSource:
         self._recent: deque[Reading] = deque(maxlen=RECENT)
         self.looks = 0
         """How often it was looked at: who shows it sees by that whether there is anything new."""
+        self._weights: list[str] = []
         self._connection: redis.Redis | None = None
 
     def close(self) -> None:
@@ -125,16 +130,25 @@ class ServerSource:
         ask = connection.pipeline(transaction=False)
         ask.execute_command("INFO", *SECTIONS)
         ask.execute_command("REPLAY.LIST")
+        ask.execute_command("WEIGHTS.LIST")
+        keys = list(self._weights)[:MOST_WEIGHTS]
+        for key in keys:
+            ask.execute_command("WEIGHTS.INFO", key)
         for name in names:
             ask.execute_command("REPLAY.INFO", name)
             ask.execute_command("HGETALL", f"{name}:learner")
             for index in places[name]:
                 ask.execute_command("HMGET", f"{name}:actor:{index}", *ACTOR_FIELDS)
         answers = iter(ask.execute(raise_on_error=False))
-        info, listed = next(answers), next(answers)
+        info, listed, published = next(answers), next(answers), next(answers)
         for answer in (info, listed):
             if isinstance(answer, Exception):
                 raise answer
+        weights = {key: next(answers) for key in keys}
+        weights = {key: as_map(each) for key, each in weights.items() if isinstance(each, list | dict)}
+        weights = {key: each for key, each in weights.items() if each.get("version", -1) >= 0}
+        # Those that are new are asked about with the next look.
+        self._weights = [str(key) for key in published] if isinstance(published, list) else []
         tables, learners, actors = {}, {}, {}
         for name in names:
             about, learner = next(answers), next(answers)
@@ -156,7 +170,7 @@ class ServerSource:
             for name, about in zip(more, ask.execute(raise_on_error=False)):
                 if not isinstance(about, Exception):
                     tables[name] = as_map(about)
-        return Reading(now, info, tables, learners, actors)
+        return Reading(now, info, tables, learners, actors, weights)
 
     def _places(self, table: str) -> Iterable[int]:
         """Numbers of actors to ask for: those there are and some more, none where nobody reports."""
@@ -211,6 +225,11 @@ class ServerSource:
     def process(self) -> str:
         """Tells the process that answers from any other at the same address; "" before the first answer."""
         return str(self.reading.info.get("run_id", ""))
+
+    @property
+    def weight_keys(self) -> int:
+        """How many keys of weights there are."""
+        return len(self._weights)
 
     def silent_s(self, table: str, actor: int) -> float:
         """Seconds since an actor's report was last seen to change; actors' clocks may go as they like."""

@@ -50,6 +50,8 @@ class ServerView:
                            ("failed", "failed"))),
             Panel("Memory", 4, self.memory, empty="not seen yet"),
             Panel("Network", 4, self.network, empty="not seen yet"),
+            Panel("Weights", 4, rows=self.weight_rows, note=self._weights_note,
+                  columns=(("name", "key"), ("version", "version"), ("bytes", "bytes"), ("age", "published"))),
             Panel("Gradients", 4, self.gradients),
         ]  # fmt: skip
         for place in range(1, MOST_CHARTED):
@@ -202,6 +204,22 @@ class ServerView:
                 failed=words.number(stat.get("failed_calls")),
             )
         return cells.rows
+
+    def weight_rows(self) -> list[dict[str, Any]]:
+        """Keys of weights, the one that was published last first."""
+        cells = Cells()
+        for name, about in sorted(self.server.reading.weights.items(), key=lambda each: each[1].get("age_ms", 0)):
+            cells.add(
+                name=name,
+                version=words.number(about.get("version")),
+                bytes=words.size(about.get("bytes")),
+                age=f"{words.duration(about.get('age_ms', 0) / 1000)} ago",
+            )
+        return cells.rows
+
+    def _weights_note(self) -> str:
+        shown, count = len(self.server.reading.weights), self.server.weight_keys
+        return f"{shown} of {words.number(count)} shown" if 0 < shown < count else ""
 
     def _lines(self, *lines: tuple[str, str, str, bool], unit: str = charts.NUMBER) -> dict[str, Any] | None:
         history = self.server.history

@@ -123,7 +123,7 @@ class TrainView(JobView):
 
     def score(self) -> dict[str, Any] | None:
         lower, upper = [], []
-        for row in self.rounds:
+        for row in charts.some(self.rounds):
             at, scores = self.place(row, self.run), _scores(row)
             lower.append([at, min(scores) if scores else None])
             upper.append([at, max(scores) if scores else None])
@@ -176,7 +176,7 @@ class TrainView(JobView):
             ratio = convexity_ratio(most, least) if most is not None and least is not None else None
             scaler.look_at(int(row["round"]), ratio)
             found.append([row["round"], scaler.state()["score"]])
-        return found
+        return charts.some(found)
 
     def cost(self) -> dict[str, Any] | None:
         line = charts.line("cost", self._points("cost"), AMBER, area=True, width=2)

@@ -101,6 +101,22 @@ class View(Protocol):
         ...
 
 
+class Shown:
+    """What a view shows now, made once for all tabs that look at it."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._version: Any = None
+        self._now: tuple[list[Fact | None], list[tuple[Any, str]]] = ([], [])
+
+    def now(self) -> tuple[list[Fact | None], list[tuple[Any, str]]]:
+        """Of each tile its fact, of each panel what it draws and its note. Not to be changed: others have it, too."""
+        if (version := self.view.version()) != self._version:
+            self._now = [tile.shown() for tile in self.view.tiles], [panel.shown() for panel in self.view.panels]
+            self._version = version
+        return self._now
+
+
 @dataclass
 class Cells:
     """Table cells, gathered row by row."""

@@ -47,18 +47,15 @@ class TileBox:
     """A tile on a page."""
 
     def __init__(self, tile: Tile) -> None:
-        self._tile = tile
         self._shown: Fact | None = None
         with division("d-tile") as self._box:
             text(tile.title, "d-label")
             self._value = Text("d-value")
             self._detail = Text("d-detail")
             self._share = division("d-share")
-        self.refresh()
 
-    def refresh(self) -> None:
+    def show(self, fact: Fact | None) -> None:
         """Shows what is now."""
-        fact = self._tile.shown()
         if fact == self._shown and fact is not None:
             return
         self._box.set_visibility(fact is not None)
@@ -94,11 +91,9 @@ class PanelBox:
             self._body = division("d-body").style(f"{height}: {panel.height}px")
         with self._body:
             self._empty = Text("d-empty")
-        self.refresh()
 
-    def refresh(self) -> None:
-        """Shows what is now; sends nothing where nothing has changed."""
-        found, note = self._panel.shown()
+    def show(self, found: Any, note: str) -> None:
+        """Shows what is now (`Panel.shown`); sends nothing where nothing has changed."""
         if self._panel.rows is not None:
             self._refresh_table(found)
         else:
@@ -149,7 +144,7 @@ class PanelBox:
         data, structure = options["series"], _structure(options)
         if self._chart is None:
             with self._body:
-                self._chart = ui.echart(options).style("width: 100%; height: 100%")
+                self._chart = ui.echart(dict(options)).style("width: 100%; height: 100%")
             if "dataZoom" in options:
                 self._chart.on("chart:datazoom", self._move, [])
         elif structure != self._structure:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
 from looked_at import Dashboard, FakeApex, fill, prioritized, write_train
 
 import replay_server as rs
+from replay_server.dashboard import words
 
 pytest.importorskip("nicegui", reason="the dashboard needs nicegui: pip install 'replay-server[dashboard]'")
 playwright = pytest.importorskip(
@@ -34,12 +36,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page at the size of a small laptop; an error in its scripts, or a dialogue, fails the test."""
+    """A page at the size of a small laptop; an error in its scripts or console, or a dialogue, fails the test."""
     opened = browser.new_page(viewport={"width": 1366, "height": 768})
     opened.set_default_timeout(MINUTE_MS)
     opened.set_default_navigation_timeout(MINUTE_MS)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
     opened.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     yield opened
     opened.close()
@@ -210,6 +213,80 @@ def test_many_sources_have_an_overview_and_can_be_compared(
     # 64 actors do not make the page wider, nor longer than what is said of each.
     assert page.evaluate("document.documentElement.scrollWidth") <= 1366
     assert len(points(page, "Score of each actor")["cells"]) == 64 * 9
+
+
+PLACES = """() => [...document.querySelectorAll('.d-tile, .d-card, .d-head')].map((each) => {
+  const place = each.getBoundingClientRect();
+  return [place.x, place.y, place.width, place.height].map(Math.round);
+})"""
+
+
+@browser_needed
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_moves_while_numbers_change(
+    theme: str, tmp_path: Path, fake_apex: Callable[..., FakeApex], open_dashboard: Callable[..., Dashboard], page: Any
+) -> None:
+    job = fake_apex(actors=12)
+    job.write_rows(2)
+    page.goto(f"{open_dashboard('--logdir', str(job.path)).url}?theme={theme}")
+    shows(tile(page, "Frames"), "1,000 in all")
+    page.wait_for_function("document.querySelectorAll('canvas').length >= 5")
+    before = page.evaluate(PLACES)
+    job.write_rows(40, first=2)
+    shows(tile(page, "Frames"), "41 k in all")
+    shows(tile(page, "Evaluation"), "kept 500")
+    assert page.evaluate(PLACES) == before
+    aligned = "(cell) => getComputedStyle(cell).textAlign"
+    row = page.locator(".d-table tbody tr", has_text="actor 3")
+    assert [cell.evaluate(aligned) for cell in row.locator("td").all()] == ["left"] * 2 + ["right"] * 4
+
+
+@browser_needed
+def test_weights_of_a_server_have_version_size_and_age(
+    server: rs.Server, client: rs.Client, open_dashboard: Callable[..., Dashboard], page: Any
+) -> None:
+    for _ in range(3):
+        client.publish_weights("policy<b>", {"w": np.zeros(1000, np.float32)})
+    about = client.redis.execute_command("WEIGHTS.INFO", "policy<b>")
+    about = about if isinstance(about, dict) else dict(zip(about[::2], about[1::2]))
+    size = {str(name, "ascii") if isinstance(name, bytes) else name: value for name, value in about.items()}["bytes"]
+    page.goto(open_dashboard("--url", server.url).url + "/server/0")
+    row = page.locator(".d-table tr", has_text="policy<b>")
+    for text in ("policy<b>", "3", words.size(size), " s ago"):
+        shows(row, text)
+
+
+@browser_needed
+def test_the_run_to_compare_with_is_drawn_where_there_is_one_job_only(
+    fake_apex: Callable[..., FakeApex], open_dashboard: Callable[..., Dashboard], page: Any
+) -> None:
+    first, second = fake_apex(name="first"), fake_apex(name="second")
+    first.write_rows(20)
+    second.write_rows(9)
+    page.goto(open_dashboard("--logdir", str(second.path), "--compare", str(first.path)).url)
+    drawn = points(page, "Score of full games")
+    assert (len(drawn["evaluation"]), len(drawn["first"])) == (9, 20)
+
+
+@browser_needed
+def test_what_cannot_be_a_number_breaks_no_page(
+    tmp_path: Path, fake_apex: Callable[..., FakeApex], open_dashboard: Callable[..., Dashboard], page: Any
+) -> None:
+    job = fake_apex(actors=3, name="<b>" + "n" * 120)
+    job.write_rows(5)
+    with open(job.path / "metrics.jsonl", "a") as file:
+        at = f'"time_s": {job.began_s + 60}'
+        for value in ("NaN", "-Infinity", "1e999", "null", '"x"', "[]"):
+            file.write(f'{{"kind": "evaluation", {at}, "score_mean": {value}, "score_std": {value}}}\n')
+            file.write(f'{{"kind": "progress", {at}, "frames": {value}, "size": {value}, "actor_0_score": {value}}}\n')
+        file.write('{"kind": "progress", "time_s": 1')  # A line that is not whole.
+    page.goto(open_dashboard("--logdir", str(job.path)).url)
+    shows(tile(page, "Evaluation"), "–")
+    shows(tile(page, "Evaluation"), "kept 160")
+    assert [value for _, value in points(page, "Score of full games")["evaluation"]][5:] == [None] * 6
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1366
+    page.reload()
+    shows(tile(page, "Frames"), "–")
 
 
 def test_another_name_for_this_address_is_refused(tmp_path: Path, open_dashboard: Callable[..., Dashboard]) -> None:

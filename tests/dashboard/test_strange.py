@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,16 +16,16 @@ import pytest
 from looked_at import FakeApex, fill, prioritized, write_train
 
 import replay_server as rs
-from replay_server.dashboard import run_source, watch
-from replay_server.dashboard.apex_view import ApexView
+from replay_server.dashboard import charts, gantt, run_source, style, watch
+from replay_server.dashboard.apex_view import ACTOR_COLORS, ApexView
 from replay_server.dashboard.json_lines import finite
 from replay_server.dashboard.run_source import MOST_VALUES, RunSource, runs_below
-from replay_server.dashboard.server_panels import server_banner
+from replay_server.dashboard.server_panels import DECADES, histogram_options, server_banner
 from replay_server.dashboard.server_source import MOST_TABLES, Reading, ServerSource
 from replay_server.dashboard.server_view import ServerView
 from replay_server.dashboard.top import as_json, as_text
 from replay_server.dashboard.train_view import TrainView
-from replay_server.dashboard.view import Fact, Panel, Tile
+from replay_server.dashboard.view import Fact, Panel, Shown, Tile
 from replay_server.dashboard.watch import Watch
 
 NOT_NUMBERS = [float("nan"), float("inf"), None, "text", [1], {"a": 1}, True, 1e308, -1, 10**400]
@@ -463,3 +464,64 @@ def test_a_name_with_markup_or_of_any_length_is_cut_where_it_is_a_label(fake_ape
     assert score is not None
     ids = [each["id"] for each in score["series"]]
     assert len(set(ids)) == len(ids), "a run called as a line is, is a line of its own"
+
+
+def test_what_is_shown_is_made_once_for_all_tabs(fake_apex: Callable[..., FakeApex]) -> None:
+    job = fake_apex()
+    job.write_rows(3)
+    watched = looked(job.path)
+    shown = Shown(ApexView(watched.runs[0], watched))
+    first = shown.now()
+    assert shown.now() is first
+    job.write_rows(1, first=3)
+    watched.look()
+    facts, panels = shown.now()
+    assert facts[0] == Fact("120", "last, ± 5 · kept 120")
+    assert len(panels[0][0]["series"][2]["data"]) == 4
+
+
+def test_a_long_history_is_thinned_before_it_is_worked_on(fake_apex: Callable[..., FakeApex]) -> None:
+    job = fake_apex()
+    job.write_rows(1001)
+    watched = looked(job.path)
+    found = ApexView(watched.runs[0], watched).points("learner", "mean_q")
+    assert len(found) <= charts.MOST_ROWS + 1
+    assert (found[0], found[-1]) == ([0, 0.0], [10_000.0, 1000.0])
+    assert charts.thin(found) == found
+
+
+def test_a_point_that_is_alone_is_seen() -> None:
+    def dots(*values: float | None) -> bool:
+        return charts.line("it", [[at, value] for at, value in enumerate(values)], charts.BLUE)["showSymbol"]
+
+    assert dots(1.0)
+    assert dots(1.0, 2.0, None, 3.0)
+    assert not dots(1.0, 2.0, None)
+    assert not dots()
+
+
+def test_lines_stand_out_from_both_grounds() -> None:
+    def luminance(color: str) -> float:
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    grounds = re.findall(r"--card: (#[0-9a-f]{6})", style.CSS)
+    assert len(grounds) == 2
+    colors = {*ACTOR_COLORS, *(color for color in gantt.COLORS.values() if color.startswith("#")), charts.INK}
+    for ground in grounds:
+        for color in colors:
+            low, high = sorted((luminance(ground), luminance(color)))
+            assert (high + 0.05) / (low + 0.05) >= 3.0, (color, ground)
+    kinds = list(gantt.COLORS.values())
+    assert len(set(kinds)) == len(kinds)
+
+
+def test_labels_of_priorities_are_where_powers_of_ten_are() -> None:
+    wide = histogram_options({"priorities": [[-17, 1], [3, 9]]})
+    assert wide is not None
+    assert wide["xAxis"]["axisLabel"][":formatter"] == DECADES
+    narrow = histogram_options({"priorities": [[-1, 1], [2, 9]]})
+    assert narrow is not None
+    assert narrow["xAxis"]["data"] == ["0.5", "1", "2", "4"]
+    assert ":formatter" not in narrow["xAxis"]["axisLabel"]

@@ -271,6 +271,10 @@ def test_plain_redis_py_drives_every_command(client, make_table, items):
     assert redis.execute_command("WEIGHTS.GET", "raw") == [1, b"bytes"]
     assert redis.execute_command("WEIGHTS.GET", "raw", "NEWER", 1) is None
     assert b"raw" in redis.execute_command("WEIGHTS.LIST")
+    about = redis.execute_command("WEIGHTS.INFO", "raw")
+    about = about if isinstance(about, dict) else dict(zip(about[::2], about[1::2]))
+    assert (about[b"version"], about[b"bytes"]) == (1, 5)
+    assert 0 <= about[b"age_ms"] < 600_000
     assert redis.execute_command("WEIGHTS.DEL", "raw") == 1
 
 

@@ -1,6 +1,7 @@
 /* cmd_weights: WEIGHTS.*: publish and fetch versioned parameters; sent from the blob they came in, without a copy. */
 #include <inttypes.h>
 
+#include "base/clock.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/replay/weights_registry.h"
@@ -65,6 +66,26 @@ static void list_command(struct client *client) {
     }
 }
 
+/* Of weights that are not there: version and age -1. */
+static void info_command(struct client *client) {
+    const struct weights_entry *entry = *weights_registry_find(client->server->weights, &client->argv[1]);
+    uint64_t now = clock_monotonic_us();
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {
+        {"version", entry ? entry->version : -1},
+        {"bytes", entry ? (int64_t)entry->blob->length : 0},
+        {"age_ms", entry ? (int64_t)((now - entry->published_us) / 1000) : -1},
+    };
+    const size_t count = sizeof numbers / sizeof *numbers;
+    reply_map(client, count);
+    for (size_t i = 0; i < count; i++) {
+        reply_bulk_string(client, numbers[i].name);
+        reply_integer(client, numbers[i].value);
+    }
+}
+
 static void del_command(struct client *client) {
     int64_t removed = 0;
     for (uint32_t i = 1; i < client->argc; i++) {
@@ -79,6 +100,8 @@ const struct command commands_weights[] = {
      "Publishes a blob as a version, or with * as the next one.", NULL},
     {"weights.get", get_command, -2, COMMAND_READONLY, 1, 1, 1, "weights",
      "Returns version and blob, or null when there is nothing newer.", NULL},
+    {"weights.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "weights",
+     "Returns version, bytes and age of weights.", NULL},
     {"weights.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "weights", "Returns all keys.", NULL},
     {"weights.del", del_command, -2, COMMAND_WRITE, 1, -1, 1, "weights",
      "Removes keys and returns how many there were.", NULL},

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "server/command/command.h"
 
@@ -61,6 +62,7 @@ bool weights_registry_adopt(struct weights_registry *registry, const void *key, 
     blob_release(entry->blob);
     entry->blob = blob;
     entry->version = version;
+    entry->published_us = clock_monotonic_us();
     return true;
 }
 
@@ -105,6 +107,7 @@ void weights_install(struct weights_registry *registry, struct weights_staged *s
     blob_release(staged->entry->blob);
     staged->entry->blob = staged->blob;
     staged->entry->version = version;
+    staged->entry->published_us = clock_monotonic_us();
 }
 
 void weights_unstage(struct weights_staged *staged) {

@@ -20,6 +20,7 @@ struct weights_entry {
     uint64_t serial; /* how many came before it, and one; in the order of the list */
     struct blob *blob;
     int64_t version;
+    uint64_t published_us; /* by clock_monotonic_us: when it was published, or read from a file */
     size_t key_length;
     char key[];
 };
