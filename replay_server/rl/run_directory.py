@@ -94,9 +94,20 @@ class RunDirectory:
         values = json.loads(self.config.read_text())
         names = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
         unknown = sorted(set(values) - names)
+        if len(unknown) > len(values) / 2:
+            raise ValueError(
+                f"--resume: {self.path} holds a run of another command ({self._command()}): use that, or check --logdir"
+            )
         if unknown:
             raise ValueError(f"{self.config} has settings that this version does not know: {', '.join(unknown)}")
         return kind(**{**values, **given})
+
+    def _command(self) -> str:
+        """Which command began the run that is here."""
+        try:
+            return f"replay-server {json.loads(self.job.read_text())['kind']}"
+        except (OSError, ValueError, KeyError):
+            return "which one is not told"
 
     def saved_steps(self) -> list[int]:
         """The learner steps of the checkpoints that are here, oldest first."""

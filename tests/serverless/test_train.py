@@ -19,6 +19,8 @@ import gymnasium
 import numpy as np
 
 import replay_server as rs
+from replay_server.rl.run_directory import RunDirectory
+from replay_server.rl.settings import ApexSettings
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Progress
 from replay_server.serverless.record import RoundRecord
@@ -101,6 +103,17 @@ def test_what_is_refused_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main_train(["--env", "FrozenLake-v1"])
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_of_another_command_is_not_gone_on_with(tmp_path, capsys):
+    run = RunDirectory(tmp_path / "run")
+    run.create(ApexSettings(env="CartPole-v1"))
+    run.write_job("apex", "redis://127.0.0.1:1")
+    with pytest.raises(SystemExit) as ending:
+        main_train(["--resume", "--logdir", str(run.path)])
+    assert ending.value.code == 2
+    told = f"--resume: {run.path} holds a run of another command (replay-server apex): use that, or check --logdir"
+    assert told in capsys.readouterr().err
 
 
 def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, capsys, signals):
