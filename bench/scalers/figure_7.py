@@ -87,11 +87,15 @@ def _draw(points: Sequence[dict[str, Any]], path: str, env: str) -> None:
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
 
     figure, (by_ratio, by_round) = plt.subplots(1, 2, figsize=(11, 4))
     gain = [point["gain"] for point in points]
     by_ratio.scatter([point["ratio"] for point in points], gain, s=14)
     by_ratio.set_xscale("log")
+    by_ratio.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    by_ratio.xaxis.set_major_formatter("{x:g}")
+    by_ratio.xaxis.set_minor_formatter("")
     by_ratio.set_xlabel("R = −λ_max / λ_min at the checkpoint")
     by_round.scatter([point["round"] for point in points], gain, s=14)
     by_round.set_xlabel("round of the checkpoint")
