@@ -111,7 +111,7 @@ def _dispatch(name: str, rest: list[str]) -> int:
 # ---- serve -----------------------------------------------------------------------------------------------------------
 
 
-def _serve_parser() -> argparse.ArgumentParser:
+def serve_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="replay-server serve",
         usage="%(prog)s [options]",
@@ -201,7 +201,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(f"--{name}", metavar=value, type=int if value in ("N", "P") else str, help=help_text)
 
 
-def _merged(options: argparse.Namespace) -> ServeConfig:
+def merged_settings(options: argparse.Namespace) -> ServeConfig:
     """The file's settings with the options given on the command line over them."""
     settings = load_config(options.config) if options.config else ServeConfig()
     own = "transport host port unixsocket unixsocketperm maxclients dir password_file allow_remote"
@@ -235,8 +235,8 @@ def serve_settings(arguments: Sequence[str]) -> tuple[ServeConfig, str | None, a
         ConfigError: something is not as it should be.
         SystemExit: an argument is not; argparse has said which.
     """
-    options = _serve_parser().parse_args(arguments)
-    settings = _merged(options)
+    options = serve_parser().parse_args(arguments)
+    settings = merged_settings(options)
     password = os.environ.get(PASSWORD_VARIABLE) or None
     if settings.password_file is not None:
         password = read_password(settings.password_file)

@@ -1,7 +1,8 @@
 """What a server runs at SIGHUP: the arguments of `serve` and the configuration file, read as they were at the start.
 
 Not for people. The server gives it the folder that `serve` was called in and its arguments; it writes to standard
-output what `serve` would hand to a new server, or says on standard error what is wrong and exits with 2.
+output what `serve` would hand to a new server, or says on standard error what is wrong and exits with 2. Settings on
+standard input, a msgpack map, are written into the file instead: CONFIG REWRITE.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+import msgpack
 
 from .config import ConfigError, ServeConfig
 from .server import setup_message
@@ -42,13 +45,19 @@ def native_settings_of(settings: ServeConfig) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the setup of the server; the exit status: 0, or 2 for what `serve` would refuse."""
+    """Writes the setup of the server, or the file; the exit status: 0, or 2 for what `serve` would refuse."""
     from .cli import serve_settings
 
     with contextlib.suppress(OSError):
         os.nice(POLITE)
+    changes = sys.stdin.buffer.read()
     try:
         os.chdir(arguments[0])
+        if changes:
+            from .rewrite import rewrite
+
+            rewrite(arguments[1:], msgpack.unpackb(changes))
+            return 0
         settings, password, _ = serve_settings(arguments[1:])
     except (ConfigError, OSError) as error:
         print(error, file=sys.stderr)  # the server puts it in its log

@@ -10,6 +10,7 @@
 #include "net/http.h"
 #include "server/acl/acl.h"
 #include "server/admin/config.h"
+#include "server/admin/rewrite.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/durability/append_log.h"
@@ -113,6 +114,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     http_free(server->metrics);
+    rewrite_free(server->rewrite);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
     exclusive_free(server);
     scripts_free(server);

@@ -19,6 +19,7 @@
 #include "server/admin/config.h"
 #include "server/admin/descriptors.h"
 #include "server/admin/reload.h"
+#include "server/admin/rewrite.h"
 #include "server/certificates.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
@@ -365,7 +366,8 @@ static int serve(struct server *server, const struct options *options, const str
     memory_count_alone(true);
     memory_keep_heap();
     memory_start_reclaimer(); /* after signals were blocked, so that its thread takes none */
-    if (!has_parent && !(signals.reload = reload_new(server, setup, started, transport, &error)))
+    if (!has_parent && (!(signals.reload = reload_new(server, setup, started, transport, &error)) ||
+                        rewrite_open(server, setup, transport, &error) < 0))
         return fail(EXIT_FAILED, error.message);
     print_ready(&server->config);
     run(server, has_parent);

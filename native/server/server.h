@@ -143,6 +143,7 @@ struct server {
     struct acl *acl;
     struct http *metrics; /* NULL: nobody asked for them */
     int64_t started_unix_ms;
+    struct rewrite *rewrite; /* NULL: there is no configuration file */
 
     struct transport *transports[SERVER_MAX_TRANSPORTS];
     int transport_count;

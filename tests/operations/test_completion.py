@@ -160,7 +160,7 @@ def test_values_of_serve_have_names_that_say_what_they_are() -> None:
     for file in ("--config", "--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file", "--aclfile", "--password-file"):
         assert by_name[file].is_path, file
     assert by_name["--log-level"].choices == ("debug", "info", "notice", "warning", "error")
-    help_text = cli._serve_parser().format_help()
+    help_text = cli.serve_parser().format_help()
     for option in by_name:
         assert option.removeprefix("--").replace("-", "_").upper() not in help_text.split() or option == "--host"
 

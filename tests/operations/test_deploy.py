@@ -80,7 +80,7 @@ def test_the_commands_of_the_unit_are_accepted(deploy: Path) -> None:
     found = [words for unit in units for words in commands_of(unit)]
     assert [words[-1] == "--check" for words in found] == [False, True, False, True]
     for words in found:
-        options = cli._serve_parser().parse_args(serve_arguments(words))
+        options = cli.serve_parser().parse_args(serve_arguments(words))
         assert (options.config, options.dir) == ("/etc/replay-server/replay-server.toml", "/var/lib/replay-server")
         assert options.restore == "latest"
 
@@ -133,7 +133,7 @@ def test_the_command_of_the_image_is_accepted_and_wants_a_password(deploy: Path,
     (command,) = [json.loads(rest) for instruction, rest in instructions(deploy) if instruction == "CMD"]
     words = [word.replace("/etc/replay-server", str(deploy)).replace("/data", str(tmp_path))
              for word in serve_arguments(command)]  # fmt: skip
-    options = cli._serve_parser().parse_args(words)
+    options = cli.serve_parser().parse_args(words)
     assert options.host == "0.0.0.0"
     done = subprocess.run(
         [sys.executable, "-m", "replay_server", "serve", *words, "--port", "0"],

@@ -3,6 +3,7 @@
 
 #include "server/admin/config.h"
 #include "server/admin/descriptors.h"
+#include "server/admin/rewrite.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/durability/append_log.h"
@@ -142,11 +143,6 @@ static void config_resetstat(struct client *client) {
     reply_status(client, "OK");
 }
 
-/* The settings came by arguments or by a file that is not the server's to write. */
-static void config_rewrite(struct client *client) {
-    reply_error(client, "ERR The server is running without a config file");
-}
-
 static void config_help(struct client *client) {
     static const char *const lines[] = {
         "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -155,7 +151,7 @@ static void config_help(struct client *client) {
         "SET <directive> <value>",
         "    Set the configuration <directive> to <value>.",
         "REWRITE",
-        "    Refused: the server has no file of its own to write settings to.",
+        "    Write what CONFIG SET has changed into the configuration file.",
         "RESETSTAT",
         "    Reset statistics reported by the INFO command.",
         "HELP",
@@ -172,7 +168,7 @@ static const struct command subcommands[] = {
     PART("get", config_get, -3, RULE, "Returns settings."),
     PART("help", config_help, 2, COMMAND_LOADING | COMMAND_STALE, "Lists the subcommands."),
     PART("resetstat", config_resetstat, 2, RULE, "Counts from zero again what INFO tells."),
-    PART("rewrite", config_rewrite, 2, RULE, "Refused: the server has no file of settings of its own."),
+    PART("rewrite", rewrite_for_client, 2, RULE, "Writes what CONFIG SET has changed into the configuration file."),
     PART("set", config_set, -4, RULE, "Changes settings, all of those given or none."),
     {0},
 };

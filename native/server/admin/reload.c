@@ -1,53 +1,33 @@
-/* reload: the program that reads the file runs on a helper thread; what it wrote is compared and applied on the loop's. */
+/* reload: what the program that reads the file wrote is compared and applied. */
 #include "server/admin/reload.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "base/worker.h"
 #include "replay/table.h"
 #include "server/admin/config.h"
 #include "server/admin/config_table.h"
 #include "server/admin/descriptors.h"
+#include "server/admin/program.h"
+#include "server/admin/rewrite.h"
 #include "server/certificates.h"
 #include "server/durability/append_log.h"
 #include "server/replay/replay_registry.h"
 #include "server/service_manager.h"
 
-#define PROGRAM_MOST_US 60000000u /* then it is killed, and nothing changes */
-#define COMPLAINTS_MOST_BYTES 8192 /* of what it says, the beginning */
-#define PROGRAM_LOOK_NS 10000000 /* how often it is asked whether it has ended */
-
-extern char **environ;
-
 struct reload {
-    struct worker_job job; /* first: what the worker hands back */
     struct server *server;
     struct transport *kernel;
-    struct worker *worker; /* NULL: nothing was read again yet */
+    struct program *program;
     struct server_config *started;
     char **arguments; /* of the program, ended by NULL; NULL: there is no file to read again */
-    int wake; /* an eventfd: the program has ended */
-    int output; /* what it writes; the worker's while it runs */
-    int complaints; /* and what it says on standard error, likewise */
-    int failed; /* of the program: 0, −1 it could not run, or its wait status */
-    bool running, again;
-    atomic_bool ending; /* the server is: the program is not waited for */
+    bool again;
 };
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -58,60 +38,6 @@ static void say(const char *format, ...) {
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     log_event(LOG_NOTICE, "reload", NULL, "reload: %s", line);
-}
-
-/* ---- the program, on the worker's thread ------------------------------------------------------------------------------ */
-
-/* With the signals as a program expects them: the server blocks some and ignores others. */
-static int start(char **arguments, int output, int complaints, pid_t *pid) {
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
-    sigset_t none, defaults;
-    sigemptyset(&none);
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    sigaddset(&defaults, SIGHUP);
-    sigaddset(&defaults, SIGXFSZ);
-    if (posix_spawn_file_actions_init(&files) != 0) return ENOMEM;
-    if (posix_spawnattr_init(&attributes) != 0) {
-        posix_spawn_file_actions_destroy(&files);
-        return ENOMEM;
-    }
-    int failed = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    if (!failed) failed = posix_spawn_file_actions_adddup2(&files, output, 1);
-    if (!failed) failed = posix_spawn_file_actions_adddup2(&files, complaints, 2);
-    if (!failed) failed = posix_spawnattr_setsigmask(&attributes, &none);
-    if (!failed) failed = posix_spawnattr_setsigdefault(&attributes, &defaults);
-    if (!failed) failed = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    if (!failed) failed = posix_spawn(pid, arguments[0], &files, &attributes, arguments, environ);
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
-    return failed;
-}
-
-static void run_program(struct worker_job *job) {
-    struct reload *reload = (struct reload *)job;
-    pid_t pid = 0;
-    int status = 0, failed = start(reload->arguments, reload->output, reload->complaints, &pid);
-    uint64_t until_us = clock_monotonic_us() + PROGRAM_MOST_US;
-    reload->failed = failed ? -1 : 0;
-    if (failed) {
-        say("cannot run %s: %s", reload->arguments[0], strerror(failed));
-        return;
-    }
-    while (waitpid(pid, &status, WNOHANG) == 0) {
-        const struct timespec pause = {.tv_nsec = PROGRAM_LOOK_NS};
-        if (clock_monotonic_us() >= until_us || atomic_load(&reload->ending)) kill(pid, SIGKILL);
-        nanosleep(&pause, NULL);
-    }
-    reload->failed = status;
-}
-
-/* On the worker's thread as well. */
-static void program_ended(void *context) {
-    const struct reload *reload = context;
-    uint64_t one = 1;
-    (void)!write(reload->wake, &one, sizeof one);
 }
 
 /* ---- settings --------------------------------------------------------------------------------------------------------- */
@@ -168,6 +94,7 @@ static int apply(struct reload *reload, const struct server_config *wanted, stru
         descriptors_raise(changed);
         server->config = *changed;
         config_apply(server);
+        rewrite_note(server);
     }
     memory_free(changed);
     return failed;
@@ -236,24 +163,15 @@ static void say_lines(char *text) {
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) say("%s", line);
 }
 
-/* What the program says, line by line, in the way of this log. */
-static void say_complaints(const struct reload *reload) {
-    char text[COMPLAINTS_MOST_BYTES];
-    ssize_t length = pread(reload->complaints, text, sizeof text - 1, 0);
-    text[length > 0 ? length : 0] = '\0';
-    say_lines(text);
-}
-
 /* Whether what the program wrote was taken. */
-static bool finish(struct reload *reload) {
+static bool finish(struct reload *reload, int output) {
     struct setup setup = {0};
     struct text said = {0};
     struct error error = {0};
     int counts[2] = {0}; /* changes that are made; those that wait for a restart */
-    lseek(reload->output, 0, SEEK_SET);
-    int failed = setup_read(&setup, reload->output, &error); /* closes it where it can be read */
+    int failed = setup_read(&setup, output, &error); /* closes it where it can be read */
     if (failed)
-        close(reload->output);
+        close(output);
     else
         failed = take(reload, &setup, &said, counts, &error);
     if (failed) {
@@ -273,35 +191,25 @@ static void count(struct reload *reload, bool taken) {
 }
 
 static void run(struct reload *reload) {
-    if (!reload->worker) reload->worker = worker_new_urgent(program_ended, reload);
-    reload->output = reload->worker ? memfd_create("replay-server-reload", MFD_CLOEXEC) : -1;
-    reload->complaints = reload->output >= 0 ? memfd_create("replay-server-reload-log", MFD_CLOEXEC) : -1;
-    if (reload->complaints < 0) {
-        say("nothing has changed: %s", reload->worker ? strerror(errno) : "no memory, or no thread");
-        if (reload->output >= 0) close(reload->output);
+    struct error error;
+    if (program_start(reload->program, reload->arguments, NULL, 0, &error) < 0) {
+        say("nothing has changed: %s", error.message);
         count(reload, false);
         return;
     }
-    reload->running = true;
     service_manager_tell_reloading();
-    worker_give(reload->worker, &reload->job);
 }
 
-static void on_program_ended(void *context, int descriptor) {
+static void on_program_ended(void *context, struct program_end *end) {
     struct reload *reload = context;
-    uint64_t number;
     bool taken = false;
-    (void)!read(descriptor, &number, sizeof number);
-    if (!reload->running || !worker_finished(reload->worker)) return;
-    reload->running = false;
-    say_complaints(reload);
-    close(reload->complaints);
-    if (reload->failed == 0) {
-        taken = finish(reload);
+    say_lines(end->complaints);
+    if (end->failed == 0) {
+        taken = finish(reload, end->output);
     } else {
-        close(reload->output);
-        say("nothing has changed%s", reload->failed == -1 ? ""
-                                     : WIFSIGNALED(reload->failed)
+        close(end->output);
+        say("nothing has changed%s", end->failed == -1 ? ""
+                                     : WIFSIGNALED(end->failed)
                                          ? ": the program that reads the file was killed, or took too long"
                                          : ": the file, or an option, is refused");
     }
@@ -316,7 +224,7 @@ static void on_program_ended(void *context, int descriptor) {
 void reload_begin(struct reload *reload) {
     if (!reload->arguments)
         say("there is no file to read again: the server was started without --config");
-    else if (reload->running)
+    else if (program_runs(reload->program))
         reload->again = true;
     else
         run(reload);
@@ -329,17 +237,16 @@ struct reload *reload_new(struct server *server, const struct setup *setup, cons
         error_set(error, ERROR_GENERIC, "no memory");
         return NULL;
     }
-    *reload = (struct reload){.job = {.run = run_program}, .server = server, .kernel = kernel, .wake = -1};
+    *reload = (struct reload){.server = server, .kernel = kernel};
     reload->started = memory_alloc(sizeof *started);
-    reload->wake = reload->started ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
-    if (reload->wake < 0) {
-        error_set(error, ERROR_GENERIC, "no memory, or no descriptor, to read settings again");
+    if (!reload->started) {
+        error_set(error, ERROR_GENERIC, "no memory");
         reload_free(reload);
         return NULL;
     }
     *reload->started = *started;
-    if (setup_reload_arguments(setup, &reload->arguments, error) < 0 ||
-        transport_kernel_watch(kernel, reload->wake, on_program_ended, reload, error) < 0) {
+    reload->program = program_new(kernel, on_program_ended, reload, error);
+    if (!reload->program || setup_reload_arguments(setup, &reload->arguments, error) < 0) {
         reload_free(reload);
         return NULL;
     }
@@ -348,9 +255,7 @@ struct reload *reload_new(struct server *server, const struct setup *setup, cons
 
 void reload_free(struct reload *reload) {
     if (!reload) return;
-    atomic_store(&reload->ending, true);
-    worker_free(reload->worker);
-    if (reload->wake >= 0) close(reload->wake);
+    program_free(reload->program);
     memory_free(reload->started);
     memory_free(reload->arguments);
     memory_free(reload);
