@@ -7,26 +7,38 @@
 
 #include "replay/table.h"
 
-/* count[0] is of zeros and not kept: it is the live items less all others. Entry i >= 1 counts priorities p with
- * 2^e <= p < 2^(e + 1), e = i - 1 + TABLE_PRIORITY_LEAST; the first and the last of them also what lies beyond. */
+#define PRIORITY_ORDERS 2049u /* zero, and one for each exponent that a double may have */
+
+/* Every add and removal comes by here, so it is counted by what a number's bits say, and gathered when somebody asks. */
 struct priority_counts {
-    uint64_t count[TABLE_PRIORITY_BUCKETS];
+    uint32_t count[PRIORITY_ORDERS]; /* [0]: zeros; [e + 1]: biased exponent e */
 };
 
-static inline uint32_t priority_bucket(double priority) {
-    const int32_t most = TABLE_PRIORITY_LEAST + (int32_t)TABLE_PRIORITY_BUCKETS - 2;
+static inline uint32_t priority_order(double priority) {
     uint64_t bits;
     memcpy(&bits, &priority, sizeof bits);
-    int32_t exponent = (int32_t)(bits >> 52 & 0x7ff) - 1023;
-    exponent = exponent < TABLE_PRIORITY_LEAST ? TABLE_PRIORITY_LEAST : exponent;
-    exponent = exponent > most ? most : exponent;
-    return priority > 0 ? (uint32_t)(exponent - TABLE_PRIORITY_LEAST + 1) : 0;
+    bits <<= 1; /* minus zero is zero */
+    return (uint32_t)(bits >> 53) + (bits != 0);
 }
 
-/* A slot without an item has priority zero. */
-static inline void priority_counts_move(struct priority_counts *counts, double from, double to) {
-    counts->count[priority_bucket(from)]--;
-    counts->count[priority_bucket(to)]++;
+static inline void priority_counts_enter(struct priority_counts *counts, double priority) {
+    counts->count[priority_order(priority)]++;
+}
+
+static inline void priority_counts_leave(struct priority_counts *counts, double priority) {
+    counts->count[priority_order(priority)]--;
+}
+
+/* As table_priorities tells them. */
+static inline void priority_counts_gather(const struct priority_counts *counts,
+                                          uint64_t buckets[TABLE_PRIORITY_BUCKETS]) {
+    const int most = (int)TABLE_PRIORITY_BUCKETS - 1;
+    memset(buckets, 0, TABLE_PRIORITY_BUCKETS * sizeof *buckets);
+    buckets[0] = counts->count[0];
+    for (int order = 1; order < (int)PRIORITY_ORDERS; order++) {
+        int bucket = order - 1 - 1023 - TABLE_PRIORITY_LEAST + 1;
+        buckets[bucket < 1 ? 1 : bucket > most ? most : bucket] += counts->count[order];
+    }
 }
 
 #endif

@@ -98,11 +98,7 @@ const struct table_config *table_config(const struct table *table) {
 }
 
 void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_BUCKETS]) {
-    counts[0] = table->storage.live;
-    for (uint32_t i = 1; i < TABLE_PRIORITY_BUCKETS; i++) {
-        counts[i] = table->priority_counts.count[i];
-        counts[0] -= counts[i];
-    }
+    priority_counts_gather(&table->priority_counts, counts);
 }
 
 void table_seed(struct table *table, uint64_t seed) {
@@ -215,7 +211,8 @@ void table_remove(struct table *table, uint32_t slot) {
     selector_remove(&table->remover, slot);
     freshness_remove(&table->freshness, slot);
     selector_order_remove(&table->order, &table->storage, slot);
-    table_write_priority(table, slot, 0);
+    priority_counts_leave(&table->priority_counts, max_tree_value(&table->priorities, slot));
+    max_tree_write(&table->priorities, slot, 0);
     table->live_times -= table->storage.slot[slot].times_sampled;
     if (storage_leave(&table->storage, slot)) {
         table_forget_steps(table, slot);
@@ -253,7 +250,9 @@ static void set_priority(struct table *table, uint32_t slot, double priority, st
     if (table->cut) {
         table_cut_before_change(table, slot);
     }
-    table_write_priority(table, slot, priority);
+    priority_counts_leave(&table->priority_counts, max_tree_value(&table->priorities, slot));
+    priority_counts_enter(&table->priority_counts, priority);
+    max_tree_write(&table->priorities, slot, priority);
     if (sampler_is_prioritized(table)) {
         weigh(table, slot, keys.sampler);
     } else {

@@ -238,7 +238,8 @@ void table_keys_many(const struct table *table, const double *priorities, uint32
 
 void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
     selector_order_append(&table->order, &table->storage, slot);
-    table_write_priority(table, slot, priority);
+    priority_counts_enter(&table->priority_counts, priority);
+    max_tree_write(&table->priorities, slot, priority);
     table_enter_sampler(table, slot, keys.sampler);
     selector_insert(&table->remover, slot, keys.remover);
     freshness_insert(&table->freshness, &table->storage, slot);

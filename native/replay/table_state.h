@@ -59,8 +59,8 @@ struct table {
     struct selector_order order;
     struct selector sampler, remover;
     struct freshness freshness;
-    struct max_tree priorities;      /* raw p by slot; written by table_write_priority alone */
-    struct priority_counts priority_counts; /* of the same */
+    struct max_tree priorities;      /* raw p by slot; 0 where there is no item */
+    struct priority_counts priority_counts; /* of live items; kept up beside each write of the above */
     struct random_state random;
     double max_priority_allowed;     /* larger ones would overflow p^alpha */
     uint64_t positive;               /* prioritized sampler: its items of positive weight */
@@ -126,12 +126,6 @@ uint8_t *table_staging_take(struct table *table, size_t bytes, size_t *taken_byt
 void table_staging_give(struct table *table, uint8_t *staging, size_t bytes);
 /* The lists of the items from `first` on let go of their steps. */
 void table_unresolve(struct table *table, struct reservation *reservation, uint32_t first);
-
-/* Writes the raw priority of a slot, 0 when its item leaves; the maximum needs table_repair. */
-static inline void table_write_priority(struct table *table, uint32_t slot, double priority) {
-    priority_counts_move(&table->priority_counts, max_tree_value(&table->priorities, slot), priority);
-    max_tree_write(&table->priorities, slot, priority);
-}
 
 /* The list of steps of item i of a reservation. */
 static inline uint32_t *reservation_list(struct reservation *reservation, uint32_t i) {

@@ -37,7 +37,7 @@ DIFFERENCES: dict[str, str] = {
     "client|pause": "Keys still end and are evicted meanwhile. More than 292 years are refused.",
     "client|caching": "Refused, as tracking is not on.",
     "command|docs": "No `arguments` and no `complexity`.",
-    "config|rewrite": "Writes only what CONFIG SET has changed, into the TOML file of `serve`; without one it is refused as in Redis.",
+    "config|rewrite": "Writes what CONFIG SET has changed into the TOML file of `serve`; without one as in Redis.",
     "config|set": "No settings of replication, cluster and defragmentation; certificates are read at the start.",
     "debug": "`SLEEP` keeps only its own client waiting; `RELOAD`, `LOADAOF`, `DIGEST` and `POPULATE` are not there.",
     "latency|doctor": "Its own words.",

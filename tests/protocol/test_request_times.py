@@ -22,6 +22,9 @@ def test_priorities_are_counted_by_order_of_magnitude(client, make_table, items)
     info = client.info(name)
     assert info["zero_priorities"] == 1
     assert info["priorities"] == {-32: 1, 0: 2, 1: 1}
+    client.update_priorities(name, ids[:2], [-0.0, 5e-324])
+    info = client.info(name)
+    assert (info["zero_priorities"], info["priorities"][-32]) == (1, 1)
 
 
 def test_counts_of_priorities_stay_true_through_a_life(client, make_table, items):
