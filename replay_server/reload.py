@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
-from .config import ConfigError, ServeConfig
+from .config import ConfigError, ServeConfig, load_config
 from .server import setup_message
 
 POLITE = 10
@@ -44,6 +46,35 @@ def native_settings_of(settings: ServeConfig) -> dict[str, Any]:
     return {**{name: value for name, value in own.items() if value is not None}, **settings.config, **open_to_all}
 
 
+def rewrite_file(arguments: Sequence[str], changes: dict[str, str]) -> None:
+    """Writes settings, by the names of CONFIG, into the file that the arguments of `serve` name.
+
+    Raises:
+        ConfigError: the file cannot be read or changed, or an option of the command line wins over it.
+        OSError: it cannot be written.
+    """
+    from .cli import merged_settings, serve_parser
+    from .rewrite import names_of, replace_text, rewritten
+
+    options = serve_parser().parse_args(arguments)
+    path = Path(options.config)
+    load_config(path)  # whatever is wrong with it is said as at the start
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    new = rewritten(text, changes)
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8", newline="") as trial:
+        trial.write(new)
+        trial.flush()
+        options.config = trial.name
+        natives = native_settings_of(merged_settings(options))
+    for name in changes:
+        given = {one: natives[one] for one in names_of(name) if one in natives}
+        if wins := [f"{one} = {value}" for one, value in given.items() if str(value) != changes.get(one)]:
+            raise ConfigError(f"an option of the command line wins over the file: {', '.join(wins)}")
+    if new != text:
+        replace_text(path, new)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Writes the setup of the server, or the file; the exit status: 0, or 2 for what `serve` would refuse."""
     from .cli import serve_settings
@@ -54,9 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         os.chdir(arguments[0])
         if changes:
-            from .rewrite import rewrite
-
-            rewrite(arguments[1:], msgpack.unpackb(changes))
+            rewrite_file(arguments[1:], msgpack.unpackb(changes))
             return 0
         settings, password, _ = serve_settings(arguments[1:])
     except (ConfigError, OSError) as error:

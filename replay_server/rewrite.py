@@ -1,4 +1,4 @@
-"""What a server runs at CONFIG REWRITE: settings that CONFIG SET has changed go into the configuration file.
+"""CONFIG REWRITE: the text of a configuration file with the settings that CONFIG SET has changed.
 
 Comments, order and everything else in the file stay. The new text is read and compared before it takes the place of
 the old one, which it does in one step.
@@ -48,6 +48,11 @@ def _part(lines: Sequence[str], name: str) -> tuple[int, int] | None:
     return None if first is None else (first, len(lines))
 
 
+def names_of(name: str) -> tuple[str, ...]:
+    """The names of a setting, itself among them."""
+    return next((group for group in ALIASES if name in group), (name,))
+
+
 def _put(lines: list[str], table: str, name: str, value: int | str) -> None:
     """Sets one key of one table, in its line where it has one."""
     part = _part(lines, table)
@@ -84,7 +89,7 @@ def rewritten(text: str, changes: dict[str, str]) -> str:
     if lines[-1] == "":
         lines.pop()
     for name, changed in changes.items():
-        names = next((group for group in ALIASES if name in group), (name,))
+        names = names_of(name)
         present = [one for one in names if one in wanted["config"]]
         if name not in present and (present or name != names[0]):
             continue  # told by its other name
@@ -103,7 +108,7 @@ def rewritten(text: str, changes: dict[str, str]) -> str:
     return new
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Another text under that name: the old file or the new one is there at any time, the new one with its rights."""
     path = path.resolve()
     status = path.stat()
@@ -126,35 +131,3 @@ def _replace(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def rewrite(arguments: Sequence[str], changes: dict[str, str]) -> None:
-    """Writes them into the file that the arguments of `serve` name.
-
-    Raises:
-        ConfigError: the file cannot be read or changed, or an option of the command line wins over it.
-        OSError: it cannot be written.
-    """
-    from .cli import merged_settings, serve_parser
-    from .reload import native_settings_of
-
-    options = serve_parser().parse_args(arguments)
-    path = Path(options.config)
-    with open(path, encoding="utf-8", newline="") as file:
-        text = file.read()
-    try:
-        new = rewritten(text, changes)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8", newline="") as trial:
-        trial.write(new)
-        trial.flush()
-        options.config = trial.name
-        natives = native_settings_of(merged_settings(options))
-    for name in changes:
-        names = next((group for group in ALIASES if name in group), (name,))
-        if wins := {one: natives[one] for one in names if one in natives and str(natives[one]) != changes.get(one)}:
-            given = ", ".join(f"{one} = {value}" for one, value in wins.items())
-            raise ConfigError(f"an option of the command line wins over the file: {given}")
-    if new != text:
-        _replace(path, new)
