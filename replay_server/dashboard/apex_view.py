@@ -14,7 +14,6 @@ from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.server_panels import histogram_options, latency_options, limiter_words
 from replay_server.dashboard.server_source import staleness
 from replay_server.dashboard.view import Cells, Fact, Panel, Tile
-from replay_server.dashboard.watch import Watch
 
 MOST_LINES = 8
 """Actors drawn as a line each; more are a heatmap."""
@@ -30,9 +29,8 @@ SILENT_S = 30.0
 class ApexView(JobView):
     """Tiles and panels of one job; places are seconds since it began."""
 
-    def __init__(self, run: RunSource, watch: Watch, compare: RunSource | None = None) -> None:
-        super().__init__(run, watch, compare)
-        self.tiles: Sequence[Tile] = (
+    def make_tiles(self) -> Sequence[Tile]:
+        return (
             Tile("Evaluation", self._evaluation),
             Tile("Actors' score", self._actors_score),
             Tile("Frames", self._frames),
@@ -42,7 +40,9 @@ class ApexView(JobView):
             Tile("Weights behind", self._behind),
             Tile("Processes", self._processes),
         )
-        self.panels: Sequence[Panel] = (
+
+    def make_panels(self) -> Sequence[Panel]:
+        return (
             Panel("Score of full games", 5, self.score, empty="no evaluation yet", note=self._score_note),
             Panel("Score of each actor", 4, self.actors, empty="no game has ended yet", note=self._actors_note),
             Panel("Priorities", 3, self.priorities),

@@ -57,7 +57,9 @@ def bars(invocations: Sequence[Mapping[str, Any]], elapsed: Elapsed) -> list[dic
         queued, started, ended = (elapsed(float(each[name])) for name in ("queued", "started", "ended"))
         measured = each.get("measured")
         measured = measured if isinstance(measured, dict) else {}
-        startup = min(max(finite(measured.get("startup_s")) or 0.0, 0.0), ended - started) if each.get("cold") else 0.0
+        # What an instance imports before its first work is of its start, too: most of it, with torch.
+        startup = sum(finite(measured.get(name)) or 0.0 for name in ("startup_s", "import_s"))
+        startup = min(max(startup, 0.0), ended - started) if each.get("cold") else 0.0
         title = f"{each.get('request')} · {kind}, attempt {each.get('attempt')}, {outcome}"
         color = COLORS.get(kind, charts.GREY)
         if outcome == RUNNING:

@@ -28,15 +28,22 @@ class JobView:
     that says most of it (`gist`).
     """
 
-    tiles: Sequence[Tile]
-    panels: Sequence[Panel]
-
     def __init__(self, run: RunSource, watch: Watch, compare: RunSource | None = None) -> None:
         self.run = run
         self.watch = watch
         self.compare = compare
+        self.tiles: Sequence[Tile] = self.make_tiles()
+        self.panels: Sequence[Panel] = self.make_panels()
 
     # -- what a kind of job says itself
+
+    def make_tiles(self) -> Sequence[Tile]:
+        """Eight of them are a row on a laptop."""
+        raise NotImplementedError
+
+    def make_panels(self) -> Sequence[Panel]:
+        """In reading order; spans of a row add up to twelve."""
+        raise NotImplementedError
 
     def place(self, row: Mapping[str, Any], run: RunSource) -> float | None:
         """Where a row of `run` stands on the horizontal axis."""

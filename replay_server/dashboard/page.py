@@ -10,11 +10,10 @@ from urllib.parse import quote, urlencode
 from nicegui import ui
 
 from replay_server.dashboard import charts
-from replay_server.dashboard.apex_view import ApexView
+from replay_server.dashboard.kinds import job_view
 from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.server_view import ServerView
 from replay_server.dashboard.style import CSS, DISCONNECTED
-from replay_server.dashboard.train_view import TrainView
 from replay_server.dashboard.view import Shown, View
 from replay_server.dashboard.watch import Watch
 from replay_server.dashboard.widgets import PanelBox, Text, TileBox, division, text
@@ -52,7 +51,7 @@ class Pages:
         if len(watch.runs) == 1 and all(server.name in own for server in watch.servers):
             run = watch.runs[0]
             compared = self._compared(run, "")
-            self._view_page(self._shown(self._view_of(run, compared), run, compared), "/", theme)
+            self._view_page(self._shown(job_view(run, self.watch, compared), run, compared), "/", theme)
             return
         with self._frame("/", theme):
             with division("d-head"):
@@ -70,7 +69,7 @@ class Pages:
                 cards.clear()
                 with cards:
                     for run in watch.runs:
-                        refreshers.append(_card(self._view_of(run, None), _job_path(run)))
+                        refreshers.append(_card(job_view(run, watch), _job_path(run)))
                     for server in watch.servers:
                         refreshers.append(_card(ServerView(server), f"/server/{server.number}"))
                     if not sources:
@@ -88,7 +87,7 @@ class Pages:
             self._nothing(theme)
             return
         compared = self._compared(run, compare)
-        self._view_page(self._shown(self._view_of(run, compared), run, compared), _job_path(run), theme, run)
+        self._view_page(self._shown(job_view(run, self.watch, compared), run, compared), _job_path(run), theme, run)
 
     def server(self, number: int, theme: str = "") -> None:
         """One server."""
@@ -115,9 +114,6 @@ class Pages:
             for each in self.watch.servers
         ]
         return [(heading, group) for heading, group in (("Jobs", jobs), ("Servers", servers)) if group]
-
-    def _view_of(self, run: RunSource, compare: RunSource | None) -> View:
-        return TrainView(run, self.watch, compare) if run.kind == "train" else ApexView(run, self.watch, compare)
 
     def _compared(self, run: RunSource, key: str) -> RunSource | None:
         if not key:

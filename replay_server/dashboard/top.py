@@ -12,12 +12,11 @@ from typing import Any
 
 from replay_server import terminal
 from replay_server.dashboard import words
-from replay_server.dashboard.apex_view import ApexView
+from replay_server.dashboard.kinds import job_view
 from replay_server.dashboard.main import DEFAULT_URL
 from replay_server.dashboard.server_panels import limiter_words
 from replay_server.dashboard.server_source import ServerSource
 from replay_server.dashboard.server_view import ServerView
-from replay_server.dashboard.train_view import TrainView
 from replay_server.dashboard.view import Fact, View
 from replay_server.dashboard.watch import EVERY_S, Watch, password_from_environment
 
@@ -86,8 +85,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _views(watch: Watch) -> list[View]:
-    runs: list[View] = [TrainView(run, watch) if run.kind == "train" else ApexView(run, watch) for run in watch.runs[:MOST_RUNS]]  # fmt: skip  # noqa: E501
-    return [*runs, *(ServerView(server) for server in watch.servers)]
+    return [
+        *(job_view(run, watch) for run in watch.runs[:MOST_RUNS]),
+        *(ServerView(server) for server in watch.servers),
+    ]
 
 
 def as_text(watch: Watch) -> str:

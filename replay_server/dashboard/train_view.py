@@ -12,7 +12,6 @@ from replay_server.dashboard.job_view import JobView
 from replay_server.dashboard.json_lines import finite
 from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.view import Fact, Panel, Tile
-from replay_server.dashboard.watch import Watch
 
 SCORE_ROUNDS = 5
 """Rounds whose games the score is the mean of: the job's own target is held against that."""
@@ -21,9 +20,8 @@ SCORE_ROUNDS = 5
 class TrainView(JobView):
     """Tiles and panels of one job; places are rounds."""
 
-    def __init__(self, run: RunSource, watch: Watch, compare: RunSource | None = None) -> None:
-        super().__init__(run, watch, compare)
-        self.tiles: Sequence[Tile] = (
+    def make_tiles(self) -> Sequence[Tile]:
+        return (
             Tile("Round", self._round),
             Tile("Score", self._score),
             Tile("Evaluation", self._evaluation),
@@ -33,11 +31,13 @@ class TrainView(JobView):
             Tile("Functions", self._functions),
             Tile("Round time", self._round_time),
         )
-        self.panels: Sequence[Panel] = (
+
+    def make_panels(self) -> Sequence[Panel]:
+        return (
             Panel("Score by round", 5, self.score, empty="no round yet"),
             Panel("Actors per round", 3, self.actors, empty="no round yet"),
             Panel("Cost", 4, self.cost, empty="no round yet", note=self._cost_note),
-            Panel("Functions", 12, self.functions, empty="no function has ended yet", height=176),
+            Panel("Functions", 12, self.functions, empty="no function yet", height=176),
             Panel("Learner", 4, self.learner, empty="no round yet"),
             Panel("Where a round's time goes", 4, self.times, empty="no round yet"),
             Panel("Staleness", 4, self.staleness, empty="no round yet", note=lambda: "versions"),

@@ -179,6 +179,7 @@ def _list(value: Any) -> list[Any]:
 
 def _legend() -> None:
     with division("d-note"):
+        text("paler: still running", "").style("display: inline")
         for name, color in gantt.COLORS.items():
             with ui.element("span").classes("d-key"):
                 ui.element("i").style(f"background: {color}")

@@ -89,7 +89,7 @@ def test_functions_that_overlap_lie_in_lanes_of_their_own() -> None:
 
 def test_a_bar_has_the_colour_of_what_it_was() -> None:
     common = {"request": "r1-a0", "kind": "actor", "attempt": 1, "queued": 10.0, "started": 11.0, "ended": 13.0}
-    cold = {**common, "outcome": "ok", "cold": True, "measured": {"startup_s": 0.5}}
+    cold = {**common, "outcome": "ok", "cold": True, "measured": {"startup_s": 0.2, "import_s": 0.3}}
     lost = {**common, "outcome": "lost", "cold": False, "measured": None}
     bars = gantt.bars([cold, lost], lambda time_s: time_s - 10.0)
     assert [bar["value"][1:] for bar in bars] == [
