@@ -27,10 +27,6 @@ KNOWN = {*LANGUAGES, "python", "toml", "json", "text", "resp", "yaml", "ini", "d
 """Languages of blocks. Those marked resp are sent by tests/protocol/test_document.py."""
 
 
-LEFT_OPEN = ("README.md",)
-"""Pages whose code need not close what it opened."""
-
-
 def run_page(page: Page, folder: Path, slow: bool, monkeypatch: pytest.MonkeyPatch) -> int:
     """Runs the blocks of a page; how many. Those from the first slow one on only where `slow` is true."""
     module = types.ModuleType(f"page_{page.path.stem.replace('-', '_')}")
@@ -79,7 +75,7 @@ def test_the_code_of_a_page_runs(page: Page, tmp_path: Path, monkeypatch: pytest
         run_page(page, tmp_path, False, monkeypatch)
         gc.collect()
     left_open = [str(each.message) for each in told if "unclosed" in str(each.message)]
-    assert not left_open or page.name in LEFT_OPEN, "a page closes what it opens: with rs.Client(…), client.writer(…)"
+    assert not left_open, "a page closes what it opens: with rs.Client(…), client.writer(…)"
 
 
 @pytest.mark.slow

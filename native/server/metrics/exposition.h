@@ -17,8 +17,8 @@ struct exposition {
 
 struct label {
     const char *name;
-    const char *
-        value; /* any bytes: what is no UTF-8 is written as \xNN, as is a backslash before an x: no two are written alike */
+    /* Any bytes: what is no UTF-8 is written as \xNN, as is a backslash before an x: no two are written alike. */
+    const char *value;
     size_t length;
 };
 #define LABELS_MOST 4

@@ -29,8 +29,8 @@ struct family;
 struct metric_item {
     const struct server *server;
     const void *what; /* the table's entry, the command's, … */
-    uint64_t
-        serial; /* its place in the order of the family's samples, from 1 on; those of tables and keys may have gaps */
+    /* Its place in the order of the family's samples, from 1 on; those of tables and keys may have gaps. */
+    uint64_t serial;
     struct label labels[LABELS_MOST + 1]; /* the first names the item, but for EACH_SERVER; ended by a NULL name */
     struct table_info table; /* EACH_TABLE */
 };
