@@ -262,8 +262,10 @@ static void read_some(struct http *http, struct http_connection *connection, uin
         drop(connection);
         return;
     }
-    if (connection->input_length == 0) connection->deadline_us = now_us + HTTP_REQUEST_US;
-    if (connection->input_length == 0) connection->moved_us = now_us; /* half a request gets no younger by more of it */
+    if (connection->input_length == 0) { /* half a request gets no younger by more of it */
+        connection->deadline_us = now_us + HTTP_REQUEST_US;
+        connection->moved_us = now_us;
+    }
     connection->input_length += (size_t)got;
     take_request(http, connection, now_us);
 }

@@ -77,7 +77,7 @@ static int read_config(struct msgpack_reader *reader, struct server_config *conf
             return -1;
         if (config_assign(config, setting, text, false, &why) < 0)
             return error_set(error, ERROR_GENERIC, "setting %s = %s: %s", setting,
-                             strcmp(setting, "requirepass") == 0 ? "(hidden)" : text, why.message);
+                             config_is_secret(setting, strlen(setting)) ? "(hidden)" : text, why.message);
     }
     return 0;
 }

@@ -42,11 +42,6 @@ static void say(const char *format, ...) {
 
 /* ---- settings --------------------------------------------------------------------------------------------------------- */
 
-/* Passwords and passphrases are not for logs. */
-static bool is_secret(const char *name) {
-    return strcmp(name, "requirepass") == 0 || strcmp(name, "tls-key-file-pass") == 0;
-}
-
 /* Whether the file does not say: the password then came by other ways, and is never taken away by leaving it out. */
 static bool is_unsaid(const char *name, const char *wanted) {
     return strcmp(name, "requirepass") == 0 && wanted[0] == '\0';
@@ -69,7 +64,7 @@ static void compare(const struct reload *reload, const struct server_config *wan
             continue;
         }
         const char *before = setting->live ? "" : "needs a restart: ";
-        if (is_secret(setting->name))
+        if (config_is_secret(setting->name, strlen(setting->name)))
             text_append(said, "%s%s, which is not shown\n", before, setting->name);
         else
             text_append(said, "%s%s '%s' to '%s'\n", before, setting->name, value, new_value);

@@ -24,11 +24,6 @@ struct rewrite {
     bool ended; /* `outcome` is that of who waits */
 };
 
-/* A password does not go into a file that others may read. */
-static bool is_secret(const char *name) {
-    return strcmp(name, "requirepass") == 0;
-}
-
 /* The live settings that differ, as a map of their names and values. −1 with `error`. */
 static int write_changes(const struct rewrite *rewrite, struct msgpack_writer *out, struct error *error) {
     char value[CONFIG_VALUE_BYTES], before[CONFIG_VALUE_BYTES];
@@ -40,7 +35,7 @@ static int write_changes(const struct rewrite *rewrite, struct msgpack_writer *o
         config_value(&rewrite->sent, i, value);
         config_value(&rewrite->read, i, before);
         if (strcmp(value, before) == 0) continue;
-        if (is_secret(setting->name)) {
+        if (config_is_secret(setting->name, strlen(setting->name))) {
             memory_free(pairs.data);
             return error_set(error, ERROR_GENERIC,
                              "%s was changed by CONFIG SET, and passwords are not written: put it into password_file, "

@@ -7,6 +7,7 @@
 #include "base/blob.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/admin/config.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"
@@ -24,7 +25,7 @@ bool argument_is_secret(const struct command *command, uint32_t argc, const stru
         }
     }
     if (strcmp(command->name, "config|set") == 0 && index >= 3 && index % 2 == 1)
-        return argument_is(&argv[index - 1], "requirepass") || argument_is(&argv[index - 1], "tls-key-file-pass");
+        return config_is_secret(argv[index - 1].data, argv[index - 1].length);
     return false;
 }
 
