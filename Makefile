@@ -14,6 +14,8 @@ LOGDIR ?=
 # Further options of replay-server apex, e.g. ARGS="--profile cartpole"
 ARGS ?=
 FUZZ_SECONDS ?= 20
+# Folders of tests at a time. More than two need more memory, and processors for tests that wait for nothing.
+JOBS ?= 2
 
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 VENV := .venv
@@ -99,8 +101,22 @@ apex: setup
 	@exec $(BIN)/replay-server apex --env "$(ENV)" $(if $(ACTORS),--actors $(ACTORS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(LOGDIR),--logdir "$(LOGDIR)") $(ARGS)
 
-test: setup lint
+# The longest first; what a folder printed appears when it has ended. With ARGS, one pytest for all, which prints as it goes.
+LONGEST := tests/serverless tests/conformance tests/transport tests/learning tests/native tests/protocol
+TESTS := $(LONGEST) $(filter-out $(LONGEST),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
+.PHONY: $(TESTS)
+
+test: setup
+ifeq ($(strip $(ARGS)),)
+	@echo "lint and $(words $(TESTS)) folders of tests, $(JOBS) at a time: each is silent until it has ended, minutes at first"
+	@$(MAKE) --no-print-directory --keep-going --jobs $(JOBS) --output-sync=target lint $(TESTS)
+else
+	@$(MAKE) --no-print-directory lint
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+endif
+
+$(TESTS):
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow" $@
 
 test-slow: setup
 	@$(BIN)/python -m pytest -m slow $(ARGS)

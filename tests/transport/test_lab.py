@@ -28,16 +28,22 @@ def _namespaces() -> None:
         pytest.skip(str(error))
 
 
-def namespaces() -> set[str]:
-    """The network namespaces that have a process."""
-    found = set()
+def namespaces(root: int | None = None) -> set[str]:
+    """The network namespaces that have a process; with `root`, one of that process's descendants."""
+    parents, networks = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                found.add(os.readlink(entry / "ns" / "net"))
+                networks[int(entry.name)] = os.readlink(entry / "ns" / "net")
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    return found
+    if root is None:
+        return set(networks.values())
+    below = {root}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return {networks[pid] for pid in below if pid in networks}
 
 
 def interfaces() -> str:
@@ -88,7 +94,6 @@ def test_nothing_is_left_after_a_failure() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    before = namespaces()
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     lab = subprocess.Popen(
         [*COMMAND, "--device", "kernel", "--clients", "2"], stdout=subprocess.PIPE, text=True, env=environment
@@ -101,7 +106,7 @@ def test_nothing_is_left_after_a_signal(number: signal.Signals, tmp_path: Path) 
             break
     else:
         pytest.fail(f"it ended: {printed}")
-    made = namespaces() - before
+    made = namespaces(lab.pid) - {os.readlink("/proc/self/ns/net")}
     assert len(made) >= 3, printed
     lab.send_signal(number)
     assert lab.wait(timeout=20) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
