@@ -1,12 +1,9 @@
-/* process: an executable from its arguments to its exit code: set-up, transports, signals, the ready line. */
+/* process: an executable from its start to its exit code: set-up, transports, signals, the ready line. */
 #include "server/process.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -15,12 +12,11 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "server/acl/acl.h"
-#include "server/admin/about.h"
-#include "server/admin/config.h"
 #include "server/admin/descriptors.h"
 #include "server/admin/reload.h"
 #include "server/admin/rewrite.h"
 #include "server/certificates.h"
+#include "server/command_line.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/metrics.h"
@@ -28,135 +24,6 @@
 #include "server/server.h"
 #include "server/service_manager.h"
 #include "server/setup.h"
-
-enum { EXIT_CLEAN = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_IN_USE = 3, EXIT_REFUSED = 4 };
-
-struct options {
-    struct server_config config;
-    int setup_descriptor, lifeline_descriptor; /* −1: none */
-    bool allow_remote;
-    bool only_check; /* the settings and tables, and end */
-    const char *restore; /* a snapshot's file, "latest", or NULL */
-};
-
-static const char usage[] =
-    "usage: %s [--host H] [--port P] [--admin-port P] [--unixsocket PATH] [--unixsocketperm OCTAL]\n"
-    "       [--maxmemory BYTES] [--maxclients N] [--dir D] [--restore FILE|latest] [--busy-poll-us N] "
-    "[--allow-remote] [--check]\n"
-    "       [--dpdk-device D] [--dpdk-address A/MASK] [--dpdk-gateway A] [--dpdk-mtu N] [--dpdk-lcore N]\n"
-    "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--dpdk-offloads auto|none|NAMES]\n"
-    "       [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
-    "       %s --build-info | --settings\n"
-    "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
-
-static const char *program = "replay-server"; /* as messages call it */
-
-static int fail(int code, const char *message) {
-    log_event(LOG_ERROR, "start_failed", LOG_FIELDS({"status", .number = code}), "%s", message);
-    return code;
-}
-
-static bool parse_descriptor(const char *text, int *descriptor) {
-    char *end;
-    long number = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || number < 0 || number > 1 << 20) return false;
-    *descriptor = (int)number;
-    return true;
-}
-
-/* Tells of the build, or of the settings, in JSON. */
-static int tell(int what, const struct data_transport *data) {
-    struct text said = {0};
-    if (what == 'B')
-        about_build(program, data->libraries ? data->libraries() : NULL, &said);
-    else
-        about_settings(&said);
-    if (said.failed) return fail(EXIT_FAILED, "no memory");
-    fputs(said.data, stdout);
-    text_free(&said);
-    return fflush(stdout) == 0 ? EXIT_CLEAN : EXIT_FAILED;
-}
-
-/* Returns 0, or the exit code after saying what is wrong. `*done` is set for --help and what tells of the program. */
-static int parse_options(int argc, char **argv, const struct data_transport *data, struct options *options,
-                         bool *done) {
-    static const struct option known[] = {
-        {"host", required_argument, NULL, 'h'},
-        {"port", required_argument, NULL, 's'},
-        {"admin-port", required_argument, NULL, 's'},
-        {"busy-poll-us", required_argument, NULL, 's'},
-        {"dpdk-device", required_argument, NULL, 's'},
-        {"dpdk-address", required_argument, NULL, 's'},
-        {"dpdk-gateway", required_argument, NULL, 's'},
-        {"dpdk-mtu", required_argument, NULL, 's'},
-        {"dpdk-lcore", required_argument, NULL, 's'},
-        {"dpdk-memory", required_argument, NULL, 's'},
-        {"dpdk-eal", required_argument, NULL, 's'},
-        {"dpdk-offloads", required_argument, NULL, 's'},
-        {"fstack-config", required_argument, NULL, 's'},
-        {"unixsocket", required_argument, NULL, 's'},
-        {"unixsocketperm", required_argument, NULL, 's'},
-        {"maxmemory", required_argument, NULL, 's'},
-        {"maxclients", required_argument, NULL, 's'},
-        {"dir", required_argument, NULL, 's'},
-        {"restore", required_argument, NULL, 'R'},
-        {"setup-fd", required_argument, NULL, 'f'},
-        {"lifeline-fd", required_argument, NULL, 'l'},
-        {"allow-remote", no_argument, NULL, 'r'},
-        {"check", no_argument, NULL, 'c'},
-        {"help", no_argument, NULL, 'H'},
-        {"build-info", no_argument, NULL, 'B'},
-        {"settings", no_argument, NULL, 'S'},
-        {0},
-    };
-    int which = 0;
-    int option;
-    while ((option = getopt_long(argc, argv, "", known, &which)) != -1) {
-        struct error error;
-        bool parsed = true;
-        if (option == 'r') {
-            options->allow_remote = true;
-        } else if (option == 'c') {
-            options->only_check = true;
-        } else if (option == 'R') {
-            options->restore = optarg;
-        } else if (option == 'f') {
-            parsed = parse_descriptor(optarg, &options->setup_descriptor);
-        } else if (option == 'l') {
-            parsed = parse_descriptor(optarg, &options->lifeline_descriptor);
-        } else if (option == 'h' || option == 's') {
-            if (config_assign(&options->config, option == 'h' ? "bind" : known[which].name, optarg, false, &error) <
-                0) {
-                fprintf(stderr, "%s: --%s %s: %s\n", program, known[which].name, optarg, error.message);
-                return EXIT_USAGE;
-            }
-        } else if (option == 'B' || option == 'S') {
-            *done = true;
-            return tell(option, data);
-        } else {
-            *done = option == 'H';
-            fprintf(*done ? stdout : stderr, usage, program, program);
-            return *done ? EXIT_CLEAN : EXIT_USAGE;
-        }
-        if (!parsed) {
-            fprintf(stderr, "%s: --%s %s: expected a descriptor's number\n", program, known[which].name, optarg);
-            return EXIT_USAGE;
-        }
-    }
-    if (optind < argc) {
-        fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
-        fprintf(stderr, usage, program, program);
-        return EXIT_USAGE;
-    }
-    return 0;
-}
-
-static bool is_loopback(const char *host) {
-    /* By number, or the one name that means it: "127.example.org" is whatever its owner says it is. */
-    struct in_addr address;
-    if (inet_pton(AF_INET, host, &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
-    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
 
 /* ---- signals ---------------------------------------------------------------------------------------- */
 
@@ -320,7 +187,7 @@ static int fill(struct server *server, const struct options *options, const stru
     server->snapshots->saved_changes = server->store->changes; /* what is loaded is on the disk */
     if (code == EXIT_CLEAN && said.data) say_loaded(said.data);
     text_free(&said);
-    return code == EXIT_CLEAN ? code : fail(code, error.message);
+    return code == EXIT_CLEAN ? code : start_failed(code, error.message);
 }
 
 /* Users out of their file, before anybody can connect. */
@@ -328,7 +195,7 @@ static int load_users(struct server *server) {
     struct text why = {0};
     const char *path = server->config.aclfile;
     if (path[0] == '\0' || acl_load(server->acl, path, NULL, &why)) return EXIT_CLEAN;
-    int code = fail(EXIT_FAILED, why.data ? why.data : "no memory for the file of users");
+    int code = start_failed(EXIT_FAILED, why.data ? why.data : "no memory for the file of users");
     text_free(&why);
     return code;
 }
@@ -349,26 +216,26 @@ static int serve(struct server *server, const struct options *options, const str
     struct signals signals = {.server = server};
     bool has_parent = options->lifeline_descriptor >= 0;
     struct transport *transport = transport_kernel_new(server_events(server), &error);
-    if (!transport) return fail(EXIT_FAILED, error.message);
+    if (!transport) return start_failed(EXIT_FAILED, error.message);
     transport_kernel_keepalive(transport, server->config.tcp_keepalive_s);
     if (server_add_transport(server, transport, &error) < 0 ||
         watch_signals(&signals, transport, options->lifeline_descriptor, &error) < 0)
-        return fail(EXIT_FAILED, error.message);
-    if (data->open && open_user_space(server, data, &error) < 0) return fail(EXIT_FAILED, error.message);
+        return start_failed(EXIT_FAILED, error.message);
+    if (data->open && open_user_space(server, data, &error) < 0) return start_failed(EXIT_FAILED, error.message);
     int code = load_users(server);
     if (code == EXIT_CLEAN && append_log_watch(server->append_log, transport, &error) < 0)
-        code = fail(EXIT_FAILED, error.message);
+        code = start_failed(EXIT_FAILED, error.message);
     if (code == EXIT_CLEAN) code = fill(server, options, setup);
     if (code != EXIT_CLEAN) return code;
     if (open_listeners(server, transport, &error) < 0)
-        return fail(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
+        return start_failed(error.code == ERROR_EXISTS ? EXIT_IN_USE : EXIT_FAILED, error.message);
     open_share_socket(server, transport);
     memory_count_alone(true);
     memory_keep_heap();
     memory_start_reclaimer(); /* after signals were blocked, so that its thread takes none */
     if (!has_parent && (!(signals.reload = reload_new(server, setup, started, transport, &error)) ||
                         rewrite_open(server, setup, transport, &error) < 0))
-        return fail(EXIT_FAILED, error.message);
+        return start_failed(EXIT_FAILED, error.message);
     print_ready(&server->config);
     run(server, has_parent);
     reload_free(signals.reload);
@@ -380,98 +247,36 @@ static int serve(struct server *server, const struct options *options, const str
 static int only_check(struct server *server, const struct setup *setup) {
     struct error error = {0};
     struct transport *transport = transport_kernel_new(server_events(server), &error);
-    if (!transport || server_add_transport(server, transport, &error) < 0) return fail(EXIT_FAILED, error.message);
+    if (!transport || server_add_transport(server, transport, &error) < 0)
+        return start_failed(EXIT_FAILED, error.message);
     int code = load_users(server);
     if (code != EXIT_CLEAN) return code;
     if ((setup->bytes && setup_create_tables(setup, server, &error) < 0) ||
         (server->config.tls_port >= 0 && certificates_use(&server->config, transport, &error) < 0))
-        return fail(EXIT_USAGE, error.message);
+        return start_failed(EXIT_USAGE, error.message);
     printf("the settings are in order\n");
     return fflush(stdout) == 0 ? EXIT_CLEAN : EXIT_FAILED;
 }
 
-/* What is wrong with an address for one host in its network; NULL: nothing. */
-static const char *misuse_of(uint32_t address, long bits) {
-    uint32_t within = bits < 32 ? UINT32_MAX >> bits : 0, host = address & within, first = address >> 24;
-    if (first == 0 || first == 127 || first >= 224) return "expected the address of a host, which this one never is";
-    if (bits < 31 && host == 0) return "expected the address of a host, but this is the network's own";
-    if (bits < 31 && host == within) return "expected the address of a host, but this is the network's broadcast";
-    return NULL;
-}
-
-/* In user space the data port has the address of the device, and no other. */
-static int check_user_space(struct server_config *config) {
-    const char *given = config->dpdk_address, *wrong = "expected an IPv4 address and its mask, such as 10.0.0.2/24";
-    struct in_addr address;
-    char host[sizeof config->dpdk_address];
-    snprintf(host, sizeof host, "%s", given);
-    char *mask = strchr(host, '/');
-    if (mask) *mask++ = '\0';
-    char *end = mask;
-    long bits = mask ? strtol(mask, &end, 10) : 0;
-    if (end != mask && *end == '\0' && bits >= 1 && bits <= 32 && inet_pton(AF_INET, host, &address) == 1)
-        wrong = misuse_of(ntohl(address.s_addr), bits);
-    if (wrong) {
-        char message[256];
-        snprintf(message, sizeof message, "--dpdk-address '%s': %s", given, wrong);
-        return fail(EXIT_USAGE, message);
-    }
-    snprintf(config->host, sizeof config->host, "%s", host);
-    return 0;
-}
-
-static int check(struct options *options, const struct data_transport *data) {
-    struct server_config *config = &options->config;
-    char message[PATH_MAX + 256];
-    int code = data->open ? check_user_space(config) : 0;
-    if (code != 0) return code;
-    if (config->port < 0 && config->tls_port < 0 && config->unixsocket[0] == '\0')
-        return fail(EXIT_USAGE, "nothing to listen on: --port -1 needs --unixsocket PATH or a tls-port");
-    if (options->allow_remote) config->protected_mode = 0;
-    bool is_remote = (config->port >= 0 || config->tls_port >= 0) && !is_loopback(config->host);
-    bool has_users = config->requirepass[0] != '\0' || config->aclfile[0] != '\0';
-    if (is_remote && !has_users && config->protected_mode) {
-        snprintf(message, sizeof message,
-                 "--host %s lets other machines in, but there is no password: set one, or say --allow-remote if the "
-                 "network is private",
-                 config->host);
-        return fail(EXIT_USAGE, message);
-    }
-    if (config->metrics_port >= 0 && !is_loopback(config->metrics_host) && !options->allow_remote) {
-        snprintf(message, sizeof message,
-                 "metrics-host %s shows metrics to other machines, which need no password for it: say --allow-remote "
-                 "if the network is private",
-                 config->metrics_host);
-        return fail(EXIT_USAGE, message);
-    }
-    if (chdir(config->dir) < 0) {
-        snprintf(message, sizeof message, "--dir %s: %s%s", config->dir, strerror(errno),
-                 errno == ENOENT ? "; make the folder, or name another" : "");
-        return fail(EXIT_USAGE, message);
-    }
-    return 0;
-}
-
 int process_main(int argc, char **argv, const struct data_transport *data) {
-    program = data->program;
-    log_as(program);
+    log_as(data->program);
     thread_remember_processors();
     struct options options = {.setup_descriptor = -1, .lifeline_descriptor = -1};
     server_config_defaults(&options.config);
     bool done = false;
-    int code = parse_options(argc, argv, data, &options, &done);
+    int code = command_line_parse(argc, argv, data, &options, &done);
     if (code != 0 || done) return code;
     struct setup setup = {0};
     struct error error = {0};
     if (options.setup_descriptor >= 0 && (setup_read(&setup, options.setup_descriptor, &error) < 0 ||
                                           setup_configure(&setup, &options.config, &error) < 0)) {
         setup_free(&setup);
-        return fail(EXIT_USAGE, error.message);
+        return start_failed(EXIT_USAGE, error.message);
     }
     static struct server_config started; /* as it was told; what is chosen at the start, such as ports, comes after */
     started = options.config;
     log_configure((enum log_level)started.log_level, (enum log_format)started.log_format);
-    code = check(&options, data);
+    code = command_line_check(&options, data);
     if (code != 0) {
         setup_free(&setup);
         return code;
@@ -479,7 +284,7 @@ int process_main(int argc, char **argv, const struct data_transport *data) {
     descriptors_raise(&options.config);
     struct server *server = server_new(&options.config, &error);
     if (!server)
-        code = fail(options.only_check ? EXIT_USAGE : EXIT_FAILED, error.message);
+        code = start_failed(options.only_check ? EXIT_USAGE : EXIT_FAILED, error.message);
     else
         code = options.only_check ? only_check(server, &setup) : serve(server, &options, &started, &setup, data);
     setup_free(&setup);

@@ -111,5 +111,8 @@ def _end_with_parent() -> None:
     """Ends this process when whoever started it is gone: standard input is at its end then."""
     while os.read(0, 4096):
         pass
-    time.sleep(LAST_LOOK_S)  # Pages that are open come to show how the job ended.
+    from replay_server.dashboard.web import is_page_open
+
+    if is_page_open():
+        time.sleep(LAST_LOOK_S)  # It comes to show how the job ended.
     os._exit(0)

@@ -9,12 +9,17 @@ from typing import Any
 
 import fastapi
 import uvicorn
-from nicegui import ui
+from nicegui import Client, ui
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from uvicorn.config import WS_PROTOCOLS
 
 from replay_server.dashboard.page import Pages
 from replay_server.dashboard.watch import Watch
+
+
+def is_page_open() -> bool:
+    """Whether a browser is connected to a page. From any thread."""
+    return any(client.has_socket_connection for client in list(Client.instances.values()))
 
 
 async def serve(watch: Watch, listener: socket.socket, host: str) -> None:

@@ -16,6 +16,8 @@ from replay_server.connection import Address
 VARIABLE = "REPLAY_SERVER_DASHBOARD"
 """What `auto` means here: auto, off or a port."""
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
+LEAVING_S = 0.5
+"""That a job waits at its end for a dashboard nobody looks at."""
 
 
 def check_dashboard(wish: str) -> None:
@@ -61,11 +63,13 @@ class DashboardProcess:
         threading.Thread(target=read, name="dashboard", daemon=True).start()
 
     def close(self) -> None:
-        """Lets it end: it shows the end of the job to who has a page open, then it is gone."""
+        """Lets it end: it shows the end of the job to who has a page open; else it is gone at once."""
         self._closed = True
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVING_S)
 
 
 def start_dashboard(

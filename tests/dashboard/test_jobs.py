@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 from looked_at import DEADLINE_S
 
+from replay_server.dashboard.main import LAST_LOOK_S
 from replay_server.dashboard.main import main as dashboard_main
 from replay_server.rl import dashboard_process
 from replay_server.rl.dashboard_process import VARIABLE, check_dashboard, start_dashboard
@@ -64,7 +66,9 @@ def test_a_job_has_a_dashboard_that_goes_with_it(
         assert [part["name"] for part in written["parts"]] == ["learner", "actor 0", "evaluator"]
 
 
-def test_a_page_answers_while_its_owner_lives(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
+def test_a_page_answers_while_its_owner_lives_and_where_nobody_looks_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
+) -> None:
     pytest.importorskip("nicegui", reason="the dashboard needs nicegui: pip install 'replay-server[dashboard]'")
     (tmp_path / "config.json").write_text(json.dumps({"env": "CartPole-v1", "actors": 1, "table": "apex"}))
     told: list[str] = []
@@ -73,8 +77,11 @@ def test_a_page_answers_while_its_owner_lives(tmp_path: Path, wait_for: Callable
     wait_for(lambda: told, "the address")
     url = told[0].split()[1]
     assert answers(url)
+    monkeypatch.setattr(dashboard_process, "LEAVING_S", DEADLINE_S)
+    closed = time.monotonic()
     process.close()
-    wait_for(lambda: not answers(url), "the dashboard to end")
+    assert time.monotonic() - closed < LAST_LOOK_S
+    assert not answers(url)
 
 
 def test_what_a_dashboard_cannot_do_is_told_and_no_more(
