@@ -1,4 +1,4 @@
-"""``replay-server bench curvature``: what Nitro's boosting score costs, and what each of its short cuts saves (20 b).
+"""`replay-server bench curvature`: what Nitro's boosting score costs, and what each of its short cuts saves (20 b).
 
 After every round of a real job, in this process, the score is measured as `replay-server train --scaler nitro` does it,
 and again without the subset, of all samples. Times are processor seconds of one thread, so that other work on the

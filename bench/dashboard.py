@@ -1,4 +1,4 @@
-"""``replay-server bench dashboard``: what being looked at costs a server, with and without the dashboard, in turns.
+"""`replay-server bench dashboard`: what being looked at costs a server, with and without the dashboard, in turns.
 
 A server with one table whose actors and learner report once a second, and a learner that samples and updates a few
 times a second. `replay-server dashboard` looks at it, as a process of its own; for the turns without it that process is

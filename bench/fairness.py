@@ -1,4 +1,4 @@
-"""``replay-server bench fairness``: how soon a small request is answered while a learner streams 29 MB batches.
+"""`replay-server bench fairness`: how soon a small request is answered while a learner streams 29 MB batches.
 
 A learner samples without a pause: over TCP, over the unix socket, both into the same arrays each time, and through
 shared memory. Beside it a PING is sent every millisecond on a connection of its own. Then each learner is alone. Within

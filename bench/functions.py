@@ -1,4 +1,4 @@
-"""``replay-server bench functions``: what a platform adds to the work of its functions, cold and warm.
+"""`replay-server bench functions`: what a platform adds to the work of its functions, cold and warm.
 
 Each round makes the platform anew and measures, against one replay server over TCP:
 

@@ -1,4 +1,4 @@
-"""``replay-server bench gradients``: a flush of gradients summed up in the server, beside one that pulls them all.
+"""`replay-server bench gradients`: a flush of gradients summed up in the server, beside one that pulls them all.
 
 In each flush as many gradients as there are learners wait in the server. Both sides get the same ones, in turns, who
 goes first changing from flush to flush, and both end with the weighted mean in hand as float32:

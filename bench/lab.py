@@ -1,4 +1,4 @@
-"""``replay-server bench lab``: a server on a virtual device in user space, and clients on the kernel's side of it.
+"""`replay-server bench lab`: a server on a virtual device in user space, and clients on the kernel's side of it.
 
 Network namespaces stand for the hosts and a veth pair for the cable, or a tap device for both. It needs neither a NIC
 nor hugepages, and without AF_XDP not even root. Everything is removed at the end, however that comes. docs/lab.md.

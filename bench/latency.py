@@ -1,4 +1,4 @@
-"""``replay-server bench latency``: the transports side by side, each over a veth pair of its own, in turns.
+"""`replay-server bench latency`: the transports side by side, each over a veth pair of its own, in turns.
 
 The server has one processor, its clients another. Within a round every measurement visits all sides one after the
 other, another one first in each round; ratios are taken within a round. Latencies are a client's, from the first byte

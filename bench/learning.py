@@ -1,19 +1,19 @@
-"""``replay-server bench learning``: what PPO, IMPACT and IMPALA learn, beside Stable-Baselines3 on the same jobs.
+"""`replay-server bench learning`: what PPO, IMPACT and IMPALA learn, beside Stable-Baselines3 on the same jobs.
 
 Every seed trains each side on as many steps: environments × steps × rounds. The final score is the mean of fresh games
-played by the stochastic policy. With ``--against stable_baselines3`` PPO gets the settings that both can have
+played by the stochastic policy. With `--against stable_baselines3` PPO gets the settings that both can have
 (`EQUAL`); what still differs is that Stable-Baselines3 updates its observation statistics at every step, from the first
 one on, and this project once a round; and random numbers. Both sides run at the same time, one core each: only
 processor times are told.
 
-``--against rllib`` trains RLlib's APPO, which is IMPACT, beside this project's with the settings in `IMPACT_EQUAL`. It
+`--against rllib` trains RLlib's APPO, which is IMPACT, beside this project's with the settings in `IMPACT_EQUAL`. It
 differs by more: it normalises observations anew at every step, does not standardise advantages, takes V-trace's values
 from the network that learns, makes its minibatches of whole fragments, and has another initialisation.
 
-With ``--against random`` as many games are played by actions drawn uniformly, on environments with the same seeds; the
+With `--against random` as many games are played by actions drawn uniformly, on environments with the same seeds; the
 result then says how the 95 % bootstrap intervals of the two means lie to each other, seed by seed.
 
-``--combine`` trains nothing: it makes one result of files that runs with equal settings left, of other seeds or
+`--combine` trains nothing: it makes one result of files that runs with equal settings left, of other seeds or
 environments.
 """
 

@@ -1,4 +1,4 @@
-"""``replay-server bench link``: a learner on another host, over a line of 1 Gb/s, with real Breakout frames.
+"""`replay-server bench link`: a learner on another host, over a line of 1 Gb/s, with real Breakout frames.
 
 Server and learner are in two network namespaces joined by a line that token bucket filters hold to its rate in both
 directions. The table's frames are compressed. In turns the learner samples with CODED (each distinct step of a batch

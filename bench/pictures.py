@@ -1,4 +1,4 @@
-"""``replay-server bench pictures DIR``: draws a serverless run, and tells what it cost by a price profile.
+"""`replay-server bench pictures DIR`: draws a serverless run, and tells what it cost by a price profile.
 
 The log of its invocations is all that the bill needs, so that a run can be billed again by other prices.
 """

@@ -1,4 +1,4 @@
-"""``replay-server bench replayed``: rounds with up to 1,000 functions at a time, on the replayed clock.
+"""`replay-server bench replayed`: rounds with up to 1,000 functions at a time, on the replayed clock.
 
 Every function of a real job is played again where each instance has its share of a processor. What is told of that is
 SIMULATED: time and cost of a round, their spread, and the learner's share, which no number of actors shortens.

@@ -1,4 +1,4 @@
-"""``replay-server bench server``: rates and latencies for 1, 2, 4, 8 pushers and a learner; memory an item.
+"""`replay-server bench server`: rates and latencies for 1, 2, 4, 8 pushers and a learner; memory an item.
 
 Each round runs every load once, so that a slow minute of the machine touches all of them; medians over the rounds are
 given, with the lowest and the highest. The table is full before anything is timed.

@@ -1,4 +1,4 @@
-"""``replay-server bench snapshot``: what saving costs those who are served meanwhile.
+"""`replay-server bench snapshot`: what saving costs those who are served meanwhile.
 
 A table of Atari transitions is full; a pusher adds at a steady rate, each item in the place of the oldest, and a
 learner samples. In each round a plain program first writes as many bytes to the same folder and syncs them, which is

@@ -1,4 +1,4 @@
-"""``replay-server bench store``: this store and Redis side by side, by redis-benchmark's tests.
+"""`replay-server bench store`: this store and Redis side by side, by redis-benchmark's tests.
 
 Both servers run on the same processor, one of them stopped while the other has its turn, and each test is run on both
 before the next begins. Beside requests a second, which the client limits where processors are few, stands what the

@@ -1,4 +1,4 @@
-"""``replay-server bench figures``: the figures of in-network experience sampling (PDP 2022), kernel against bypass.
+"""`replay-server bench figures`: the figures of in-network experience sampling (PDP 2022), kernel against bypass.
 
 Furukawa and Matsutani put Redis, and then prioritized sampling, on a server that bypasses the kernel, and measured the
 accesses of 1 to 8 Ape-X actors and a learner. Here the same is measured with this project's server over kernel sockets

@@ -1,4 +1,4 @@
-"""The command line of ``replay-server bench minions``."""
+"""The command line of `replay-server bench minions`."""
 
 from __future__ import annotations
 

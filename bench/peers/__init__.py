@@ -1,4 +1,4 @@
-"""``replay-server bench peers``: the same work done by this project and by its peers, in turns, in one run.
+"""`replay-server bench peers`: the same work done by this project and by its peers, in turns, in one run.
 
 Every peer has an environment of its own (`--setup` makes them). Within a round all sides do a thing one after the
 other, another one first in each round; ratios are taken within a round, and medians over the rounds are given. What the

@@ -1,4 +1,4 @@
-"""``replay-server bench scalers``: schemes × environments × seeds, each cell one whole run, and what they come to.
+"""`replay-server bench scalers`: schemes × environments × seeds, each cell one whole run, and what they come to.
 
     replay-server bench scalers --folder runs/hopper --env Hopper-v5 --seeds 1 2 3 4 5
     replay-server bench scalers --folder runs/hopper --figure 15

@@ -1,4 +1,4 @@
-"""The command line of ``replay-server bench stellaris``."""
+"""The command line of `replay-server bench stellaris`."""
 
 from __future__ import annotations
 

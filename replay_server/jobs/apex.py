@@ -219,6 +219,9 @@ class ApexJob:
         killed = stop_parts(self.parts, grace_s)
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
+        if self._server is not None:
+            with contextlib.suppress(OSError):
+                self._write_job()
         if self._client is not None:
             if self.ended_by in STOP_CONDITIONS:
                 # What the parts reported last. Nobody waits for the prompt, and the server is well.

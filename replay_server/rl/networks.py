@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +66,7 @@ def _convolved(size: int) -> int:
 
 def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.Module]:
     """What makes a network from an observation's shape, the number of actions and the width: `DuelingNetwork`, or what
-    ``module:name`` names. ValueError where there is none of that name."""
+    ``module:name`` names. ValueError where there is none of that name, or its module fails."""
     if name is None:
         return DuelingNetwork
     module, colon, attribute = name.partition(":")
@@ -76,19 +78,36 @@ def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.
         raise ValueError(
             f"--network {name}: {str(error).rstrip('.')}; is the module's folder in PYTHONPATH?"
         ) from error
+    except Exception as error:
+        raise ValueError(_failure(name, error)) from error
 
 
 def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
-    """Makes the network of `settings` and asks it for two observations' values. ValueError where they do not fit."""
-    network = make_acting_network(settings, spec)
+    """Makes the network of `settings` and asks it for two observations' values. ValueError where they do not fit, or it
+    fails: of its own code the message names the line."""
     observations = torch.zeros((2, *spec.observation_shape), dtype=getattr(torch, spec.observation_dtype))
-    with torch.inference_mode():
-        shape = tuple(network(observations).shape)
+    network_maker(settings.network)
+    try:
+        network = make_acting_network(settings, spec)
+        with torch.inference_mode():
+            shape = tuple(network(observations).shape)
+    except Exception as error:
+        if settings.network is None:
+            raise
+        raise ValueError(_failure(settings.network, error)) from error
     if shape != (2, spec.num_actions):
         raise ValueError(
             f"--network {settings.network}: expected values of shape (2, {spec.num_actions}) for 2 observations, "
             f"came {shape}"
         )
+
+
+def _failure(name: str, error: Exception) -> str:
+    """Of a user's network: what went wrong, and where in code that is neither torch nor the import system."""
+    others = ("<frozen", str(Path(torch.__file__).parent))
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(others)]
+    place = f"{frames[-1].filename}, line {frames[-1].lineno}"
+    return f"--network {name} failed: {type(error).__name__}: {error} ({place})"
 
 
 def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +110,14 @@ def with_one_value(observation_shape: tuple[int, ...], num_actions: int, hidden:
     return torch.nn.Linear(observation_shape[0], 1)
 
 
+def broken(observation_shape: tuple[int, ...], num_actions: int, hidden: int) -> torch.nn.Module:
+    raise KeyError("no such size")
+
+
+def of_wrong_input(observation_shape: tuple[int, ...], num_actions: int, hidden: int) -> torch.nn.Module:
+    return torch.nn.Linear(observation_shape[0] + 1, num_actions)
+
+
 def test_a_network_of_ones_own_is_made_by_name_and_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "my_networks", sys.modules[__name__])
     settings = ApexSettings(network="my_networks:Wide", hidden=32)
@@ -127,9 +136,23 @@ def test_a_network_of_ones_own_is_made_by_name_and_from_the_seed(monkeypatch: py
         ("my_networks:Nothing", "has no attribute 'Nothing'"),
         ("Wide", "expected module:name"),
         ("my_networks:with_one_value", r"expected values of shape \(2, 2\) for 2 observations, came \(2, 1\)"),
+        ("my_networks:broken", r"my_networks:broken failed: KeyError: 'no such size' \(.*test_networks.py, line \d+\)"),
+        (
+            "my_networks:of_wrong_input",
+            r"of_wrong_input failed: RuntimeError: mat1 and mat2 shapes",
+        ),
     ],
 )
 def test_a_network_that_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
     monkeypatch.setitem(sys.modules, "my_networks", sys.modules[__name__])
     with pytest.raises(ValueError, match=message):
         check_network(ApexSettings(network=name), CARTPOLE)
+
+
+def test_a_module_that_fails_as_it_is_imported_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "networks_that_fail.py").write_text("size = 3\nsize / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"failed: ZeroDivisionError: division by zero \(.*_fail.py, line 2\)"):
+        check_network(ApexSettings(network="networks_that_fail:Wide"), CARTPOLE)
