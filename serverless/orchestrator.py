@@ -10,6 +10,7 @@ which version is the newest, and what everything has cost.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import re
@@ -119,6 +120,8 @@ class Orchestrator:
         self.ended_by = ""
         self.final: dict[str, Any] | None = None
         """The last evaluation."""
+        self._scaler_state: dict[str, Any] = {}
+        """The scaler's after the last whole round: one that is cut off is decided on again by whoever resumes."""
         self._platform = platform
         self._make_backend = make_backend
         self._clock = clock
@@ -268,6 +271,7 @@ class Orchestrator:
             progress.cost = progress.record.cost
         if "scaler" in earlier:
             self.scaler.restore(earlier["scaler"])
+        self._scaler_state = copy.deepcopy(dict(self.scaler.state()))
         if progress.round:
             self._message(f"going on after round {progress.round}, version {version}; actors begin new episodes")
 
@@ -286,6 +290,7 @@ class Orchestrator:
             log.add_round(record)
             self._session_updates += played.version - progress.version
             progress.round, progress.version, progress.record = number, played.version, record
+            self._scaler_state = copy.deepcopy(dict(self.scaler.state()))
             progress.total_steps = record.total_steps
             progress.elapsed_s += record.round_s
             progress.cost, progress.attempts_lost = record.cost, log.attempts_lost
@@ -374,7 +379,7 @@ class Orchestrator:
         more = {
             "round": self.progress.round,
             "total_steps": self.progress.total_steps,
-            "scaler": dict(self.scaler.state()),
+            "scaler": self._scaler_state,
             "sequences": [[actor, place.sequence] for actor, place in sorted(job.places.items())],
         }
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,8 @@ class Adapt(PlainScaler):
     """
 
     def __init__(self, target: float, most: int) -> None:
-        if not target > 0:
-            raise ValueError(f"expected a target score above 0 to be adapted to, came {target}")
+        if not 0.0 < target < math.inf:
+            raise ValueError(f"expected a finite target score above 0 to be adapted to, came {target}")
         self._target = target
         self._most = most
         self._scores: list[float] = []

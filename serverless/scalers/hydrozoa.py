@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import PlainScaler
+from replay_server.serverless.scalers.scaler import PlainScaler, check_whole
 
 
 class Hydrozoa(PlainScaler):
     """I_k = min(start · 2^⌊(k − 1) / every⌋, most), rounds counted from 1."""
 
     def __init__(self, most: int, start: int = 8, every: int = 10) -> None:
+        check_whole(start=start, every=every)
         if start < 1 or every < 1:
             raise ValueError(f"expected start and every of at least 1, came {start} and {every}")
         self._most, self._start, self._every = most, start, every

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import clip
+from replay_server.serverless.scalers.scaler import check_whole, clip
 
 SMOOTHING = 0.9
 """Of signal and noise, each by itself, before they are divided."""
@@ -17,10 +18,11 @@ class KungFu:
 
     G² = (b|g_b|² − s|g_s|²) / (b − s) and S = (|g_s|² − |g_b|²) / (1/s − 1/b) are estimated from mean squared norms of
     gradients over s and over b samples (the probe `gradient_noise`). Where G² or S is not positive, the estimate says
-    nothing and the number stays.
+    nothing and the number stays; one that is not finite is left out of what is smoothed, too.
     """
 
     def __init__(self, start: int, most: int) -> None:
+        check_whole(start=start)
         if not 1 <= start <= most:
             raise ValueError(f"expected to start with 1 to {most} actors, came {start}")
         self._start, self._most = start, most
@@ -46,6 +48,8 @@ class KungFu:
             return None
         signal = (big * big_norm - small * small_norm) / (big - small)
         noise = (small_norm - big_norm) / (1.0 / small - 1.0 / big)
+        if not (math.isfinite(signal) and math.isfinite(noise)):  # Smoothed in, it would stay there for good.
+            return None
         if self._signal is None:
             self._signal, self._noise = signal, noise
         else:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import clip
+from replay_server.serverless.scalers.scaler import check_truth, check_whole, clip
 
 FLAT = 1e-8
 """|λ_min| / |λ_max| below which their ratio is noise."""
@@ -51,12 +51,16 @@ class Nitro:
         inverted: bool = False,
         curvature: Mapping[str, Any] | None = None,
     ) -> None:
+        check_whole(least=least, window=window)
+        check_truth(inverted=inverted)
         if not 1 <= least <= most:
             raise ValueError(f"expected 1 ≤ least ≤ most actors, came {least} and {most}")
         if not 0.0 < decay <= 1.0 or window < 1:
             raise ValueError(f"expected a decay in (0, 1] and a window of at least 1, came {decay} and {window}")
         self._most, self._least, self._decay, self._window = most, least, decay, window
         self._inverted = inverted
+        if not isinstance(curvature or {}, Mapping):
+            raise ValueError(f"expected curvature as a map of the probe's options, came {curvature!r}")
         self._curvature = dict(curvature or {})
         self._ratios: list[float] = []
         self._score = decay

@@ -64,7 +64,7 @@ SCALERS: dict[str, Callable[[TrainSettings, Options], Scaler]] = {
     "max": lambda settings, options: Fixed(settings.actors_max, **options),
     "adapt": _adapt,
     "nitro": lambda settings, options: Nitro(settings.actors_max, **options),
-    "kungfu": lambda settings, options: KungFu(**{"start": 8, "most": settings.actors_max, **options}),
+    "kungfu": lambda settings, options: KungFu(most=settings.actors_max, **{"start": 8, **options}),
     "hydrozoa": lambda settings, options: Hydrozoa(settings.actors_max, **options),
     "decay": _decay,
     "minions": _minions,

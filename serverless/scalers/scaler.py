@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -45,6 +46,20 @@ class PlainScaler:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         pass
+
+
+def check_whole(**values: Any) -> None:
+    """ValueError, naming it, for a number that is not whole: options come as words, and a count has no halves."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise ValueError(f"expected a whole number of {name}, came {value!r}")
+
+
+def check_truth(**values: Any) -> None:
+    """ValueError, naming it, for what is neither true nor false: a word is taken for neither."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"expected {name} true or false, came {value!r}")
 
 
 def clip(count: float, least: int, most: int) -> int:

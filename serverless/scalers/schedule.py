@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import PlainScaler, clip
+from replay_server.serverless.scalers.scaler import PlainScaler, check_whole, clip
 
 
 class Schedule(PlainScaler):
     """The first `rounds` rounds get the first count, as many the next; after the last, that one again."""
 
     def __init__(self, counts: Sequence[int], rounds: int = 1) -> None:
+        if isinstance(counts, str) or not isinstance(counts, Sequence):
+            raise ValueError(f"expected a list of counts, came {counts!r}")
+        check_whole(rounds=rounds, **{f"count {number}": count for number, count in enumerate(counts, 1)})
         if not counts or min(counts) < 1:
             raise ValueError(f"expected counts of at least 1 actor, came {list(counts)}")
         if rounds < 1:
@@ -39,6 +42,9 @@ def decayed(rounds: int, most: int, least: int, decay: float) -> list[int]:
 
     Nitro's own ceiling in round k is that of k − 1, since the score of one round decides the next.
     """
+    check_whole(least=least)
+    if not 1 <= least <= most or not 0.0 < decay <= 1.0:
+        raise ValueError(f"expected 1 to {most} actors at least and a decay in (0, 1], came {least} and {decay}")
     return [clip(most * decay**number, least, most) for number in range(1, rounds + 1)]
 
 

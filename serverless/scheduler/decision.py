@@ -12,6 +12,7 @@ count as one that had it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,10 +42,12 @@ class Goal:
     budget: float
 
     def __post_init__(self) -> None:
-        if not self.budget > 0.0:
-            raise ValueError(f"expected a budget above 0 dollars, came {self.budget}")
-        if self.target == 0.0:
-            raise ValueError("expected a target score other than 0: scores are seen as shares of it")
+        if not 0.0 < self.budget < math.inf:
+            raise ValueError(f"expected a finite budget above 0 dollars, came {self.budget}")
+        if self.target == 0.0 or not math.isfinite(self.target):
+            raise ValueError(
+                f"expected a finite target score other than 0, came {self.target}: scores are seen as shares of it"
+            )
 
 
 def scheduler_state(before: RoundRecord | None, goal: Goal, score: float) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from replay_server.actors.fragments import one_thread
 from replay_server.learner.checkpoint import newest_checkpoint
@@ -197,15 +198,20 @@ def load_policy(folder: Path) -> tuple[SchedulerPolicy, dict[str, Any]]:
             f"{folder} holds no policy of a scheduler: expected the directory of replay-server scheduler train, or a "
             f"step_N folder of its {CHECKPOINTS}"
         )
-    counters = json.loads((found / "counters.json").read_text())
-    if "scheduler" not in counters:
-        raise ValueError(f"{found} is no policy of a scheduler: its counters.json has no settings of one")
-    if tuple(counters["state"]) != STATE:
-        raise ValueError(f"{found} was trained on states of {counters['state']}, this version has {list(STATE)}")
     try:
-        settings = SchedulerSettings(**counters["scheduler"])
+        counters = json.loads((found / "counters.json").read_text())
+    except ValueError as error:
+        raise ValueError(f"{found / 'counters.json'} is damaged: {error}") from None
+    if not isinstance(counters, dict) or "scheduler" not in counters:
+        raise ValueError(f"{found} is no policy of a scheduler: its counters.json has no settings of one")
+    if (state := counters.get("state")) != list(STATE):
+        raise ValueError(f"{found} was trained on states of {state}, this version has {list(STATE)}")
+    try:
+        policy = SchedulerPolicy(SchedulerSettings(**counters["scheduler"]))
     except TypeError as error:
         raise ValueError(f"{found} has settings of another version: {error}") from None
-    policy = SchedulerPolicy(settings)
-    read_policy_checkpoint(found, policy.learner)
+    try:
+        read_policy_checkpoint(found, policy.learner)
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(f"{found} is damaged: {error!r}") from error
     return policy, counters

@@ -254,6 +254,23 @@ def test_a_resumed_job_goes_on_from_its_checkpoint(tmp_path, platform, server):
     assert counters["sequences"] == [[0, 3], [1, 1]]
 
 
+def test_a_round_that_was_cut_off_is_decided_on_once(tmp_path, platform, server):
+    """The scaler had moved on when the round failed, and what was saved had it decide on that round twice."""
+
+    def refuse(request: Any) -> None:
+        if isinstance(request, LearnerRequest) and request.round == 2:
+            raise FunctionLost("its machine is gone")
+
+    platform.before = refuse
+    with pytest.raises(TrainingFailed):
+        orchestrator(tmp_path, platform, Steps(1, 2, 1, 3), server=server.url, retries=0).run()
+    platform.before = lambda request: None
+    scaler = Steps(1, 2, 1, 3)
+    assert orchestrator(tmp_path, platform, scaler, resume=True, server=server.url).run() == "rounds"
+    assert [record.actors for record in read_rounds(tmp_path)] == [1, 2, 1]
+    assert scaler.given == 3
+
+
 @pytest.mark.parametrize("algorithm", ["impact", "impala"])
 def test_off_policy_actors_are_kept_in_flight_and_the_buffer_is_learned_from(tmp_path, platform, server, algorithm):
     setting = {"hidden": 8, "passes": 2, "buffer_batches": 2}

@@ -183,3 +183,30 @@ def test_scalers_are_made_from_settings():
     assert decisions(make_scaler(settings), [record(1), record(2)]) == [32, 16, 8]
     assert dict(make_scaler(TrainSettings(scaler="nitro", actors_max=64)).probes) == {"curvature": {}}
     assert decisions(make_scaler(TrainSettings(scaler="adapt", target_score=10.0)), [record(1, (5.0,))]) == [1, 16]
+
+
+@pytest.mark.parametrize(
+    ("scaler", "options"),
+    [
+        ("hydrozoa", {"every": "2.5"}), ("hydrozoa", {"start": "NaN"}), ("hydrozoa", {"start": "true"}),
+        ("kungfu", {"start": "8.5"}), ("kungfu", {"most": "1000"}), ("nitro", {"window": "2.5"}),
+        ("nitro", {"window": "NaN"}), ("nitro", {"least": "8.5"}), ("nitro", {"inverted": "no"}),
+        ("nitro", {"curvature": "code"}), ("nitro", {"decay": "NaN"}), ("decay", {"decay": "1e300"}),
+        ("decay", {"decay": "-1"}), ("decay", {"least": "33"}), ("random", {"seed": "-1"}),
+        ("random", {"least": "2.5"}), ("schedule", {"counts": "[2.5]"}), ("schedule", {"counts": '"12"'}),
+        ("schedule", {"counts": "3"}), ("schedule", {"counts": "[]"}), ("schedule", {"counts": "[4]", "rounds": "NaN"}),
+    ],
+)  # fmt: skip
+def test_an_option_that_no_scaler_can_have_is_told_before_the_job(scaler: Any, options: dict[str, str]) -> None:
+    """It was taken, and ended the job in a traceback in its first round, or was taken for something else."""
+    with pytest.raises(ValueError, match=r"expected|does not take that"):
+        check_settings(TrainSettings(scaler=scaler, scaler_option=options))
+
+
+def test_a_gradient_that_is_not_finite_leaves_kungfu_as_it_was():
+    """One such round was smoothed in, and the number of actors stood still for the rest of the job."""
+    scaler, untouched = KungFu(8, 64), KungFu(8, 64)
+    rounds = [noise(1, 3.0, 1.0), noise(2, float("nan"), 1.0), noise(3, 9.0, 1.0), noise(4, 30.0, 1.0)]
+    counts = decisions(scaler, rounds)
+    assert counts == [8, 8, 8, *decisions(untouched, [rounds[0], *rounds[2:]])[2:]]
+    assert counts[-1] > 8

@@ -94,6 +94,9 @@ def test_rewards_are_seconds_and_what_was_missed_at_the_end() -> None:
 
 
 def test_a_goal_needs_dollars_and_a_score_that_shares_can_be_taken_of() -> None:
+    for target, budget in ((float("nan"), 1.0), (float("inf"), 1.0), (1.0, float("inf")), (1.0, float("nan"))):
+        with pytest.raises(ValueError, match="finite"):
+            Goal(target, budget)
     with pytest.raises(ValueError, match="budget above 0"):
         Goal(1.0, 0.0)
     with pytest.raises(ValueError, match="other than 0"):
@@ -201,6 +204,25 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "counters.json").write_text('{"version": 3}')
     with pytest.raises(ValueError, match="no policy of a scheduler"):
         load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("counters.json", b'{"scheduler": {"hid', "counters.json is damaged"),
+        ("counters.json", b"[]", "no policy of a scheduler"),
+        ("counters.json", b'{"scheduler": {}}', "trained on states of None"),
+        ("network.safetensors", b"\x20\x00", "is damaged"),
+        ("optimizer.safetensors", b"", "is damaged"),
+    ],
+)
+def test_a_damaged_policy_is_told_by_its_path(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    """Half a file left by a full disk ended in a traceback, or in words that named no file."""
+    path = trained_policy().save(tmp_path / "checkpoints")
+    (path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        load_policy(tmp_path)
+    assert str(path) in str(raised.value)
 
 
 def test_a_policy_for_another_task_keeps_its_parameters_and_forgets_old_states_soon() -> None:
