@@ -60,6 +60,8 @@ class LearnedRound:
     busy_s: float
     """Of all learners together, without waiting for their gradients to be applied."""
     statistics: Mapping[str, float] = field(repr=False)
+    seen: tuple[ActorCritic, int] | None = field(default=None, repr=False)
+    """The policy at the moment that was asked for, a copy, and its version; None where learning had ended by then."""
 
 
 @dataclass
@@ -108,9 +110,13 @@ class SimulatedLearners:
         self._history: OrderedDict[int, ActorCritic] = OrderedDict()
         self._keep()
 
-    def learn(self, fragments: Fragments) -> LearnedRound:
-        """One round, of fragments that are divided among the learners, and its end."""
-        return _Round(self, in_order(fragments)).played()
+    def learn(self, fragments: Fragments, look_s: float | None = None) -> LearnedRound:
+        """One round, of fragments that are divided among the learners, and its end.
+
+        Args:
+            look_s: when to look at the policy (`LearnedRound.seen`), from the round's beginning; None = not.
+        """
+        return _Round(self, in_order(fragments), look_s).played()
 
     def step(self, vectors: list[np.ndarray], stalenesses: list[int]) -> None:
         """Makes one version of gradients."""
@@ -173,8 +179,10 @@ class SimulatedLearners:
 class _Round:
     """One round's events: (time, order of coming, what, which learner)."""
 
-    def __init__(self, learners: SimulatedLearners, fragments: Fragments) -> None:
+    def __init__(self, learners: SimulatedLearners, fragments: Fragments, look_s: float | None) -> None:
         self._all = learners
+        self._look_s = look_s
+        self._seen: tuple[ActorCritic, int] | None = None
         self._fragments = fragments
         self._times, self._learning = learners.times, learners.learning
         self._events: list[tuple[float, int, str, int]] = []
@@ -202,6 +210,7 @@ class _Round:
             self._at(self._times.start_s, "pull", number)
         while self._events:
             self._now_s, _, what, number = heapq.heappop(self._events)
+            self._look()
             if what == "pull":
                 self._pull(number)
             elif what == "push":
@@ -223,7 +232,12 @@ class _Round:
             "learner_utilization": self._busy_s / (len(self._learners) * self._now_s),
         }
         ended = tuple(each.done_s if each.done_s is not None else self._now_s for each in self._learners)
-        return LearnedRound(self._now_s, ended, self._busy_s, statistics)
+        return LearnedRound(self._now_s, ended, self._busy_s, statistics, self._seen)
+
+    def _look(self) -> None:
+        """Before what happens now is played: the policy has been as it is since the last event."""
+        if self._look_s is not None and self._seen is None and self._now_s >= self._look_s:
+            self._seen = copy.deepcopy(self._all.learner.network), self._all.learner.version
 
     def _at(self, after_s: float, what: str, number: int = -1) -> None:
         heapq.heappush(self._events, (self._now_s + after_s, next(self._order), what, number))

@@ -114,6 +114,7 @@ class Cells:
             "rounds": self.rounds,
             "episodes": self.episodes,
             "clock": dataclasses.asdict(self.clock),
+            **({"late": True} if made.late else {}),
         }
 
     def _path(self, cell: Cell) -> Path | None:

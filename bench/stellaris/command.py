@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", default="default")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the algorithm")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD",
-                        help=f"{', '.join(METHODS)}, {MINIONS}:policy=DIR (all but the last)")  # fmt: skip
+                        help=f"{', '.join(METHODS)} (all), several joined by +, {MINIONS}:policy=DIR")  # fmt: skip
     parser.add_argument("--learners", type=int, default=4)
     parser.add_argument("--actors", type=int, default=16, help="with one environment each (16)")
     parser.add_argument("--steps", type=int, default=256, help="of each actor in a round (256)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from dataclasses import dataclass, field
@@ -112,6 +111,7 @@ def play(settings: Settings, method: Method, *, actors: int, rounds: int, clock:
     acting_s = clock.actor_start_s + settings.steps * clock.step_s
     rows: list[dict[str, float]] = []
     now_s, acted_s, cost = 0.0, acting_s, 0.0
+    learning_s: float | None = None  # of the round before
     crew = Crew(settings, spec, method, actors)
     try:
         with one_thread():
@@ -119,10 +119,10 @@ def play(settings: Settings, method: Method, *, actors: int, rounds: int, clock:
             while True:
                 began_s = max(now_s, acted_s)
                 taken, total = rollout, total + rollout.steps
-                ahead = learning.actors_ahead > 0 and total < wanted
-                policy = (copy.deepcopy(learner.network), learner.version) if ahead else None
-                learned = simulated.learn(taken.fragments)
-                before_s, now_s = now_s, began_s + learned.learning_s
+                start_s = _actors_start_s(method, acting_s, learning_s) if total < wanted else None
+                learned = simulated.learn(taken.fragments, start_s)
+                policy, learning_s = learned.seen, learned.learning_s
+                before_s, now_s = now_s, began_s + learning_s
                 playing = taken.steps // settings.steps
                 cost += playing * acting_s * prices.actor_s
                 cost += (sum(learned.learner_s) + learned.learning_s) * prices.learner_s
@@ -136,13 +136,26 @@ def play(settings: Settings, method: Method, *, actors: int, rounds: int, clock:
                 rows.append(row)
                 if total >= wanted:
                     break
-                acted_s = (began_s if ahead else now_s) + acting_s
+                acted_s = (now_s if policy is None or start_s is None else began_s + start_s) + acting_s
                 record = _record(row, taken, now_s - before_s, acting_s, learner.version)
                 rollout = crew.collect(*(policy or (learner.network, learner.version)), wanted - total, record)
     finally:
         crew.close()
     scores = evaluate_policy(learner.network, settings, spec, episodes, settings.seed)
     return Played(tuple(rows), tuple(float(each) for each in scores))
+
+
+def _actors_start_s(method: Method, acting_s: float, learning_s: float | None) -> float | None:
+    """When the next round's actors start, in seconds of this round's learning; None = when it has ended.
+
+    Args:
+        learning_s: what learning took in the round before; None = there was none.
+    """
+    if not method.learning.actors_ahead:
+        return None
+    if not method.late:
+        return 0.0
+    return None if learning_s is None else max(0.0, learning_s - acting_s)
 
 
 def _record(row: dict[str, float], rollout: Rollout, round_s: float, acting_s: float, version: int) -> RoundRecord:

@@ -21,6 +21,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "soft-sync": {"flush": "count", "modulation_root": 1.0, "truncation": None},
     STALE: {"flush": "every", "modulation_root": None, "truncation": None, "slack": 2},
     "each": {"aggregation": "each"},
+    "late-actors": {},
+    "no-actors-ahead": {"actors_ahead": 0},
+    "synchronous-ahead": SYNCHRONOUS | {"actors_ahead": 1},
     "serverful": SYNCHRONOUS,
     "serverful-stellaris": {},
 }
@@ -29,8 +32,12 @@ METHODS: dict[str, dict[str, Any]] = {
 synchronous: gradients of all learners are averaged, and actors wait for the new policy. no-staleness: every gradient is
 applied as it comes, at the whole learning rate. soft-sync: as soon as half of the learners have sent one, at lr / s
 (Zhang et al. 2016). stale-synchronous: as no-staleness, but no learner is more than two gradients ahead of the slowest
-(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. serverful, serverful-stellaris:
-`synchronous` and `stellaris` with learners on machines that are reserved for the whole job."""
+(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. late-actors: as stellaris, but a
+round's actors start so late that they should have played when the learners of the round before end. no-actors-ahead:
+as stellaris, but they start when these have ended. synchronous-ahead: as synchronous, but they start when these do, as
+stellaris' actors. serverful, serverful-stellaris: `synchronous` and `stellaris` with learners on machines that are
+reserved for the whole job."""
+LATE = "late-actors"
 MINIONS = "minions"
 """minions:policy=DIR: one learner, synchronously, with as many actors a round as the policy of MinionsRL in DIR says,
 until it has had as many samples as the others."""
@@ -44,20 +51,30 @@ class Method:
     learning: AsynchronousLearning
     machines: bool = False
     """Learners run on reserved machines: they are always there, and billed from the job's start to its end."""
+    late: bool = False
+    """Actors that are ahead start so late that they end as the learners should, which take as long as before; in the
+    first round, when that is not known, when learning has ended."""
     scheduler: Path | None = None
     """Training directory of the policy that decides how many actors a round has; None = always the same number."""
 
 
 def method(name: str, learners: int, delay: int = 0) -> Method:
-    """A method by its name. ValueError for an unknown one."""
+    """A method by its name; of several, joined by +, each changes what it says. ValueError for an unknown one."""
     kind, _, policy = name.partition(":policy=")
     if kind == MINIONS and policy:
         alone = AsynchronousLearning(learners=1, delay=delay, **SYNCHRONOUS)
         return Method(name, alone, scheduler=Path(policy))
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}: expected one of {', '.join(METHODS)}, {MINIONS}:policy=DIR")
-    given = dict(METHODS[name])
-    if name == "soft-sync":
+    parts = name.split("+")
+    if any(part not in METHODS for part in parts):
+        raise ValueError(
+            f"unknown method {name!r}: expected one of {', '.join(METHODS)}, several of them joined by +, "
+            f"{MINIONS}:policy=DIR"
+        )
+    given: dict[str, Any] = {}
+    for part in parts:
+        given |= METHODS[part]
+    if "soft-sync" in parts:
         given["flush_count"] = max(1, learners // 2)
     learning = AsynchronousLearning(learners=learners, delay=delay, **given)
-    return Method(name, learning, machines=name.startswith("serverful"))
+    machines = any(part.startswith("serverful") for part in parts)
+    return Method(name, learning, machines=machines, late=LATE in parts)

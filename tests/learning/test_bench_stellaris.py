@@ -168,6 +168,42 @@ def test_a_jobs_clock_and_cost_by_hand():
         assert [each["steps"] for each in played.rounds] == [64, 128]
 
 
+def test_late_actors_end_as_the_learners_should_and_play_with_the_policy_of_then():
+    clock = Clock(
+        learner=LearnerTimes(start_s=1.0, pull_s=0.0, gradient_s=8.0, push_s=0.0, step_s=1.0, spread=0.0),
+        actor_start_s=0.5, step_s=0.125,
+    )  # fmt: skip
+    # Acting takes 2.5 s and learning 7 s, of which 1 + 3 + 3. Nobody knows of the 7 s in the first round: the second's
+    # actors start when it has ended, at 9.5. The third's start at 12 + 7 - 2.5.
+    learning = AsynchronousLearning(learners=1)
+    late = play(SETTINGS, Method("late", learning, late=True), actors=4, rounds=3, clock=clock, episodes=1)
+    soon = play(SETTINGS, Method("soon", learning), actors=4, rounds=3, clock=clock, episodes=1)
+    assert [each["time_s"] for each in late.rounds] == pytest.approx([9.5, 19.0, 26.0])
+    assert [each["time_s"] for each in soon.rounds] == pytest.approx([9.5, 16.5, 23.5])
+    assert [each["cost"] for each in late.rounds] == pytest.approx([each["cost"] for each in soon.rounds])
+    # Staleness is told at the round's end, before its last version: two flushes, and what is between acting and that.
+    assert [each["staleness"] for each in soon.rounds] == [2, 2 + 3, 2 + 3]
+    assert [each["staleness"] for each in late.rounds] == [2, 2, 2 + 2]
+
+
+def test_actors_ahead_are_what_the_methods_say():
+    learning = {name: method(name, 4) for name in METHODS}
+    assert [name for name, made in learning.items() if not made.learning.actors_ahead] == [
+        "synchronous", "no-actors-ahead", "serverful",
+    ]  # fmt: skip
+    assert [name for name, made in learning.items() if made.late] == ["late-actors"]
+
+
+def test_methods_may_be_joined():
+    both = method("no-truncation+late-actors", 4)
+    assert both.late
+    assert both.learning == method("no-truncation", 4).learning
+    assert method("serverful+soft-sync", 4).machines
+    assert method("serverful+soft-sync", 4).learning.flush_count == 2
+    with pytest.raises(ValueError, match="unknown method 'stellaris\\+nothing'"):
+        method("stellaris+nothing", 4)
+
+
 def test_rewards_are_compared_at_the_same_time():
     played = play(SETTINGS, method("stellaris", 2), actors=4, rounds=3, clock=Clock(), episodes=1)
     first = played.rounds[0]

@@ -71,6 +71,19 @@ def test_the_clock_of_one_learner_by_hand(played):
     assert learner.version == 5  # four flushes and the round's end
 
 
+def test_the_policy_is_seen_as_it_was_at_a_moment(played):
+    learner = learner_of(PPO)
+    simulated = SimulatedLearners(learner, AsynchronousLearning(learners=1), EVEN)
+    fragments = played(PPO, learner.network)
+    # Flushes end at 3.8, 6.6, 9.4 and 12.2 s; the round's end makes version 5.
+    for look_s, version in ((0.0, 0), (8.0, 5 + 2), (12.1, 10 + 3)):
+        seen = simulated.learn(fragments, look_s).seen
+        assert seen is not None
+        assert seen[1] == version
+    assert simulated.learn(fragments, 12.3).seen is None
+    assert simulated.learn(fragments).seen is None
+
+
 def test_the_events_of_two_learners_by_hand(played):
     """Each has 32 samples: a gradient a pass. Both pull at 1.0, push at 3.3; every gradient is a flush of its own."""
     learner = learner_of(PPO)
