@@ -180,8 +180,10 @@ class _Parameters:
         self._commit(fresh, self._note.request, self._note.statistics)
 
     def _discard(self, gradients: Sequence[Gradient]) -> None:
-        """Drops gradients for good. What was counted of it is published with the next version."""
-        self._state.dispose(gradients)
+        """Drops gradients for good. What was counted of it is published with the next version.
+
+        Their names are the server's to know: to write down the newest as disposed of would dispose of those before it.
+        """
         self._queue.drop(gradients)
 
     def _step(self, fresh: Sequence[Gradient], factors: Sequence[float]) -> bool:

@@ -70,7 +70,7 @@ class ParameterState:
     bound: int | None = None
     """M of the staleness threshold; None while no round had any."""
     applied: dict[str, list[int]] = field(default_factory=dict)
-    """Learner → its round, and how many of its gradients are disposed of: applied, dropped or refused."""
+    """Learner → its round, and how many of its gradients, from the first on, need not be looked at again."""
     tally: Tally = field(default_factory=Tally)
     deliveries_twice: int = 0
     """What the server's count of duplicates was when the last round was closed."""

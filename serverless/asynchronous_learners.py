@@ -1,9 +1,11 @@
 """Rounds of asynchronous learners: learner functions are started by how much data waits, and released when it is used.
 
-Actors are always in flight, as many as the scaler says, and may be some batches ahead. A round is as many fragments as
-its actors bring in one function each. Whenever a learner's share of them waits and a place is free, a learner function
-is started with it; it pushes gradients, and the round's parameter function applies them as their staleness says. When
-every share has been learned from, the round ends: the parameter function closes it, and its answer is the round's.
+Actors, as many as the scaler says, may be some batches ahead of the learners. What they play ahead is of the policy
+that there is when they begin, so they begin as late as will do: to have played when the learners are expected to end,
+going by what both took in the round before. A round is as many fragments as its actors bring in one function each.
+Whenever a learner's share of them waits and a place is free, a learner function is started with it; it pushes
+gradients, and the round's parameter function applies them as their staleness says. When every share has been learned
+from, the round ends: the parameter function closes it, and its answer is the round's.
 
 A learner function that is lost is asked again and goes on behind the gradients that it had pushed. One that is lost for
 good takes its share of the data with it; the round goes on as long as one of its learners succeeds.
@@ -12,6 +14,7 @@ good takes its share of the data with it; the round goes on as long as one of it
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -82,6 +85,8 @@ class _Round:
     parameter: Future[bytes] | None = None
     parameters: int = 0
     """Parameter functions asked so far."""
+    ahead_at: float = math.inf
+    """When actors begin to play ahead of this round's learners."""
 
 
 class AsynchronousLearnerRounds:
@@ -98,6 +103,9 @@ class AsynchronousLearnerRounds:
         self._waiting: list[_Fragments] = []
         self._used: list[_Fragments] = []
         """Whose fragments this round's learners were given, the last of them perhaps in part."""
+        self._lead_s: float | None = None
+        """From the first learner's start to when actors would have had to begin, to have played when the last learner
+        ended, in the round before; None = there was none."""
 
     def play(self, number: int, actors: int, version: int) -> Played:
         """One round; see `replay_server.serverless.rounds.Rounds`."""
@@ -112,9 +120,12 @@ class AsynchronousLearnerRounds:
             coming = [*self._actors, *current.running]
             if current.parameter is not None:
                 coming.append(current.parameter)
-            done = self._job.await_some(coming, time.time() + LOOK_EVERY_S)
+            wait_s = min(LOOK_EVERY_S, max(0.0, current.ahead_at - time.perf_counter()) or LOOK_EVERY_S)
+            done = self._job.await_some(coming, time.time() + wait_s)
             self._take_actors(done)
             self._take_learners(current, done)
+        slowest_s = max((each.seconds for each in self._used), default=0.0)
+        self._lead_s = max(0.0, time.perf_counter() - current.learning_began - slowest_s)
         result, parameter = self._close(current)
         return self._played(current, result, parameter)
 
@@ -126,10 +137,14 @@ class AsynchronousLearnerRounds:
     # -- actors
 
     def _top_up(self, current: _Round, batch: int) -> None:
-        """Asks actors that are not in flight, as long as there is room for what they bring; those behind first."""
+        """Asks actors that are not in flight, as long as there is room for what they bring; those behind first.
+
+        There is room for what this round lacks, and once it is time for what may be ahead of it.
+        """
         job, flying = self._job, {actor for actor, _ in self._actors.values()}
         each = job.settings.environments
-        room = current.left + self._learning.actors_ahead * batch - self._fragments() - len(flying) * each
+        ahead = self._learning.actors_ahead * batch if time.perf_counter() >= current.ahead_at else 0
+        room = current.left + ahead - self._fragments() - len(flying) * each
         for actor in sorted(range(current.actors), key=lambda actor: (job.place(actor).sequence, actor)):
             if actor in flying:
                 continue
@@ -178,7 +193,9 @@ class AsynchronousLearnerRounds:
             retries = max(settings.retries, LEARNER_RETRIES)
             future = job.backend.submit(payload, timeout_s=settings.learner_timeout_s, retries=retries)
             now = time.perf_counter()
-            current.learning_began = current.learning_began or now
+            if not current.learning_began:
+                current.learning_began = now
+                current.ahead_at = math.inf if self._lead_s is None else now + self._lead_s
             current.running[future] = _Learner(ids, now, name)
             current.started += 1
             current.left -= size

@@ -52,8 +52,9 @@ class AsynchronousLearning:
     gradient_dtype: Literal["float32", "bfloat16"] = "float32"
     """What gradients travel and wait as; bfloat16 is half the bytes, and each element is rounded to 8 bits."""
     actors_ahead: int = 1
-    """Batches that actors may be ahead of the learners; 0 = they play only while nobody learns, with the newest policy
-    exactly, as on-policy rounds do."""
+    """Batches that actors may be ahead of the learners, from so late in a round on that they end with its learners, by
+    what both took in the round before; 0 = they play only while nobody learns, with the newest policy exactly, as
+    on-policy rounds do."""
 
     def __post_init__(self) -> None:
         """ValueError for a value that there cannot be, naming the field."""

@@ -353,6 +353,18 @@ def test_one_bad_gradient_does_not_take_good_ones_with_it(job):
     assert np.isfinite(made.state()["network.policy_head.weight"]).all()
 
 
+def test_a_bad_gradient_does_not_take_those_before_it_of_its_learner_with_it(job):
+    made = job(PPO, ahead=2)
+    bad = vector_of(made, 1)
+    bad[0] = np.inf
+    for sequence, vector in enumerate((vector_of(made, 2), bad)):
+        made.queue.push(Gradient(0, 1, "a", sequence), vector)
+    made.queue.end_round(1, report([]))
+    statistics = made.apply(made.parameter_request())["statistics"]
+    found = [statistics[f"gradients{what}"] for what in ("", "_refused", "_duplicate")]
+    assert found == [1, 1, 0]
+
+
 def test_policies_that_somebody_else_publishes_end_the_parameter_function_with_an_error(job):
     made = job(PPO)
     found = made.client.fetch_weights(made.names.policy)

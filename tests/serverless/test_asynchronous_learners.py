@@ -202,6 +202,26 @@ def test_actors_are_asked_for_no_more_than_they_may_be_ahead(tmp_path, platform,
     assert sorted(asked) == sorted(f"a{actor}-s{sequence}" for actor in range(2) for sequence in range(3))
 
 
+def test_what_is_played_ahead_is_not_of_the_policy_of_a_round_before(tmp_path, platform, server):
+    """A learner makes two versions a round, and its end one more. Actors that begin with the learners bring data of the
+    round before, 5 versions old when it has been learned from."""
+    asked = threading.Event()
+
+    def note(request: Any) -> None:
+        if isinstance(request, ActorRequest) and request.sequence == 2:
+            asked.set()
+
+    def wait(request: Any) -> None:
+        if isinstance(request, GradientRequest) and request.round == 2:
+            assert asked.wait(60), "nobody played ahead of the second round's learner"
+
+    platform.before, platform.after = note, wait
+    run(tmp_path, platform, server=server.url, learner_option={"learners": 1})
+    staleness = [record.statistics["staleness"] for record in read_rounds(tmp_path)]
+    assert staleness[:2] == [2, 2]  # Nobody knows in the first round how long learning takes: no actor plays ahead.
+    assert 2 < staleness[2] <= 5
+
+
 def test_a_job_that_is_resumed_goes_on_with_the_next_round_and_the_same_threshold(tmp_path, platform, server):
     delayed = {"learners": 2, "delay": 2, "flush": "every"}
     run(tmp_path, platform, server=server.url, rounds=2, learner_option=delayed)
