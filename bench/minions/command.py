@@ -11,6 +11,7 @@ from typing import Any
 from replay_server.bench import minions, result
 from replay_server.bench.minions.comparison import Comparison, compare, scheduler_named
 from replay_server.bench.minions.pictures import draw_decisions, draw_returns
+from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.serverless.scheduler.decision import Goal
 from replay_server.serverless.scheduler.training import read_episodes
 from replay_server.serverless.settings import TrainSettings
@@ -35,9 +36,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", nargs="+", default=[], metavar="DIR",
                         help="directories of scheduler train; the first names task, target and budget")  # fmt: skip
     parser.add_argument("--folder", metavar="DIR", help="where jobs that were played are kept")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), metavar="SEED")
+    parser.add_argument("--seeds", type=at_least(0), nargs="+", action=Once, default=list(SEEDS), metavar="SEED")
     parser.add_argument(
-        "--fixed", type=int, nargs="*", default=list(FIXED), metavar="N", help="fixed numbers of actors"
+        "--fixed",
+        type=at_least(1),
+        nargs="*",
+        action=Once,
+        default=list(FIXED),
+        metavar="N",
+        help="fixed numbers of actors",
     )
     parser.add_argument("--greedy", action="store_true", help="policies take their likeliest number; else they draw")
     parser.add_argument("--figure", type=int, choices=(5, 9),

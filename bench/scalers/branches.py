@@ -19,6 +19,7 @@ import numpy as np
 
 from replay_server.actors.fragments import FragmentCollector, evaluate_policy, one_thread
 from replay_server.bench.learning import given_settings
+from replay_server.bench.scalers.option_types import at_least, share
 from replay_server.learner.algorithms import make_settings
 from replay_server.learner.curvature import CurvatureOptions, measure_curvature
 from replay_server.learner.ppo import Ppo, PpoSettings
@@ -139,12 +140,18 @@ def job_options(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument("--env", default="Hopper-v5", help="gymnasium id (Hopper-v5)")
     parser.add_argument("--profile", default="default", help="of PPO's settings (default)")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
-    parser.add_argument("--steps", type=int, default=256, help="of one actor in a round (256)")
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"of the job that is boosted ({rounds})")
-    parser.add_argument("--actors", type=int, default=1, help="of a round that is not (1)")
-    parser.add_argument("--subset", type=float, default=1.0, help="share of the samples that R is taken of (1)")
+    parser.add_argument("--steps", type=at_least(1), default=256, help="of one actor in a round (256)")
+    parser.add_argument("--rounds", type=at_least(1), default=rounds, help=f"of the job that is boosted ({rounds})")
+    parser.add_argument("--actors", type=at_least(1), default=1, help="of a round that is not (1)")
+    parser.add_argument("--subset", type=share, default=1.0, help="share of the samples that R is taken of (1)")
     parser.add_argument("--json", metavar="FILE", help="write what was found there")
     parser.add_argument("--plot", metavar="FILE.png", help="draw it")
+
+
+def check_boosts(options: argparse.Namespace, *boosts: int) -> None:
+    """ValueError for a boosted round of fewer actors than the job has: those that it has go on with their episodes."""
+    if min(boosts) < options.actors:
+        raise ValueError(f"expected boosts of at least the job's {options.actors} actors, came {min(boosts)}")
 
 
 def job_of(options: argparse.Namespace, seed: int) -> Job:
@@ -152,8 +159,8 @@ def job_of(options: argparse.Namespace, seed: int) -> Job:
     try:
         given = given_settings(options.set)
         settings = make_settings("ppo", options.profile, env=options.env, steps=options.steps, seed=seed, **given)
-    except ValueError as error:
-        raise RuntimeError(str(error)) from None
+    except (ValueError, TypeError) as error:  # TypeError: a setting that has an option of its own
+        raise RuntimeError(f"--profile, --set: {error}") from None
     assert isinstance(settings, PpoSettings)
     return Job(settings, options.actors)
 
@@ -169,7 +176,11 @@ def kept(path: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]
     RuntimeError where the file is of other settings.
     """
     if path.exists():
-        cell = json.loads(path.read_text())
+        try:
+            cell = json.loads(path.read_text())
+            _ = cell["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RuntimeError(f"{path} is damaged ({error!r}): delete it to play it again") from None
         if cell["settings"] != json.loads(json.dumps(settings)):
             raise RuntimeError(f"{path} is of other settings ({cell['settings']}): take another --folder")
         return cell

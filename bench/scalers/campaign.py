@@ -9,25 +9,35 @@ even a kill, leaves whole cells; the same command goes on with those that are mi
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
 
-from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, Target, on_stage, run_cell, train_settings
+from replay_server.bench.scalers.cell import (
+    Cell,
+    CellName,
+    JobSettings,
+    Target,
+    lambda_clock,
+    on_stage,
+    run_cell,
+    train_settings,
+)
 from replay_server.bench.scalers.load import at_even_load, usual_acting_s
 from replay_server.bench.scalers.measures import target_of
 from replay_server.bench.scalers.scheme import BOOSTED, WORKERS, Scheme
+from replay_server.rl.folder_lock import alone_in
 from replay_server.rl.policy_spec import policy_spec
+from replay_server.rl.run_directory import write_json
 from replay_server.serverless.backends.backend import Platform
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.orchestrator import Progress
-from replay_server.serverless.settings import algorithm_settings
+from replay_server.serverless.prices import PriceError
+from replay_server.serverless.settings import algorithm_settings, check_settings
 
 FIXED = Scheme("fixed")
 """What sets the target."""
@@ -58,12 +68,13 @@ class Campaign:
         even_load: bool = False,
     ) -> None:
         self.folder, self.job, self.even_load = folder, job, even_load
-        self.environments, self.seeds = list(environments), list(seeds)
+        self.environments, self.seeds = list(dict.fromkeys(environments)), list(dict.fromkeys(seeds))
         self._usual: dict[str, float] = {}
         self.schemes = list(dict.fromkeys(schemes))
+        self._check_job()
         self._check_learner()
-        self._check_settings()
         self._check_schemes()
+        self._check_settings()  # At last, since it leaves a file: nothing of what is refused is to stay.
 
     def cells(self) -> list[CellName]:
         """All that are to be trained, in their order."""
@@ -82,7 +93,16 @@ class Campaign:
     def read(self, env: str, scheme: Scheme, seed: int) -> Cell | None:
         """On the scheme's stage; None while it is missing."""
         path = CellName(env, scheme, seed).path(self.folder)
-        return on_stage(Cell.read(path), scheme, self.job) if path.exists() else None
+        if not path.exists():
+            return None
+        cell = Cell.read(path)
+        if (cell.env, cell.scheme, cell.seed) != (env, scheme.trained_name, seed):
+            # Names of files leave out what no file can be called by: policy=a/b and policy=a-b have the same.
+            raise ValueError(
+                f"{path} is of {cell.env} {cell.scheme} seed {cell.seed}, not of {env} {scheme.trained_name} seed "
+                f"{seed}: give another --folder"
+            )
+        return on_stage(cell, scheme, self.job)
 
     def of(self, env: str, scheme: Scheme) -> list[Cell]:
         """Those that are there, in the order of the seeds."""
@@ -106,17 +126,20 @@ class Campaign:
         """J and B; kept when all of fixed-16's cells are there, and from then on as they were. None before."""
         path = CellName(env, FIXED, 0).path(self.folder).parent.parent / "target.json"
         if path.exists():
-            values = json.loads(path.read_text())
-            return Target(values["score"], math.inf if values["budget"] is None else values["budget"])
+            try:
+                values = json.loads(path.read_text())
+                return Target(values["score"], math.inf if values["budget"] is None else values["budget"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{path}: expected a target and a budget: {error!r}; delete it to make it anew"
+                ) from None
         fixed = [cell for seed in self.seeds if (cell := self.read(env, FIXED, seed)) is not None]
         if len(fixed) < len(self.seeds):
             return None
         found = target_of(fixed)
         kept = {"score": found.score, "budget": found.budget if math.isfinite(found.budget) else None,
                 "seeds": self.seeds}  # fmt: skip
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(kept) + "\n")
-        partial.replace(path)
+        write_json(path, kept)
         return found
 
     def run(self, lanes: int = 1, say: Callable[[str], None] = print, platform: Platform | None = None) -> list[str]:
@@ -128,14 +151,33 @@ class Campaign:
         with alone_in(self.folder):
             return _Run(self, lanes, say, platform).run()
 
+    def _check_job(self) -> None:
+        """ValueError for settings that no cell can have: now, and not in each cell."""
+        job = self.job
+        if job.actors > job.actors_max:
+            raise ValueError(f"expected at most --actors-max {job.actors_max} actors of fixed, came {job.actors}")
+        if job.final_episodes < 1 or job.memory_mb < 1:
+            numbers = f"{job.final_episodes} and {job.memory_mb}"
+            raise ValueError(f"expected at least 1 of --final-episodes and --memory-mb, came {numbers}")
+        if min(self.seeds) < 0:
+            raise ValueError(f"expected seeds of at least 0, came {min(self.seeds)}")
+        settings = train_settings(CellName(self.environments[0], FIXED, self.seeds[0]), job, "")
+        check_settings(settings)
+        algorithm_settings(settings)
+        try:
+            lambda_clock(job)
+        except PriceError as error:
+            raise ValueError(str(error)) from None
+
     def _check_schemes(self) -> None:
         """ValueError for options that a scheme does not take: now, and not when its turn has come."""
-        for scheme in self.schemes:
+        needed = [Scheme(BOOSTED)] if any(each.needs_boosted for each in self.schemes) else []
+        for scheme in dict.fromkeys([*needed, *self.schemes]):
             name = CellName(self.environments[0], scheme, self.seeds[0])
             settings = dataclasses.replace(train_settings(name, self.job, ""), target_score=1.0, budget=1.0)
             try:
                 scheme.scaler(settings, [max(1, self.job.actors_max // 2)] * self.job.rounds)
-            except ValueError as error:
+            except (TypeError, ValueError) as error:
                 raise ValueError(f"{scheme}: {error}") from error
 
     def _check_learner(self) -> None:
@@ -157,9 +199,12 @@ class Campaign:
         path = self.folder / "settings.json"
         values = json.loads(json.dumps(dataclasses.asdict(self.job)))
         if not path.exists():
-            path.write_text(json.dumps(values, indent=1) + "\n")
+            write_json(path, values)
             return
-        kept = json.loads(path.read_text())
+        try:
+            kept = dict(json.loads(path.read_text()))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: expected the settings of a comparison: {error}; give another --folder") from None
         other = sorted(name for name in {*kept, *values} if kept.get(name) != values.get(name))
         if other:
             raise ValueError(
@@ -310,14 +355,3 @@ class _Run:
         if name.scheme.name in ("fixed", "max", WORKERS):
             return float(job.rounds * (job.actors_max if name.scheme.name == "max" else job.actors))
         return USUAL_SHARE * job.rounds * job.actors_max
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Alone in the folder; a lock that goes with its process."""
-    with open(folder / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RuntimeError(f"{folder}: another process is at work on this comparison") from None
-        yield

@@ -27,6 +27,7 @@ from replay_server.bench import result
 from replay_server.bench.learning import given_settings
 from replay_server.bench.scalers.campaign import Campaign
 from replay_server.bench.scalers.cell import JobSettings
+from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.bench.scalers.scheme import Scheme
 
 ALL = (
@@ -40,9 +41,10 @@ def job_options(parser: argparse.ArgumentParser) -> None:
     """What every comparison takes."""
     default = JobSettings()
     parser.add_argument("--folder", required=True, metavar="DIR", help="cells are kept there, and looked for there")
-    parser.add_argument("--env", nargs="+", default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one run each (1 2 3 4 5)")
-    parser.add_argument("--lanes", type=int, default=1, help="cells at a time (1)")
+    parser.add_argument("--env", nargs="+", action=Once, default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
+    parser.add_argument("--seeds", type=at_least(0), nargs="+", action=Once, default=[1, 2, 3, 4, 5],
+                        help="one run each (1 2 3 4 5)")  # fmt: skip
+    parser.add_argument("--lanes", type=at_least(1), default=1, help="cells at a time (1)")
     parser.add_argument("--report", action="store_true", help="train nothing: tables and pictures of what is there")
     parser.add_argument(
         "--even-load",
@@ -72,7 +74,8 @@ def job_options(parser: argparse.ArgumentParser) -> None:
         ("memory-mb", "of an actor function on the simulated platform"),
     ):
         value = getattr(default, name.replace("-", "_"))
-        job.add_argument(f"--{name}", type=int, default=value, help=f"{about} ({value})")
+        least = 0 if name == "eval-every" else 1
+        job.add_argument(f"--{name}", type=at_least(least), default=value, help=f"{about} ({value})")
     job.add_argument("--learner", choices=("rllib",), help="RLlib's PPO learns, from this project's actor functions")
     job.add_argument("--price-profile", default=default.price_profile)
     job.add_argument("--price-column", choices=("paper", "code", "full"), default=default.price_column)
@@ -105,9 +108,12 @@ def compare(
         print(f"replay-server bench scalers: {error}", file=sys.stderr)
         return 2
     failures: list[str] = []
-    if not options.report:
-        failures = campaign.run(options.lanes, say)
-    tables = comparison(campaign, options.scheduler_dollars)
+    try:
+        if not options.report:
+            failures = campaign.run(options.lanes, say)
+        tables = comparison(campaign, options.scheduler_dollars)
+    except ValueError as error:  # A file in the folder that is damaged, or of something else.
+        raise RuntimeError(str(error)) from error
     for env, table in tables.items():
         say("\n".join(lines(env, table)))
     together = over_environments(tables)
@@ -131,10 +137,14 @@ def compare(
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--figure=") else (word,))]
     if "--figure" in argv:
         return _figure(argv, folder, say)
     parser = argparse.ArgumentParser(
-        "replay-server bench scalers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "replay-server bench scalers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # Of --fig 7 nothing but the figure's number would be left out.
     )
     parser.add_argument("--schemes", nargs="+", default=list(ALL), help="; ".join(ALL))
     parser.add_argument("--figure", metavar="NAME", help=f"a paper's figure instead: {', '.join(figures())}")
@@ -158,7 +168,10 @@ def _figure(argv: list[str], folder: str, say: Callable[[str], None]) -> int:
     module = importlib.import_module(f"replay_server.bench.scalers.figure_{name.replace('-', '_')}")
     run: Any = module.main
     given = ([*argv[:at], *argv[at + 2 :]], folder, say)
-    return run(*given[: len(inspect.signature(run).parameters)])
+    try:
+        return run(*given[: len(inspect.signature(run).parameters)])
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
 
 
 def _measured(tables: dict[str, Any]) -> dict[str, float]:

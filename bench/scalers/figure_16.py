@@ -9,13 +9,16 @@ import argparse
 from collections.abc import Callable
 
 from replay_server.bench.scalers.command import compare, job_options
+from replay_server.bench.scalers.option_types import at_least
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     parser = argparse.ArgumentParser("replay-server bench scalers --figure 16", description=__doc__)
     parser.add_argument("--decay", type=float, nargs="*", default=[0.9, 0.94, 0.98, 1.0], help="besides 0.96")
-    parser.add_argument("--window", type=int, nargs="*", default=[2, 4, 10, 20], help="besides 6")
-    parser.add_argument("--memory", type=int, nargs="*", default=[512, 1769, 2048], help="MB, besides --memory-mb")
+    parser.add_argument("--window", type=at_least(1), nargs="*", default=[2, 4, 10, 20], help="besides 6")
+    parser.add_argument(
+        "--memory", type=at_least(1), nargs="*", default=[512, 1769, 2048], help="MB, besides --memory-mb"
+    )
     job_options(parser)
     options = parser.parse_args(argv)
     schemes = [

@@ -20,6 +20,7 @@ from typing import Any
 from replay_server.bench import result
 from replay_server.bench.pictures import add_price_options, bill_of
 from replay_server.bench.replayed import measured_here
+from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.serverless.prices import Profile
 from replay_server.serverless.replayed_clock import Measurements, Spread, Stage, cpu_share, replay, server_busy_s
 from replay_server.serverless.simulated_round import Host
@@ -103,20 +104,26 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--env", nargs="+", default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
-    parser.add_argument("--actors", type=int, nargs="+", default=list(ACTORS), help="of each group (100 to 1000)")
-    parser.add_argument("--memory-mb", type=int, default=1024, help="of an actor function (1024: 0.58 vCPU)")
+    parser.add_argument(
+        "--actors", type=at_least(1), nargs="+", action=Once, default=list(ACTORS), help="of each group (100 to 1000)"
+    )
+    parser.add_argument("--memory-mb", type=at_least(1), default=1024, help="of an actor function (1024: 0.58 vCPU)")
     parser.add_argument("--cold", action="store_true", help="no instance is warm")
-    parser.add_argument("--plays", type=int, default=20, help="groups of each size (20)")
+    parser.add_argument("--plays", type=at_least(1), default=20, help="groups of each size (20)")
     job = parser.add_argument_group("the real job")
     job.add_argument("--run", metavar="DIR", help="run directory to take; else a job is run")
     job.add_argument("--measurements", metavar="FILE", help="those that --save-measurements wrote")
     job.add_argument("--save-measurements", metavar="FILE", help="write them there")
-    job.add_argument("--job-actors", type=int, default=8, help="of each of its rounds (8)")
-    job.add_argument("--steps", type=int, default=256, help="of one actor in a round (256)")
-    job.add_argument("--rounds", type=int, default=5, help="(5)")
-    job.add_argument("--seed", type=int, default=1)
+    job.add_argument("--job-actors", type=at_least(1), default=8, help="of each of its rounds (8)")
+    job.add_argument("--steps", type=at_least(1), default=256, help="of one actor in a round (256)")
+    job.add_argument("--rounds", type=at_least(1), default=5, help="(5)")
+    job.add_argument("--seed", type=at_least(0), default=1)
     job.add_argument(
-        "--connections", type=int, nargs="+", default=[1, 100, 400, 1000], help="real ones to the server; 0 = none"
+        "--connections",
+        type=at_least(0),
+        nargs="+",
+        default=[1, 100, 400, 1000],
+        help="real ones to the server; 0 = none",
     )
     add_price_options(parser)
     parser.set_defaults(algo="ppo", environments=1)

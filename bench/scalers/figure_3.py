@@ -14,6 +14,7 @@ from typing import Any
 from replay_server.bench import result
 from replay_server.bench.scalers import landscape
 from replay_server.bench.scalers.branches import (
+    check_boosts,
     curvature_of,
     job_of,
     job_options,
@@ -22,15 +23,23 @@ from replay_server.bench.scalers.branches import (
     rounds_of,
     settings_of,
 )
+from replay_server.bench.scalers.option_types import Once, at_least
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     parser = argparse.ArgumentParser("replay-server bench scalers --figure 3", description=__doc__)
     job_options(parser, rounds=10)
     landscape.options(parser)
-    parser.add_argument("--boosts", type=int, nargs="+", default=[1, 8, 16], help="actors of the round (1 8 16)")
-    parser.add_argument("--round", type=int, default=0, help="boost the one after this (0: after the lowest R)")
+    parser.add_argument("--boosts", type=at_least(1), nargs="+", action=Once, default=[1, 8, 16],
+                        help="actors of the round (1 8 16)")  # fmt: skip
+    parser.add_argument("--round", type=at_least(0), default=0, help="boost the one after this (0: after the lowest R)")
     options = parser.parse_args(argv)
+    if options.round > options.rounds:
+        parser.error(f"--round: expected at most {options.rounds}, the --rounds of the job, came {options.round}")
+    try:
+        check_boosts(options, *options.boosts)
+    except ValueError as error:
+        parser.error(str(error))
     host = result.machine()
 
     checkpoint = None

@@ -29,9 +29,11 @@ from typing import Any
 
 from replay_server.bench import result
 from replay_server.bench.learning import given_settings
-from replay_server.bench.scalers.campaign import Campaign, alone_in
+from replay_server.bench.scalers.campaign import Campaign
 from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, run_cell
+from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.bench.scalers.scheme import BOOSTED, Scheme
+from replay_server.rl.folder_lock import alone_in
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.scalers.nitro import Nitro, convexity_ratio
 
@@ -283,12 +285,14 @@ def _parser() -> argparse.ArgumentParser:
                         help=f"gymnasium ids; the first is b's and c's ({' '.join(environments)})")  # fmt: skip
     parser.add_argument("--algo", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS),
                         help="the first is panel a's and c's (ppo impact impala)")  # fmt: skip
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="the first is a's and b's (1 2 3)")
+    parser.add_argument("--seeds", type=at_least(0), nargs="+", action=Once, default=[1, 2, 3],
+                        help="the first is a's and b's (1 2 3)")  # fmt: skip
     parser.add_argument("--profile", default=default.profile, help="of the algorithms' settings (default)")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
-    parser.add_argument("--rounds", type=int, default=10, help="(10)")
-    parser.add_argument("--steps", type=int, default=default.steps, help=f"of one actor in a round ({default.steps})")
-    parser.add_argument("--actors", type=int, default=1, help="of every round (1)")
+    parser.add_argument("--rounds", type=at_least(1), default=10, help="(10)")
+    parser.add_argument("--steps", type=at_least(1), default=default.steps,
+                        help=f"of one actor in a round ({default.steps})")  # fmt: skip
+    parser.add_argument("--actors", type=at_least(1), default=1, help="of every round (1)")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--plot", metavar="FILE.png", help="scores by round, a panel each")
     return parser

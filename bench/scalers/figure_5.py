@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from replay_server.bench import result
-from replay_server.bench.scalers.branches import job_of, job_options, kept, settings_of
+from replay_server.bench.scalers.branches import check_boosts, job_of, job_options, kept, settings_of
+from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.bench.scalers.statistics import Interval, paired_interval
 from replay_server.bench.scalers.waiting import WAYS, WaitSettings, run
 from replay_server.serverless.prices import load_prices
@@ -74,6 +75,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     host = result.machine()
     try:
         settings = WaitSettings(**{each.name: getattr(options, each.name) for each in dataclasses.fields(WaitSettings)})
+        check_boosts(options, settings.boosted)
     except ValueError as error:
         print(f"replay-server bench scalers --figure 5: {error}", file=sys.stderr)
         return 2
@@ -128,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     job_options(parser, rounds=default.rounds)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one job each (1 2 3 4 5)")
+    parser.add_argument(
+        "--seeds", type=at_least(0), nargs="+", action=Once, default=[1, 2, 3, 4, 5], help="one job each (1 2 3 4 5)"
+    )
     for name, about in (
         ("round", "which is boosted, from 2 on"),
         ("boosted", "actors of it"),
@@ -137,7 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         ("episodes", "fresh games of each score"),
     ):
         value = getattr(default, name.replace("-", "_"))
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"{about} ({value})")
+        least = 0 if name == "replays" else 1
+        parser.add_argument(f"--{name}", type=at_least(least), default=value, help=f"{about} ({value})")
     for name, about in (("machine-start-s", "until its actors act"), ("function-start-s", "of a cold one")):
         value = getattr(default, name.replace("-", "_"))
         parser.add_argument(f"--{name}", type=float, default=value, help=f"{about} ({value:g})")

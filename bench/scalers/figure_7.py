@@ -19,7 +19,8 @@ from typing import Any
 
 from replay_server.bench import result
 from replay_server.bench.scalers.boosting import BoostSettings, gains, regression, run_seed
-from replay_server.bench.scalers.branches import curvature_of, job_of, job_options, kept, settings_of
+from replay_server.bench.scalers.branches import check_boosts, curvature_of, job_of, job_options, kept, settings_of
+from replay_server.bench.scalers.option_types import Once, at_least, share
 from replay_server.learner.curvature import CurvatureOptions
 
 NAMES = tuple(each.name for each in dataclasses.fields(BoostSettings))
@@ -30,6 +31,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     host = result.machine()
     try:
         settings = BoostSettings(**{name: getattr(options, name) for name in NAMES})
+        check_boosts(options, settings.boosted)
     except ValueError as error:
         print(f"replay-server bench scalers --figure 7: {error}", file=sys.stderr)
         return 2
@@ -67,9 +69,11 @@ def _parser() -> argparse.ArgumentParser:
         conflict_handler="resolve",
     )
     job_options(parser, rounds=default.rounds)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1, 11)), help="(1 to 10)")
-    parser.add_argument("--actors", type=int, default=16, help="of a round that is not boosted (16)")
-    parser.add_argument("--subset", type=float, default=subset, help=f"share of the samples that R is of ({subset})")
+    parser.add_argument(
+        "--seeds", type=at_least(0), nargs="+", action=Once, default=list(range(1, 11)), help="(1 to 10)"
+    )
+    parser.add_argument("--actors", type=at_least(1), default=16, help="of a round that is not boosted (16)")
+    parser.add_argument("--subset", type=share, default=subset, help=f"share of the samples that R is of ({subset})")
     for name, about in (
         ("boosted", "actors of the boosted round"),
         ("horizon", "rounds from the checkpoint to the score"),
@@ -78,7 +82,8 @@ def _parser() -> argparse.ArgumentParser:
         ("episodes", "fresh games of each score"),
     ):
         value = getattr(default, name.replace("-", "_"))
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"{about} ({value})")
+        least = 0 if name == "random-rounds" else 1
+        parser.add_argument(f"--{name}", type=at_least(least), default=value, help=f"{about} ({value})")
     return parser
 
 

@@ -26,6 +26,7 @@ from replay_server.bench.scalers.branches import (
     rounds_of,
     settings_of,
 )
+from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.learner.curvature import CurvatureOptions
 
 
@@ -88,10 +89,13 @@ def table(cells: Sequence[dict[str, Any]], periods: int, factors: Sequence[int])
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     parser = argparse.ArgumentParser("replay-server bench scalers --figure 9", description=__doc__)
     job_options(parser, rounds=50)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one job each (1 2 3)")
-    parser.add_argument("--factors", type=int, nargs="+", default=[4, 8, 16, 32], help="of the actors (4 8 16 32)")
-    parser.add_argument("--periods", type=int, default=5, help="that the rounds are cut into (5)")
-    parser.add_argument("--episodes", type=int, default=20, help="fresh games of every reward (20)")
+    parser.add_argument(
+        "--seeds", type=at_least(0), nargs="+", action=Once, default=[1, 2, 3], help="one job each (1 2 3)"
+    )
+    parser.add_argument("--factors", type=at_least(1), nargs="+", action=Once, default=[4, 8, 16, 32],
+                        help="of the actors (4 8 16 32)")  # fmt: skip
+    parser.add_argument("--periods", type=at_least(1), default=5, help="that the rounds are cut into (5)")
+    parser.add_argument("--episodes", type=at_least(1), default=20, help="fresh games of every reward (20)")
     options = parser.parse_args(argv)
     host = result.machine()
     cells = []

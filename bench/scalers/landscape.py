@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from replay_server.actors.fragments import evaluate_policy
 from replay_server.bench import result
 from replay_server.bench.scalers.branches import Job
+from replay_server.bench.scalers.option_types import at_least
 from replay_server.learner.curvature import CurvatureOptions, spectrum
 from replay_server.rl.fragments import Fragments
 from replay_server.rl.policy_networks import ActorCritic
@@ -32,10 +33,10 @@ OPTIONS = ("grid", "extent", "episodes")
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Those of every landscape."""
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--grid", type=int, default=30, help="points along each direction (30)")
+    parser.add_argument("--seed", type=at_least(0), default=1)
+    parser.add_argument("--grid", type=at_least(2), default=30, help="points along each direction (30)")
     parser.add_argument("--extent", type=float, default=1.0, help="how far they reach either way (1)")
-    parser.add_argument("--episodes", type=int, default=1, help="games at each point (1)")
+    parser.add_argument("--episodes", type=at_least(1), default=1, help="games at each point (1)")
 
 
 def panel(

@@ -16,7 +16,7 @@ from typing import Any
 from replay_server.serverless.scalers.nitro import Nitro
 from replay_server.serverless.scalers.paced import Paced
 from replay_server.serverless.scalers.registry import SCALERS, make_scaler
-from replay_server.serverless.scalers.scaler import Scaler
+from replay_server.serverless.scalers.scaler import Scaler, check_whole
 from replay_server.serverless.scalers.schedule import Schedule, decayed, scaled_to, shuffled
 from replay_server.serverless.settings import TrainSettings
 
@@ -50,9 +50,9 @@ class Scheme:
     @classmethod
     def parse(cls, word: str) -> Scheme:
         """As above. ValueError names what it is not."""
-        found = re.fullmatch(r"([a-z_]+)(?::([^@]+))?(?:@(reserved|memory_mb=\d+))?", word)
+        found = re.fullmatch(r"([a-z_]+)(?::([^@]+))?(?:@(reserved|memory_mb=[1-9]\d*))?", word)
         if not found:
-            raise ValueError(f"expected NAME, NAME:option=value,... or NAME@reserved, came {word!r}")
+            raise ValueError(f"expected NAME, NAME:option=value,..., NAME@reserved or NAME@memory_mb=N, came {word!r}")
         name, options, stage = found.groups()
         if name not in (*SCALERS, *CONTROLS, WORKERS):
             known = ", ".join(sorted({*SCALERS, *CONTROLS, WORKERS}))
@@ -95,8 +95,16 @@ class Scheme:
             return make_scaler(replace(settings, scaler="fixed"), options)
         if self.name not in CONTROLS:
             if self.name == "fixed" and "actors" in options:
-                settings = replace(settings, actors=int(options.pop("actors")))
+                count = options.pop("actors")
+                check_whole(actors=count)
+                if count > settings.actors_max:
+                    raise ValueError(f"expected at most --actors-max {settings.actors_max} actors, came {count}")
+                settings = replace(settings, actors=count)
             return make_scaler(replace(settings, scaler=self.name), options)  # type: ignore[arg-type]
+        if options and self.name != "inverted":
+            raise ValueError(
+                f"expected no options, since its counts follow from {BOOSTED}'s: came {', '.join(options)}"
+            )
         if boosted is None:
             raise ValueError(f"{self}: expected the counts of {BOOSTED}, came none")
         total, rounds, most = sum(boosted), settings.rounds, settings.actors_max

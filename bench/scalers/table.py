@@ -36,7 +36,7 @@ def comparison(campaign: Campaign, scheduler_dollars: float = 0.0) -> dict[str, 
     found = {}
     for env in campaign.environments:
         target = campaign.target(env)
-        if target is not None:
+        if target is not None and campaign.of(env, FIXED):  # It may have been settled by other seeds.
             found[env] = environment_table(campaign, env, target)
     if scheduler_dollars:
         add_training(found, LEARNED, scheduler_dollars)

@@ -12,6 +12,7 @@ alike but for the boosted round's actors: usual ones, and the learner, have a pr
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -57,8 +58,9 @@ class WaitSettings:
     def __post_init__(self) -> None:
         if not 2 <= self.round <= self.rounds:
             raise ValueError(f"expected a boosted round from 2 to {self.rounds}, came {self.round}")
-        if min(self.machine_start_s, self.function_start_s) < 0.0 or self.replays < 0:
-            raise ValueError("expected start times and replays of at least 0")
+        starts = (self.machine_start_s, self.function_start_s)
+        if not all(0.0 <= each < math.inf for each in starts) or self.replays < 0:
+            raise ValueError(f"expected finite start times and replays of at least 0, came {starts} and {self.replays}")
 
 
 @dataclass(frozen=True)

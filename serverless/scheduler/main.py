@@ -8,6 +8,7 @@ replay-server train --env CartPole-v1 --scaler minions --scaler-option policy=ru
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import gymnasium
 
 import replay_server as rs
+from replay_server.rl.folder_lock import FolderInUse, alone_in
 from replay_server.rl.options import add_options, given_options, typed_values
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import write_json
@@ -97,15 +99,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(given[1:])
     folder = Path(options.logdir)
-    try:
-        if (options.target_score is None) != (options.budget is None):
-            raise ValueError("--target-score and --budget: give both, or neither")
-        settings, policy = _resumed(options, folder) if options.resume else _begun(options, folder)
-        policy_spec(algorithm_settings(settings))
-        make_bill(settings)
-    except (ValueError, OSError, PriceError, gymnasium.error.Error) as error:
-        parser.error(str(error))
-    return _train(options, settings, policy, folder)
+    with contextlib.ExitStack() as stack:
+        try:
+            if (options.target_score is None) != (options.budget is None):
+                raise ValueError("--target-score and --budget: give both, or neither")
+            if folder.is_dir():  # Two would write one log, and each would take the other's episodes out of it.
+                stack.enter_context(alone_in(folder))
+            settings, policy = _resumed(options, folder) if options.resume else _begun(options, folder)
+            policy_spec(algorithm_settings(settings))
+            make_bill(settings)
+        except FolderInUse as error:
+            print(error, file=sys.stderr)
+            return EXIT_FAILED
+        except (ValueError, OSError, PriceError, gymnasium.error.Error) as error:
+            parser.error(str(error))
+        return _train(options, settings, policy, folder)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,13 +162,17 @@ def _resumed(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, 
     """The training in the folder, with its own options but for more --episodes."""
     if not (folder / CONFIG).exists():
         raise FileNotFoundError(f"--resume: {folder} holds no training (no {CONFIG}): check --logdir")
-    config = json.loads((folder / CONFIG).read_text())
-    if config["goal"] is not None:
-        options.target_score, options.budget = config["goal"]["target"], config["goal"]["budget"]
-    options.reference_seeds, options.cold_starts = config["reference_seeds"], config["cold_starts"]
-    options.episodes = options.episodes or config["episodes"]
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        if config["goal"] is not None:
+            options.target_score, options.budget = config["goal"]["target"], config["goal"]["budget"]
+        options.reference_seeds, options.cold_starts = config["reference_seeds"], config["cold_starts"]
+        options.episodes = config["episodes"] if options.episodes is None else options.episodes
+        settings = TrainSettings(**config["job"])
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder / CONFIG}: expected a training of this version: {error!r}") from None
     policy, _ = load_policy(folder)
-    return TrainSettings(**config["job"]), policy
+    return settings, policy
 
 
 def _train(options: argparse.Namespace, settings: TrainSettings, policy: SchedulerPolicy, folder: Path) -> int:

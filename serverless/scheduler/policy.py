@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,19 @@ class SchedulerSettings:
     hidden: int = 64
     """Units of each of the two tanh layers of actor and critic."""
 
+    def __post_init__(self) -> None:
+        """ValueError, naming it, for a number that no scheduler can have."""
+        least = {"scheduler_seed": 0, "actors_most": 1, "iterations": 1, "minibatch_size": 1, "hidden": 1}
+        for name, lowest in least.items():
+            if getattr(self, name) < lowest:
+                raise ValueError(f"{name}: expected at least {lowest}, came {getattr(self, name)}")
+        for name in ("time_weight", "clip", "entropy_coefficient", "value_coefficient", "learning_rate"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a finite number of at least 0, came {getattr(self, name)}")
+        for name in ("discount", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name}: expected 0 to 1, came {getattr(self, name)}")
+
     def ppo(self) -> PpoSettings:
         """The same for this package's PPO: no KL penalty, states normalised by all that was seen."""
         return PpoSettings(
@@ -98,8 +112,6 @@ class SchedulerPolicy:
 
     def __init__(self, settings: SchedulerSettings | None = None) -> None:
         self.settings = settings or SchedulerSettings()
-        if self.settings.actors_most < 1:
-            raise ValueError(f"expected at least 1 actor at most, came {self.settings.actors_most}")
         self.learner = Ppo(self.settings.ppo(), PolicySpec((len(STATE),), "float32", self.settings.actors_most))
 
     @property

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from replay_server.rl.folder_lock import alone_in
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.backends.in_process import InProcessPlatform
@@ -367,6 +368,32 @@ def test_the_command_trains_resumes_and_tunes(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main(["train", *SMALL, "--logdir", str(tmp_path / "none"), "--budget", "1"])
     assert "give both, or neither" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"iterations": 0}, {"minibatch_size": 0}, {"hidden": 0}, {"scheduler_seed": -1}, {"time_weight": float("nan")},
+        {"learning_rate": float("inf")}, {"discount": 2.0}, {"gae_lambda": float("nan")}, {"clip": -1.0},
+    ],
+)  # fmt: skip
+def test_settings_that_no_scheduler_can_have_are_told_by_name(setting: dict[str, Any]) -> None:
+    """They ended the training in a traceback after its first episode, or trained nothing."""
+    with pytest.raises(ValueError, match=f"{next(iter(setting))}: expected"):
+        SchedulerSettings(**setting)
+
+
+def test_one_training_at_a_time_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second one took the first one's episodes out of their common log."""
+    words = [*SMALL, "--target-score", "30", "--budget", "1", "--logdir", str(tmp_path), "--episodes", "0"]
+    assert main(["train", *words]) == 0
+    with alone_in(tmp_path):
+        assert main(["train", "--resume", "--logdir", str(tmp_path)]) == 1
+    assert f"{tmp_path}: another process is at work in it" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"job": {}}')
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", "--logdir", str(tmp_path)])
+    assert f"{tmp_path / 'config.json'}: expected a training of this version" in capsys.readouterr().err
 
 
 @pytest.mark.slow
