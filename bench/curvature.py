@@ -25,6 +25,7 @@ import torch
 
 from replay_server.actors.fragments import FragmentCollector, one_thread
 from replay_server.bench import result
+from replay_server.bench.scalers.option_types import at_least
 from replay_server.learner.algorithms import Learner, make_learner, make_settings
 from replay_server.learner.curvature import (
     CurvatureOptions,
@@ -157,11 +158,16 @@ def extrapolated(one: Round, options: CurvatureOptions, small: dict[str, float])
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's; NaN for fewer than three pairs."""
-    if len(one) < 3:
+    """Spearman's; equal values share their mean rank. NaN for fewer than three pairs, and for one value throughout."""
+    if len(one) < 3 or len(set(one)) == 1 or len(set(other)) == 1:
         return float("nan")
-    ranks = [np.argsort(np.argsort(np.asarray(each))) for each in (one, other)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    first, second = (_ranks(np.asarray(each)) for each in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    below, up_to = (values[None] < values[:, None]).sum(1), (values[None] <= values[:, None]).sum(1)
+    return 0.5 * (below + up_to - 1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -171,11 +177,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--env", default="Hopper-v5", help="gymnasium id (Hopper-v5)")
     parser.add_argument("--algo", choices=("ppo", "impact"), default="ppo")
     parser.add_argument("--profile", default="default", help="of the algorithm's settings (default)")
-    parser.add_argument("--actors", type=int, default=16, help="of each round (16)")
-    parser.add_argument("--steps", type=int, default=256, help="of each actor in a round (256)")
-    parser.add_argument("--rounds", type=int, default=10, help="after one that does not count (10)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--hidden-exact", type=int, nargs="*", default=[16, 32], help="units of small networks (16 32)")
+    parser.add_argument("--actors", type=at_least(1), default=16, help="of each round (16)")
+    parser.add_argument("--steps", type=at_least(1), default=256, help="of each actor in a round (256)")
+    parser.add_argument("--rounds", type=at_least(1), default=10, help="after one that does not count (10)")
+    parser.add_argument("--seed", type=at_least(0), default=1)
+    parser.add_argument("--hidden-exact", type=at_least(1), nargs="*", default=[16, 32],
+                        help="units of small networks (16 32)")  # fmt: skip
     for each in dataclasses.fields(CurvatureOptions):
         kind = type(each.default)
         option = {"steps": "products"}.get(each.name, each.name)
@@ -187,8 +194,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     options = _parser().parse_args(argv)
     host = result.machine()
-    probe = CurvatureOptions(options.products, options.tolerance, options.subset, options.samples, options.variant)
-    settings = make_settings(options.algo, options.profile, env=options.env, steps=options.steps, seed=options.seed)
+    try:
+        probe = CurvatureOptions(options.products, options.tolerance, options.subset, options.samples, options.variant)
+        settings = make_settings(options.algo, options.profile, env=options.env, steps=options.steps, seed=options.seed)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
     with one_thread():
         rows, last = [], None
         for one in played(settings, options.actors, options.rounds + 1):
@@ -232,7 +242,9 @@ def _tell(content: dict[str, Any], say: Callable[[str], None]) -> None:
     median, ratio = content["median"], content["ratio"]
     say(f"a score takes {median['score_cpu_s']:.3f} s, {ratio['score_of_round']:.1%} of a round (medians)")
     say(f"without the subset {ratio['whole_score_of_score']:.1f} times as long")
-    say(f"rank correlation of R with and without the subset: {content['rank_correlation_of_ratios']:.2f}")
+    correlation = content["rank_correlation_of_ratios"]
+    told = "no round has both" if correlation is None else f"{correlation:.2f}"
+    say(f"rank correlation of R with and without the subset: {told}")
     for each in content["exact"]:
         say(
             f"{each['parameters']:.0f} parameters: Hessian formed in {each['forming_cpu_s']:.2f} s, eigenvalues in "

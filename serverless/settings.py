@@ -153,6 +153,8 @@ def check_settings(settings: TrainSettings) -> None:
         value = getattr(settings, name)
         if value is not None and not value > 0:
             raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, came {value}")
+    if settings.target_score is not None and math.isnan(settings.target_score):
+        raise ValueError("--target-score: expected a number, came nan")
     if not 0.0 < settings.quorum <= 1.0:
         raise ValueError(f"--quorum: expected more than 0 and at most 1, came {settings.quorum}")
     if settings.job is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", settings.job):

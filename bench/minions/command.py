@@ -13,6 +13,7 @@ from replay_server.bench.minions.comparison import Comparison, compare, schedule
 from replay_server.bench.minions.pictures import draw_decisions, draw_returns
 from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.serverless.scheduler.decision import Goal
+from replay_server.serverless.scheduler.reference import Reference
 from replay_server.serverless.scheduler.training import read_episodes
 from replay_server.serverless.settings import TrainSettings
 
@@ -60,11 +61,13 @@ def _comparison(options: argparse.Namespace, argv: Sequence[str], say: Callable[
     if not options.policy or not options.folder:
         raise ValueError("expected --policy DIR and --folder DIR (or --figure 9 with --scratch and --tuned)")
     training = Path(options.policy[0])
-    config = json.loads((training / "config.json").read_text())
-    goal = config["goal"] or json.loads((training / "reference.json").read_text())["goal"]
-    comparison = Comparison(
-        TrainSettings(**config["job"]), Goal(**goal), Path(options.folder), tuple(options.seeds), config["cold_starts"]
-    )
+    try:
+        config = json.loads((training / "config.json").read_text())
+        goal = Goal(**config["goal"]) if config["goal"] else Reference.load(training / "reference.json").goal
+        job, cold_starts = TrainSettings(**config["job"]), config["cold_starts"]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{training / 'config.json'}: expected a training of this version: {error!r}") from None
+    comparison = Comparison(job, goal, Path(options.folder), tuple(options.seeds), cold_starts)
     names = [scheduler_named(Path(each), options.greedy) for each in options.policy]
     schedulers = [*names, "random", *(f"fixed-{count}" for count in options.fixed)]
     content = compare(comparison, schedulers, say)

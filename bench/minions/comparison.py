@@ -50,7 +50,10 @@ class Comparison:
     def cell(self, scheduler: str, seed: int) -> dict[str, Any] | None:
         """One that was played; None = not yet."""
         path = self.path(scheduler, seed)
-        return json.loads(path.read_text()) if path.exists() else None
+        try:
+            return json.loads(path.read_text()) if path.exists() else None
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): delete it to play the job again") from None
 
     def cells(self, scheduler: str) -> list[dict[str, Any]]:
         """Those of a scheduler, in the order of the seeds; KeyError where one was not played."""

@@ -50,7 +50,7 @@ class Reference:
             goal = Goal(**values.pop("goal"))
             scores, costs, spent = (tuple(map(float, values[name])) for name in ("scores", "costs", "spent"))
             return cls(goal, scores, costs, spent, int(values["reached"]))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path}: expected a reference of replay-server scheduler: {error!r}") from None
 
 

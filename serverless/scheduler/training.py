@@ -44,7 +44,7 @@ def train_scheduler(
     """Trains `policy` until it has learned from `episodes` jobs in all; goes on after those that it has already.
 
     `on_episode` is given each line of the log. Raises what a job raises; `policy` is then as it was last saved, unless
-    the error came out of its own learning.
+    the error came out of its own learning, as the ValueError does for a policy that is no longer finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / EPISODES
@@ -55,6 +55,8 @@ def train_scheduler(
         played, took = timed(lambda scaler=scaler, seed=seed: jobs.play(scaler, seed, goal))
         found = rewards(played.rounds, goal, played.reached, policy.settings.time_weight)
         statistics = policy.learn(scaler.decisions, found)
+        if not math.isfinite(statistics.entropy):  # Before it is saved: what was saved last can be gone on with.
+            raise ValueError(f"the scheduler's learning has diverged in episode {episode}: lower its --learning-rate")
         line = {
             "episode": episode,
             "env": jobs.settings.env,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,46 @@ def test_what_is_given_twice_counts_once() -> None:
     assert parser.parse_args(["--seeds", "2", "1", "2"]).seeds == [2, 1]
     assert parser.parse_args([]).seeds == [7]
     assert json.dumps(vars(parser.parse_args(["--seeds", "3"]))) == '{"seeds": [3]}'
+
+
+def test_equal_values_share_their_rank() -> None:
+    """By hand: ranks 0.5 0.5 2 3 against 0 1 2.5 2.5; of values that are all equal nothing correlates."""
+    from replay_server.bench.curvature import rank_correlation
+
+    ranks = [[0.5, 0.5, 2.0, 3.0], [0.0, 1.0, 2.5, 2.5]]
+    middles = [[each - 1.5 for each in one] for one in ranks]
+    product = sum(a * b for a, b in zip(*middles, strict=True))
+    spread = math.prod(math.sqrt(sum(each * each for each in one)) for one in middles)
+    assert rank_correlation([1.0, 1.0, 2.0, 9.0], [1.0, 2.0, 3.0, 3.0]) == pytest.approx(product / spread)
+    assert rank_correlation([4.0, 1.0, 3.0], [9.0, 2.0, 5.0]) == pytest.approx(1.0)
+    assert math.isnan(rank_correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("words", ["--rounds 0", "--hidden-exact 0", "--seed -1"])
+def test_curvature_of_no_rounds_is_wrong_usage(words: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench(["curvature", *words.split()])
+
+
+def test_a_probe_that_cannot_be_had_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a traceback."""
+    assert bench(["curvature", "--subset", "2"]) == 1
+    assert "expected a subset in (0, 1]" in capsys.readouterr().err
+
+
+def test_a_damaged_job_or_training_of_a_scheduler_is_told_by_its_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was told in words that named no file."""
+    from replay_server.bench.minions.comparison import Comparison
+    from replay_server.serverless.scheduler.decision import Goal
+    from replay_server.serverless.settings import TrainSettings
+
+    comparison = Comparison(TrainSettings(), Goal(1.0, 1.0), tmp_path, (1,))
+    comparison.path("random", 1).write_text('{"return": -')
+    with pytest.raises(ValueError, match="is damaged") as raised:
+        comparison.cell("random", 1)
+    assert str(comparison.path("random", 1)) in str(raised.value)
+    (tmp_path / "config.json").write_text('{"goal": null}')
+    assert bench(["minions", "--policy", str(tmp_path), "--folder", str(tmp_path)]) == 1
+    assert f"{tmp_path / 'reference.json'}" in capsys.readouterr().err

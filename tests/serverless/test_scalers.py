@@ -210,3 +210,8 @@ def test_a_gradient_that_is_not_finite_leaves_kungfu_as_it_was():
     counts = decisions(scaler, rounds)
     assert counts == [8, 8, 8, *decisions(untouched, [rounds[0], *rounds[2:]])[2:]]
     assert counts[-1] > 8
+
+
+def test_a_target_that_no_score_can_reach_is_refused():
+    with pytest.raises(ValueError, match="--target-score"):
+        check_settings(TrainSettings(target_score=float("nan")))

@@ -346,6 +346,19 @@ def test_an_episodes_return_is_that_of_its_rounds(tmp_path: Path) -> None:
     assert line["cost"] == pytest.approx(sum(0.01 * count * (1.0 + 0.1 * count) for count in line["actors"]))
 
 
+def test_a_policy_that_has_diverged_is_not_saved(tmp_path: Path) -> None:
+    """It was, and what told of the episode ended in a traceback."""
+    policy = SchedulerPolicy(SchedulerSettings(actors_most=3))
+    with jobs(TrainSettings(**JOB), clock_of) as played:
+        train_scheduler(policy, played, Goal(1000.0, 10.0), 1, tmp_path)
+        with torch.no_grad():
+            next(policy.learner.network.parameters()).fill_(math.nan)
+        with pytest.raises(ValueError, match="has diverged in episode 2"):
+            train_scheduler(policy, played, Goal(1000.0, 10.0), 2, tmp_path)
+    assert [each["episode"] for each in read_episodes(tmp_path)] == [1]
+    assert load_policy(tmp_path)[0].episodes == 1
+
+
 SMALL = [
     "--task", "cartpole", "--rounds", "5", "--steps", "16", "--environments", "2", "--actors-max", "4",
     "--setting", "hidden=8", "--setting", "iterations=1",
