@@ -33,6 +33,7 @@ from replay_server.learner.published_state import (  # noqa: E402
     StateError,
     fetch_state,
     initialise,
+    policy_arrays,
     read_note,
     restored_learner,
     state_arrays,
@@ -192,8 +193,9 @@ def test_the_kl_coefficient_and_the_moments_are_the_plain_learners(job):
     assert learner.network.moments.count == made.state()["network.moments_count"][0] == 4 * 32
 
 
-def test_four_learners_compute_all_gradients_and_each_counts_once(job):
-    made = job(PPO, learners=4)
+@pytest.mark.parametrize("settings", [PPO, IMPACT], ids=["ppo", "impact"])
+def test_four_learners_compute_all_gradients_and_each_counts_once(job, settings):
+    made = job(settings, learners=4)
     for _ in range(2):
         ids = made.act()
         answers, result = made.play(ids)
@@ -202,6 +204,11 @@ def test_four_learners_compute_all_gradients_and_each_counts_once(job):
         assert [answer["gradients"] for answer in answers] == [3, 3, 3, 3]
         assert result["statistics"]["gradients"] == 12
         assert sum(result["statistics"][f"staleness_{each}"] for each in range(10)) == 12
+        arrays = made.state()
+        if settings is IMPACT:  # Its target is renewed when the round is over, after all learners' gradients.
+            renewed = {f"target.{name}": array for name, array in policy_arrays(arrays).items()}
+            assert renewed
+            same_tensors(renewed, arrays, "target.")
     assert made.queue.waiting() == []
     assert made.queue.held() == {}
     state = read_note(made.state()).asynchronous
