@@ -21,7 +21,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "soft-sync": {"flush": "count", "modulation_root": 1.0, "truncation": None},
     STALE: {"flush": "every", "modulation_root": None, "truncation": None, "slack": 2},
     "each": {"aggregation": "each"},
-    "late-actors": {},
+    "early-actors": {},
     "no-actors-ahead": {"actors_ahead": 0},
     "synchronous-ahead": SYNCHRONOUS | {"actors_ahead": 1},
     "serverful": SYNCHRONOUS,
@@ -32,12 +32,11 @@ METHODS: dict[str, dict[str, Any]] = {
 synchronous: gradients of all learners are averaged, and actors wait for the new policy. no-staleness: every gradient is
 applied as it comes, at the whole learning rate. soft-sync: as soon as half of the learners have sent one, at lr / s
 (Zhang et al. 2016). stale-synchronous: as no-staleness, but no learner is more than two gradients ahead of the slowest
-(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. late-actors: as stellaris, but a
-round's actors start so late that they should have played when the learners of the round before end. no-actors-ahead:
-as stellaris, but they start when these have ended. synchronous-ahead: as synchronous, but they start when these do, as
-stellaris' actors. serverful, serverful-stellaris: `synchronous` and `stellaris` with learners on machines that are
+(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. early-actors: as stellaris, but
+a round's actors start with the learners of the round before. no-actors-ahead: as stellaris, but they start when these
+have ended. synchronous-ahead: as synchronous, but they start as early-actors do. serverful, serverful-stellaris: `synchronous` and `stellaris` with learners on machines that are
 reserved for the whole job."""
-LATE = "late-actors"
+EARLY = ("early-actors", "synchronous-ahead")
 MINIONS = "minions"
 """minions:policy=DIR: one learner, synchronously, with as many actors a round as the policy of MinionsRL in DIR says,
 until it has had as many samples as the others."""
@@ -52,8 +51,8 @@ class Method:
     machines: bool = False
     """Learners run on reserved machines: they are always there, and billed from the job's start to its end."""
     late: bool = False
-    """Actors that are ahead start so late that they end as the learners should, which take as long as before; in the
-    first round, when that is not known, when learning has ended."""
+    """Actors that are ahead start, as those of functions do, so late that they end as the learners should, which take as
+    long as before; in the first round, when that is not known, when learning has ended. Else they start with these."""
     scheduler: Path | None = None
     """Training directory of the policy that decides how many actors a round has; None = always the same number."""
 
@@ -77,4 +76,5 @@ def method(name: str, learners: int, delay: int = 0) -> Method:
         given["flush_count"] = max(1, learners // 2)
     learning = AsynchronousLearning(learners=learners, delay=delay, **given)
     machines = any(part.startswith("serverful") for part in parts)
-    return Method(name, learning, machines=machines, late=LATE in parts)
+    late = learning.actors_ahead > 0 and not any(part in EARLY for part in parts)
+    return Method(name, learning, machines=machines, late=late)
