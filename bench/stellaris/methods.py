@@ -32,10 +32,10 @@ METHODS: dict[str, dict[str, Any]] = {
 synchronous: gradients of all learners are averaged, and actors wait for the new policy. no-staleness: every gradient is
 applied as it comes, at the whole learning rate. soft-sync: as soon as half of the learners have sent one, at lr / s
 (Zhang et al. 2016). stale-synchronous: as no-staleness, but no learner is more than two gradients ahead of the slowest
-(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. early-actors: as stellaris, but
-a round's actors start with the learners of the round before. no-actors-ahead: as stellaris, but they start when these
-have ended. synchronous-ahead: as synchronous, but they start as early-actors do. serverful, serverful-stellaris: `synchronous` and `stellaris` with learners on machines that are
-reserved for the whole job."""
+(Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. early-actors: as stellaris, but a
+round's actors start with the learners of the round before. no-actors-ahead: as stellaris, but they start when these
+have ended. synchronous-ahead: as synchronous, but they start as early-actors do. serverful, serverful-stellaris:
+`synchronous` and `stellaris` with learners on machines that are reserved for the whole job."""
 EARLY = ("early-actors", "synchronous-ahead")
 MINIONS = "minions"
 """minions:policy=DIR: one learner, synchronously, with as many actors a round as the policy of MinionsRL in DIR says,
@@ -51,8 +51,8 @@ class Method:
     machines: bool = False
     """Learners run on reserved machines: they are always there, and billed from the job's start to its end."""
     late: bool = False
-    """Actors that are ahead start, as those of functions do, so late that they end as the learners should, which take as
-    long as before; in the first round, when that is not known, when learning has ended. Else they start with these."""
+    """Actors that are ahead start, as those of functions do, so late that they end as the learners should, which take
+    as long as before; in the first round, when that is not known, when learning has ended. Else with the learners."""
     scheduler: Path | None = None
     """Training directory of the policy that decides how many actors a round has; None = always the same number."""
 
