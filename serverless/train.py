@@ -98,7 +98,14 @@ def _settings(given: dict[str, Any]) -> TrainSettings:
         return TrainSettings(**given)
     if given.get("logdir") is None:
         raise ValueError("--resume needs --logdir: the run directory to go on with")
-    return RunDirectory(Path(given["logdir"])).settings(TrainSettings, given)
+    run_directory = RunDirectory(Path(given["logdir"]))
+    settings, before = run_directory.settings(TrainSettings, given), run_directory.settings(TrainSettings, {})
+    if settings.scaler != before.scaler and run_directory.saved_steps():
+        raise ValueError(
+            f"--scaler {settings.scaler}: {run_directory.path} goes by {before.scaler}, and no scaler goes on from "
+            "another one's state: leave --scaler away, or begin another run"
+        )
+    return settings
 
 
 def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:

@@ -42,6 +42,8 @@ class KungFu:
         return self._count
 
     def _scale(self, found: Mapping[str, float]) -> float | None:
+        if "noise_small_batch" not in found:  # The one of several learners that was to measure it was lost.
+            return None
         small, big = found["noise_small_batch"], found["noise_big_batch"]
         small_norm, big_norm = found["noise_small_norm"], found["noise_big_norm"]
         if not big > small:

@@ -73,8 +73,9 @@ class Nitro:
 
     def actors(self, before: RoundRecord | None) -> int:
         if before is not None:
-            found = before.statistics
-            self.look_at(before.round, convexity_ratio(found["curvature_max"], found["curvature_min"]))
+            # Missing where the one of several learners that was to measure it was lost.
+            most, least = (before.statistics.get(f"curvature_{end}", math.nan) for end in ("max", "min"))
+            self.look_at(before.round, convexity_ratio(most, least))
         return clip(self._most * self._score, self._least, self._most)
 
     def look_at(self, number: int, ratio: float | None) -> float | None:

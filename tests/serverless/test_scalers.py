@@ -215,3 +215,14 @@ def test_a_gradient_that_is_not_finite_leaves_kungfu_as_it_was():
 def test_a_target_that_no_score_can_reach_is_refused():
     with pytest.raises(ValueError, match="--target-score"):
         check_settings(TrainSettings(target_score=float("nan")))
+
+
+def test_a_round_whose_measuring_learner_was_lost_keeps_the_count():
+    """Of several learners one measures; the round goes on without it, and the job ended in KeyError."""
+    rounds = [curved(1, 1.0, -1.0), curved(2, 3.0, -1.0), curved(3, 2.0, -1.0), record(4, loss=1.0)]
+    nitro = Nitro(64, 8)
+    counts = decisions(nitro, rounds)
+    assert counts[-1] == counts[-2] == 28  # ⌊64 · (3 − 2)/(3 − 1) · 0.96³⌋, and again
+    assert nitro.undefined == 2  # the first round, and the one without
+    kungfu = decisions(KungFu(8, 64), [noise(1, 2, 1), noise(2, 5, 1), record(3, loss=1.0)])
+    assert kungfu == [8, 8, 10, 10]

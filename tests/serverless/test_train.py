@@ -25,6 +25,7 @@ from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Progress
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.run_log import read_rounds
+from replay_server.serverless.settings import TrainSettings
 from replay_server.serverless.train import main_train
 from replay_server.serverless.train_view import plain_line
 
@@ -114,6 +115,16 @@ def test_a_run_of_another_command_is_not_gone_on_with(tmp_path, capsys):
     assert ending.value.code == 2
     told = f"--resume: {run.path} holds a run of another command (replay-server apex): use that, or check --logdir"
     assert told in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_its_own_scaler(tmp_path, capsys):
+    """Another one was given its state, and the job ended in KeyError."""
+    run = RunDirectory(tmp_path / "run")
+    run.create(TrainSettings(env="CartPole-v1", scaler="hydrozoa", logdir=str(run.path)))
+    (run.checkpoints / "step_3").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="2"):
+        main_train(["--resume", "--logdir", str(run.path), "--scaler", "nitro"])
+    assert f"--scaler nitro: {run.path} goes by hydrozoa" in capsys.readouterr().err
 
 
 def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, capsys, signals):
