@@ -128,7 +128,9 @@ class ApexJob:
         title = f"{settings.env} seed {settings.seed}"
         code, final = 0, None
         metrics = Metrics(self.run_directory.path, "progress")
-        sockets = Path(tempfile.mkdtemp(prefix="replay-server-"))  # mode 700: nobody else reaches the socket
+        # Mode 700: nobody else reaches the socket, whose path has 35 bytes more and at most 107.
+        parent = "/tmp" if len(os.fsencode(tempfile.gettempdir())) > 107 - 35 else None
+        sockets = Path(tempfile.mkdtemp(prefix="replay-server-", dir=parent))
         try:
             with make_view(title) as view:
                 try:
