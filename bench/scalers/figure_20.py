@@ -70,18 +70,27 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    measured_options(parser, rounds=(6, "the first is left out"), actors=(64, "the most of a round"))
+    parser.add_argument("--scaler", default="nitro", help="what decides how many actors (nitro)")
+    return parser
+
+
+def measured_options(parser: argparse.ArgumentParser, rounds: tuple[int, str], actors: tuple[int, str]) -> None:
+    """Options of a real job whose rounds are measured.
+
+    Args:
+        rounds, actors: default and help.
+    """
     parser.add_argument("--env", nargs="+", default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
     parser.add_argument("--algo", choices=("ppo",), default="ppo", help="synchronous rounds (ppo)")
-    parser.add_argument("--scaler", default="nitro", help="what decides how many actors (nitro)")
-    parser.add_argument("--rounds", type=at_least(2), default=6, help="the first is left out (6)")
+    parser.add_argument("--rounds", type=at_least(2), default=rounds[0], help=f"{rounds[1]} ({rounds[0]})")
     parser.add_argument("--steps", type=at_least(1), default=256, help="of one environment in a round (256)")
     parser.add_argument("--environments", type=at_least(1), default=1, help="of each actor (1)")
-    parser.add_argument("--job-actors", type=at_least(1), default=64, help="the most of a round (64)")
+    parser.add_argument("--job-actors", type=at_least(1), default=actors[0], help=f"{actors[1]} ({actors[0]})")
     parser.add_argument("--concurrency", type=at_least(1), default=1, help="functions at a time (1)")
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--plot", metavar="FILE.png")
-    return parser
 
 
 def draw(found: Mapping[str, Mapping[str, float]], path: str, title: str) -> None:

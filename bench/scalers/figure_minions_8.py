@@ -20,8 +20,7 @@ from typing import Any
 from replay_server.bench import result
 from replay_server.bench.replayed import run_job
 from replay_server.bench.scalers.figure_18 import folder_of
-from replay_server.bench.scalers.figure_20 import breakdown, draw
-from replay_server.bench.scalers.option_types import at_least
+from replay_server.bench.scalers.figure_20 import breakdown, draw, measured_options
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.breakdown import cold_start_s
 
@@ -82,14 +81,5 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--env", nargs="+", default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
-    parser.add_argument("--algo", choices=("ppo",), default="ppo", help="synchronous rounds (ppo)")
-    parser.add_argument("--rounds", type=at_least(2), default=4, help="the first is the cold one (4)")
-    parser.add_argument("--steps", type=at_least(1), default=256, help="of one environment in a round (256)")
-    parser.add_argument("--environments", type=at_least(1), default=1, help="of each actor (1)")
-    parser.add_argument("--job-actors", type=at_least(1), default=32, help="of a round (32)")
-    parser.add_argument("--concurrency", type=at_least(1), default=1, help="functions at a time (1)")
-    parser.add_argument("--seed", type=at_least(0), default=1)
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--plot", metavar="FILE.png")
+    measured_options(parser, rounds=(4, "the first is the cold one"), actors=(32, "of a round"))
     return parser
