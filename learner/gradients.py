@@ -74,7 +74,7 @@ def truncated(
 @torch.no_grad()
 def log_ratio(network: ActorCritic, minibatch: Mapping[str, Tensor]) -> Tensor:
     """log π(a|s) / μ(a|s), (B,)."""
-    parameters, _ = network(minibatch["observation"])
+    parameters = network.policy(minibatch["observation"])
     log_probability = network.distribution.log_probability(parameters, minibatch["action"])
     return log_probability - minibatch["behaviour_log_probability"]
 

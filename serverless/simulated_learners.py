@@ -30,6 +30,7 @@ from replay_server.rl.asynchronous_learning import AsynchronousLearning
 from replay_server.rl.fragments import Fragments, in_order, merged_moments
 from replay_server.rl.function_contract import HISTORY
 from replay_server.rl.policy_networks import ActorCritic
+from replay_server.serverless.recorded_delays import RecordedDelays
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,24 @@ class SimulatedLearners:
     Args:
         learner: network, optimiser and counters; its weights are the newest policy.
         learning: as of `replay-server train --learners async`; `patience_s` and `gradient_dtype` mean nothing here.
-        seed: of what gradients take.
+        seed: of what gradients take, and of delays.
+        delays: of learners' policies, beside `learning.delay` and what the clock itself makes; None = none.
     """
 
     def __init__(
-        self, learner: GradientLearner, learning: AsynchronousLearning, times: LearnerTimes | None = None, seed: int = 1
+        self,
+        learner: GradientLearner,
+        learning: AsynchronousLearning,
+        times: LearnerTimes | None = None,
+        seed: int = 1,
+        delays: RecordedDelays | None = None,
     ) -> None:
         self.learner = learner
         self.learning = learning
         self.times = times or LearnerTimes()
         self.state = ParameterState()
         self._random = np.random.default_rng([seed, 0x57E1])
+        self._delays, self._delay_random = delays, np.random.default_rng([seed, 0xDE1A])
         self._computing = copy.deepcopy(learner)
         """Computes gradients of other versions than the newest."""
         self._history: OrderedDict[int, ActorCritic] = OrderedDict()
@@ -153,6 +161,8 @@ class SimulatedLearners:
     def pulled(self) -> int:
         """The version that a learner gets just now."""
         wanted = self.learner.version - self.learning.delay
+        if self._delays is not None:
+            wanted -= self._delays.draw(self.state.round + 1, self._delay_random)
         return next((each for each in self._history if each >= wanted), self.learner.version)
 
     def gradient_s(self, share: float) -> float:

@@ -28,7 +28,8 @@ class Cell:
 
     env: str
     method: str
-    delay: int
+    delay: int | str
+    """Versions, or recorded:DIR."""
     rate: float | None
     """Learning rate; None = the profile's."""
     seed: int
@@ -115,6 +116,7 @@ class Cells:
             "episodes": self.episodes,
             "clock": dataclasses.asdict(self.clock),
             **({"late": True} if made.late else {}),
+            **({} if made.delays is None else {"recorded": made.delays.rounds}),
         }
 
     def _path(self, cell: Cell) -> Path | None:

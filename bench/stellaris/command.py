@@ -14,7 +14,7 @@ from replay_server.bench import result, stellaris
 from replay_server.bench.scalers.statistics import interquartile_mean
 from replay_server.bench.stellaris.cells import Cell, Cells
 from replay_server.bench.stellaris.job import Clock, play, summary
-from replay_server.bench.stellaris.methods import BASELINE, METHODS, MINIONS, method
+from replay_server.bench.stellaris.methods import BASELINE, METHODS, MINIONS, RECORDED, method
 from replay_server.bench.stellaris.table import HEADING, tell
 from replay_server.learner.algorithms import Settings, make_settings, settings_kind
 from replay_server.rl.options import typed_values
@@ -59,8 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--episodes", type=int, default=20, help="of the final score (20)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="SEED")
-    parser.add_argument("--delays", type=int, nargs="+", default=[0], metavar="VERSIONS",
-                        help="that every learner's policy is older on purpose, for all methods (0)")  # fmt: skip
+    parser.add_argument("--delays", type=_delay, nargs="+", default=[0], metavar="VERSIONS",
+                        help="that every learner's policy is older on purpose, for all methods (0); recorded:DIR as "
+                             "the gradients of train --learners async --logdir DIR were")  # fmt: skip
     parser.add_argument("--learning-rates", type=float, nargs="*", default=[], metavar="RATE",
                         help="tried by every method, of which each tells its best")  # fmt: skip
     parser.add_argument("--tuning-seeds", type=int, nargs="*", default=[], metavar="SEED",
@@ -77,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
         "--plot", metavar="FILE.png", help="scores against simulated time and cost, with the first of --delays"
     )
     return parser
+
+
+def _delay(text: str) -> int | str:
+    return text if text.startswith(RECORDED) else int(text)
 
 
 def _clock(options: argparse.Namespace) -> Clock:

@@ -104,8 +104,9 @@ def play(settings: Settings, method: Method, *, actors: int, rounds: int, clock:
         raise ValueError(f"expected ppo or impact, came {type(learner).__name__}: it has no asynchronous learners")
     learning, times = method.learning, clock.learner
     simulated = SimulatedLearners(
-        learner, learning, dataclasses.replace(times, start_s=0.0) if method.machines else times, settings.seed
-    )
+        learner, learning, dataclasses.replace(times, start_s=0.0) if method.machines else times, settings.seed,
+        method.delays,
+    )  # fmt: skip
     prices = Prices.of(clock, method)
     wanted, total = rounds * actors * settings.steps, 0
     acting_s = clock.actor_start_s + settings.steps * clock.step_s

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from replay_server.rl.asynchronous_learning import AsynchronousLearning
+from replay_server.serverless.recorded_delays import RecordedDelays
 
 BASELINE = "synchronous"
 """What the others are held against."""
@@ -40,6 +42,8 @@ EARLY = ("early-actors", "synchronous-ahead")
 MINIONS = "minions"
 """minions:policy=DIR: one learner, synchronously, with as many actors a round as the policy of MinionsRL in DIR says,
 until it has had as many samples as the others."""
+RECORDED = "recorded:"
+"""recorded:DIR: delays as the gradients of a job of `replay-server train --learners async` had them."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,24 @@ class Method:
     as long as before; in the first round, when that is not known, when learning has ended. Else with the learners."""
     scheduler: Path | None = None
     """Training directory of the policy that decides how many actors a round has; None = always the same number."""
+    delays: RecordedDelays | None = None
+    """Of learners' policies, beside `learning.delay`."""
 
 
-def method(name: str, learners: int, delay: int = 0) -> Method:
-    """A method by its name; of several, joined by +, each changes what it says. ValueError for an unknown one."""
+def method(name: str, learners: int, delay: int | str = 0) -> Method:
+    """A method by its name; of several, joined by +, each changes what it says.
+
+    Args:
+        delay: versions that every learner's policy is older, on purpose; or recorded:DIR.
+
+    ValueError for an unknown method, and for a directory without recorded gradients.
+    """
+    recorded = RecordedDelays.read(Path(delay.removeprefix(RECORDED))) if isinstance(delay, str) else None
+    made = _method(name, learners, 0 if isinstance(delay, str) else delay)
+    return dataclasses.replace(made, delays=recorded)
+
+
+def _method(name: str, learners: int, delay: int) -> Method:
     kind, _, policy = name.partition(":policy=")
     if kind == MINIONS and policy:
         alone = AsynchronousLearning(learners=1, delay=delay, **SYNCHRONOUS)

@@ -10,7 +10,7 @@ import numpy as np
 from replay_server.bench.scalers.statistics import paired_interval, stratified_interval
 
 HEADING = (
-    f"{'method':20} {'delay':>5} {'rate':>7} {'final score':>27} {'- synchronous':>24} {'at equal time':>24} "
+    f"{'method':20} {'delay':>8} {'rate':>7} {'final score':>27} {'- synchronous':>24} {'at equal time':>24} "
     f"{'time':>6} {'cost':>6} {'stale':>6} {'cut':>5} {'busy':>5} {'KL':>8}"
 )
 
@@ -30,7 +30,7 @@ def tell(told: dict[str, Any], baseline: dict[str, Any], say: Callable[[str], No
     equally = f"{sooner.value:+8.1f} ({sooner.low:+.0f} to {sooner.high:+.0f})" if sooner is not None else "-"
     rate = "-" if told["learning_rate"] is None else f"{told['learning_rate']:g}"
     say(
-        f"{told['method'][-20:]:20} {told['delay']:5} {rate:>7} "
+        f"{told['method'][-20:]:20} {str(told['delay']).partition(':')[0]:>8} {rate:>7} "
         f"{score.value:9.1f} ({score.low:.0f} to {score.high:.0f}) "
         f"{apart.value:+9.1f} ({apart.low:+.0f} to {apart.high:+.0f}) {equally:>24} "
         f"{told['time_s'] / baseline['time_s']:6.2f} {told['cost'] / baseline['cost']:6.2f} {told['staleness']:6.2f} "

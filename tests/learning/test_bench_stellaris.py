@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from replay_server.bench.stellaris.command import main
 from replay_server.bench.stellaris.job import Clock, Played, play
 from replay_server.bench.stellaris.methods import METHODS, Method, method
 from replay_server.learner.algorithms import make_settings
+from replay_server.learner.parameter_state import Tally
 from replay_server.rl.asynchronous_learning import AsynchronousLearning
-from replay_server.serverless.cost import seconds_price
+from replay_server.serverless.cost import Bill, seconds_price
 from replay_server.serverless.prices import load_prices
+from replay_server.serverless.record import RoundRecord
+from replay_server.serverless.run_log import RunLog, read_rounds
 from replay_server.serverless.scheduler.policy import SchedulerPolicy, SchedulerSettings
 from replay_server.serverless.simulated_learners import LearnerTimes
 
@@ -45,6 +49,45 @@ def test_methods_are_held_against_averaging_synchronously_with_the_same_seeds(tm
     assert any("simulated" in line for line in lines)
     told = next(line for line in lines if line.startswith("stellaris") and "seed" not in line)
     assert f"{rows[1]['staleness']:.2f}" in told
+
+
+def test_delays_as_a_job_recorded_them_are_added_for_all_methods(tmp_path):
+    record_round(tmp_path / "job", staleness={0: 1, 2: 2, 12: 1})
+    delay = f"recorded:{tmp_path / 'job'}"
+    file = tmp_path / "stellaris.json"
+    words = [*SMALL, "--methods", "stellaris", "--folder", str(tmp_path / "cells"), "--json", str(file)]
+    lines: list[str] = []
+    assert main([*words, "--delays", "0", delay], say=lines.append) == 0
+    rows = json.loads(file.read_text())["methods"]
+    assert [(row["method"], row["delay"]) for row in rows] == [
+        ("synchronous", 0), ("stellaris", 0), ("synchronous", delay), ("stellaris", delay),
+    ]  # fmt: skip
+    assert 0 < rows[2]["staleness"] < 12
+    assert any("recorded" in line and line.startswith("stellaris") for line in lines)
+    record_round(tmp_path / "job", staleness={3: 4})  # of other delays these are other jobs
+    lines.clear()
+    main([*words, "--delays", "0", delay], say=lines.append)
+    assert any(line.startswith("4 of 8 jobs were played before") for line in lines)
+
+
+def test_delays_that_nobody_recorded_are_refused_before_anything_is_played(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([*SMALL, "--delays", f"recorded:{tmp_path}"], say=lambda text: pytest.fail(text))
+    assert "no rounds of asynchronous learners" in capsys.readouterr().err
+
+
+def record_round(folder: Path, staleness: dict[int, int]) -> None:
+    """One more round of a job whose gradients were that stale: number of gradients by staleness."""
+    tally = Tally(stalenesses=[each for each, count in staleness.items() for _ in range(count)])
+    number = len(read_rounds(folder)) + 1 if folder.exists() else 1
+    folder.mkdir(exist_ok=True)
+    log = RunLog(folder, Bill(load_prices(), "lambda"))
+    log.add_round(
+        RoundRecord(round=number, version=number, actors=1, arrived=1, environments=1, steps=1, total_steps=number,
+                    scores=(), statistics=tally.statistics(), round_s=1.0, learner_s=1.0, actor_s_mean=1.0,
+                    actor_s_max=1.0, cost=0.0)
+    )  # fmt: skip
+    log.close()
 
 
 def test_jobs_are_kept_and_the_same_command_goes_on_with_those_that_are_missing(tmp_path):

@@ -21,6 +21,7 @@ from replay_server.serverless.backends.backend import Attempt, FunctionLost, unr
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Orchestrator
+from replay_server.serverless.recorded_delays import RecordedDelays
 from replay_server.serverless.rounds import TrainingFailed
 from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.settings import TrainSettings
@@ -95,6 +96,19 @@ def test_learners_are_started_by_the_data_that_waits_and_their_gradients_all_cou
     kinds = [each.kind for each in read_invocations(tmp_path)]
     assert kinds.count("gradient") == 6
     assert kinds.count("parameter") == 3
+
+
+def test_how_stale_its_gradients_were_can_be_played_again(tmp_path, platform, server):
+    run(tmp_path / "job", platform, server=server.url, learner_option={"learners": 2, "delay": 2})
+    recorded = RecordedDelays.read(tmp_path / "job")
+    rounds = read_rounds(tmp_path / "job")
+    assert [sum(counts) for counts in recorded.rounds] == [each.statistics["gradients"] for each in rounds]
+    stale = sum(each.statistics["gradient_staleness"] * each.statistics["gradients"] for each in rounds)
+    assert recorded.mean == pytest.approx(stale / sum(each.statistics["gradients"] for each in rounds))
+    assert recorded.mean > 0
+    random = np.random.default_rng(1)
+    drawn = {recorded.draw(len(rounds), random) for _ in range(200)}
+    assert drawn == {each for each, count in enumerate(recorded.rounds[-1]) if count}
 
 
 def test_one_learner_and_actors_that_wait_give_the_weights_of_synchronous_rounds(tmp_path, platform, server):

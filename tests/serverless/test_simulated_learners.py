@@ -15,6 +15,7 @@ from replay_server.learner.impact import Impact, ImpactSettings  # noqa: E402
 from replay_server.learner.ppo import Ppo, PpoSettings  # noqa: E402
 from replay_server.rl.asynchronous_learning import AsynchronousLearning  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
+from replay_server.serverless.recorded_delays import RecordedDelays  # noqa: E402
 from replay_server.serverless.simulated_learners import LearnerTimes, SimulatedLearners  # noqa: E402
 
 PPO = PpoSettings(env="CartPole-v1", steps=16, hidden=8, iterations=2, minibatch_size=32, seed=3)
@@ -138,6 +139,24 @@ def test_configured_delays_are_the_least_staleness_once_there_are_so_many_versio
     for _ in range(3):
         found = simulated.learn(played(PPO, learner.network))
     assert found.statistics[f"staleness_{delay}"] == found.statistics["gradients"] == 4
+
+
+def test_recorded_delays_are_those_of_their_rounds_and_begin_again(played):
+    learner = learner_of(PPO)
+    recorded = RecordedDelays(((4,), (0, 0, 0, 1), (0, 3, 0, 1)))
+    simulated = SimulatedLearners(learner, AsynchronousLearning(learners=1), EVEN, delays=recorded)
+    shares = []
+    for _ in range(6):
+        found = simulated.learn(played(PPO, learner.network)).statistics
+        shares.append([found[f"staleness_{each}"] / found["gradients"] for each in range(5)])
+    assert shares[0] == shares[3] == [1, 0, 0, 0, 0]
+    assert shares[1] == shares[4] == [0, 0, 0, 1, 0]
+    for each in (shares[2], shares[5]):
+        assert each[1] + each[3] == 1
+    # of 2,000 draws, 3 of 4 are 1: five standard deviations of the binomial, a false alarm in two million
+    random = np.random.default_rng(7)
+    ones = sum(recorded.draw(3, random) == 1 for _ in range(2000))
+    assert abs(ones - 1500) < 5 * (2000 * 0.75 * 0.25) ** 0.5
 
 
 def test_gradients_that_are_too_stale_are_dropped_and_learners_go_on(played):
