@@ -25,7 +25,7 @@ import torch
 
 from replay_server.actors.fragments import FragmentCollector, one_thread
 from replay_server.bench import result
-from replay_server.bench.scalers.option_types import at_least
+from replay_server.bench.option_types import at_least
 from replay_server.learner.algorithms import Learner, make_learner, make_settings
 from replay_server.learner.curvature import (
     CurvatureOptions,

@@ -219,7 +219,7 @@ class _Parameters:
 
     def _close(self, packed: bytes) -> dict[str, Any]:
         """Ends the round and publishes it. Raises Overtaken."""
-        limit = staleness.threshold(self._state.bound, self._request.round, self._learning.threshold_decay)
+        limit = staleness.flush_limit(self._learning, self._state.bound, self._request.round)
         answers = sorted(msgpack.unpackb(packed, raw=False), key=lambda each: each["learner"])
         samples = sum(each["samples"] for each in answers)
         kl = math.fsum(each["kl"] * each["samples"] for each in answers) / samples if samples else 0.0

@@ -11,7 +11,7 @@ from typing import Any
 from replay_server.bench import minions, result
 from replay_server.bench.minions.comparison import Comparison, compare, scheduler_named
 from replay_server.bench.minions.pictures import draw_decisions, draw_returns
-from replay_server.bench.scalers.option_types import Once, at_least
+from replay_server.bench.option_types import Once, at_least
 from replay_server.serverless.scheduler.decision import Goal
 from replay_server.serverless.scheduler.reference import Reference
 from replay_server.serverless.scheduler.training import read_episodes

@@ -19,7 +19,7 @@ import numpy as np
 
 from replay_server.actors.fragments import FragmentCollector, evaluate_policy, one_thread
 from replay_server.bench.learning import given_settings
-from replay_server.bench.scalers.option_types import at_least, share
+from replay_server.bench.option_types import at_least, share
 from replay_server.learner.algorithms import make_settings
 from replay_server.learner.curvature import CurvatureOptions, measure_curvature
 from replay_server.learner.ppo import Ppo, PpoSettings

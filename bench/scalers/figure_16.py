@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from replay_server.bench.option_types import at_least
 from replay_server.bench.scalers.command import compare, job_options
-from replay_server.bench.scalers.option_types import at_least
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.bench import result
+from replay_server.bench.option_types import Once, at_least
 from replay_server.bench.pictures import add_price_options, bill_of
 from replay_server.bench.replayed import measured_here
-from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.serverless.prices import Profile
 from replay_server.serverless.replayed_clock import Measurements, Spread, Stage, cpu_share, replay, server_busy_s
 from replay_server.serverless.simulated_round import Host

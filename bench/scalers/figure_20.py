@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.bench import result
+from replay_server.bench.option_types import at_least
 from replay_server.bench.replayed import run_job
-from replay_server.bench.scalers.option_types import at_least
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.breakdown import PARTS, by_round, round_breakdown
 

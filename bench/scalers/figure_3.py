@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.bench import result
+from replay_server.bench.option_types import Once, at_least
 from replay_server.bench.scalers import landscape
 from replay_server.bench.scalers.branches import (
     check_boosts,
@@ -23,7 +24,6 @@ from replay_server.bench.scalers.branches import (
     rounds_of,
     settings_of,
 )
-from replay_server.bench.scalers.option_types import Once, at_least
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:

@@ -29,9 +29,9 @@ from typing import Any
 
 from replay_server.bench import result
 from replay_server.bench.learning import given_settings
+from replay_server.bench.option_types import Once, at_least
 from replay_server.bench.scalers.campaign import Campaign
 from replay_server.bench.scalers.cell import Cell, CellName, JobSettings, run_cell
-from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.bench.scalers.scheme import BOOSTED, Scheme
 from replay_server.rl.folder_lock import alone_in
 from replay_server.serverless.backends.process import ProcessPlatform

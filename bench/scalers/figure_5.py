@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from replay_server.bench import result
+from replay_server.bench.option_types import Once, at_least
 from replay_server.bench.scalers.branches import check_boosts, job_of, job_options, kept, settings_of
-from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.bench.scalers.statistics import Interval, paired_interval
 from replay_server.bench.scalers.waiting import WAYS, WaitSettings, run
 from replay_server.serverless.prices import load_prices

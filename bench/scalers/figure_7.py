@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.bench import result
+from replay_server.bench.option_types import Once, at_least, share
 from replay_server.bench.scalers.boosting import BoostSettings, gains, regression, run_seed
 from replay_server.bench.scalers.branches import check_boosts, curvature_of, job_of, job_options, kept, settings_of
-from replay_server.bench.scalers.option_types import Once, at_least, share
 from replay_server.learner.curvature import CurvatureOptions
 
 NAMES = tuple(each.name for each in dataclasses.fields(BoostSettings))

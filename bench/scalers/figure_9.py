@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from replay_server.bench import result
+from replay_server.bench.option_types import Once, at_least
 from replay_server.bench.scalers.branches import (
     Job,
     Played,
@@ -26,7 +27,6 @@ from replay_server.bench.scalers.branches import (
     rounds_of,
     settings_of,
 )
-from replay_server.bench.scalers.option_types import Once, at_least
 from replay_server.learner.curvature import CurvatureOptions
 
 

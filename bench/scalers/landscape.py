@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from replay_server.actors.fragments import evaluate_policy
 from replay_server.bench import result
+from replay_server.bench.option_types import at_least
 from replay_server.bench.scalers.branches import Job
-from replay_server.bench.scalers.option_types import at_least
 from replay_server.learner.curvature import CurvatureOptions, spectrum
 from replay_server.rl.fragments import Fragments
 from replay_server.rl.policy_networks import ActorCritic

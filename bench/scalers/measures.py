@@ -38,12 +38,16 @@ def reached(cell: Cell, score: float) -> Reached | None:
 
 
 def target_of(fixed: Sequence[Cell]) -> Target:
-    """J and B of fixed-16's cells, one a seed. A run that missed J has paid more than any that reached it."""
+    """J and B of fixed-16's cells, one a seed."""
     final = statistics.median(cell.final for cell in fixed)
     # 90 % of a score below 0 is less of a loss by the same tenth.
     score = final - (1.0 - SHARE) * abs(final)
-    paid = [found.cost if (found := reached(cell, score)) else math.inf for cell in fixed]
-    return Target(score, statistics.median(paid))
+    return Target(score, budget_of(fixed, score))
+
+
+def budget_of(fixed: Sequence[Cell], score: float) -> float:
+    """B: what fixed-16 paid for a score, median of its cells. One that missed it paid more than any that reached it."""
+    return statistics.median(found.cost if (found := reached(cell, score)) else math.inf for cell in fixed)
 
 
 def score_at(cell: Cell, along: Sequence[float], value: float) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from replay_server.bench.scalers.campaign import FIXED, Campaign
 from replay_server.bench.scalers.cell import Cell, Target
-from replay_server.bench.scalers.measures import reached, score_at
+from replay_server.bench.scalers.measures import budget_of, reached, score_at
 from replay_server.bench.scalers.scheme import BOOSTED, CONTROLS, Scheme
 from replay_server.bench.scalers.statistics import (
     Interval,
@@ -98,6 +98,9 @@ def environment_table(campaign: Campaign, env: str, target: Target) -> dict[str,
     cells = {str(scheme): campaign.of(env, scheme) for scheme in _shown(campaign)}
     cells = {name: each for name, each in cells.items() if each}
     fixed = cells[str(FIXED)]
+    if campaign.even_load:
+        # As cells are told: what the busy machine made of fixed-16's dollars is no budget of theirs.
+        target = dataclasses.replace(target, budget=budget_of(fixed, target.score))
     dollars = statistics.median(cell.cost[-1] for cell in fixed)
     steps = statistics.median(cell.steps[-1] for cell in fixed)
     horizons = {what: max(_until(cell, target, what)[1] for cell in fixed) for what in ("time_s", "cost")}

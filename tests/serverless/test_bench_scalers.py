@@ -27,7 +27,7 @@ from replay_server.bench.scalers.cell import (
 )
 from replay_server.bench.scalers.command import figures, main
 from replay_server.bench.scalers.load import at_even_load, usual_acting_s
-from replay_server.bench.scalers.measures import reached, score_at, target_of
+from replay_server.bench.scalers.measures import budget_of, reached, score_at, target_of
 from replay_server.bench.scalers.scheme import Scheme
 from replay_server.bench.scalers.statistics import (
     interquartile_mean,
@@ -99,16 +99,22 @@ def test_a_load_that_came_late_is_taken_out_of_the_rounds_it_was_in() -> None:
 
 
 def test_what_is_told_at_even_load_leaves_the_target_and_the_cells_as_they_are(tmp_path: Path) -> None:
-    for seed, slower in ((1, 1.0), (2, 3.0)):
+    for seed, slower in ((1, 1.0), (2, 1.5), (3, 9.0)):
         clocked((slower,) * 4, seed=seed).write(CellName("CartPole-v1", FIXED, seed).path(tmp_path))
-    even = Campaign(tmp_path, JOB, ["CartPole-v1"], [FIXED], [1, 2], even_load=True)
-    assert even.target("CartPole-v1") == Campaign(tmp_path, JOB, ["CartPole-v1"], [FIXED], [1, 2]).target("CartPole-v1")
-    first, second = even.of("CartPole-v1", FIXED)
-    assert first.round_s == pytest.approx(second.round_s)
-    assert first.round_s[0] > clocked((1.0,) * 4).round_s[0]  # the usual lies between the two
-    reserved, _ = even.of("CartPole-v1", Scheme.parse("fixed@reserved"))
+    what = tmp_path, JOB, ["CartPole-v1"], [FIXED]
+    settled = Campaign(*what, [1]).target("CartPole-v1")
+    even = Campaign(*what, [1, 2, 3], even_load=True)
+    assert even.target("CartPole-v1") == settled
+    first, second, third = even.of("CartPole-v1", FIXED)
+    for other in (second, third):
+        assert first.round_s == pytest.approx(other.round_s)
+    assert first.round_s[0] > clocked((1.0,) * 4).round_s[0]  # the usual lies between them
+    reserved, *_ = even.of("CartPole-v1", Scheme.parse("fixed@reserved"))
     assert reserved.scheme == "fixed@reserved"
     assert reserved.cost != first.cost
+    told = comparison(even)["CartPole-v1"]
+    assert told["target"]["score"] == settled.score
+    assert told["target"]["budget"] == budget_of([first, second, third], settled.score) > settled.budget
 
 
 # ---- statistics ------------------------------------------------------------------------------------------------------

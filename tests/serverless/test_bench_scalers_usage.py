@@ -167,7 +167,7 @@ def test_half_a_panel_is_told_by_its_path(tmp_path: Path) -> None:
 
 
 def test_what_is_given_twice_counts_once() -> None:
-    from replay_server.bench.scalers.option_types import Once, at_least
+    from replay_server.bench.option_types import Once, at_least
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=at_least(0), nargs="+", action=Once, default=[7])
