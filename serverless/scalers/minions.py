@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import PlainScaler, check_truth, check_whole
+from replay_server.serverless.scalers.scaler import PlainScaler, check_seed, check_truth
 from replay_server.serverless.scheduler.decision import Goal, scheduler_state
 from replay_server.serverless.scheduler.policy import Decision, SchedulerPolicy
 
@@ -24,10 +24,8 @@ class Minions(PlainScaler):
     """
 
     def __init__(self, policy: SchedulerPolicy, goal: Goal, most: int, seed: int = 1, greedy: bool = False) -> None:
-        check_whole(seed=seed)
+        check_seed(seed)
         check_truth(greedy=greedy)
-        if seed < 0:
-            raise ValueError(f"expected a seed of at least 0, came {seed}")
         self._policy, self._goal, self._most = policy, goal, most
         self._seed, self._greedy = seed, greedy
         self._score = 0.0

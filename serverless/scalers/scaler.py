@@ -55,6 +55,13 @@ def check_whole(**values: Any) -> None:
             raise ValueError(f"expected a whole number of {name}, came {value!r}")
 
 
+def check_seed(seed: Any) -> None:
+    """ValueError for what no random numbers can begin with."""
+    check_whole(seed=seed)
+    if seed < 0:
+        raise ValueError(f"expected a seed of at least 0, came {seed}")
+
+
 def check_truth(**values: Any) -> None:
     """ValueError, naming it, for what is neither true nor false: a word is taken for neither."""
     for name, value in values.items():

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.scalers.scaler import PlainScaler, check_whole
+from replay_server.serverless.scalers.scaler import PlainScaler, check_seed, check_whole
 
 
 class Uniform(PlainScaler):
     """Round k gets a number drawn from least to most, with `seed` and k: the same seed, the same counts."""
 
     def __init__(self, most: int, seed: int = 1, least: int = 1) -> None:
-        check_whole(least=least, seed=seed)
-        if seed < 0:
-            raise ValueError(f"expected a seed of at least 0, came {seed}")
+        check_whole(least=least)
+        check_seed(seed)
         if not 1 <= least <= most:
             raise ValueError(f"expected 1 ≤ least ≤ most actors, came {least} and {most}")
         self._least, self._most, self._seed = least, most, seed

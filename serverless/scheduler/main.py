@@ -103,11 +103,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if (options.target_score is None) != (options.budget is None):
                 raise ValueError("--target-score and --budget: give both, or neither")
-            if folder.is_dir():  # Two would write one log, and each would take the other's episodes out of it.
+            # Alone, or two would write one log, and each would take the other's episodes out of it.
+            if there := folder.is_dir():
                 stack.enter_context(alone_in(folder))
-            settings, policy = _resumed(options, folder) if options.resume else _begun(options, folder)
+            settings, policy = _resumed(options, folder) if options.resume else _new(options)
             policy_spec(algorithm_settings(settings))
             make_bill(settings)
+            if not there:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(alone_in(folder))
+            if not options.resume:
+                _begin(options, settings, policy, folder)
         except FolderInUse as error:
             print(error, file=sys.stderr)
             return EXIT_FAILED
@@ -132,10 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _begun(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, SchedulerPolicy]:
-    """A new training: writes its config.json."""
-    if (folder / CONFIG).exists():
-        raise FileExistsError(f"{folder} holds a training: add --resume to go on with it, or give another --logdir")
+def _new(options: argparse.Namespace) -> tuple[TrainSettings, SchedulerPolicy]:
     settings = job_settings(options)
     given = typed_values(SchedulerSettings, given_options(options, SchedulerSettings))
     if options.from_policy is None:
@@ -147,7 +150,13 @@ def _begun(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, Sc
         )  # fmt: skip
     if options.episodes is None:
         options.episodes = EPISODES if options.from_policy is None else EPISODES_TUNED
-    folder.mkdir(parents=True, exist_ok=True)
+    return settings, policy
+
+
+def _begin(options: argparse.Namespace, settings: TrainSettings, policy: SchedulerPolicy, folder: Path) -> None:
+    """Writes what a new training begins with: its config.json, and the policy that has learned nothing of it."""
+    if (folder / CONFIG).exists():
+        raise FileExistsError(f"{folder} holds a training: add --resume to go on with it, or give another --logdir")
     policy.save(folder / "checkpoints", {"env": settings.env})
     write_json(folder / CONFIG, {
         "job": dataclasses.asdict(settings),
@@ -155,7 +164,6 @@ def _begun(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, Sc
         "goal": None if options.target_score is None else {"target": options.target_score, "budget": options.budget},
         **{name: getattr(options, name) for name in ("episodes", "reference_seeds", "cold_starts")},
     })  # fmt: skip
-    return settings, policy
 
 
 def _resumed(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, SchedulerPolicy]:

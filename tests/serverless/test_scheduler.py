@@ -381,6 +381,10 @@ def test_the_command_trains_resumes_and_tunes(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main(["train", *SMALL, "--logdir", str(tmp_path / "none"), "--budget", "1"])
     assert "give both, or neither" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", *SMALL, "--env", "NoSuchGame-v1", "--logdir", str(tmp_path / "none")])
+    assert "NoSuchGame" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
@@ -417,6 +421,8 @@ def test_a_training_that_is_killed_loses_no_more_than_its_episode(tmp_path: Path
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            if line.startswith("episode 1/"):  # The folder was not there, and is its own all the same.
+                assert main(["train", "--resume", "--logdir", str(folder)]) == 1
             if line.startswith("episode 3/"):
                 break
         time.sleep(0.1)
