@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from replay_server.learner import aggregation, staleness
@@ -44,8 +45,11 @@ class LearnerTimes:
     gradient_s: float = 0.02
     """One gradient of a whole minibatch; a smaller one takes its share."""
     push_s: float = 0.004
+    other_policy_s: float = 0.008
+    """Truncation: one of the others' policies, to fetch it and to compute a whole minibatch's ratios by it, which is a
+    fifth of what a gradient takes (0.14 to 0.25 measured); 0 = for nothing."""
     step_s: float = 0.006
-    """Of the parameter function: to take, apply and publish one flush."""
+    """Of the parameter function: to take, apply and publish one flush; of aggregation=each, every gradient of it."""
     spread: float = 0.3
     """Standard deviation of the logarithm of what one gradient takes, drawn for each; 0 = all the same."""
 
@@ -143,8 +147,11 @@ class SimulatedLearners:
         self.learner.version += 1
         self._keep()
 
-    def gradient(self, minibatch: dict[str, Tensor], version: int, others: set[int]) -> tuple[np.ndarray, Any, float]:
-        """Gradient of the policy of a version, what there is to log of it, and the share of samples that were cut.
+    def gradient(
+        self, minibatch: dict[str, Tensor], version: int, others: set[int]
+    ) -> tuple[np.ndarray, Any, float, int]:
+        """Gradient of the policy of a version, what there is to log of it, the share of samples that were cut, and how
+        many of the others' policies were looked at for that.
 
         Args:
             others: versions that the other learners have.
@@ -152,11 +159,11 @@ class SimulatedLearners:
         computing = self._computing
         computing.network.load_state_dict(self._history[version].state_dict())
         computing.kl_coefficient = self.learner.kl_coefficient
-        share = 0.0
+        share, kept = 0.0, list[ActorCritic]()
         if self.learning.truncation is not None:
             kept = [self._history[each] for each in sorted(others - {version}) if each in self._history]
             minibatch, share = truncated(computing.network, kept, minibatch, self.learning.truncation)
-        return *gradient(computing, minibatch), share
+        return *gradient(computing, minibatch), share, len(kept)
 
     def pulled(self) -> int:
         """The version that a learner gets just now."""
@@ -202,6 +209,7 @@ class _Round:
         self._flushing: list[_Queued] = []
         self._is_flushing = False
         self._now_s = self._busy_s = 0.0
+        self._before = copy.deepcopy(learners.learner.network)
         self._means = Means()
         self._cut: list[float] = []
         count = min(self._learning.learners, len(fragments["sequence"]))
@@ -232,10 +240,12 @@ class _Round:
         kls = [policy_kl(self._all.learner, each.fragments, each.samples) for each in self._learners]
         rows = [len(each.samples["advantage"]) for each in self._learners]
         kl = float(np.average(kls, weights=rows))
+        kl_of_round = float(np.average([self._moved(each.samples) for each in self._learners], weights=rows))
         statistics = {
             **self._means.floats(),
             **self._all.close(self._fragments, kl),
             "kl": kl,
+            "kl_of_round": kl_of_round,
             "staleness": staleness_of_data,
             "samples": float(sum(rows)),
             "truncated_fraction": float(np.mean(self._cut)),
@@ -243,6 +253,15 @@ class _Round:
         }
         ended = tuple(each.done_s if each.done_s is not None else self._now_s for each in self._learners)
         return LearnedRound(self._now_s, ended, self._busy_s, statistics, self._seen)
+
+    @torch.no_grad()
+    def _moved(self, samples: Mapping[str, Tensor]) -> float:
+        """Mean KL(π_{k−1} ‖ π_k) over samples: how far this round's learning has moved the policy."""
+        network = self._all.learner.network
+        parts = samples["observation"].split(2048)
+        return float(torch.cat([
+            network.distribution.kl(self._before.policy(each), network.policy(each)) for each in parts
+        ]).mean())  # fmt: skip
 
     def _look(self) -> None:
         """Before what happens now is played: the policy has been as it is since the last event."""
@@ -263,12 +282,14 @@ class _Round:
             return
         learner.version = self._all.pulled()
         others = {each.version for each in self._learners if each is not learner and each.done_s is None}
-        vector, logged, share = self._all.gradient(minibatch, learner.version, others)
+        vector, logged, share, looked_at = self._all.gradient(minibatch, learner.version, others)
         self._means.add(logged)
         self._cut.append(share)
         self._arriving[number] = _Queued(number, learner.version, vector)
         whole = self._all.learner.settings.minibatch_size or len(minibatch["advantage"])
-        takes_s = self._times.pull_s + self._all.gradient_s(len(minibatch["advantage"]) / whole) + self._times.push_s
+        part = len(minibatch["advantage"]) / whole
+        takes_s = self._times.pull_s + self._all.gradient_s(part) + self._times.push_s
+        takes_s += looked_at * part * self._times.other_policy_s
         self._busy_s += takes_s
         self._at(takes_s, "push", number)
 
@@ -307,7 +328,8 @@ class _Round:
         if nothing_comes or staleness.holds(stalenesses, limit, self._learning.flush_size(running)):
             self._flushing, self._queue = self._queue, []
             self._is_flushing = True
-            self._at(self._times.step_s, "publish")
+            steps = len(self._flushing) if self._learning.aggregation == "each" else 1
+            self._at(steps * self._times.step_s, "publish")
 
     def _publish(self) -> None:
         """The flush is done: its version is there, and learners that waited for it go on."""

@@ -114,10 +114,17 @@ class Cells:
             "actors": self.actors,
             "rounds": self.rounds,
             "episodes": self.episodes,
-            "clock": dataclasses.asdict(self.clock),
+            "clock": self._clock(made),
             **({"late": True} if made.late else {}),
             **({} if made.delays is None else {"recorded": made.delays.rounds}),
         }
+
+    def _clock(self, made: Method) -> dict[str, Any]:
+        """What its times depend on: without truncation nobody looks at others' policies, whatever that takes."""
+        clock = dataclasses.asdict(self.clock)
+        if made.learning.truncation is None or not self.clock.learner.other_policy_s:
+            del clock["learner"]["other_policy_s"]
+        return clock
 
     def _path(self, cell: Cell) -> Path | None:
         if self.folder is None:

@@ -85,9 +85,9 @@ class Played:
         """Of all rounds together."""
         return float(sum(each[name] for each in self.rounds))
 
-    def reward_by(self, time_s: float) -> float:
-        """Mean score of the last round with games that ended no later than that; NaN where there is none."""
-        scores = [each["score"] for each in self.rounds if each["time_s"] <= time_s and "score" in each]
+    def reward_by(self, end: float, along: str = "time_s") -> float:
+        """Mean score of the last round with games that ended by then, or for that `cost`; NaN where there is none."""
+        scores = [each["score"] for each in self.rounds if each[along] <= end and "score" in each]
         return scores[-1] if scores else float("nan")
 
 
@@ -173,9 +173,9 @@ def summary(played: list[Played], baseline: list[Played]) -> dict[str, Any]:
     """What is told of one method over its seeds, beside the baseline's with the same seeds."""
     gradients = sum(each.total("gradients") for each in played)
     stale = sum(row["gradient_staleness"] * row["gradients"] for each in played for row in each.rounds)
-    ends = [min(one.rounds[-1]["time_s"], other.rounds[-1]["time_s"])
-            for one, other in zip(played, baseline, strict=True)]  # fmt: skip
-    pairs = list(zip(played, baseline, ends, strict=True))
+    pairs = [(one, other, min(one.rounds[-1]["time_s"], other.rounds[-1]["time_s"]))
+             for one, other in zip(played, baseline, strict=True)]  # fmt: skip
+    costs = [(one, other, min(one.rounds[-1]["cost"], other.rounds[-1]["cost"])) for one, other, _ in pairs]
     return {
         "final": [each.final for each in played],
         "at_equal_time": [one.reward_by(end) for one, _, end in pairs],
@@ -186,7 +186,12 @@ def summary(played: list[Played], baseline: list[Played]) -> dict[str, Any]:
         "staleness_shares": [
             sum(each.total(f"staleness_{number}") for each in played) / gradients for number in range(10)
         ],
+        "at_equal_cost": [one.reward_by(least, "cost") for one, _, least in costs],
+        "baseline_at_equal_cost": [other.reward_by(least, "cost") for _, other, least in costs],
+        "time_ratios": [one.rounds[-1]["time_s"] / other.rounds[-1]["time_s"] for one, other, _ in pairs],
+        "cost_ratios": [one.rounds[-1]["cost"] / other.rounds[-1]["cost"] for one, other, _ in pairs],
         "kl": float(np.mean([row["kl"] for each in played for row in each.rounds])),
+        "kl_of_round": float(np.mean([row.get("kl_of_round", np.nan) for each in played for row in each.rounds])),
         "truncated_fraction": float(np.mean([row["truncated_fraction"] for each in played for row in each.rounds])),
         "utilization": float(np.mean([row["learner_utilization"] for each in played for row in each.rounds])),
     }

@@ -26,6 +26,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "early-actors": {},
     "no-actors-ahead": {"actors_ahead": 0},
     "synchronous-ahead": SYNCHRONOUS | {"actors_ahead": 1},
+    "synchronous-late": SYNCHRONOUS | {"actors_ahead": 1},
+    "ahead-2": {"ahead": 2},
     "serverful": SYNCHRONOUS,
     "serverful-stellaris": {},
 }
@@ -36,7 +38,9 @@ applied as it comes, at the whole learning rate. soft-sync: as soon as half of t
 (Zhang et al. 2016). stale-synchronous: as no-staleness, but no learner is more than two gradients ahead of the slowest
 (Ho et al. 2013). each: one optimiser step a gradient, as Stellaris' published code. early-actors: as stellaris, but a
 round's actors start with the learners of the round before. no-actors-ahead: as stellaris, but they start when these
-have ended. synchronous-ahead: as synchronous, but they start as early-actors do. serverful, serverful-stellaris:
+have ended. synchronous-ahead: as synchronous, but they start as early-actors do. synchronous-late: as synchronous, but
+they start as those of stellaris do, which is stellaris without asynchronous learners. ahead-2: as stellaris, but a
+learner goes on while one of its gradients waits. serverful, serverful-stellaris:
 `synchronous` and `stellaris` with learners on machines that are reserved for the whole job."""
 EARLY = ("early-actors", "synchronous-ahead")
 MINIONS = "minions"

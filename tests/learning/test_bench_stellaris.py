@@ -165,6 +165,19 @@ def test_scores_are_drawn_against_what_all_seeds_have_reached(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_synchronous_learners_with_late_actors_save_the_actors_time_alone():
+    clock = Clock(learner=LearnerTimes(spread=0.0))
+    waiting, late = (
+        play(SETTINGS, method(name, 2), actors=4, rounds=4, clock=clock, episodes=1)
+        for name in ("synchronous", "synchronous-late")
+    )
+    assert [each["gradient_staleness_max"] for each in late.rounds] == [0.0] * 4
+    assert late.total("learning_s") == pytest.approx(waiting.total("learning_s"))
+    acting_s = clock.actor_start_s + 16 * clock.step_s
+    # The first round is waited for by both, and the second, before whose end nobody knows how long learning takes.
+    assert waiting.rounds[-1]["time_s"] - late.rounds[-1]["time_s"] == pytest.approx(2 * acting_s)
+
+
 def test_serverful_learners_do_not_start_and_are_billed_from_the_start_to_the_end():
     clock = Clock(learner=LearnerTimes(start_s=100.0, spread=0.0))
     functions, machines = (

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -62,3 +63,20 @@ def _answer(connection: socket.socket, barrier: threading.Barrier) -> None:
             connection.sendall(b"-ERR all are here\r\n" * 20)
         while connection.recv(65536):
             pass
+
+
+@pytest.fixture
+def job(client: rs.Client, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Makes a `learner_job.Job`, as often as needed: settings of its algorithm, options of its learners."""
+    from learner_job import PPO, Job  # with torch, which not every test here needs
+
+    made: list[Job] = []
+
+    def make(settings: Any = PPO, **learning: Any) -> Job:
+        name = f"{request.node.name}-{len(made)}".replace("[", "-").replace("]", "")
+        made.append(Job(client, name, settings, **learning))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.collector.close()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,127 +18,28 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import replay_server as rs  # noqa: E402
-from replay_server.actors.fragments import FragmentCollector  # noqa: E402
+from learner_job import CLIPPED, IMPACT, PPO, Job, Settings, raise_version, vector_of  # noqa: E402
+
 from replay_server.learner import parameter_function  # noqa: E402
 from replay_server.learner.aggregation import step  # noqa: E402
-from replay_server.learner.algorithms import algorithm_of, make_learner  # noqa: E402
-from replay_server.learner.gradient_function import compute_gradients  # noqa: E402
+from replay_server.learner.algorithms import make_learner  # noqa: E402
 from replay_server.learner.impact import ImpactSettings  # noqa: E402
-from replay_server.learner.parameter_function import apply_gradients, report  # noqa: E402
-from replay_server.learner.ppo import PpoSettings  # noqa: E402
+from replay_server.learner.parameter_function import report  # noqa: E402
 from replay_server.learner.published_state import (  # noqa: E402
     NOTE,
     Note,
     StateError,
     fetch_state,
-    initialise,
     policy_arrays,
     read_note,
-    restored_learner,
     state_arrays,
 )
-from replay_server.rl.fragments import fragment_table  # noqa: E402
-from replay_server.rl.function_context import FunctionContext  # noqa: E402
 from replay_server.rl.function_contract import (  # noqa: E402
-    GradientRequest,
-    Names,
-    ParameterRequest,
     decode_response,
     encode_request,
 )
-from replay_server.rl.gradient_queue import Gradient, GradientQueue  # noqa: E402
-from replay_server.rl.policy_networks import make_policy_network  # noqa: E402
-from replay_server.rl.policy_spec import policy_spec  # noqa: E402
-from replay_server.rl.weights import load_arrays  # noqa: E402
+from replay_server.rl.gradient_queue import Gradient  # noqa: E402
 from replay_server.serverless.function import handle  # noqa: E402
-
-ENVIRONMENTS = 4
-PPO = PpoSettings(env="Pendulum-v1", steps=32, hidden=16, iterations=3, minibatch_size=48, seed=5)
-CLIPPED = dataclasses.replace(PPO, gradient_norm=0.5, entropy_coefficient=0.01)
-IMPACT = ImpactSettings(
-    env="CartPole-v1", steps=32, hidden=16, minibatch_size=48, seed=5, passes=3, target_update_every=3
-)
-SPECS = {settings.env: policy_spec(settings) for settings in (PPO, IMPACT)}
-Settings = PpoSettings | ImpactSettings
-
-
-class Job:
-    """A job on the server, its actors in this process, and its functions where a test wants them."""
-
-    def __init__(self, client: rs.Client, name: str, settings: Settings, **learning: Any) -> None:
-        self.client, self.settings, self.names = client, settings, Names(name, "run")
-        self.spec, self.learning = SPECS[settings.env], {"learners": 1, "patience_s": 0.5, **learning}
-        client.create_table(fragment_table(self.names.fragments, settings, self.spec, 8 * ENVIRONMENTS))
-        initialise(settings, self.spec, client, self.names)
-        self.queue = GradientQueue(client, self.names)
-        self.collector = FragmentCollector(settings, self.spec, ENVIRONMENTS, [settings.seed, 0])
-        self.round = 1
-
-    def act(self) -> np.ndarray:
-        """One fragment of each environment with the newest policy; their ids."""
-        found = self.client.fetch_weights(self.names.policy)
-        assert found is not None
-        network = make_policy_network(self.settings, self.spec)
-        load_arrays(network, found[1])
-        return self.client.add(self.names.fragments, self.collector.collect(network, found[0]).fragments, timeout=0)
-
-    def common(self) -> dict[str, Any]:
-        return {
-            "server_url": self.client.url, "job": self.names.job, "run": self.names.run, "round": self.round,
-            "settings": dataclasses.asdict(self.settings), "algorithm": algorithm_of(self.settings), "version": 0,
-            "learning": self.learning,
-        }  # fmt: skip
-
-    def gradient_request(self, ids: np.ndarray, learner: int = 0) -> GradientRequest:
-        return GradientRequest(
-            request=f"r{self.round}-learner-{learner}", fragments=ids.astype("<u8").tobytes(), learner=learner,
-            **self.common(),
-        )  # fmt: skip
-
-    def parameter_request(self, serve_s: float = 60.0, suffix: str = "") -> ParameterRequest:
-        return ParameterRequest(request=f"r{self.round}-parameter{suffix}", serve_s=serve_s, **self.common())
-
-    def compute(self, request: GradientRequest) -> dict[str, Any]:
-        return compute_gradients(request, FunctionContext(request, self.client))
-
-    def apply(self, request: ParameterRequest) -> dict[str, Any]:
-        return apply_gradients(request, FunctionContext(request, self.client))
-
-    def play(self, ids: np.ndarray) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """One round: its learners in threads beside the parameter function; their results."""
-        learners = self.learning["learners"]
-        with ThreadPoolExecutor(learners + 1) as pool:
-            serving = pool.submit(self.apply, self.parameter_request())
-            requests = [self.gradient_request(part, each) for each, part in enumerate(np.array_split(ids, learners))]
-            answers = list(pool.map(self.compute, requests))
-            self.queue.end_round(self.round, report(answers))
-            result = serving.result()
-        self.round += 1
-        return answers, result
-
-    def state(self) -> dict[str, np.ndarray]:
-        return fetch_state(self.client, self.names)[1]
-
-
-@pytest.fixture
-def job(client: rs.Client, request: pytest.FixtureRequest) -> Iterator[Callable[..., Job]]:
-    made: list[Job] = []
-
-    def make(settings: Settings = PPO, **learning: Any) -> Job:
-        made.append(Job(client, f"{request.node.name}-{len(made)}".replace("[", "-").replace("]", ""), settings,
-                        **learning))  # fmt: skip
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.collector.close()
-
-
-def vector_of(job: Job, seed: int) -> np.ndarray:
-    """A gradient of the right size."""
-    size = sum(each.numel() for each in make_policy_network(job.settings, job.spec).parameters())
-    return np.random.default_rng(seed).normal(size=size).astype(np.float32)
 
 
 def plain(settings: Settings, spec: Any, rounds: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -304,17 +205,6 @@ def test_a_gradient_a_hundred_versions_late_counts_little_and_training_goes_on(j
 
 def made_version(made: Job) -> int:
     return fetch_state(made.client, made.names)[0]
-
-
-def raise_version(made: Job, version: int) -> None:
-    """The state as it is, under a later version."""
-    _, arrays = fetch_state(made.client, made.names)
-    note = read_note(arrays)
-    learner = restored_learner(made.settings, arrays, note)
-    learner.version = version
-    made.client.publish_weights(
-        made.names.learner, state_arrays(learner, dataclasses.replace(note, counters=learner.counters())), version
-    )
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "each"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -97,6 +98,42 @@ def test_the_events_of_two_learners_by_hand(played):
     assert found.learning_s == pytest.approx(7.1)
     assert found.learner_s == (pytest.approx(6.6), pytest.approx(7.1))
     assert found.statistics["flushes"] == 4
+
+
+def test_looking_at_the_others_policies_takes_its_time(played):
+    """As above, but from the second gradient on each learner looks at the other's policy, which is not its own."""
+    learner = learner_of(PPO)
+    times = dataclasses.replace(EVEN, other_policy_s=0.7)
+    found = SimulatedLearners(learner, AsynchronousLearning(learners=2, flush="every"), times).learn(
+        played(PPO, learner.network)
+    )
+    # The first pulls 1 at 3.8 while the other has 0, and pushes at 6.8; the second pulls 2 at 4.3, and ends at 7.8.
+    assert [found.statistics[f"staleness_{each}"] for each in range(3)] == [1, 3, 0]
+    assert found.learner_s == (pytest.approx(7.3), pytest.approx(7.8))
+    assert found.busy_s == pytest.approx(4 * 2.3 + 2 * 0.7)
+
+
+def test_one_step_for_each_gradient_takes_as_many_steps(played):
+    learner = learner_of(PPO)
+    learning = AsynchronousLearning(learners=2, flush="count", truncation=None, aggregation="each")
+    found = SimulatedLearners(learner, learning, EVEN).learn(played(PPO, learner.network))
+    # Both push at 3.3, two steps end at 4.3; both push again at 6.6, and two steps end at 7.6.
+    assert found.learning_s == pytest.approx(7.6)
+
+
+def test_how_far_a_round_moves_the_policy_is_told(played):
+    learner = learner_of(PPO)
+    before = copy.deepcopy(learner.network)
+    fragments = played(PPO, learner.network)
+    found = SimulatedLearners(learner, AsynchronousLearning(learners=2), EVEN).learn(fragments)
+    observations = torch.from_numpy(fragments["observation"]).flatten(0, 1)
+    with torch.no_grad():
+        was, became = (
+            torch.distributions.Categorical(logits=each(observations)[0]) for each in (before, learner.network)
+        )
+        expected = torch.distributions.kl_divergence(was, became).mean()
+    assert found.statistics["kl_of_round"] == pytest.approx(float(expected), rel=0.02)
+    assert expected > 0
 
 
 def test_averaging_synchronously_has_no_staleness_and_one_flush_a_step(played):
