@@ -19,7 +19,8 @@ from replay_server.rl.options import typed_values
 
 @dataclass(frozen=True)
 class AsynchronousLearning:
-    """Defaults are Stellaris'; other values are its ablations and the systems that it is compared with."""
+    """Defaults are Stellaris', but for `ahead`, of which it says nothing; other values are its ablations and what it is
+    compared with."""
 
     learners: int = 4
     """Learner functions at a time, at most; each gets its share of a round's fragments."""
@@ -50,7 +51,8 @@ class AsynchronousLearning:
     patience_s: float = 2.0
     """Seconds after which queued gradients are applied whatever the rule says: a learner may have been lost."""
     gradient_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What gradients travel and wait as; bfloat16 is half the bytes, and each element is rounded to 8 bits."""
+    """What gradients travel and wait as; bfloat16 is half the bytes, and each element is rounded to 8 bits,
+    and so is each of a flush's sum."""
     actors_ahead: int = 1
     """Batches that actors may be ahead of the learners, from so late in a round on that they end with its learners, by
     what both took in the round before; 0 = they play only while nobody learns, with the newest policy exactly, as
