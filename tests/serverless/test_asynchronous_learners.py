@@ -237,7 +237,7 @@ def test_what_is_played_ahead_is_not_of_the_policy_of_a_round_before(tmp_path, p
 
 
 def test_a_job_that_is_resumed_goes_on_with_the_next_round_and_the_same_threshold(tmp_path, platform, server):
-    delayed = {"learners": 2, "delay": 2, "flush": "every"}
+    delayed = {"learners": 2, "delay": 2}
     run(tmp_path, platform, server=server.url, rounds=2, learner_option=delayed)
     thresholds = [record.statistics["staleness_threshold"] for record in read_rounds(tmp_path)]
     assert thresholds[0] == -1  # The first round that had any staleness sets it.

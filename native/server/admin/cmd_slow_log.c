@@ -168,7 +168,12 @@ static void latency_doctor(struct client *client) {
     reply_verbatim_text(client, &text);
 }
 
-/* Calls by duration: for each power of two of microseconds how many took at most so long, until all did. */
+/* Where a row ends: 1, 2, 4, 8, 16, 33, 66, 132, ... microseconds, as Redis' histograms of two significant digits have it. */
+static uint64_t row_end_ns(uint32_t row) {
+    return (1024ull << row) + (8ull << row) - 1;
+}
+
+/* Calls by duration: for each row how many took at most so long, until all did. */
 static void reply_histogram(struct client *client, const struct command_entry *entry) {
     const struct histogram *histogram = &entry->stats.latency_ns;
     reply_bulk_string(client, entry->command->name);
@@ -178,17 +183,17 @@ static void reply_histogram(struct client *client, const struct command_entry *e
     reply_bulk_string(client, "histogram_usec");
     uint64_t before = 0;
     size_t rows = 0;
-    for (uint32_t bit = 0; bit < 32; bit++) {
-        uint64_t count = histogram_count_to(histogram, (1024ull << bit) - 1);
+    for (uint32_t row = 0; row < 32; row++) {
+        uint64_t count = histogram_count_to(histogram, row_end_ns(row));
         rows += count > before;
         before = count;
     }
     reply_map(client, rows);
     before = 0;
-    for (uint32_t bit = 0; bit < 32; bit++) {
-        uint64_t count = histogram_count_to(histogram, (1024ull << bit) - 1);
+    for (uint32_t row = 0; row < 32; row++) {
+        uint64_t count = histogram_count_to(histogram, row_end_ns(row));
         if (count > before) {
-            reply_integer(client, (int64_t)1 << bit);
+            reply_integer(client, (int64_t)(row_end_ns(row) / 1000));
             reply_integer(client, (int64_t)count);
         }
         before = count;
