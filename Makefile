@@ -53,6 +53,7 @@ SYSTEM_PACKAGES = PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 g
     -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark \
     liblua5.1-0-dev=header:lua5.1/lua.h iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
     shellcheck=command:shellcheck libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis \
+    dpdk=command:dpdk-devbind.py pciutils=command:lspci kmod=command:kmod \
     chromium=command:chromium
 
 $(STAMP)/system: .ci/system-packages
