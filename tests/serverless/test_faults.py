@@ -131,7 +131,7 @@ def play_asynchronously(path: Path, rounds: int, learners: int = 2, passes: int 
 
     # Every gradient of every learner was applied, once; none waits, and none was lost with whoever was killed.
     records, invocations = read_rounds(path), read_invocations(path)
-    each_round = learners * passes * 2  # a share is two fragments of 16 steps: two minibatches
+    each_round = passes * 4  # four fragments of 16 steps, a minibatch each, however many learners share them
     assert [record.statistics["gradients"] for record in records] == rounds * [each_round]
     assert [record.statistics["learners_lost"] for record in records] == rounds * [0]
     assert [record.steps for record in records] == rounds * [4 * 16]
