@@ -3,6 +3,10 @@
 Several jobs share a server: all that one has is named after it (`replay_server.rl.function_contract.Names`), and a name
 belongs to one job at a time. The claim is a key with an expiry that is renewed while the job lives, so that the name of
 a job that was killed is free again after `LEASE_S`.
+
+A job renews its claim, removes what it has and gives the name back only in transactions that watch the claim: each
+happens while the claim is this job's, or not at all. A job that was stopped for too long never touches what the next
+owner of the name has.
 """
 
 from __future__ import annotations
@@ -10,16 +14,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from typing import Any
+from collections.abc import Iterator
 
 import redis.exceptions
 
 import replay_server as rs
 from replay_server.rl.function_contract import Names
-from replay_server.rl.gradient_queue import remove_gradients
 
 LEASE_S = 30
 """How long a claim holds that nobody renews, in seconds."""
+KEYS_AT_ONCE = 500
+"""Keys that one transaction removes."""
+
+Command = tuple[str | bytes | int, ...]
 
 
 class JobInUse(Exception):
@@ -29,7 +36,7 @@ class JobInUse(Exception):
 class Lease:
     """The claim of one job. A context manager; its end gives the name back.
 
-    What a job of this name that is no more has left is removed at the beginning.
+    What an earlier job of this name has left is removed at the beginning.
 
     Args:
         keep: leave table and weights where they are at the end.
@@ -54,9 +61,14 @@ class Lease:
                 f"expected job name {names.job!r} to be free on this server, and a job of that name runs: give another "
                 f"--job, or wait {LEASE_S} s if it was killed"
             )
-        remove_job(client, names, but=self._key)
         self._renewing = threading.Thread(target=self._renew_while_it_lives, name="lease", daemon=True)
         self._renewing.start()
+        try:
+            self._remove_job()
+        except BaseException:
+            self._keep = True
+            self.close()
+            raise
 
     def __enter__(self) -> Lease:
         return self
@@ -65,24 +77,20 @@ class Lease:
         self.close()
 
     def close(self) -> None:
-        """Removes what the job has on the server, if that is to be, and gives the name back."""
+        """Removes what the job has on the server, unless it is to be kept, and gives the name back."""
         if self._ended.is_set():
             return
+        with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
+            if not self._keep:
+                self._remove_job()  # This may take long: the claim is renewed meanwhile.
         self._ended.set()
         self._renewing.join(5.0)
         with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
-            if self._stored() != self._token:
-                return  # It expired, and another job may live under this name.
-            if not self._keep:
-                remove_job(self._client, self._names, but=self._key)
-            self._client.redis.delete(self._key)
+            self._if_held("DEL", self._key)
 
     @property
     def _key(self) -> str:
         return f"{self._names.job}:lease"
-
-    def _stored(self) -> Any:
-        return self._client.redis.get(self._key)
 
     def check(self) -> None:
         """Raises JobInUse where the claim has passed to another job: this one was not there to renew it in time."""
@@ -94,10 +102,10 @@ class Lease:
 
     def renew(self) -> None:
         """Makes the claim hold for `LEASE_S` from now, if nobody else has it; `check` tells."""
-        # It may have expired meanwhile (this process was stopped, the server away), and the key be another's.
-        if self._stored() == self._token:
-            self._client.redis.expire(self._key, LEASE_S)
-        elif not self._client.redis.set(self._key, self._token, nx=True, ex=LEASE_S):
+        if self._if_held("EXPIRE", self._key, LEASE_S):
+            return
+        # It expired (this process was stopped, or the server away), and may be another's by now.
+        if not self._ended.is_set() and not self._client.redis.set(self._key, self._token, nx=True, ex=LEASE_S):
             self._lost.set()
 
     def _renew_while_it_lives(self) -> None:
@@ -105,13 +113,43 @@ class Lease:
             with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
                 self.renew()
 
+    def _if_held(self, *command: str | bytes | int) -> bool:
+        """Runs a command in a transaction that holds only while the claim is this job's; whether it was."""
+        with self._client.redis.pipeline() as transaction:
+            while True:
+                transaction.watch(self._key)
+                if transaction.get(self._key) != self._token:
+                    return False
+                transaction.multi()
+                transaction.execute_command(*command)
+                with contextlib.suppress(redis.exceptions.WatchError):  # It was renewed, or is another's now.
+                    transaction.execute()
+                    return True
 
-def remove_job(client: rs.Client, names: Names, but: str = "") -> None:
-    """Removes a job's table, weights, gradients and keys; what belongs to others stays. The key `but` stays, too."""
-    with contextlib.suppress(rs.TableNotFound):
-        client.drop_table(names.fragments)
-    client.redis.execute_command("WEIGHTS.DEL", *names.weights)
-    remove_gradients(client, names)
+    def _remove_job(self) -> bool:
+        """Removes what any job of this name has on the server, the claim apart; whether the claim held to the end."""
+        return all(self._if_held(*command) for command in _removal(self._client, self._names, but=self._key))
+
+
+def remove_job(client: rs.Client, names: Names) -> None:
+    """Removes a job's table, weights, gradients and keys, whoever claims its name; what belongs to others stays."""
+    for command in _removal(client, names):
+        client.command(*command)
+
+
+def _removal(client: rs.Client, names: Names, but: str = "") -> Iterator[Command]:
+    """Commands that remove what a job has on the server, the key `but` apart."""
+    if names.fragments in client.tables():
+        yield "REPLAY.DROP", names.fragments
+    yield "WEIGHTS.DEL", *names.weights
+    if gradients := [key for key in client.gradient_keys() if key.startswith(f"{names.job}:")]:
+        yield "GRAD.DEL", *gradients
+    keys: list[bytes] = []
     for key in client.redis.scan_iter(match=f"{names.job}:*", count=1000):
         if key != but.encode():
-            client.redis.delete(key)
+            keys.append(key)
+        if len(keys) == KEYS_AT_ONCE:
+            yield "DEL", *keys
+            keys = []
+    if keys:
+        yield "DEL", *keys

@@ -184,12 +184,6 @@ class GradientQueue:
         return self._client.command("GET", f"{self._key}:over:{number}", repeatable=True)
 
 
-def remove_gradients(client: rs.Client, names: Names) -> None:
-    """Removes what waits for any run of a job."""
-    if keys := [key for key in client.gradient_keys() if key.startswith(f"{names.job}:")]:
-        client.delete_gradients(*keys)
-
-
 def _check(found: Sequence[str], expected: Sequence[Gradient]) -> None:
     names = [each.name for each in expected]
     if list(found) != names:

@@ -228,6 +228,49 @@ def test_a_claim_that_was_lost_with_its_server_is_made_again(client):
     assert not client.redis.exists("claimed:lease")
 
 
+def test_a_job_that_lost_its_name_while_it_removed_leaves_the_next_owners_keys(client, monkeypatch):
+    """The claim passes to another in the middle of the removal: between the removal of the table and that of the keys."""
+    claim = lease.Lease(client, Names("late"))
+    client.redis.mset({"late:one": "ours", "late:two": "ours"})
+    removal = lease._removal
+
+    def pass_the_name_on(*arguments, **options):
+        for command in removal(*arguments, **options):
+            if command[0] == "DEL":
+                client.redis.set("late:lease", "another")
+                client.redis.set("late:one", "theirs")
+            yield command
+
+    monkeypatch.setattr(lease, "_removal", pass_the_name_on)
+    claim.close()
+    assert client.redis.mget("late:lease", "late:one") == [b"another", b"theirs"]
+    client.redis.delete("late:lease", "late:one", "late:two")
+
+
+def test_a_claim_is_renewed_while_the_removal_lasts(client, monkeypatch):
+    claim = lease.Lease(client, Names("slow"))
+    client.redis.set("slow:one", "ours")
+    client.redis.expire("slow:lease", 1)
+    removal = lease._removal
+
+    def wait_for_a_renewal(*arguments, **options):
+        claim.renew()  # As the thread does that renews.
+        assert client.redis.ttl("slow:lease") > 1
+        yield from removal(*arguments, **options)
+
+    monkeypatch.setattr(lease, "_removal", wait_for_a_renewal)
+    claim.close()
+    assert not claim._renewing.is_alive()
+    assert not client.redis.exists("slow:lease", "slow:one")
+
+
+def test_a_name_that_was_given_back_is_not_claimed_again_by_a_late_renewal(client):
+    claim = lease.Lease(client, Names("back"))
+    claim.close()
+    claim.renew()
+    assert not client.redis.exists("back:lease")
+
+
 def test_a_job_takes_away_what_is_its_own_and_nothing_else(tmp_path, platform, server, client):
     client.publish_weights("other:policy", {"x": [1.0]})
     client.redis.set("otherwise", "stays")
