@@ -304,6 +304,8 @@ void server_ask_stop(struct server *server) {
 /* No new connections, no new requests; who waits is answered as if its time had come. */
 static void begin_stop(struct server *server) {
     server->stopping = true;
+    /* Not before: a stop that saves first may fail, and a service manager that was told of it would kill the server. */
+    service_manager_tell("STOPPING=1");
     log_event(LOG_INFO, "stopping", LOG_FIELDS({"clients", .number = server->clients.count}),
               "stopping, with %u clients", server->clients.count);
     server->stop_deadline_us = server->now_us + LIMIT_STOP_US;

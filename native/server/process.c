@@ -200,14 +200,12 @@ static int load_users(struct server *server) {
     return code;
 }
 
-/* A server with a parent is not what the service manager started, and its parent's service is not its own to tell of. */
-static void run(struct server *server, bool has_parent) {
-    if (!has_parent) service_manager_tell("READY=1");
+static void run(struct server *server) {
+    service_manager_tell("READY=1");
     log_as("replay-server");
     log_event(LOG_INFO, "ready", LOG_FIELDS({"port", .number = server->config.port}), "ready");
     server_run(server);
     log_event(LOG_INFO, "stopped", LOG_FIELDS({"clients", .number = server->clients.count}), "stopped");
-    if (!has_parent) service_manager_tell("STOPPING=1");
 }
 
 static int serve(struct server *server, const struct options *options, const struct server_config *started,
@@ -215,6 +213,7 @@ static int serve(struct server *server, const struct options *options, const str
     struct error error = {0};
     struct signals signals = {.server = server};
     bool has_parent = options->lifeline_descriptor >= 0;
+    if (has_parent) service_manager_ignore();
     struct transport *transport = transport_kernel_new(server_events(server), &error);
     if (!transport) return start_failed(EXIT_FAILED, error.message);
     transport_kernel_keepalive(transport, server->config.tcp_keepalive_s);
@@ -237,7 +236,7 @@ static int serve(struct server *server, const struct options *options, const str
                         rewrite_open(server, setup, transport, &error) < 0))
         return start_failed(EXIT_FAILED, error.message);
     print_ready(&server->config);
-    run(server, has_parent);
+    run(server);
     reload_free(signals.reload);
     memory_stop_reclaimer();
     return EXIT_CLEAN;

@@ -26,6 +26,10 @@ void service_manager_tell(const char *state) {
     close(descriptor);
 }
 
+void service_manager_ignore(void) {
+    unsetenv("NOTIFY_SOCKET");
+}
+
 void service_manager_tell_reloading(void) {
     char state[80];
     snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_monotonic_us());

@@ -325,10 +325,20 @@ def test_the_service_manager_hears_of_start_and_stop(tmp_path: Path) -> None:
         notify.settimeout(60)
         command = [find_executable(), "--port", "0"]
         environment: dict[str, Any] = {**os.environ, "NOTIFY_SOCKET": f"@{name}"}
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, cwd=tmp_path) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=tmp_path) as process:
             assert notify.recv(100) == b"READY=1"
-            process.terminate()
-            assert notify.recv(100) == b"STOPPING=1"
+            port = int(process.stdout.readline().split(b"redis://127.0.0.1:")[1].split()[0])
+            with socket.create_connection(("127.0.0.1", port)) as unread:
+                # A stop sends what clients have still to get. This one reads only once the stop is told.
+                unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                unread.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$8000000\r\n" + bytes(8_000_000) + b"\r\n")
+                assert unread.recv(5) == b"+OK\r\n"
+                unread.sendall(b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n")
+                assert unread.recv(10) == b"$8000000\r\n"
+                process.terminate()
+                assert notify.recv(100) == b"STOPPING=1"
+                with unread.makefile("rb") as rest:
+                    assert len(rest.read()) == 8_000_002
             assert process.wait(60) == 0
 
 
