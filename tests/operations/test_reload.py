@@ -330,15 +330,14 @@ def test_the_service_manager_hears_of_start_and_stop(tmp_path: Path) -> None:
             port = int(process.stdout.readline().split(b"redis://127.0.0.1:")[1].split()[0])
             with socket.create_connection(("127.0.0.1", port)) as unread:
                 # A stop sends what clients have still to get. This one reads only once the stop is told.
-                unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                unread.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$8000000\r\n" + bytes(8_000_000) + b"\r\n")
+                unread.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$64000000\r\n" + bytes(64_000_000) + b"\r\n")
                 assert unread.recv(5) == b"+OK\r\n"
                 unread.sendall(b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n")
-                assert unread.recv(10) == b"$8000000\r\n"
+                assert unread.recv(11) == b"$64000000\r\n"
                 process.terminate()
                 assert notify.recv(100) == b"STOPPING=1"
                 with unread.makefile("rb") as rest:
-                    assert len(rest.read()) == 8_000_002
+                    assert len(rest.read()) == 64_000_002
             assert process.wait(60) == 0
 
 
