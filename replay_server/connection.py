@@ -97,13 +97,19 @@ class Address:
             context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
         return context
 
-    def redis_options(self) -> dict[str, bool]:
-        """What redis-py needs beside the URL to check what is checked here: before its version 6 it let any host show a
-        trusted certificate of another one."""
-        options = dict(self.tls or ())
-        if self.tls is None or "ssl_check_hostname" in options or options.get("ssl_cert_reqs", "").lower() == "none":
-            return {}
-        return {"ssl_check_hostname": True}
+    def redis_options(self) -> dict[str, Any]:
+        """What redis-py needs beside the URL: not to ask for notices of maintenance, which this server has none of (the
+        refusal would count as an error of its clients); and to check host names in certificates, as this client does
+        (redis-py before version 6 does not)."""
+        options: dict[str, Any] = {}
+        with contextlib.suppress(ImportError):  # redis-py before version 7 does not ask.
+            from redis.maint_notifications import MaintNotificationsConfig
+
+            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        tls = dict(self.tls or ())
+        if self.tls is not None and "ssl_check_hostname" not in tls and tls.get("ssl_cert_reqs", "").lower() != "none":
+            options["ssl_check_hostname"] = True
+        return options
 
     def open_socket(self, timeout_s: float) -> socket.socket:
         """A connected socket.

@@ -141,9 +141,9 @@ class Pages:
                 text(view.title, "d-title")
                 state = Text("d-state")
                 subtitle = Text("d-subtitle")
+                banner = Text("d-banner")  # in the head, so that nothing moves when it appears
                 if run is not None and self._others(run):
                     self._compare_choice(run, path)
-            banner = Text("d-banner")
             with division("d-tiles"):
                 tiles = [TileBox(tile) for tile in view.tiles]
             with division("d-grid"):

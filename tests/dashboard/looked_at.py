@@ -149,8 +149,8 @@ class Dashboard:
         assert line.startswith("dashboard http://127.0.0.1:"), (line, (folder / "dashboard.log").read_text())
         self.url = line.split()[1].rstrip("/")
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGINT)
+    def stop(self, by: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(by)
         try:
             return self.process.wait(DEADLINE_S)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -236,6 +237,9 @@ def test_nothing_moves_while_numbers_change(
     shows(tile(page, "Frames"), "41 k in all")
     shows(tile(page, "Evaluation"), "kept 500")
     assert page.evaluate(PLACES) == before
+    job.end()
+    shows(page.locator(".d-banner"), "The job has ended")
+    assert page.evaluate(PLACES) == before
     aligned = "(cell) => getComputedStyle(cell).textAlign"
     row = page.locator(".d-table tbody tr", has_text="actor 3")
     assert [cell.evaluate(aligned) for cell in row.locator("td").all()] == ["left"] * 2 + ["right"] * 4
@@ -301,4 +305,11 @@ def test_another_name_for_this_address_is_refused(tmp_path: Path, open_dashboard
 def test_it_ends_when_it_is_interrupted(tmp_path: Path, open_dashboard: Callable[..., Dashboard]) -> None:
     write_train(tmp_path / "run", rounds=1)
     dashboard = open_dashboard("--logdir", str(tmp_path / "run"))
-    assert dashboard.stop() in (0, 130)
+    assert dashboard.stop() == 130
+
+
+def test_it_ends_in_order_when_it_is_terminated(tmp_path: Path, open_dashboard: Callable[..., Dashboard]) -> None:
+    write_train(tmp_path / "run", rounds=1)
+    dashboard = open_dashboard("--logdir", str(tmp_path / "run"))
+    assert urlopen(dashboard.url, timeout=60).status == 200
+    assert dashboard.stop(signal.SIGTERM) == 0

@@ -353,3 +353,12 @@ def test_any_command_is_answered_as_it_comes(client):
     assert client.command("DEL", "any", "any-list") == 2
     with pytest.raises(rs.ServerError, match="unknown command"):
         client.command("NO.SUCH")
+
+
+def test_a_connection_costs_no_error(server):
+    """redis-py asks each server for notices of maintenance, and its refusal would count as an error of a client."""
+    with rs.Client(server.url) as client:
+        before = client.redis.info("errorstats")
+        with rs.Client(server.url) as other:
+            assert other.redis.ping()
+        assert client.redis.info("errorstats") == before

@@ -229,7 +229,7 @@ def test_a_claim_that_was_lost_with_its_server_is_made_again(client):
 
 
 def test_a_job_that_lost_its_name_while_it_removed_leaves_the_next_owners_keys(client, monkeypatch):
-    """The claim passes to another in the middle of the removal: between the removal of the table and that of the keys."""
+    """The claim passes to another between the removal of the table and that of the keys."""
     claim = lease.Lease(client, Names("late"))
     client.redis.mset({"late:one": "ours", "late:two": "ours"})
     removal = lease._removal
