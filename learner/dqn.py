@@ -104,12 +104,20 @@ class Update:
 class Dqn:
     """Online network, target network and optimizer, and the step that trains them.
 
-    `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by.
+    `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by. `precision` is that
+    of the forward passes (float32, or bfloat16 by autocast); weights and losses are float32 in any case.
     """
 
-    def __init__(self, settings: ApexSettings, make_network: Callable[[], nn.Module], device: torch.device) -> None:
+    def __init__(
+        self,
+        settings: ApexSettings,
+        make_network: Callable[[], nn.Module],
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
         self.settings = settings
         self.device = device
+        self.precision = precision
         self.step = 0
         self.online = make_network().to(device)
         self.target = make_network().to(device).requires_grad_(False)
@@ -160,9 +168,9 @@ class Dqn:
         return tensor
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if not self.settings.bfloat16:
+        if self.precision == "float32":
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
 
 
 def _tensor_over(array: np.ndarray) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from redis.exceptions import TimeoutError as StoreSilent
 import replay_server as rs
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from replay_server.learner.dqn import Dqn, Update, choose_device, learning_rate_at
+from replay_server.learner.execution import choose_execution
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
+from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 from replay_server.rl.weights import module_arrays
@@ -40,7 +44,11 @@ def run_learner(
     if settings.learner_threads > 0:
         torch.set_num_threads(settings.learner_threads)
     spec = environment_spec(settings)
-    learner = Dqn(settings, lambda: make_network(settings, spec), choose_device(settings.device))
+    device = choose_device(settings.device)
+    network = functools.partial(make_network, settings, spec)
+    execution = choose_execution(settings, spec, network, device)
+    RunDirectory(run_directory).add_measured(execution.as_values())
+    learner = Dqn(settings, network, device, execution.precision)
     checkpoint_folder = run_directory / "checkpoints"
     resumed = newest_checkpoint(checkpoint_folder) if settings.resume else None
     if resumed is not None:
@@ -54,6 +62,7 @@ def run_learner(
         loop = _Loop(settings, learner, client, metrics, checkpoint_folder)
         # Runs first of all on the way out, whatever ends the loop: a lost server must not lose the learning.
         stack.callback(loop.checkpoint)
+        loop.say(execution.told())
         loop.publish()
         if not loop.finished():
             batches = stack.enter_context(
@@ -120,6 +129,12 @@ class _Loop:
         self.publish()
         self.report(time.monotonic())
 
+    def say(self, text: str) -> None:
+        """Tells people something: on standard output, and for the job in the list <table>:messages on the server."""
+        print(text, flush=True)
+        message = json.dumps({"part": "learner", "text": text})
+        self._store(lambda store: store.rpush(f"{self.settings.table}:messages", message))
+
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
@@ -152,10 +167,12 @@ class _Loop:
         self.sums, self.updates_since_report, self.waited_s = {}, 0, 0.0
         self.metrics.write(self.learner.step, values)
         report = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+        fields: dict[Any, Any] = {"updates": str(self.learner.step), **report}
+        self._store(lambda store: store.hset(f"{self.settings.table}:learner", mapping=fields))
+
+    def _store(self, write: Callable[[Any], Any]) -> None:
         try:
-            self.client.redis.hset(
-                f"{self.settings.table}:learner", mapping={"updates": str(self.learner.step), **report}
-            )
+            write(self.client.redis)
         except (StoreLost, StoreSilent) as error:
             raise rs.ConnectionLost(f"the learner's report found no server: {error}") from error
 

@@ -103,6 +103,7 @@ class ApexJob:
         self._dashboard: DashboardProcess | None = None
         self._wandb: WandbMirror | None = None
         self._seen_evaluations = 0
+        self._seen_messages = 0
         self._good_evaluations = 0
         self._frames = [_Total() for _ in range(settings.actors)]
         self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
@@ -262,6 +263,8 @@ class ApexJob:
             self._write_job()
             try:
                 self._look()
+                for message in self._new_messages():
+                    view.message(f"{message['part']}: {message['text']}")
                 for evaluation in self._new_evaluations():
                     self._take_evaluation(evaluation, metrics)
                     self._draw(DRAW_EVERY_S)
@@ -325,9 +328,19 @@ class ApexJob:
             snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
 
     def _new_evaluations(self) -> list[dict[str, Any]]:
-        assert self._client is not None
-        rows: Any = self._client.redis.lrange(f"{self.settings.table}:evaluations", self._seen_evaluations, -1)
+        rows = self._rows("evaluations", self._seen_evaluations)
         self._seen_evaluations += len(rows)
+        return rows
+
+    def _new_messages(self) -> list[dict[str, Any]]:
+        rows = self._rows("messages", self._seen_messages)
+        self._seen_messages += len(rows)
+        return rows
+
+    def _rows(self, name: str, first: int) -> list[dict[str, Any]]:
+        """What parts appended to a list of the job's since it was last read."""
+        assert self._client is not None
+        rows: Any = self._client.redis.lrange(f"{self.settings.table}:{name}", first, -1)
         return [json.loads(row) for row in rows]
 
     def _take_evaluation(self, evaluation: dict[str, Any], metrics: Metrics) -> None:
@@ -414,6 +427,7 @@ class ApexJob:
             "frames_per_s": frames / played_s if snapshot.elapsed_s else 0.0,
             "updates_per_s": updates / played_s if snapshot.elapsed_s else 0.0,
             "restarts": snapshot.restarts,
+            **self.run_directory.measured(),
             "eval_epsilon": settings.eval_epsilon,
             **empty,
             **(final or {}),

@@ -59,6 +59,18 @@ class RunDirectory:
         values = dataclasses.asdict(settings)  # pyright: ignore[reportArgumentType]
         write_json(self.config, {name: _without_password(value) for name, value in values.items()})
 
+    def add_measured(self, values: dict[str, Any]) -> None:
+        """Notes in config.json, as `measured`, what a part chose by measuring this machine; a resumed run chooses anew.
+
+        Nothing is written where there is no config.json: such a folder is no run's.
+        """
+        if self.config.exists():
+            write_json(self.config, {**json.loads(self.config.read_text()), "measured": values})
+
+    def measured(self) -> dict[str, Any]:
+        """What `add_measured` noted; {} before it did."""
+        return json.loads(self.config.read_text()).get("measured", {}) if self.config.exists() else {}
+
     def write_job(self, kind: str, server: str, parts: list[dict[str, Any]] | None = None) -> None:
         """Writes job.json, for who looks at a run from outside: this process, when it and (of a run that was
         resumed) the sessions before it began, the server, its parts.
@@ -92,6 +104,7 @@ class RunDirectory:
         if not self.config.exists():
             raise FileNotFoundError(f"--resume: {self.path} holds no run (no config.json): check --logdir")
         values = json.loads(self.config.read_text())
+        values.pop("measured", None)
         names = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
         unknown = sorted(set(values) - names)
         if len(unknown) > len(values) / 2:

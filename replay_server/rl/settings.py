@@ -124,8 +124,8 @@ class ApexSettings:
     """Learner steps between published weights."""
     pull_every_frames: int = 400
     """Emulator frames per environment between an actor's checks for newer weights (elsewhere than on Atari: steps)."""
-    bfloat16: bool = False
-    """Autocast the learner's forward pass to bfloat16."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the learner's forward passes. auto: a few updates of each are timed at the start, and the faster is taken."""
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
     learner_threads: int = 0
@@ -194,7 +194,6 @@ PROFILES: dict[str, dict[str, Any]] = {
         "optimizer_epsilon": 1e-8,
         "gradient_norm": 10.0,
         "target_update_every": 250,
-        "bfloat16": True,
     },
 }
 

@@ -120,7 +120,11 @@ def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
     assert summary["eval_episodes"] == 2
     assert summary["frames"] >= summary["transitions"] - 100
     assert (job.run / "checkpoints" / "step_600" / "network.safetensors").exists()
-    assert json.loads((job.run / "config.json").read_text())["hidden"] == 16
+    config = json.loads((job.run / "config.json").read_text())
+    assert config["hidden"] == 16
+    assert config["precision"] == "auto"
+    assert {**summary, **config["measured"]} == summary
+    assert f"learner: precision {summary['precision']} (measured, an update of 128: float32 " in job.text
     assert not list(job.temporary.glob("replay-server*"))
 
     # In a folder whose sockets would have paths that are too long.

@@ -156,7 +156,8 @@ def test_repeated_updates_on_one_batch_reduce_its_error():
 
 def test_bfloat16_gives_nearly_the_same_loss_in_float32():
     data, weights = random_batch(3)
-    full, half = make_learner(), make_learner(bfloat16=True)
+    full = make_learner()
+    half = Dqn(SETTINGS, lambda: make_network(SETTINGS, SPEC), torch.device("cpu"), "bfloat16")
     exact, rough = full.update(data, weights), half.update(data, weights)
     assert rough.loss.dtype == torch.float32
     assert rough.priorities.dtype == torch.float32

@@ -24,7 +24,7 @@ from replay_server.rl.tables import STEP_COLUMN, apex_table
 
 SETTINGS = ApexSettings(
     env="CartPole-v1", hidden=16, batch_size=32, capacity=1_000, min_size_to_sample=100, max_updates=30,
-    publish_every=10, optimizer="adam", learning_rate=1e-3, learner_threads=1, device="cpu",
+    publish_every=10, optimizer="adam", learning_rate=1e-3, learner_threads=1, device="cpu", precision="float32",
 )  # fmt: skip
 
 
