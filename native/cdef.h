@@ -3,7 +3,7 @@
 
 enum error_code {
     ERROR_NONE, ERROR_GENERIC, ERROR_NOTABLE, ERROR_EXISTS, ERROR_BADSCHEMA, ERROR_BADSHAPE, ERROR_BADPRIORITY,
-    ERROR_TIMEOUT, ERROR_LIMIT, ERROR_STALEVERSION, ...
+    ERROR_TIMEOUT, ERROR_LIMIT, ERROR_STALEVERSION, ERROR_CLOSED, ...
 };
 
 struct error {
@@ -36,6 +36,8 @@ struct table_info {
     int64_t newest_version;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams;
+    bool closed;
+    char closed_reason[128];
     double max_priority;
     double total_priority;
 };
@@ -52,6 +54,8 @@ void table_priorities(const struct table *table, uint64_t *counts);
 void table_reset(struct table *table);
 void table_seed(struct table *table, uint64_t seed);
 
+int table_close(struct table *table, const char *reason, size_t length, struct error *error);
+void table_open(struct table *table);
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
 uint32_t table_admits(const struct table *table, uint32_t n);
 int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);

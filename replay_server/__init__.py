@@ -20,6 +20,7 @@ from .errors import (
     SchemaError,
     ServerError,
     StaleVersion,
+    TableClosed,
     TableNotFound,
     Timeout,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "StaleVersion",
     "SumTree",
     "Table",
+    "TableClosed",
     "TableNotFound",
     "Timeout",
     "Uniform",

@@ -23,7 +23,7 @@ from .codec import Buffer, Reading, encode_command
 from .commands import Command, ServedTable, SharedBatch, greet
 from .connection import Address, ReadBuffer, on_same_host, set_options
 from .connection import Connection as BlockingConnection
-from .errors import ConnectionLost, ReplayError, SchemaError, error_of_own_request
+from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, error_of_own_request
 from .shared_memory import Arena
 from .table import RateLimiter, Selector, Table
 
@@ -445,6 +445,14 @@ class Client(AsyncGradientMethods):
         await self._run(commands.drop(name))
         self._tables.pop(name, None)
 
+    async def close_table(self, name: str, reason: str | None = None) -> None:
+        """See `replay_server.Client.close_table`."""
+        await self._run(commands.close_table(name, reason))
+
+    async def open_table(self, name: str) -> None:
+        """See `replay_server.Client.open_table`."""
+        await self._run(commands.open_table(name))
+
     async def configure(
         self,
         name: str,
@@ -625,6 +633,8 @@ class Client(AsyncGradientMethods):
                     await room.acquire()
                     beta = importance_sampling_exponent
                     ready.put_nowait(await self.sample(name, batch_size, beta, timeout, None, columns, replace))
+            except TableClosed:
+                ready.put_nowait(ended)
             except Exception as error:
                 ready.put_nowait(error)
 

@@ -314,7 +314,7 @@ class Buffer:
         columns: Sequence[str] | None = None,
         replace: bool = True,
     ) -> Sampler:
-        """An endless iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
+        """An iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -331,6 +331,18 @@ class Buffer:
         return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns)
 
     # ---- the table ---------------------------------------------------------------------------------------------------
+
+    def close_table(self, reason: str | None = None) -> None:
+        """Ends the table's data; who waits in other threads is told at once. See `replay_server.Client.close_table`."""
+        given = (reason or "").encode()
+        with self._lock:
+            self._check(lib.table_close(self._core, given, len(given), self._error))
+            self._changed.notify_all()
+
+    def open_table(self) -> None:
+        """Opens a closed table again. See `replay_server.Client.open_table`."""
+        with self._lock:
+            lib.table_open(self._core)
 
     def configure(
         self,
@@ -370,6 +382,8 @@ class Buffer:
             fields["zero_priorities"] = counts[0]
             least = lib.TABLE_PRIORITY_LEAST - 1
             fields["priorities"] = {least + i: counts[i] for i in range(1, len(counts)) if counts[i]}
+            fields["closed"] = bool(core.closed)
+            fields["closed_reason"] = ffi.string(core.closed_reason).decode("utf-8", "replace")
             fields["policy_version"] = None if seen == -(2**63) else seen
             admitted = lib.table_can_sample(self._core, 1, True, self._error) == 0
             fields["reason"] = "" if admitted else self._reason()

@@ -254,6 +254,31 @@ class Client(GradientMethods):
         self._run(commands.drop(name))
         self._tables.pop(name, None)
 
+    def close_table(self, name: str, reason: str | None = None) -> None:
+        """Ends a table's data: nothing enters it until `open_table`, and whoever waits is told at once.
+
+        An `add`, an append or an item of a writer raises `TableClosed`, waiting or not. Samples go on with what is
+        there; one that would wait for more items raises `TableClosed`, and the iteration of a `sampler` ends. Updates,
+        reads and deletions go on. A snapshot keeps a table closed, `reset` does too. Closing a closed table replaces
+        the reason.
+
+        Args:
+            name: the table.
+            reason: one line of at most 127 bytes for those who are told.
+
+        Raises:
+            TableNotFound: there is none.
+        """
+        self._run(commands.close_table(name, reason))
+
+    def open_table(self, name: str) -> None:
+        """Opens a closed table again; one that is open stays so.
+
+        Raises:
+            TableNotFound: there is none.
+        """
+        self._run(commands.open_table(name))
+
     def configure(
         self,
         name: str,
@@ -287,7 +312,7 @@ class Client(GradientMethods):
     def info(self, name: str) -> dict[str, Any]:
         """Counters and state of a table: at least size, capacity, bytes, added, sampled, removed, stale_updates,
         max_priority, priorities (exponent e: items with 2^e <= priority < 2^(e + 1)), zero_priorities, waiting (blocked
-        clients) and reason (why a sample would wait now, "" if it would not)."""
+        clients), reason (why a sample would wait now, "" if it would not), closed (bool) and closed_reason."""
         return self._run(commands.info(name))
 
     def await_items(
@@ -307,6 +332,7 @@ class Client(GradientMethods):
 
         Raises:
             Timeout: nothing was added, or too little is there.
+            TableClosed: neither will come: the table is closed.
             TableNotFound: there is no such table, or it was dropped meanwhile.
         """
         return self._run(commands.await_items(name, since, size, timeout))
@@ -371,6 +397,7 @@ class Client(GradientMethods):
         Raises:
             SchemaError, PriorityError: nothing was stored.
             Timeout: the rate limiter did not admit them in time; nothing was stored.
+            TableClosed: the table is closed, or was closed meanwhile; nothing was stored.
             LimitExceeded: they could never be admitted.
             ConnectionLost: whether they were stored is not known.
         """
@@ -422,6 +449,7 @@ class Client(GradientMethods):
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.
+            TableClosed: the table is closed and has too few items for this batch.
             SchemaError: `out` or `columns` do not fit the table.
             LimitExceeded: no wait could admit the batch.
         """
@@ -539,7 +567,9 @@ class Client(GradientMethods):
         replace: bool = True,
         coded: bool | None = None,
     ) -> Sampler:
-        """An endless iterator over batches that a background thread samples ahead on a connection of its own.
+        """An iterator over batches that a background thread samples ahead on a connection of its own.
+
+        It ends where the table is closed (`close_table`) and has no further batch to give.
 
         Args:
             name: the table.

@@ -193,6 +193,15 @@ def drop(name: str) -> Command[None]:
     return plain(f"drop of {name!r}", ("REPLAY.DROP", name), _nothing, False)
 
 
+def close_table(name: str, reason: str | None) -> Command[None]:
+    arguments = ("REPLAY.CLOSETABLE", name, *(() if reason is None else (reason,)))
+    return plain(f"close of {name!r}", arguments, _nothing, True)
+
+
+def open_table(name: str) -> Command[None]:
+    return plain(f"opening of {name!r}", ("REPLAY.OPENTABLE", name), _nothing, True)
+
+
 def reset(name: str) -> Command[None]:
     return plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False, wait_s=None)
 
@@ -225,6 +234,7 @@ def info(name: str) -> Command[dict[str, Any]]:
             key = _text(key)
             field = _text(field) if isinstance(field, bytes) else field
             fields[key] = float(field) if key in _INFO_NUMBERS else field
+        fields["closed"] = bool(fields.get("closed"))
         if "priorities" in fields:
             fields["priorities"] = {int(exponent): int(count) for exponent, count in fields["priorities"]}
         return fields

@@ -32,6 +32,13 @@ class TableNotFound(ReplayError, LookupError):
     """No table of that name on the server."""
 
 
+class TableClosed(ReplayError):
+    """The table is closed (`Client.close_table`): nothing enters it, and a sample would have waited for more items.
+
+    The message names the table and the reason that was given. A sampler's iteration ends instead of raising this.
+    """
+
+
 class SchemaError(ReplayError, ValueError):
     """A table's spec, or the columns, shapes or dtypes of a batch, are wrong. Nothing was stored."""
 
@@ -69,6 +76,7 @@ class GradientNotWaiting(ServerError):
 
 _BY_CODE: dict[str, type[ReplayError]] = {
     "NOTABLE": TableNotFound,
+    "CLOSED": TableClosed,
     "EXISTS": SchemaError,
     "BADSCHEMA": SchemaError,
     "BADSHAPE": SchemaError,

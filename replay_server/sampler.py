@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .batch import Batch, BatchPool
-from .errors import SchemaError
+from .errors import SchemaError, TableClosed
 from .table import Table
 
 
 class Sampler:
-    """An endless iterator over batches; a context manager. Made by `Client.sampler` and `Buffer.sampler`.
+    """An iterator over batches; a context manager. Made by `Client.sampler` and `Buffer.sampler`.
+
+    It is endless unless the table is closed (`Client.close_table`): then it ends after the last batch that the table
+    can give; items too few for one more stay in the table.
 
     A failure of the source, such as `Timeout` or `ConnectionLost`, is raised by the next `next()` after the batches
     that were sampled before it, and ends the iteration. Batches belong to the caller for as long as he refers to them.
@@ -21,6 +24,7 @@ class Sampler:
     Attributes:
         importance_sampling_exponent: β of batches drawn from now on; assign to anneal it.
         policy_version: of the caller, for batches drawn from now on; see `Client.sample`.
+        table_closed: why the iteration ended, where a closed table ended it; None else.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Sampler:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.importance_sampling_exponent = importance_sampling_exponent
         self.policy_version: int | None = None
+        self.table_closed: TableClosed | None = None
         self._draw, self._table, self._cancel = draw, table, cancel
         self._batch_size, self._columns = batch_size, columns
         # Those in the queue, one being filled, one or two in the caller's hands.
@@ -56,6 +61,8 @@ class Sampler:
                 if self._closed.is_set():
                     break
                 self._ready.put(self._sampled())
+        except TableClosed as error:
+            self.table_closed = error
         except BaseException as error:
             self._ready.put(error)
         self._ready.put(StopIteration())

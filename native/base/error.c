@@ -17,6 +17,7 @@ static const char *const names[ERROR_CODES] = {
     [ERROR_LIMIT] = "LIMIT",
     [ERROR_STALEVERSION] = "STALEVERSION",
     [ERROR_NOGRADIENT] = "NOGRADIENT",
+    [ERROR_CLOSED] = "CLOSED",
 };
 
 int error_set(struct error *error, enum error_code code, const char *format, ...) {

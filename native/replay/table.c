@@ -138,7 +138,9 @@ void table_info(const struct table *table, struct table_info *info) {
         .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),
         .total_priority = selector_total(&table->sampler),
+        .closed = table->closed,
     };
+    memcpy(info->closed_reason, table->closed_reason, sizeof info->closed_reason);
 }
 
 int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error) {

@@ -17,6 +17,7 @@
 
 #define TABLE_MAX_COLUMNS 64
 #define TABLE_MAX_NAME 255
+#define TABLE_MAX_REASON 127 /* bytes that say why a table is closed */
 #define TABLE_MAX_DIMENSIONS 8
 #define TABLE_MAX_BATCH (1u << 20)
 #define TABLE_MAX_CAPACITY (1ull << 31)
@@ -109,6 +110,8 @@ struct table_info {
     int64_t newest_version; /* of the policy, seen by adds or samples; INT64_MIN: none yet */
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams; /* steps in memory, their payload */
+    bool closed;
+    char closed_reason[TABLE_MAX_REASON + 1]; /* "": none was given, or it is open */
     double max_priority; /* raw, over live items; 0 if none */
     double total_priority; /* sum of p^alpha */
 };
@@ -140,8 +143,9 @@ void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_
 void table_seed(struct table *table, uint64_t seed);
 int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 
-/* Whether n items may be added / sampled now. Otherwise -1 with ERROR_TIMEOUT and the reason (a wait may help), or
- * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows). */
+/* Whether n items may be added / sampled now. Otherwise -1 with ERROR_TIMEOUT and the reason (a wait may help),
+ * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows), or
+ * ERROR_CLOSED (the table is closed, and only items that were added could help). */
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
 int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
 /* How many of n items may be added now, at once: the first of them. 0: table_can_add of one tells why. */
@@ -165,6 +169,14 @@ void reservation_shorten(struct reservation *reservation, uint32_t n);
  * as many old ones as capacity and max_bytes demand; writes n ids. On success the reservation is gone; on refusal it stays. */
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
                  struct error *error);
+
+/* ---- the end of its data ----
+ * Nothing enters a closed table, neither items nor steps: ERROR_CLOSED, with the reason. Samples, updates, deletions and
+ * changes go on. A sample that would have to wait for items is refused; one that waits for a change to be done, or that an
+ * update of priorities may let through, goes on waiting. A reset leaves the table closed. */
+int table_close(struct table *table, const char *reason, size_t length, struct error *error); /* replaces the reason */
+void table_open(struct table *table);
+int table_check_open(const struct table *table, struct error *error); /* -1 with ERROR_CLOSED */
 
 /* ---- sample ---- */
 /* Draws n items into caller's arrays of n; without `replace` no item twice (fifo never does), and probabilities are those

@@ -174,13 +174,14 @@ int table_can_add(const struct table *table, uint64_t n, struct error *error) {
         return error_set(error, ERROR_LIMIT,
                          "%" PRIu64 " items at once never fit a table of %" PRIu64 "; add fewer at once", n, capacity);
     }
-    return table_is_ready(table, error) ? -1 : rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
+    if (table_check_open(table, error) || table_is_ready(table, error)) return -1;
+    return rate_limiter_can_add(&table->limiter, table->storage.live, n, error);
 }
 
 uint32_t table_admits(const struct table *table, uint32_t n) {
     struct error error;
     uint64_t capacity = table_effective_capacity(&table->config);
-    if (table_is_ready(table, &error)) return 0;
+    if (table->closed || table_is_ready(table, &error)) return 0;
     return (uint32_t)rate_limiter_admits(&table->limiter, table->storage.live, n < capacity ? n : capacity);
 }
 

@@ -274,13 +274,17 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
         writer->failed = true;
         return;
     }
-    msgpack_write_map(writer, count + 2);
+    msgpack_write_map(writer, count + 2 + table->closed);
     msgpack_write_string(writer, "spec", 4);
     msgpack_write_encoded(writer, spec, length);
     memory_free(spec);
     for (uint32_t i = 0; i < count; i++) {
         msgpack_write_string(writer, numbers[i].key, strlen(numbers[i].key));
         msgpack_write_unsigned(writer, numbers[i].value);
+    }
+    if (table->closed) {
+        msgpack_write_string(writer, "closed", 6);
+        msgpack_write_string(writer, table->closed_reason, strlen(table->closed_reason));
     }
     msgpack_write_string(writer, "random", 6);
     msgpack_write_array(writer, 4);

@@ -50,6 +50,7 @@ struct description {
     size_t spec_length;
     uint64_t numbers[NUMBERS];
     uint64_t random[4];
+    struct msgpack_value closed; /* a string: the reason; of another type: it is open */
 };
 
 static int malformed(struct error *error, const char *what) {
@@ -103,6 +104,10 @@ static int read_description(struct msgpack_reader *reader, struct description *o
                 return -1;
             }
             seen_random = 1;
+        } else if (msgpack_string_is(&key, "closed")) {
+            if (!msgpack_read(reader, &out->closed) || out->closed.type != MSGPACK_STRING) {
+                return malformed(error, "closed");
+            }
         } else {
             const uint8_t *from = reader->at;
             if (!msgpack_skip(reader)) {
@@ -189,6 +194,12 @@ struct table_restore *table_restore_begin(const uint8_t *bytes, size_t length, s
     restore->priorities = memory_map(used * sizeof *restore->priorities);
     if (!restore->seen || !restore->priorities || !restore->steps_seen) {
         error_set(error, ERROR_GENERIC, "out of memory for table '%s'", table->config.name);
+        table_restore_free(restore);
+        return NULL;
+    }
+    const struct msgpack_value *closed = &description.closed;
+    if (closed->type == MSGPACK_STRING &&
+        table_close(restore->table, (const char *)closed->bytes.data, closed->bytes.length, error)) {
         table_restore_free(restore);
         return NULL;
     }

@@ -36,38 +36,16 @@ static int enough_distinct(const struct table *table, uint64_t n, struct error *
     return 0;
 }
 
-int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error) {
-    uint64_t size = table->storage.live;
-    if (n < 1 || n > TABLE_MAX_BATCH) {
-        return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
-    }
-    bool ordered = selector_is_ordered(table->config.sampler);
-    const char *sampler = selector_name(table->config.sampler);
-    if (ordered && n > table_effective_capacity(&table->config)) {
-        return error_set(error, ERROR_LIMIT,
-                         "a %s sample of %" PRIu64 " is more than a table of %" PRIu64
-                         " can hold; sample fewer at once",
-                         sampler, n, table_effective_capacity(&table->config));
-    }
-    uint64_t max_times_sampled = table->config.max_times_sampled;
-    if (max_times_sampled && n > table_effective_capacity(&table->config) * max_times_sampled) {
-        return error_set(error, ERROR_LIMIT,
-                         "a sample of %" PRIu64 " is more than %" PRIu64
-                         " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
-                         n, table_effective_capacity(&table->config), max_times_sampled);
-    }
-    if (table_is_ready(table, error) || is_fresh(table, error)) {
-        return -1;
-    }
-    if (rate_limiter_can_sample(&table->limiter, size, n, error)) {
-        return -1;
-    }
+/* `distinct`: no item may come twice. */
+static int enough_items(const struct table *table, uint64_t n, bool distinct, struct error *error) {
+    uint64_t size = table->storage.live, max_times_sampled = table->config.max_times_sampled;
     if (size == 0) {
         return error_set(error, ERROR_TIMEOUT, "too few items: the table is empty");
     }
-    if (ordered && n > size) {
+    if (selector_is_ordered(table->config.sampler) && n > size) {
         return error_set(error, ERROR_TIMEOUT,
-                         "too few items: a %s sample of %" PRIu64 " waits, the table holds %" PRIu64, sampler, n, size);
+                         "too few items: a %s sample of %" PRIu64 " waits, the table holds %" PRIu64,
+                         selector_name(table->config.sampler), n, size);
     }
     uint64_t drawable = table_drawable(table);
     if (drawable == 0) {
@@ -81,7 +59,38 @@ int table_can_sample(const struct table *table, uint64_t n, bool replace, struct
                          "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits",
                          drawable, draws, max_times_sampled, n);
     }
-    return replace || ordered ? 0 : enough_distinct(table, n, error);
+    return distinct ? enough_distinct(table, n, error) : 0;
+}
+
+int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error) {
+    if (n < 1 || n > TABLE_MAX_BATCH) {
+        return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
+    }
+    bool ordered = selector_is_ordered(table->config.sampler);
+    if (ordered && n > table_effective_capacity(&table->config)) {
+        return error_set(error, ERROR_LIMIT,
+                         "a %s sample of %" PRIu64 " is more than a table of %" PRIu64
+                         " can hold; sample fewer at once",
+                         selector_name(table->config.sampler), n, table_effective_capacity(&table->config));
+    }
+    uint64_t max_times_sampled = table->config.max_times_sampled;
+    if (max_times_sampled && n > table_effective_capacity(&table->config) * max_times_sampled) {
+        return error_set(error, ERROR_LIMIT,
+                         "a sample of %" PRIu64 " is more than %" PRIu64
+                         " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
+                         n, table_effective_capacity(&table->config), max_times_sampled);
+    }
+    if (table_is_ready(table, error) || is_fresh(table, error)) {
+        return -1;
+    }
+    if (rate_limiter_can_sample(&table->limiter, table->storage.live, n, error)) {
+        return table_no_more_items(table, error);
+    }
+    if (enough_items(table, n, !replace && !ordered, error) == 0) {
+        return 0;
+    }
+    /* An update of priorities may make more of them drawable. */
+    return table_drawable(table) < table->storage.live ? -1 : table_no_more_items(table, error);
 }
 
 /* P of an item as drawn now. A draw in order is certain. */

@@ -81,6 +81,8 @@ struct table {
     struct step_reservation *step_pool;
     uint32_t pooled_steps, step_reservations;
     struct table_cut *cut; /* a snapshot being taken; NULL: none */
+    bool closed; /* nothing enters (table_close.c) */
+    char closed_reason[TABLE_MAX_REASON + 1];
 };
 
 /* Told before anything of a slot's index changes, before an item enters, before it leaves; see table_cut.h. */
@@ -111,6 +113,8 @@ void table_repair(struct table *table);
 void table_make_room(struct table *table, uint64_t n);
 /* -1 with ERROR_TIMEOUT and the reason while a reset or change is not done. */
 int table_is_ready(const struct table *table, struct error *error);
+/* A sample is refused for the reason in `error`: on a closed table that is ERROR_CLOSED, since nothing else will be added. */
+int table_no_more_items(const struct table *table, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
 void table_recheck(struct table *table);
 void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */

@@ -138,7 +138,7 @@ static int check_reservation(const struct table *table, uint32_t n, struct error
 }
 
 struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error) {
-    if (check_reservation(table, n, error)) {
+    if (table_check_open(table, error) || check_reservation(table, n, error)) {
         return NULL;
     }
     struct step_reservation *reservation = reservation_take(table, n);
@@ -333,7 +333,8 @@ int table_append(struct table *table, struct step_reservation *reservation, stru
                  const uint8_t *flags, struct error *error) {
     assert(reservation->table == table);
     uint32_t n = reservation->n;
-    if (check_append(table, n, streams, flags, error) || step_reservation_code(reservation, CLOCK_NEVER, error)) {
+    if (table_check_open(table, error) || check_append(table, n, streams, flags, error) ||
+        step_reservation_code(reservation, CLOCK_NEVER, error)) {
         return -1;
     }
     for (uint32_t i = 0; i < n; i++) {

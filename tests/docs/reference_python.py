@@ -22,8 +22,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Writers": ("Writer", "VectorWriter"),
     "With asyncio": ("aio.Client", "aio.AsyncWriter", "aio.AsyncVectorWriter"),
     "Errors": (
-        "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "SchemaError", "PriorityError", "LimitExceeded",
-        "ServerError", "StaleVersion", "GradientNotWaiting",
+        "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "TableClosed", "SchemaError", "PriorityError",
+        "LimitExceeded", "ServerError", "StaleVersion", "GradientNotWaiting",
     ),
 }  # fmt: skip
 """Title → names, as one writes them behind `rs.`; writers are made by clients and buffers."""

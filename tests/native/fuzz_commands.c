@@ -231,6 +231,7 @@ const char *const fuzz_seeds[] = {
     "\xf0GRAD.TAKE a 2 UNTIL 3 1 BLOCK 0\r\n\xd0\xf0GRAD.PUSH a 3 y bfloat16 helo\r\nGRAD.AWAIT a 0 1 y BLOCK "
     "1\r\n\xd0\xf0GRAD.DROP a y\r\n",
     "\xf0REPLAY.AWAIT t SINCE 0\r\nREPLAY.AWAIT t SIZE 900 BLOCK 0\r\n\xd0\xf0REPLAY.DROP t\r\n",
+    "\xf0REPLAY.SAMPLE t 900 BLOCK 0\r\n\xd0\xf0REPLAY.CLOSETABLE t why\r\nREPLAY.ADD t 1\r\nREPLAY.OPENTABLE t\r\n",
     "\xf0WATCH a\r\nMULTI\r\nGET a\r\nDISCARD\r\nEVAL \"return redis.call('GET', KEYS[1])\" 1 a\r\n",
     NULL,
 };

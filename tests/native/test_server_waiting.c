@@ -42,6 +42,19 @@ static void send_create_queue(struct memory_peer *peer) {
     CHECK(received(peer, "+OK\r\n"));
 }
 
+/* An ADD of n items that waits for room. */
+static void send_blocking_add(struct memory_peer *peer, uint32_t n) {
+    static const uint8_t column[8 * OBSERVATION];
+    char text[16];
+    sprintf(text, "%u", n);
+    send_arguments(peer, 10);
+    for (const char *const *word =
+             (const char *const[]){"REPLAY.ADD", "t", text, "", "BLOCK", "0", "COLUMNS", "1", "obs", NULL};
+         *word; word++)
+        send_word(peer, *word);
+    send_bulk(peer, column, n * OBSERVATION);
+}
+
 /* It has sent so much ahead that it is not read from any more: its end must be noticed all the same. A slow reader, not
  * read from either, only has no more to ask. */
 static void a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go(void) {
@@ -121,6 +134,91 @@ static void a_wait_ends_at_its_deadline_with_the_reason(void) {
     close_server();
 }
 
+/* Every command that can wait, each on a connection of its own: those for room, those for items, those who only look. */
+static void who_waits_at_a_table_that_is_closed_is_told_at_once(void) {
+    open_server(false, NULL);
+    struct memory_peer *other = connect_peer(), *adders[2], *samplers[2], *watchers[2];
+    send_create_queue(other);
+    add(other, 8);
+    for (int i = 0; i < 2; i++) {
+        adders[i] = connect_peer();
+        send_blocking_add(adders[i], 1);
+        watchers[i] = connect_peer();
+        say(watchers[i], i ? "REPLAY.AWAIT t SIZE 9 BLOCK 0\r\n" : "REPLAY.AWAIT t SINCE 8 BLOCK 0\r\n");
+    }
+    settle();
+    CHECK(server->blocked_clients == 4);
+    CHECK(answers(other, "REPLAY.CLOSETABLE t\r\n", "+OK\r\n") && server->blocked_clients == 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(received_prefix(adders[i], "-CLOSED table 't' is closed; ") && received_prefix(watchers[i], "-CLOSED "));
+    }
+    CHECK(table_field(other, "closed") == 1 && table_field(other, "reserved_slots") == 0);
+    CHECK(answers(other, "REPLAY.OPENTABLE t\r\n", "+OK\r\n") && answers(other, "REPLAY.RESET t\r\n", "+OK\r\n"));
+    add(other, 3);
+    for (int i = 0; i < 2; i++) {
+        samplers[i] = connect_peer();
+        say(samplers[i], i ? "REPLAY.SAMPLE t 3 BLOCK 0\r\nPING\r\n" : "REPLAY.SAMPLE t 4 BLOCK 0\r\nPING\r\n");
+        settle();
+    }
+    CHECK(server->blocked_clients == 2); /* the second stands behind the first */
+    CHECK(answers(other, "REPLAY.CLOSETABLE t 'the run is over'\r\n", "+OK\r\n") && server->blocked_clients == 0);
+    CHECK(received_prefix(samplers[0], "-CLOSED table 't' is closed: the run is over; ") &&
+          received_prefix(samplers[1], "*5\r\n$24\r\n"));
+    CHECK(answers(samplers[0], "REPLAY.CLOSETABLE t a b\r\n",
+                  "-ERR wrong number of arguments for 'replay.closetable' command\r\n"));
+    close_server();
+}
+
+/* The answer to the script comes first; those who wait are told after it. */
+static void a_script_or_a_transaction_may_close_a_table(void) {
+    for (int way = 0; way < 2; way++) {
+        open_server(false, NULL);
+        struct memory_peer *waiting = connect_peer(), *other = connect_peer();
+        create_table(other);
+        say(waiting, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+        settle();
+        if (way == 0) {
+            send_arguments(other, 4);
+            send_word(other, "EVAL");
+            send_word(other, "redis.call('REPLAY.CLOSETABLE', KEYS[1], 'over') "
+                             "return {redis.pcall('REPLAY.SAMPLE', KEYS[1], '1').err:sub(1, 24)}");
+            send_word(other, "1");
+            send_word(other, "t");
+            settle();
+            CHECK(received(other, "*1\r\n$24\r\nCLOSED table 't' is clos\r\n"));
+        } else {
+            say(other,
+                "MULTI\r\nREPLAY.CLOSETABLE t over\r\nREPLAY.OPENTABLE t\r\nREPLAY.CLOSETABLE t over\r\nEXEC\r\n");
+            settle();
+            CHECK(received(other, "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n+OK\r\n+OK\r\n"));
+        }
+        CHECK(received_prefix(waiting, "-CLOSED table 't' is closed: over; ") && server->blocked_clients == 0);
+        close_server();
+    }
+}
+
+/* The columns of an ADD may be on their way when its table is closed: they are read, and the answer is in step. */
+static void an_add_whose_columns_are_on_their_way_is_refused_in_step(void) {
+    open_server(false, NULL);
+    struct memory_peer *adder = connect_peer(), *other = connect_peer();
+    create_table(other);
+    send_add(adder, 2, OBSERVATION);
+    settle();
+    CHECK(answers(other, "REPLAY.CLOSETABLE t\r\n", "+OK\r\n"));
+    static const uint8_t rest[OBSERVATION];
+    memory_peer_send(adder, rest, sizeof rest);
+    say(adder, "\r\nPING\r\n");
+    settle();
+    CHECK(has_received(adder, "-CLOSED ") && has_received(adder, "\r\n+PONG\r\n"));
+    memory_peer_forget_received(adder);
+    send_add(adder, 2, 2 * OBSERVATION); /* refused by its header */
+    say(adder, "PING\r\n");
+    settle();
+    CHECK(has_received(adder, "-CLOSED ") && has_received(adder, "\r\n+PONG\r\n"));
+    CHECK(table_field(other, "size") == 0 && table_field(other, "reserved_slots") == 0);
+    close_server();
+}
+
 static void deadlines_come_in_order(void) {
     open_server(false, NULL);
     struct memory_peer *peers[40];
@@ -172,6 +270,9 @@ int main(void) {
     RUN(the_next_in_the_queue_is_served_when_the_first_gives_up);
     RUN(a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go);
     RUN(a_wait_ends_at_its_deadline_with_the_reason);
+    RUN(who_waits_at_a_table_that_is_closed_is_told_at_once);
+    RUN(a_script_or_a_transaction_may_close_a_table);
+    RUN(an_add_whose_columns_are_on_their_way_is_refused_in_step);
     RUN(deadlines_come_in_order);
     RUN(stopping_answers_who_waits_and_lets_go);
     CHECK(memory_used_bytes() == before);

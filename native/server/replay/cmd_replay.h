@@ -19,6 +19,8 @@ void replay_close_command(struct client *client);
 void replay_sample_command(struct client *client);
 void replay_get_command(struct client *client);
 void replay_await_command(struct client *client);
+void replay_close_table_command(struct client *client);
+void replay_open_table_command(struct client *client);
 void replay_reset_command(struct client *client);
 void replay_config_command(struct client *client);
 /* Goes on with resets and changes of tables until the deadline; true if some work is left. */

@@ -26,7 +26,7 @@ static int check(struct client *client, struct replay_request *request, const st
 int replay_reserve_items(struct replay_request *request, struct error *error) {
     struct table *table = request->entry->table;
     if (!request->partial && table_can_add(table, request->n, error)) {
-        if (error->code == ERROR_LIMIT) {
+        if (error->code != ERROR_TIMEOUT) {
             return -1;
         }
         error->code = ERROR_NONE; /* it may have to wait, which is for the commit to find */

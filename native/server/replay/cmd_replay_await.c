@@ -25,11 +25,10 @@ static int find_enough(const struct replay_request *request, struct table_info *
     if (replay_entry_missing(request->entry, error)) return -1;
     table_info(request->entry->table, info);
     uint64_t wanted = (uint64_t)request->wanted;
+    if (request->since ? info->added != wanted : info->size >= wanted) return 0;
+    if (table_check_open(request->entry->table, error)) return -1;
     if (request->since)
-        return info->added != wanted
-                   ? 0
-                   : error_set(error, ERROR_TIMEOUT, "nothing was added since there were %" PRIu64, info->added);
-    if (info->size >= wanted) return 0;
+        return error_set(error, ERROR_TIMEOUT, "nothing was added since there were %" PRIu64, info->added);
     return error_set(error, ERROR_TIMEOUT, "%" PRIu64 " items, %" PRIu64 " are wanted", info->size, wanted);
 }
 

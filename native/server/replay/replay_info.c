@@ -121,9 +121,10 @@ void replay_info_command(struct client *client) {
         {"max_times_sampled", config->max_times_sampled},
         {"max_bytes", config->max_bytes},
         {"incarnation", entry->incarnation},
+        {"closed", info.closed},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
-    reply_map(client, count + 12);
+    reply_map(client, count + 13);
     for (size_t i = 0; i < count; i++) {
         reply_bulk_string(client, numbers[i].key);
         reply_integer(client, (int64_t)numbers[i].value);
@@ -145,6 +146,8 @@ void replay_info_command(struct client *client) {
     reply_bulk_string(client, reason.message);
     reply_bulk_string(client, "reason_add");
     reply_bulk_string(client, reason_add.message);
+    reply_bulk_string(client, "closed_reason");
+    reply_bulk_string(client, info.closed_reason);
     reply_described(client, "sampler", config, describe_sampler);
     reply_described(client, "remover", config, describe_remover);
     reply_described(client, "rate_limiter", config, describe_limiter);
@@ -164,9 +167,9 @@ void replay_info(struct server *server, struct text *out) {
         text_append(out,
                     "table_%s:size=%" PRIu64 ",capacity=%" PRIu64 ",bytes=%" PRIu64 ",added=%" PRIu64
                     ",sampled=%" PRIu64 ",removed=%" PRIu64 ",stale_updates=%" PRIu64 ",waiting_add=%" PRIu32
-                    ",waiting_sample=%" PRIu32 ",pinned_slots=%" PRIu64 ",reserved_slots=%" PRIu64 "\r\n",
+                    ",waiting_sample=%" PRIu32 ",pinned_slots=%" PRIu64 ",reserved_slots=%" PRIu64 ",closed=%d\r\n",
                     table_config(entry->table)->name, info.size, info.capacity, info.bytes, info.added, info.sampled,
                     info.removed, info.stale_updates, entry->adders.length, entry->samplers.length, info.pinned_slots,
-                    info.reserved_slots);
+                    info.reserved_slots, info.closed);
     }
 }
