@@ -7,6 +7,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from replay_server.arguments import did_you_mean
+
 BENCHMARKS = {
     "server": "push and sample rate and latency for 1, 2, 4, 8 pushers and a learner; memory an item",
     "peers": "the same work by this project and by its peers (cpprb, Reverb, TorchRL, ...), in turns; --setup "
@@ -56,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     name, rest = argv[0], list(argv[1:])
     if name not in BENCHMARKS:
         print(
-            f"unknown benchmark {name!r}: expected one of {', '.join(BENCHMARKS)}\n\n{usage()}",
+            f"unknown benchmark {name!r}{did_you_mean(name, BENCHMARKS)}\n\n{usage()}",
             file=sys.stderr,
         )
         return 2

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from .arguments import Parser, did_you_mean
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .errors import ServerError
 from .reload import reload_command
@@ -90,7 +91,7 @@ def _run(given: list[str]) -> int:
             return _dispatch(name, rest)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return _fail(f"unknown subcommand {name!r}\n{_usage()}", EXIT_USAGE)
+    return _fail(f"unknown subcommand {name!r}{did_you_mean(name, SUBCOMMANDS)}\n{_usage()}", EXIT_USAGE)
 
 
 def _dispatch(name: str, rest: list[str]) -> int:
@@ -112,7 +113,7 @@ def _dispatch(name: str, rest: list[str]) -> int:
 
 
 def serve_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server serve",
         usage="%(prog)s [options]",
         description="Runs a replay server. It prints one line when it is ready: ready url=… unix=… pid=…",

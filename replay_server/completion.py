@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from replay_server.arguments import Parser
+
 SHELLS = ("bash", "zsh", "fish")
 _FILE_WORDS = ("FILE", "PATH", "DIR", "FOLDER")
 _FOLDER_OPTIONS = ("--dir", "--logdir", "--folder")
@@ -301,7 +303,7 @@ def fish(found: Sequence[Command]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`replay-server completion bash|zsh|fish`: prints the script."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server completion",
         description="Prints a completion script for a shell. Put it where the shell looks for them: bash "
         "~/.local/share/bash-completion/completions/replay-server, zsh a folder of $fpath, as _replay-server, fish "

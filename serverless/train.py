@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ import gymnasium
 import replay_server as rs
 from replay_server.actors.environment_states import StateUnsupported
 from replay_server.actors.envs import check_states
+from replay_server.arguments import Parser
 from replay_server.connection import url_with_password
 from replay_server.learner.probes import check_probes
 from replay_server.learner.wandb_mirror import check_wandb, start_wandb
@@ -50,7 +50,7 @@ def main_train(argv: list[str] | None = None) -> int:
 
     0 the job came to its end, 1 it failed, 2 wrong usage, 5 the server was lost, 130 interrupted.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server train",
         usage="%(prog)s [options]",
         description="Serverless deep reinforcement learning: actor and learner functions on a platform, in rounds, "

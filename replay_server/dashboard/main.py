@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from replay_server.arguments import Parser
 from replay_server.dashboard.watch import Watch, password_from_environment
 
 EXIT_FAILED, EXIT_IN_USE, EXIT_INTERRUPTED = 1, 3, 130
@@ -22,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server dashboard",
         description="Live pages of servers and jobs in the browser. Every server is asked once a second over one "
         "connection, whatever the number of tabs. Without --url and --logdir: the server at "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_server import terminal
+from replay_server.arguments import Parser
 from replay_server.dashboard import words
 from replay_server.dashboard.kinds import job_view
 from replay_server.dashboard.main import DEFAULT_URL
@@ -30,7 +31,7 @@ MOST_ROWS = 12
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server top",
         description="Servers and jobs, live, in the terminal; plain lines where standard output is none. Without --url "
         f"and --logdir: the server at {DEFAULT_URL}.",

@@ -18,6 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
+
 from .. import dpdk
 from ..config import ConfigError, ServeConfig, load_config, parse_size
 from .address import examine_address
@@ -78,7 +80,7 @@ def _no_device(subject: Subject) -> Finding:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server doctor",
         description="What is wrong with this host for a server over DPDK, and what to type.",
         epilog="Exit status: 0 nothing is wrong, 1 something is, 2 usage. It changes nothing. See docs/nic-host.md.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,6 +18,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.jobs.arguments import (
     add_settings,
     check_environment,
@@ -43,6 +43,9 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 LOOK_EVERY_S = 0.5
 PROGRESS_ROW_EVERY_S = 10.0
+SOCKET_FOLDERS = "replay-server-"
+LEFT_AFTER_S = 60.0
+"""An empty folder for sockets that is older belongs to a job that was killed."""
 DRAW_EVERY_S = 60.0
 STOP_CONDITIONS = ("minutes", "max_updates", "max_transitions", "target_score")
 STOP_GRACE_S = 2.5
@@ -53,7 +56,7 @@ FINISH_GRACE_S = 30.0
 
 def main_apex(argv: list[str] | None = None) -> int:
     """Runs the job described by the command line; returns its exit code (see `ApexJob.run`), 2 for wrong usage."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server apex",
         usage="%(prog)s [options]",
         description="Ape-X on one machine: server, actors, learner and evaluator. Ends at --minutes, --max-updates, "
@@ -129,9 +132,7 @@ class ApexJob:
         title = f"{settings.env} seed {settings.seed}"
         code, final = 0, None
         metrics = Metrics(self.run_directory.path, "progress")
-        # Mode 700: nobody else reaches the socket, whose path has 35 bytes more and at most 107.
-        parent = "/tmp" if len(os.fsencode(tempfile.gettempdir())) > 107 - 35 else None
-        sockets = Path(tempfile.mkdtemp(prefix="replay-server-", dir=parent))
+        sockets = _socket_folder()
         try:
             with make_view(title) as view:
                 try:
@@ -483,6 +484,20 @@ class _Total:
 def _numbers(fields: Any) -> dict[str, float]:
     """A hash of decimal strings as numbers."""
     return {name.decode(): float(value) for name, value in fields.items()}
+
+
+def _socket_folder() -> Path:
+    """A folder of mode 700 for the server's socket. Removes empty ones that jobs left which were killed.
+
+    A socket's path has at most 107 bytes, and its name in here takes 35 of them.
+    """
+    parent = Path("/tmp" if len(os.fsencode(tempfile.gettempdir())) > 107 - 35 else tempfile.gettempdir())
+    for left in parent.glob(f"{SOCKET_FOLDERS}*"):
+        # A job that is starting has an empty one, too, for a moment.
+        with contextlib.suppress(OSError):
+            if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > LEFT_AFTER_S:
+                left.rmdir()
+    return Path(tempfile.mkdtemp(prefix=SOCKET_FOLDERS, dir=parent))
 
 
 def _interrupt(number: int, frame: Any) -> None:

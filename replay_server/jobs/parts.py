@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.connection import url_with_password
 from replay_server.jobs.arguments import (
     add_settings,
@@ -29,7 +30,7 @@ EXIT_INTERRUPTED = 130
 
 def main_actor(argv: list[str] | None = None) -> int:
     """Acts against ``--server`` until interrupted; exit codes as `_run`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server actor",
         usage="%(prog)s --server URL --actor-id I [options]",
         description="One Ape-X actor. Every part of a run must be given the same settings.",
@@ -52,7 +53,7 @@ def main_actor(argv: list[str] | None = None) -> int:
 
 def main_learner(argv: list[str] | None = None) -> int:
     """Learns against ``--server`` until interrupted or done; exit codes as `_run`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server learner",
         usage="%(prog)s --server URL [options]",
         description="The Ape-X learner. Every part of a run must be given the same settings.",

@@ -71,6 +71,38 @@ def opened(env_id: str) -> tuple[Any, Any, int | None]:
         env.close()
 
 
+OTHER_ACTIONS = (
+    "no command here takes them: wrap it in a gymnasium.ActionWrapper whose action_space is Discrete "
+    "(docs/how-to/own-environment.md)"
+)
+
+
+def check_vector(env: str, observation_space: Any) -> None:
+    """Raises ValueError, with what to do, where the observations of an environment other than ALE's are no vectors."""
+    import gymnasium
+
+    if isinstance(observation_space, gymnasium.spaces.Box) and len(observation_space.shape) == 1:
+        return
+    if _has_images(observation_space):
+        do = "of images, only those of ALE/* have a network: train on others with a learner of your own"
+        page = "docs/how-to/own-learner.md"
+    else:
+        do, page = "wrap it in gymnasium.wrappers.FlattenObservation", "docs/how-to/own-environment.md"
+    raise ValueError(
+        f"{env}: expected ALE/* or an environment with vector observations, this one has {observation_space}; "
+        f"{do} ({page})"
+    )
+
+
+def _has_images(space: Any) -> bool:
+    import gymnasium
+
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, gymnasium.spaces.Dict) else space.spaces
+        return any(map(_has_images, parts))
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3
+
+
 def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
     """Makes one environment of ``settings.env``, reads its spaces, and closes it.
 
@@ -81,18 +113,14 @@ def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
 
     observation_space, action_space, _ = opened(settings.env)
     if not isinstance(action_space, gymnasium.spaces.Discrete):
+        box = isinstance(action_space, gymnasium.spaces.Box)
         raise ValueError(
             f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}; "
-            "replay-server train takes continuous ones"
+            + ("replay-server train takes continuous ones" if box else OTHER_ACTIONS)
         )
     num_actions = int(action_space.n)
     if is_atari(settings.env):
         shape = (settings.frame_stack, SCREEN_SIZE, SCREEN_SIZE)
         return EnvironmentSpec(shape, "uint8", num_actions, frames_per_step=FRAME_SKIP)
-    if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
-        raise ValueError(
-            f"{settings.env}: expected ALE/* or an environment with vector observations, "
-            f"this one has {observation_space}; wrap it in gymnasium.wrappers.FlattenObservation "
-            "(docs/how-to/own-environment.md)"
-        )
+    check_vector(settings.env, observation_space)
     return EnvironmentSpec(tuple(observation_space.shape), "float32", num_actions)

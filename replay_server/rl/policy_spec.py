@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, is_atari, opened
+from replay_server.rl.environment_spec import FRAME_SKIP, OTHER_ACTIONS, SCREEN_SIZE, check_vector, is_atari, opened
 from replay_server.rl.policy_settings import PolicySettings
 
 
@@ -65,7 +65,10 @@ def policy_spec(settings: PolicySettings) -> PolicySpec:
         low, high = (tuple(float(value) for value in bound) for bound in (action_space.low, action_space.high))
         actions = {"num_actions": 0, "action_low": low, "action_high": high}
     else:
-        raise ValueError(f"{settings.env}: expected discrete actions or a vector of them, this one has {action_space}")
+        raise ValueError(
+            f"{settings.env}: expected discrete actions or a vector of continuous ones, this one has {action_space}; "
+            f"{OTHER_ACTIONS}"
+        )
     if is_atari(settings.env):
         return PolicySpec(
             (settings.frame_stack, SCREEN_SIZE, SCREEN_SIZE),
@@ -74,10 +77,5 @@ def policy_spec(settings: PolicySettings) -> PolicySpec:
             max_episode_steps=settings.max_frames_per_episode // FRAME_SKIP,
             frames_per_step=FRAME_SKIP,
         )
-    if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
-        raise ValueError(
-            f"{settings.env}: expected ALE/* or an environment with vector observations, "
-            f"this one has {observation_space}; wrap it in gymnasium.wrappers.FlattenObservation "
-            "(docs/how-to/own-environment.md)"
-        )
+    check_vector(settings.env, observation_space)
     return PolicySpec(tuple(observation_space.shape), "float32", **actions, max_episode_steps=max_episode_steps)

@@ -49,15 +49,20 @@ class RunDirectory:
     def create(self, settings: RunSettings) -> None:
         """Makes the folder and writes config.json, without a server's password if there is a URL with one in it.
 
-        FileExistsError if it holds a run and this is not `resume`.
+        FileExistsError if it holds a run and this is not `resume`; OSError, with what to do, if it cannot be written.
         """
         if self.config.exists() and not settings.resume:
             raise FileExistsError(
                 f"{self.path} already holds a run: add --resume to go on with it, or give another --logdir"
             )
-        self.logs.mkdir(parents=True, exist_ok=True)
         values = dataclasses.asdict(settings)  # pyright: ignore[reportArgumentType]
-        write_json(self.config, {name: _without_password(value) for name, value in values.items()})
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            write_json(self.config, {name: _without_password(value) for name, value in values.items()})
+        except OSError as error:
+            raise OSError(
+                f"--logdir: expected a folder that can be written, got {self.path} ({error.strerror})"
+            ) from error
 
     def add_measured(self, values: dict[str, Any]) -> None:
         """Notes in config.json, as `measured`, what a part chose by measuring this machine; a resumed run chooses anew.

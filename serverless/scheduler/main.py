@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.rl.folder_lock import FolderInUse, alone_in
 from replay_server.rl.options import add_options, given_options, typed_values
 from replay_server.rl.policy_spec import policy_spec
@@ -50,7 +51,7 @@ CONFIG, REFERENCE = "config.json", "reference.json"
 
 def job_parser(program: str, **more: Any) -> argparse.ArgumentParser:
     """A parser with the options that say which job is meant: `job_settings` reads them."""
-    parser = argparse.ArgumentParser(program, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+    parser = Parser(program, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
     parser.add_argument("--task", choices=sorted(TASKS), default="cartpole", help="a job that is short enough")
     left_out = [each.name for each in dataclasses.fields(TrainSettings) if each.name not in JOB_OPTIONS]
     add_options(parser.add_argument_group("over the task's own settings"), TrainSettings, left_out)

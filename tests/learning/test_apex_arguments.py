@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 
 import pytest
 
 pytest.importorskip("torch")
 
 from replay_server import cli
+from replay_server.jobs import apex
 from replay_server.jobs.apex import main_apex
 from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
 from replay_server.jobs.parts import main_actor, main_learner
@@ -145,3 +148,25 @@ def test_rates_are_of_the_last_seconds_only():
     assert rate.add(0.0, 0) == 0.0
     assert rate.add(5.0, 500) == 100.0
     assert rate.add(100.0, 500) < 10.0
+
+
+def test_a_run_directory_that_cannot_be_written_is_named_with_its_option(tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main_apex(["--env", "CartPole-v1", "--logdir", str(tmp_path / "file" / "run")])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert f"--logdir: expected a folder that can be written, got {tmp_path / 'file' / 'run'} (Not a directory)" in told
+
+
+def test_empty_folders_that_killed_jobs_left_for_their_sockets_are_removed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, young, used = (tmp_path / f"replay-server-{name}" for name in ("left", "young", "used"))
+    for each in (left, young, used):
+        each.mkdir()
+    (used / "server.sock").touch()
+    for each in (left, used):
+        os.utime(each, (1, 1))
+    made = apex._socket_folder()
+    assert sorted(tmp_path.iterdir()) == sorted([made, young, used])
+    assert made.stat().st_mode & 0o777 == 0o700

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Dict as DictSpace
 
 from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.policy_settings import PolicySettings
+from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
 
@@ -35,9 +42,56 @@ def test_vector_spec_is_float32() -> None:
     assert (spec.num_actions, spec.frames_per_step, spec.is_image) == (2, 1, False)
 
 
-def test_continuous_actions_are_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match="discrete actions"):
+def test_continuous_actions_are_refused_with_the_command_that_takes_them() -> None:
+    with pytest.raises(ValueError, match=r"discrete actions.*replay-server train takes continuous ones"):
         environment_spec(ApexSettings(env="Pendulum-v1"))
+
+
+class Spaces(gymnasium.Env):
+    """An environment that is nothing but its spaces."""
+
+    def __init__(self, observation: gymnasium.Space, action: gymnasium.Space) -> None:
+        self.observation_space, self.action_space = observation, action
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    def make(observation: gymnasium.Space, action: gymnasium.Space) -> str:
+        made = lambda **_: Spaces(observation, action)  # noqa: E731
+        spec = gymnasium.envs.registration.EnvSpec("Spaces-v0", made, disable_env_checker=True)
+        monkeypatch.setitem(gymnasium.registry, "Spaces-v0", spec)
+        return "Spaces-v0"
+
+    return make
+
+
+VECTOR, IMAGE = Box(-1, 1, (3,)), Box(0, 255, (32, 32, 3), np.uint8)
+
+
+def test_actions_that_no_command_takes_are_pointed_at_none(register: Callable[..., str]) -> None:
+    env = register(VECTOR, MultiDiscrete([3, 3]))
+    for refuse in (lambda: environment_spec(ApexSettings(env=env)), lambda: policy_spec(PolicySettings(env=env))):
+        with pytest.raises(ValueError, match="ActionWrapper") as refused:
+            refuse()
+        assert "replay-server train" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "do"),
+    [
+        (Discrete(16), "FlattenObservation"),
+        (Box(-1, 1, (3, 4)), "FlattenObservation"),
+        (DictSpace({"a": VECTOR, "b": Tuple([VECTOR, Discrete(2)])}), "FlattenObservation"),
+        (IMAGE, "own-learner"),
+        (DictSpace({"a": VECTOR, "b": Tuple([IMAGE, Discrete(2)])}), "own-learner"),
+    ],
+)
+def test_an_image_is_not_to_be_flattened(register: Callable[..., str], space: gymnasium.Space, do: str) -> None:
+    env = register(space, Discrete(2))
+    for refuse in (lambda: environment_spec(ApexSettings(env=env)), lambda: policy_spec(PolicySettings(env=env))):
+        with pytest.raises(ValueError, match=do) as refused:
+            refuse()
+        assert ("FlattenObservation" in str(refused.value)) == (do == "FlattenObservation")
 
 
 def test_breakout_reports_lost_lives_fires_and_resets_one_step_after_the_end() -> None:
