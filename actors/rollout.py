@@ -15,7 +15,8 @@ import torch
 
 import replay_server as rs
 from replay_server.actors.envs import EpisodeScores, make_environments
-from replay_server.actors.transitions import TransitionWriter
+from replay_server.actors.transitions import TransitionWriter, n_step_options
+from replay_server.n_step_writer import VectorNStepWriter
 from replay_server.rl.connection import PersistentClient, ensure_table
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
@@ -24,7 +25,6 @@ from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 from replay_server.rl.weights import load_arrays
-from replay_server.writer import VectorWriter
 
 Stop = threading.Event | Callable[[], bool]
 
@@ -140,9 +140,10 @@ class _Actor:
             self.client.close()
             self.environments.close()
 
-    def _make_writer(self) -> VectorWriter:
+    def _make_writer(self) -> VectorNStepWriter:
+        settings, options = self.settings, {"flush_steps": FLUSH_STEPS, "timeout": PUSH_WAIT_S}
         return self.writing.vector_writer(
-            self.settings.table, self.settings.envs_per_actor, flush_steps=FLUSH_STEPS, timeout=PUSH_WAIT_S
+            settings.table, settings.envs_per_actor, **n_step_options(settings), **options
         )
 
     def _play(self) -> None:
@@ -207,18 +208,18 @@ class _Actor:
     def _push(self) -> None:
         self.progress.transitions += len(self.writer.flush(timeout=PUSH_WAIT_S))
 
-    def _patiently(self, write: Callable[[], None]) -> None:
-        """Repeats what the rate limiter holds back as long as it takes; after `stop` it is given up."""
+    def _patiently(self, write: Callable[[], None]) -> bool:
+        """Repeats what the rate limiter holds back as long as it takes; False where it was given up, after `stop`."""
         while True:
             began = time.monotonic()
             try:
                 self.client.call(lambda _: write())
-                return
+                return True
             except rs.Timeout:
                 self.progress.blocked_s += time.monotonic() - began
                 self._report()
                 if self.stop():
-                    return
+                    return False
 
     def _report(self) -> None:
         progress = self.progress

@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from replay_server.n_step_writer import VectorNStepWriter
 from replay_server.rl.environment_spec import EnvironmentSpec
-from replay_server.rl.n_step import FinishedWindows, NStepAccumulator
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import STEP_COLUMN
-from replay_server.writer import VectorWriter
 
-Patiently = Callable[[Callable[[], None]], None]
-"""Runs a call of the writer until it succeeds."""
+Patiently = Callable[[Callable[[], None]], bool]
+"""Runs a call of the writer until it succeeds; False where it was given up, since the actor is to stop."""
+
+
+def at_once(call: Callable[[], None]) -> bool:
+    """Runs a call once."""
+    call()
+    return True
 
 
 class TransitionWriter:
     """Writes the steps of E environments to an Ape-X table, and the n-step transitions that they make.
 
-    To the learner a lost life ends an episode, and so it does in the streams: windows end at their episode's last step,
-    which gives shorter windows their final observation. A new episode's first observation may be a stack of frames that
-    are no repetition of its newest one (after a lost life it shows frames of the life before): those frames are
-    appended before it, so that what is sampled is what the network saw, bit by bit.
+    To the learner a lost life ends an episode, and so it does in the streams: the observation after it is the final one
+    of one episode and the first of the next. A new episode's first observation may be a stack of frames that are no
+    repetition of its newest one (after a lost life it shows frames of the life before): those frames are appended
+    before it, so that what is sampled is what the network saw, bit by bit.
 
     Args:
-        writer: of E environments, to a table of `replay_server.rl.tables.apex_table`.
+        writer: of E environments, to a table of `replay_server.rl.tables.apex_table`; see `n_step_options`.
         patiently: see `Patiently`; every call that may send goes through it.
     """
 
     def __init__(
         self,
-        writer: VectorWriter,
+        writer: VectorNStepWriter,
         settings: ApexSettings,
         spec: EnvironmentSpec,
-        patiently: Patiently = lambda call: call(),
+        patiently: Patiently = at_once,
     ) -> None:
         environments = settings.envs_per_actor
         self._writer = writer
-        self._settings = settings
+        self._prioritized = settings.prioritized
         self._spec = spec
         self._patiently = patiently
-        self._accumulator = NStepAccumulator(environments, settings.n_step, settings.discount)
+        self._everyone = np.arange(environments)
         self._going_on = np.zeros(environments, bool)
         """Episodes that the newest observations belong to."""
         self._ended = np.zeros(environments, bool)
@@ -62,46 +68,50 @@ class TransitionWriter:
         truncated: np.ndarray,
         ignored: np.ndarray,
     ) -> None:
-        """Takes one step of all environments: the observations that were acted on, (E, …), and what came of it.
+        """Takes one step of all environments; what is given up patiently ends the writing.
 
-        The other arguments are those of `NStepAccumulator.step`.
+        Args:
+            observations: (E, …), those that were acted on; after a step that ended an episode, its true final one.
+            q_values: float (E, A), of these observations.
+            actions: int (E,).
+            rewards: float (E,), as the learner shall see them.
+            terminated, truncated: bool (E,); a lost life belongs to `terminated`.
+            ignored: bool (E,): the environment only reset itself in this step, so that it makes no transition.
         """
-        if self._going_on.any():
-            self._append(self._newest(observations), self._going_on, self._ended)
-        for windows in self._accumulator.step(q_values, actions, rewards, terminated, truncated, ignored):
-            self._make(windows)
-        begins = ~ignored & (self._ended | ~self._going_on)
-        if begins.any():
-            self._begin(observations, begins)
-        self._going_on = ~ignored
-        self._ended = (terminated | truncated) & ~ignored
+        newest = self._newest(observations)
+        # With next-step autoreset the actor computes the values of final observations too: no second forward pass.
+        state_value = {"state_value": q_values.max(axis=1)} if self._prioritized else {}
+        if self._ended.any() and not self._append({STEP_COLUMN: newest}, self._ended, **state_value):
+            return
+        acts = ~ignored
+        if not self._begin(observations, acts & (self._ended | ~self._going_on)):
+            return
+        values = {"action_value": q_values[self._everyone, actions], **state_value} if self._prioritized else {}
+        step = {STEP_COLUMN: newest, "action": actions, "reward": rewards}
+        self._append(step, acts, terminated=terminated, truncated=truncated, **values)
+        self._going_on = acts
+        self._ended = (terminated | truncated) & acts
 
     def _newest(self, observations: np.ndarray) -> np.ndarray:
         return observations[:, -1] if self._spec.is_image else observations
 
-    def _begin(self, observations: np.ndarray, begins: np.ndarray) -> None:
-        """Appends the first observation of new episodes; of a stack, what repeating its first frame would not show."""
-        if not self._spec.is_image:
-            self._append(observations, begins)
-            return
+    def _begin(self, observations: np.ndarray, begins: np.ndarray) -> bool:
+        """Appends what the first stack of new episodes shows and repeating its first frame would not."""
+        if not self._spec.is_image or not begins.any():
+            return True
         stack = observations.shape[1]
         repeated = np.ones(len(observations), bool)
-        for k in range(stack):
-            if k + 1 < stack:
-                repeated[begins] &= (observations[begins, k + 1] == observations[begins, 0]).all(axis=(1, 2))
-            needed = begins & ~repeated if k + 1 < stack else begins
-            if needed.any():
-                self._append(observations[:, k], needed)
+        for k in range(stack - 1):
+            repeated[begins] &= (observations[begins, k + 1] == observations[begins, 0]).all(axis=(1, 2))
+            needed = begins & ~repeated
+            if needed.any() and not self._append({STEP_COLUMN: observations[:, k]}, needed):
+                return False
+        return True
 
-    def _append(self, steps: np.ndarray, mask: np.ndarray, final: np.ndarray | bool = False) -> None:
-        self._patiently(lambda: self._writer.append({STEP_COLUMN: steps}, mask=mask, final=final))
+    def _append(self, step: dict[str, np.ndarray], mask: np.ndarray, **more: Any) -> bool:
+        return self._patiently(lambda: self._writer.append(step, mask=mask, **more))
 
-    def _make(self, windows: FinishedWindows) -> None:
-        settings = self._settings
-        priorities = np.abs(windows.td_error) + settings.priority_epsilon if settings.prioritized else 1.0
-        self._writer.create_items(
-            np.where(windows.mask, priorities, 0.0),
-            at=-1 - windows.steps,
-            columns={"action": windows.action, "reward": windows.reward, "discount": windows.discount},
-            mask=windows.mask,
-        )
+
+def n_step_options(settings: ApexSettings) -> dict[str, Any]:
+    """How an actor's writer makes its returns and priorities."""
+    return {"n_step": settings.n_step, "discount": settings.discount, "priority_epsilon": settings.priority_epsilon}

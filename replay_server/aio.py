@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 import time
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
 from . import commands
 from .aio_gradients import AsyncGradientMethods
-from .aio_writer import AsyncVectorWriter, AsyncWriter
+from .aio_writer import AsyncNStepWriter, AsyncVectorNStepWriter, AsyncVectorWriter, AsyncWriter
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
 from .client import Client as BlockingClient
@@ -578,25 +579,37 @@ class Client(AsyncGradientMethods):
         """See `replay_server.Client.delete`."""
         return await self._run(commands.delete(name, check_ids(ids)))
 
+    @overload
+    async def writer(self, name: str, *, n_step: None = None, discount: None = None, **options: Any) -> AsyncWriter: ...
+
+    @overload
+    async def writer(self, name: str, *, n_step: int, discount: float, **options: Any) -> AsyncNStepWriter: ...
+
     async def writer(
-        self, name: str, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None
-    ) -> AsyncWriter:
+        self, name: str, *, n_step: int | None = None, discount: float | None = None, **options: Any
+    ) -> AsyncWriter | AsyncNStepWriter:
         """See `replay_server.Client.writer`; `async with await client.writer("t") as writer: …`."""
-        client, options = self._blocking(), {"flush_steps": flush_steps, "history": history, "timeout": timeout}
-        return AsyncWriter(client, await asyncio.to_thread(client.writer, name, **options))
+        client, kind = self._blocking(), AsyncWriter if n_step is None else AsyncNStepWriter
+        made = functools.partial(client.writer, name, n_step=n_step, discount=discount, **options)  # type: ignore
+        return kind(client, await asyncio.to_thread(made))
+
+    @overload
+    async def vector_writer(
+        self, name: str, environments: int, *, n_step: None = None, discount: None = None, **options: Any
+    ) -> AsyncVectorWriter: ...
+
+    @overload
+    async def vector_writer(
+        self, name: str, environments: int, *, n_step: int, discount: float, **options: Any
+    ) -> AsyncVectorNStepWriter: ...
 
     async def vector_writer(
-        self,
-        name: str,
-        environments: int,
-        *,
-        flush_steps: int = 8,
-        history: int | None = None,
-        timeout: float | None = None,
-    ) -> AsyncVectorWriter:
+        self, name: str, environments: int, *, n_step: int | None = None, discount: float | None = None, **options: Any
+    ) -> AsyncVectorWriter | AsyncVectorNStepWriter:
         """See `replay_server.Client.vector_writer`; `async with await client.vector_writer("t", 8) as writer: …`."""
-        client, options = self._blocking(), {"flush_steps": flush_steps, "history": history, "timeout": timeout}
-        return AsyncVectorWriter(client, await asyncio.to_thread(client.vector_writer, name, environments, **options))
+        client, kind = self._blocking(), AsyncVectorWriter if n_step is None else AsyncVectorNStepWriter
+        made = functools.partial(client.vector_writer, name, environments, n_step=n_step, discount=discount, **options)  # type: ignore
+        return kind(client, await asyncio.to_thread(made))
 
     def _blocking(self) -> BlockingClient:
         """A blocking client for one writer, which owns its connection."""

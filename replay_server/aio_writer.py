@@ -10,6 +10,7 @@ import numpy as np
 
 from .client import Client
 from .errors import ReplayError
+from .n_step_writer import NStepWriter, VectorNStepWriter
 from .writer import VectorWriter, Writer
 
 T = TypeVar("T")
@@ -100,4 +101,57 @@ class AsyncWriter(_Threaded):
 
     def end_episode(self) -> None:
         """See `Writer.end_episode`; sends nothing."""
+        self._now(self._writer.end_episode)
+
+
+class AsyncVectorNStepWriter(_Threaded):
+    """`replay_server.n_step_writer.VectorNStepWriter` for asyncio; a cancelled call ends it."""
+
+    _writer: VectorNStepWriter
+
+    async def __aenter__(self) -> AsyncVectorNStepWriter:
+        return self
+
+    async def append(
+        self,
+        step: Mapping[str, Any],
+        *,
+        terminated: Any = False,
+        truncated: Any = False,
+        action_value: Any = None,
+        state_value: Any = None,
+        mask: Any = None,
+    ) -> None:
+        """See `VectorNStepWriter.append`."""
+        values = {"action_value": action_value, "state_value": state_value}
+        await self._run(self._writer.append, step, terminated=terminated, truncated=truncated, mask=mask, **values)
+
+    def end_episode(self, mask: Any = None) -> None:
+        """See `VectorNStepWriter.end_episode`; sends nothing."""
+        self._now(self._writer.end_episode, mask)
+
+
+class AsyncNStepWriter(_Threaded):
+    """`replay_server.n_step_writer.NStepWriter` for asyncio; a cancelled call ends it."""
+
+    _writer: NStepWriter
+
+    async def __aenter__(self) -> AsyncNStepWriter:
+        return self
+
+    async def append(
+        self,
+        step: Mapping[str, Any],
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        action_value: float | None = None,
+        state_value: float | None = None,
+    ) -> None:
+        """See `NStepWriter.append`."""
+        values = {"action_value": action_value, "state_value": state_value}
+        await self._run(self._writer.append, step, terminated=terminated, truncated=truncated, **values)
+
+    def end_episode(self) -> None:
+        """See `NStepWriter.end_episode`; sends nothing."""
         self._now(self._writer.end_episode)

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
+from .n_step_writer import NStepWriter, VectorNStepWriter, make_vector_writer, make_writer
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table, changes_map
 from .writer import VectorWriter, Writer
@@ -170,17 +171,33 @@ class Buffer:
         finally:
             self._waiting_add -= 1
 
-    def writer(self, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None) -> Writer:
-        """A writer of one environment's steps. See `replay_server.writer.VectorWriter`."""
-        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
-        return Writer(self._table, BufferStreams(self), **options)
+    @overload
+    def writer(self, *, n_step: None = None, discount: None = None, **options: Any) -> Writer: ...
+
+    @overload
+    def writer(self, *, n_step: int, discount: float, **options: Any) -> NStepWriter: ...
+
+    def writer(
+        self, *, n_step: int | None = None, discount: float | None = None, **options: Any
+    ) -> Writer | NStepWriter:
+        """A writer of one environment's steps. See `replay_server.Client.writer`."""
+        return make_writer(self._table, BufferStreams(self), n_step, discount, options)
+
+    @overload
+    def vector_writer(
+        self, environments: int, *, n_step: None = None, discount: None = None, **options: Any
+    ) -> VectorWriter: ...
+
+    @overload
+    def vector_writer(
+        self, environments: int, *, n_step: int, discount: float, **options: Any
+    ) -> VectorNStepWriter: ...
 
     def vector_writer(
-        self, environments: int, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None
-    ) -> VectorWriter:
-        """A writer of the steps of n environments. See `replay_server.writer.VectorWriter`."""
-        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
-        return VectorWriter(self._table, BufferStreams(self), environments, **options)
+        self, environments: int, *, n_step: int | None = None, discount: float | None = None, **options: Any
+    ) -> VectorWriter | VectorNStepWriter:
+        """A writer of the steps of n environments. See `replay_server.Client.vector_writer`."""
+        return make_vector_writer(self._table, BufferStreams(self), environments, n_step, discount, options)
 
     def sample(
         self,

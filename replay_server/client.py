@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .client_streams import ClientStreams
 from .commands import Command, ServedTable
 from .connection import Address, Connection, on_same_host
 from .errors import ConnectionLost, SchemaError
+from .n_step_writer import NStepWriter, VectorNStepWriter, make_vector_writer, make_writer
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table
 from .writer import VectorWriter, Writer
@@ -527,34 +528,49 @@ class Client(GradientMethods):
         """Removes items; how many of the ids were live."""
         return self._run(commands.delete(name, check_ids(ids)))
 
+    @overload
+    def writer(self, name: str, *, n_step: None = None, discount: None = None, **options: Any) -> Writer: ...
+
+    @overload
+    def writer(self, name: str, *, n_step: int, discount: float, **options: Any) -> NStepWriter: ...
+
     def writer(
-        self, name: str, *, flush_steps: int = 8, history: int | None = None, timeout: float | None = None
-    ) -> Writer:
-        """A writer of one environment's steps to a table with windows. See `replay_server.writer.VectorWriter`."""
-        served = self._known(name)
-        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
-        return Writer(served.table, ClientStreams(self, served), **options)
+        self, name: str, *, n_step: int | None = None, discount: float | None = None, **options: Any
+    ) -> Writer | NStepWriter:
+        """A writer of one environment's steps to a table with windows.
 
-    def vector_writer(
-        self,
-        name: str,
-        environments: int,
-        *,
-        flush_steps: int = 8,
-        history: int | None = None,
-        timeout: float | None = None,
-    ) -> VectorWriter:
-        """A writer of the steps of n environments to a table with windows.
-
-        It has a connection of its own, which carries the steps of all environments in one command, and their items in
-        another. See `replay_server.writer.VectorWriter`.
+        Args:
+            n_step, discount: make it a `replay_server.n_step_writer.NStepWriter`, which computes n-step returns and
+                makes the items itself. Without them, a `replay_server.writer.Writer`, whose caller makes the items.
+            options: those of `replay_server.writer.VectorWriter` (flush_steps, history, timeout); with n_step those of
+                `replay_server.n_step_writer.VectorNStepWriter` too.
 
         Raises:
-            SchemaError: the table has no windows.
+            SchemaError: the table has no windows, or they do not fit n_step.
         """
         served = self._known(name)
-        options = {"flush_steps": flush_steps, "history": history, "timeout": timeout}
-        return VectorWriter(served.table, ClientStreams(self, served), environments, **options)
+        return make_writer(served.table, ClientStreams(self, served), n_step, discount, options)
+
+    @overload
+    def vector_writer(
+        self, name: str, environments: int, *, n_step: None = None, discount: None = None, **options: Any
+    ) -> VectorWriter: ...
+
+    @overload
+    def vector_writer(
+        self, name: str, environments: int, *, n_step: int, discount: float, **options: Any
+    ) -> VectorNStepWriter: ...
+
+    def vector_writer(
+        self, name: str, environments: int, *, n_step: int | None = None, discount: float | None = None, **options: Any
+    ) -> VectorWriter | VectorNStepWriter:
+        """A writer of the steps of n environments to a table with windows; its arguments are those of `writer`.
+
+        It has a connection of its own, which carries the steps of all environments in one command, and their items in
+        another.
+        """
+        served = self._known(name)
+        return make_vector_writer(served.table, ClientStreams(self, served), environments, n_step, discount, options)
 
     def sampler(
         self,

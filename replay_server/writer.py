@@ -485,6 +485,32 @@ class VectorWriter:
             self._ring[name] = np.zeros((self._kept, self._count, *values.shape[1:]), values.dtype)
 
 
+class SingleRows:
+    """What one environment gives, with a leading dimension of 1; lists stay lists, so that numbers may be converted."""
+
+    def __init__(self, table: Table) -> None:
+        columns = {**table.item_columns, **table.step_columns}
+        self._dtypes = {name: np.dtype(column.dtype) for name, column in columns.items() if not column.shape}
+
+    def of(self, values: Any) -> Any:
+        """A dict of columns as rows; anything else as it is, to be refused."""
+        if not isinstance(values, Mapping):
+            return values
+        return {name: self._row(name, value) for name, value in values.items()}
+
+    def _row(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[None]
+        dtype = self._dtypes.get(name)
+        # Numbers that surely fit go the short way; others are converted, or refused, with care.
+        if dtype is not None and type(value) in _SHORT_WAYS.get(dtype.kind, ()) and -128 < value < 128:
+            return np.array((value,), dtype) if value >= 0 or dtype.kind != "u" else [value]
+        return [value] if isinstance(value, bool | int | float | list | tuple) else np.asarray(value)[None]
+
+
+_SHORT_WAYS = {"i": (int,), "u": (int,), "f": (int, float)}
+
+
 class Writer:
     """Writes the steps of one environment, and items over them, to a table with windows. For one thread.
 
@@ -493,8 +519,7 @@ class Writer:
 
     def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
         self._vector = VectorWriter(table, sink, 1, **options)
-        columns = {**table.item_columns, **table.step_columns}
-        self._dtypes = {name: np.dtype(column.dtype) for name, column in columns.items() if not column.shape}
+        self._rows = SingleRows(table)
 
     def __enter__(self) -> Writer:
         return self
@@ -504,14 +529,14 @@ class Writer:
 
     def append(self, step: Mapping[str, Any], *, final: bool | None = None) -> None:
         """Appends one step: column name → value of the column's shape. See `VectorWriter.append`."""
-        self._vector.append(self._as_rows(step), final=final)
+        self._vector.append(self._rows.of(step), final=final)
 
     def create_item(
         self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
     ) -> None:
         """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
         priorities = None if priority is None else [priority]
-        self._vector.create_items(priorities, at, self._as_rows(columns) if columns else None)
+        self._vector.create_items(priorities, at, self._rows.of(columns) if columns else None)
 
     def end_episode(self) -> None:
         """The newest step was the last of its episode; the next begins a new one."""
@@ -529,21 +554,3 @@ class Writer:
     def close(self, flush: bool = True) -> None:
         """Ends the episode, sends what is left (unless told not to), and gives the stream back."""
         self._vector.close(flush)
-
-    def _as_rows(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Values with a leading dimension of 1; lists stay lists, so that Python numbers may be converted."""
-        if not isinstance(values, Mapping):
-            return values
-        return {name: self._as_row(name, value) for name, value in values.items()}
-
-    def _as_row(self, name: str, value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return value[None]
-        dtype = self._dtypes.get(name)
-        # Numbers that surely fit go the short way; others are converted, or refused, with care.
-        if dtype is not None and type(value) in _SHORT_WAYS.get(dtype.kind, ()) and -128 < value < 128:
-            return np.array((value,), dtype) if value >= 0 or dtype.kind != "u" else [value]
-        return [value] if isinstance(value, bool | int | float | list | tuple) else np.asarray(value)[None]
-
-
-_SHORT_WAYS = {"i": (int,), "u": (int,), "f": (int, float)}

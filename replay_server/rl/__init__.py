@@ -1,1 +1,1 @@
-"""What actors and learners share: settings, networks, preprocessing, n-step windows, exploration, weights."""
+"""What actors and learners share: settings, networks, preprocessing, exploration, weights."""

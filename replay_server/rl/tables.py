@@ -19,7 +19,7 @@ def push_rows_max(settings: ApexSettings) -> int:
 
 
 def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
-    """One item is one n-step transition; see `replay_server.rl.n_step` for the meaning of its columns.
+    """One item is one n-step transition; see `replay_server.n_step_writer` for the meaning of its columns.
 
     Observations are kept once: actors append frames as steps, and `obs` and `next_obs` are windows over them, whose
     stacks are those that the actor saw (`replay_server.actors.transitions`).

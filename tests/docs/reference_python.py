@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import replay_server as rs
-from replay_server import aio, errors, sampler, writer
+from replay_server import aio, errors, n_step_writer, sampler, writer
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Tables": ("Table", "Column", "Window"),
@@ -19,8 +19,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Rate limiters": ("MinSize", "SampleToInsertRatio", "Queue"),
     "In process": ("Buffer", "SumTree"),
     "Server and client": ("Server", "Client", "Batch", "Sampler", "Gradients"),
-    "Writers": ("Writer", "VectorWriter"),
-    "With asyncio": ("aio.Client", "aio.AsyncWriter", "aio.AsyncVectorWriter"),
+    "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
+    "With asyncio": (
+        "aio.Client", "aio.AsyncWriter", "aio.AsyncVectorWriter", "aio.AsyncNStepWriter", "aio.AsyncVectorNStepWriter",
+    ),
     "Errors": (
         "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "TableClosed", "SchemaError", "PriorityError",
         "LimitExceeded", "ServerError", "StaleVersion", "GradientNotWaiting",
@@ -31,10 +33,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
 MADE_BY = {
     "Writer": "Made by `Client.writer` and `Buffer.writer`; a context manager.",
     "VectorWriter": "Made by `Client.vector_writer` and `Buffer.vector_writer`; a context manager.",
+    "NStepWriter": "Made by `Client.writer` and `Buffer.writer` with n_step; a context manager.",
+    "VectorNStepWriter": "Made by `Client.vector_writer` and `Buffer.vector_writer` with n_step; a context manager.",
     "Sampler": "",
     "Gradients": "Made by `Client.take_gradients` and `Client.gradient_headers`.",
     "aio.AsyncWriter": "Made by `aio.Client.writer`; an asynchronous context manager.",
     "aio.AsyncVectorWriter": "Made by `aio.Client.vector_writer`; an asynchronous context manager.",
+    "aio.AsyncNStepWriter": "Made by `aio.Client.writer` with n_step; an asynchronous context manager.",
+    "aio.AsyncVectorNStepWriter": "Made by `aio.Client.vector_writer` with n_step; an asynchronous context manager.",
 }
 """Classes that nobody calls: what makes them is told in the place of their arguments."""
 INNER = ("table", "sink", "environments", "client", "writer")
@@ -69,14 +75,14 @@ def _named(name: str) -> Any:
     first, _, rest = name.partition(".")
     if first == "aio" and rest:
         return getattr(aio, rest)
-    for module in (rs, writer, sampler, errors):
+    for module in (rs, writer, n_step_writer, sampler, errors):
         if hasattr(module, name):
             return getattr(module, name)
     raise KeyError(f"no public name {name}")
 
 
 def _shown(name: str) -> str:
-    return name if name in ("Writer", "VectorWriter") else f"rs.{name}"
+    return name if name in GROUPS["Writers"] else f"rs.{name}"
 
 
 def _slug(heading: str) -> str:
@@ -99,7 +105,7 @@ def _linked(text: str) -> str:
     """With links to what the page has a heading of."""
 
     def link(code: re.Match[str]) -> str:
-        name = re.sub(r"^(?:replay_server|rs)\.(?:writer\.)?", "", code[1])
+        name = re.sub(r"^(?:replay_server|rs)\.(?:writer\.|n_step_writer\.)?", "", code[1])
         place = _places().get(name)
         return f"[`{name}`](#{_slug(place)})" if place else code[0]
 

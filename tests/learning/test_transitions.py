@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import replay_server as rs
 from replay_server.actors.envs import make_environments
-from replay_server.actors.transitions import TransitionWriter
+from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
@@ -70,7 +71,7 @@ def test_games_are_seen_as_they_were_played(env: str, compression: str) -> None:
     environments = make_environments(settings, 3, np.random.SeedSequence(4))
     random = np.random.default_rng(4)
     buffer = rs.Buffer(apex_table(settings, spec))
-    writer = buffer.vector_writer(3)
+    writer = buffer.vector_writer(3, **n_step_options(settings))
     transitions, recorder = TransitionWriter(writer, settings, spec), Recorder(3, settings.discount)
     observations = environments.reset()
     ends = lives = 0
@@ -97,7 +98,7 @@ def test_a_first_stack_that_is_no_repetition_is_seen_whole() -> None:
     settings = ApexSettings(env="ALE/Breakout-v5", envs_per_actor=4, capacity=1_000, n_step=2, min_size_to_sample=1)
     spec = EnvironmentSpec((4, 84, 84), "uint8", 3)
     buffer = rs.Buffer(apex_table(settings, spec))
-    writer = buffer.vector_writer(4)
+    writer = buffer.vector_writer(4, **n_step_options(settings))
     transitions, recorder = TransitionWriter(writer, settings, spec), Recorder(2, settings.discount)
     frames = [np.full((84, 84), value, np.uint8) for value in range(200)]
     first = [[0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 1, 2], [3, 2, 1, 0]]
@@ -118,7 +119,7 @@ def test_unprioritized_transitions_have_priority_one() -> None:
     settings = dataclasses.replace(settings, prioritized=False)
     spec = EnvironmentSpec((2,), "float32", 3)
     buffer = rs.Buffer(apex_table(settings, spec))
-    writer = buffer.vector_writer(1)
+    writer = buffer.vector_writer(1, **n_step_options(settings))
     transitions, no = TransitionWriter(writer, settings, spec), np.zeros(1, bool)
     for t in range(5):
         q_values = np.array([[0.0, 5.0, -5.0]])
@@ -126,3 +127,36 @@ def test_unprioritized_transitions_have_priority_one() -> None:
     writer.flush()
     assert buffer.info()["max_priority"] == 1.0
     assert buffer.info()["total_priority"] == pytest.approx(buffer.info()["size"])
+
+
+@pytest.mark.parametrize("given_up_at", range(30, 42))
+def test_a_write_that_was_given_up_leaves_no_wrong_transition(given_up_at: int) -> None:
+    """An actor that was stopped while the rate limiter held it back made items of frames that were never appended."""
+    settings = ApexSettings(env="ALE/Breakout-v5", envs_per_actor=2, capacity=1_000, n_step=2, min_size_to_sample=1)
+    spec = EnvironmentSpec((4, 84, 84), "uint8", 3)
+    buffer = rs.Buffer(apex_table(settings, spec))
+    writer = buffer.vector_writer(2, **n_step_options(settings))
+    calls = 0
+
+    def patiently(call: Callable[[], None]) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls < given_up_at:
+            call()
+        return calls < given_up_at
+
+    transitions, recorder = TransitionWriter(writer, settings, spec, patiently), Recorder(2, settings.discount)
+    no = np.zeros(2, bool)
+    for t in range(60):
+        lost = np.array([t % 5 == 4, t % 3 == 2])
+        observations = np.full((2, 4, 84, 84), np.arange(t, t + 4)[:, None, None], np.uint8)
+        moment = (observations, np.zeros((2, 3)), np.zeros(2, np.int64), np.ones(2), lost, no, no)
+        transitions.step(*moment)
+        recorder.moments.append(moment)
+        if calls >= given_up_at:
+            break
+    batch = buffer.get(writer.flush())
+    made = {each["obs"].tobytes() + each["next_obs"].tobytes() for e in range(2) for each in recorder.transitions(e)}
+    seen = {batch.data["obs"][i].tobytes() + batch.data["next_obs"][i].tobytes() for i in range(len(batch))}
+    assert len(batch) > 5
+    assert seen <= made

@@ -1,0 +1,435 @@
+"""Writers of n-step transitions: the caller appends plain steps with their rewards, and the items make themselves.
+
+An item is made when the observation that its window ends at has been appended, and not before. So its successor is
+there, its episode's last steps make items of shorter returns, and what is not known yet is never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .errors import SchemaError
+from .n_step import FinishedWindows, NStepReturns
+from .table import MAX_WINDOW, Column, Table
+from .writer import SingleRows, StepSink, VectorWriter, Writer
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Of rewards and values, so that no sum of them is infinite."""
+
+
+class VectorNStepWriter:
+    """Writes the steps of n environments, and makes an n-step transition of each action taken. For one thread.
+
+    The item of step s covers m steps: n_step, or as many as its episode had left. Its windows and columns are those of
+    step s, but for three: windows of offset n_step show the observation m steps later; the reward column holds
+    R = r_s + γ r_{s+1} + … + γ^{m−1} r_{s+m−1}, summed in float64 from the first on; and the discount column holds γ^m,
+    or 0 where the episode terminated there.
+
+    A learner's target is reward + discount · V(successor), the n-step return (Sutton and Barto 2018, equation 7.1). It
+    is the same for the last steps of an episode, whose returns are shorter. A truncated episode bootstraps from its
+    final observation, a terminated one from nothing.
+
+    A step has the table's columns and, in the reward column, the reward that its action brought. An observation alone
+    has only columns that windows look at. The observation after `terminated` or `truncated` is the final one of its
+    episode, and comes alone. An observation alone in the middle of an episode truncates it. Before the first step of an
+    episode, windows that reach back show it, and it makes no item.
+
+    As for `VectorWriter`: where `append` raises `Timeout` or `ConnectionLost` it has taken nothing: call it again.
+
+    Args:
+        table: with a window of offset n_step, and with a reward and a discount column.
+        sink: where it all goes.
+        environments: n.
+        n_step: steps of a full return.
+        discount: γ, from 0 to 1.
+        reward_column: of a float dtype and shape (): a step's reward where steps are appended, R in an item.
+        discount_column: of a float dtype and shape (), in items alone.
+        autoreset: "next_step" where environments reset themselves in the step after an end, as Gymnasium's vector
+            environments do: the row of an environment that has just ended is its final observation, and its action and
+            its reward of 0 belong to no transition. None: final observations come alone.
+        priority_epsilon: added to the |δ| that initial priorities are; see `append`.
+        options: `flush_steps`, `history` and `timeout` of `VectorWriter`.
+
+    Raises:
+        SchemaError: the table does not fit, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        sink: StepSink,
+        environments: int,
+        *,
+        n_step: int,
+        discount: float,
+        reward_column: str = "reward",
+        discount_column: str = "discount",
+        autoreset: str | None = None,
+        priority_epsilon: float = 1e-6,
+        **options: Any,
+    ) -> None:
+        self._check_numbers(n_step, discount, autoreset, priority_epsilon)
+        self._reward = self._check_column(table, "reward", reward_column)
+        self._discount = self._check_column(table, "discount", discount_column)
+        if discount_column in table.step_columns or discount_column == reward_column:
+            raise SchemaError(
+                f"the discount column holds what the writer computes: expected one that is not the reward column, and "
+                f"that no window looks at, got {discount_column!r}"
+            )
+        self._observation = self._check_windows(table, int(n_step), reward_column)
+        self._writer = VectorWriter(table, sink, environments, **options)
+        history = options.get("history")
+        if history is not None and history <= n_step:
+            raise SchemaError(f"history must be above n_step, {n_step}, got {history}")
+        self._table = table
+        self._names = (reward_column, discount_column)
+        columns: dict[str, Column] = {**table.item_columns, **table.step_columns}
+        self._columns = {name: column for name, column in columns.items() if name not in self._names}
+        """What a step has but for the reward."""
+        self._reward_is_seen = reward_column in table.step_columns
+        self._autoreset = autoreset is not None
+        self._epsilon = float(priority_epsilon)
+        self._count = int(environments)
+        self._returns = NStepReturns(self._count, int(n_step), float(discount))
+        self._state_values = np.zeros(self._count)
+        """Of the newest observations."""
+        self._valued: bool | None = None
+        """Whether steps come with values; None before the first."""
+
+    def __enter__(self) -> VectorNStepWriter:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self.close(flush=kind is None)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Mapping[str, Any],
+        *,
+        terminated: Any = False,
+        truncated: Any = False,
+        action_value: Any = None,
+        state_value: Any = None,
+        mask: Any = None,
+    ) -> None:
+        """Appends one step, or one observation alone, to each environment's stream.
+
+        With values, an item's initial priority is |δ| + priority_epsilon, δ = R + discount · V(o_{s+m}) − Q(o_s, a_s),
+        as the actor has them anyway (Horgan et al. 2018, Distributed Prioritized Experience Replay). Without, it is the
+        maximum over the table's items.
+
+        Args:
+            step: column name → array (n, *column.shape), with the rewards, numbers (n,) of any dtype, that the actions
+                brought; or the columns of an observation alone.
+            terminated: bool or bool (n,): the actions ended their episodes in a terminal state.
+            truncated: bool or bool (n,): they ended them otherwise, such as by a time limit.
+            action_value: (n,): Q of the observations and the actions. With each step, or never.
+            state_value: (n,): V of the observations, such as the largest Q. With each step and each final observation,
+                or never.
+            mask: bool (n,), the environments that append; the rows of others are not looked at. None: all.
+
+        Raises:
+            SchemaError: a column is unknown or missing, its dtype or shape differs, a reward or a value is no finite
+                number, or a final observation is due. Nothing was taken.
+            Timeout: see the class. Nothing was taken.
+        """
+        self._writer._check_open()
+        if not isinstance(step, Mapping):
+            raise SchemaError(f"expected a dict of columns for table {self._table.name!r}, got {type(step).__name__}")
+        given = dict(step)
+        chosen = self._writer._chosen(mask)
+        ends = self._flags("terminated", terminated, chosen), self._flags("truncated", truncated, chosen)
+        if self._names[0] not in given:
+            self._observe(given, chosen, ends, action_value, state_value, mask)
+            return
+        rewards = self._numbers("reward", given.pop(self._names[0]), chosen)
+        self._check_step(given)
+        final = self._check_final(chosen, rewards, ends)
+        values = self._values(chosen, action_value, state_value)
+        if self._reward_is_seen:
+            given[self._names[0]] = self._rows(chosen, rewards, self._reward.dtype)
+        self._append(given, chosen, final, mask, values[1])
+        acts = ~final
+        actors = chosen[acts]
+        self._returns.act(actors, rewards[acts], ends[0][acts], ends[1][acts], values[0][acts])
+        self._valued = action_value is not None
+
+    def end_episode(self, mask: Any = None) -> None:
+        """The episodes of the environments (mask: bool (n,), of some) are over, and no other observation will come.
+
+        Their newest observations become the final ones. The action taken there makes no item, unless it terminated the
+        episode: what it led to is not known.
+        """
+        self._writer._check_open()
+        chosen = self._writer._chosen(mask)
+        self._make(self._returns.cut(chosen))
+        self._writer.end_episode(mask)
+
+    def flush(self, timeout: float | None = None) -> np.ndarray:
+        """Sends all steps, and all items whose windows are complete. See `VectorWriter.flush`."""
+        return self._writer.flush(timeout)
+
+    @property
+    def waiting(self) -> int:
+        """Items that were made and not sent yet."""
+        return self._writer.waiting
+
+    def close(self, flush: bool = True) -> None:
+        """As `end_episode`; then sends what is left (unless told not to), and gives the streams back."""
+        if flush and not self._writer._closed:
+            self.end_episode()
+        self._writer.close(flush)
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    def _observe(
+        self,
+        given: dict[str, Any],
+        chosen: np.ndarray,
+        ends: tuple[np.ndarray, np.ndarray],
+        action_value: Any,
+        state_value: Any,
+        mask: Any,
+    ) -> None:
+        """Appends observations alone."""
+        self._check_alone(given)
+        if ends[0].any() or ends[1].any():
+            raise SchemaError("terminated and truncated belong to the step whose action ended the episode")
+        if action_value is not None:
+            raise SchemaError("action_value belongs to a step: an observation alone has no action")
+        final = self._returns.acted[chosen]
+        if state_value is not None:
+            values = self._numbers("state_value", state_value, chosen)
+        elif self._valued and (final & ~self._returns.terminated[chosen]).any():
+            raise SchemaError("the final observation of a truncated episode needs a state_value, as the steps have one")
+        else:
+            values = np.zeros(len(chosen))
+        for name, column in self._columns.items():
+            if name not in given:
+                given[name] = np.zeros((self._count, *column.shape), column.dtype)
+        if self._reward_is_seen:
+            given[self._names[0]] = np.zeros(self._count, self._reward.dtype)
+        self._append(given, chosen, final, mask, values)
+
+    def _append(
+        self, given: dict[str, Any], chosen: np.ndarray, final: np.ndarray, mask: Any, state_values: np.ndarray
+    ) -> None:
+        """Appends observations, and makes the items that see them as their successors."""
+        self._writer.append(given, mask=mask, final=self._rows(chosen, final, np.bool_))
+        self._state_values[chosen] = state_values
+        self._make(self._returns.observe(chosen, final))
+
+    def _make(self, finished: list[FinishedWindows]) -> None:
+        for windows in finished:
+            chosen = windows.environments
+            priorities = None
+            if self._valued:
+                errors = windows.returns + windows.discounts * self._state_values[chosen] - windows.values
+                priorities = self._rows(chosen, np.abs(errors) + self._epsilon, np.float64)
+            columns = {
+                self._names[0]: self._rows(chosen, windows.returns, self._reward.dtype),
+                self._names[1]: self._rows(chosen, windows.discounts, self._discount.dtype),
+            }
+            everyone = len(chosen) == self._count
+            mask = None if everyone else self._rows(chosen, np.ones(len(chosen), bool), np.bool_)
+            self._writer.create_items(priorities, -1 - windows.back, columns, mask=mask)
+
+    def _rows(self, chosen: np.ndarray, values: np.ndarray, dtype: Any) -> np.ndarray:
+        """Values of some environments as a row for each."""
+        rows = np.zeros(self._count, dtype)
+        with np.errstate(over="ignore"):
+            rows[chosen] = values
+        return rows
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_numbers(n_step: Any, discount: Any, autoreset: Any, priority_epsilon: Any) -> None:
+        whole = isinstance(n_step, int | np.integer) and not isinstance(n_step, bool)
+        if not whole or not 1 <= n_step <= MAX_WINDOW:
+            raise SchemaError(f"n_step must be a whole number from 1 to {MAX_WINDOW}, got {n_step!r}")
+        for name, number, most in (("discount", discount, 1.0), ("priority_epsilon", priority_epsilon, LARGEST)):
+            real = isinstance(number, int | float | np.number) and not isinstance(number, bool)
+            if not real or not 0 <= number <= most:
+                raise SchemaError(f"{name} must be a number from 0 to {most:g}, got {number!r}")
+        if autoreset not in (None, "next_step"):
+            raise SchemaError(
+                f'autoreset must be "next_step", or None where environments reset themselves in the same step or not '
+                f"at all, got {autoreset!r}"
+            )
+
+    @staticmethod
+    def _check_column(table: Table, what: str, name: str) -> Column:
+        column = table.item_columns.get(name)
+        if column is None or column.shape != () or np.dtype(column.dtype).kind != "f":
+            found = f"no column {name!r} of items" if column is None else f"{column}"
+            raise SchemaError(
+                f"n-step returns need a {what} column, such as {name}=rs.Column('float32'), and table {table.name!r} "
+                f"has {found}; {what}_column= names another one"
+            )
+        return column
+
+    @staticmethod
+    def _check_windows(table: Table, n_step: int, reward: str) -> list[str]:
+        """The columns that an observation alone must have: what successors are made of."""
+        sources = [w.source for w in table.windows.values() if w.offset == n_step and w.source != reward]
+        if not sources:
+            offsets = ", ".join(f"{name!r} has {window.offset}" for name, window in table.windows.items())
+            source = next((window.source for window in table.windows.values()), "obs")
+            raise SchemaError(
+                f"n_step={n_step} needs a window of offset {n_step}, which shows the observation after that many "
+                f"steps, such as next_obs=rs.Window({source!r}, offset={n_step}); in table {table.name!r} "
+                f"{offsets or 'there are no windows'}"
+            )
+        return list(dict.fromkeys(sources))
+
+    def _check_step(self, given: dict[str, Any]) -> None:
+        if self._names[1] in given:
+            raise SchemaError(f"column {self._names[1]!r} is made by the writer: leave it out of the step")
+        if missing := [name for name in self._columns if name not in given]:
+            raise SchemaError(f"column {missing[0]!r} is missing: {self._told()}")
+
+    def _check_alone(self, given: dict[str, Any]) -> None:
+        if missing := [name for name in self._observation if name not in given]:
+            raise SchemaError(f"column {missing[0]!r} is missing: {self._told()}")
+        others = [name for name in given if name not in self._table.step_columns]
+        if others or (given.keys() == self._columns.keys() and len(given) > len(self._observation)):
+            raise SchemaError(f"got {', '.join(given)} without {self._names[0]!r}: {self._told()}")
+
+    def _told(self) -> str:
+        step = [*self._columns, self._names[0]]
+        return f"a step has {', '.join(step)}; an observation alone has {', '.join(self._observation)}"
+
+    def _check_final(self, chosen: np.ndarray, rewards: np.ndarray, ends: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Which rows of a step are final observations."""
+        final = self._returns.ended[chosen]
+        if not final.any():
+            return final
+        if not self._autoreset:
+            alone = ", ".join(f"{name!r}: …" for name in self._observation)
+            raise SchemaError(
+                f"the episode of environment {chosen[final][0]} has ended: append its final observation alone, "
+                f"{{{alone}}}, or call end_episode, before the next step; where environments reset themselves in the "
+                'step after, as Gymnasium\'s vector environments do, make the writer with autoreset="next_step"'
+            )
+        wrong = final & ((rewards != 0) | ends[0] | ends[1])
+        if wrong.any():
+            raise SchemaError(
+                f'autoreset="next_step": the step of environment {chosen[wrong][0]} after an end shows its final '
+                f"observation: its reward is 0, and it ends nothing; got reward {rewards[wrong][0]:g}. Where "
+                "environments reset themselves in the same step, leave autoreset out, and append final observations "
+                "alone"
+            )
+        return final
+
+    def _values(self, chosen: np.ndarray, action_value: Any, state_value: Any) -> tuple[np.ndarray, np.ndarray]:
+        given = action_value is not None, state_value is not None
+        if given[0] != given[1] or self._valued not in (None, given[0]):
+            raise SchemaError(
+                "action_value and state_value must come with every step or with none, got "
+                f"{' and '.join(name for name, had in zip(('action_value', 'state_value'), given) if had) or 'neither'}"
+            )
+        if not given[0]:
+            return np.zeros(len(chosen)), np.zeros(len(chosen))
+        return self._numbers("action_value", action_value, chosen), self._numbers("state_value", state_value, chosen)
+
+    def _numbers(self, name: str, value: Any, chosen: np.ndarray) -> np.ndarray:
+        """Numbers of the chosen environments, float64 (k,)."""
+        numbers = self._writer._per_environment(name, value, np.float64)[chosen]
+        wrong = ~(np.abs(numbers) <= LARGEST)
+        if wrong.any():
+            raise SchemaError(
+                f"{name} must be finite and at most {LARGEST:.1e} in size, got {numbers[wrong][0]} for environment "
+                f"{chosen[wrong][0]}"
+            )
+        return numbers
+
+    def _flags(self, name: str, value: Any, chosen: np.ndarray) -> np.ndarray:
+        if value is False:
+            return np.zeros(len(chosen), bool)
+        return self._writer._per_environment(name, value, np.bool_)[chosen]
+
+
+class NStepWriter:
+    """Writes the steps of one environment, and makes an n-step transition of each action taken. For one thread.
+
+    As `VectorNStepWriter` for a single environment, whose values come without the dimension of the environments.
+    """
+
+    def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
+        self._vector = VectorNStepWriter(table, sink, 1, **options)
+        self._rows = SingleRows(table)
+        self._reward = self._vector._names[0]
+
+    def __enter__(self) -> NStepWriter:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self._vector.close(flush=kind is None)
+
+    def append(
+        self,
+        step: Mapping[str, Any],
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        action_value: float | None = None,
+        state_value: float | None = None,
+    ) -> None:
+        """Appends one step, or one observation alone: column name → value. See `VectorNStepWriter.append`."""
+        rows = self._rows.of(step)
+        if isinstance(step, Mapping) and self._reward in step:
+            rows[self._reward] = step[self._reward]  # in its own precision, not the column's
+        self._vector.append(
+            rows, terminated=terminated, truncated=truncated, action_value=action_value, state_value=state_value
+        )
+
+    def end_episode(self) -> None:
+        """The episode is over, and no other observation will come. See `VectorNStepWriter.end_episode`."""
+        self._vector.end_episode()
+
+    def flush(self, timeout: float | None = None) -> np.ndarray:
+        """Sends what can be sent; the ids of all items sent since the last flush. See `VectorWriter.flush`."""
+        return self._vector.flush(timeout)
+
+    @property
+    def waiting(self) -> int:
+        """Items that were made and not sent yet."""
+        return self._vector.waiting
+
+    def close(self, flush: bool = True) -> None:
+        """Ends the episode, sends what is left (unless told not to), and gives the stream back."""
+        self._vector.close(flush)
+
+
+def make_writer(
+    table: Table, sink: StepSink, n_step: int | None, discount: float | None, options: Mapping[str, Any]
+) -> Writer | NStepWriter:
+    """A writer of n-step transitions where n_step is given, of plain steps otherwise."""
+    returns = _returns(n_step, discount)
+    return NStepWriter(table, sink, **returns, **options) if returns else Writer(table, sink, **options)
+
+
+def make_vector_writer(
+    table: Table,
+    sink: StepSink,
+    environments: int,
+    n_step: int | None,
+    discount: float | None,
+    options: Mapping[str, Any],
+) -> VectorWriter | VectorNStepWriter:
+    """As `make_writer`, for n environments."""
+    returns = _returns(n_step, discount)
+    kind = VectorNStepWriter if returns else VectorWriter
+    return kind(table, sink, environments, **returns, **options)
+
+
+def _returns(n_step: int | None, discount: float | None) -> dict[str, Any]:
+    if (n_step is None) != (discount is None):
+        raise SchemaError(f"n_step and discount go together, got n_step={n_step} and discount={discount}: give both")
+    return {} if n_step is None else {"n_step": n_step, "discount": discount}
