@@ -10,6 +10,7 @@
 #define DICT_SMALLEST 4
 #define DICT_SHRINK_FACTOR 8        /* shrink when fewer than one bucket in eight is used */
 #define DICT_EMPTY_VISITS 10        /* empty buckets passed over for each bucket that a rehash step may move */
+#define BUCKET_BYTES (sizeof(struct dict_entry *) + 1) /* a chain and its length */
 #define DICT_LARGEST (1ull << 32)   /* entries keep 32 bits of their hash */
 
 static uint64_t hash_key[2];
@@ -35,10 +36,10 @@ static uint64_t size_for(uint64_t entries) {
 
 /* Begins a move to `size` buckets. Failure is no harm: the old table goes on with longer chains. */
 static bool resize(struct dict *dict, uint64_t size) {
-    struct dict_entry **buckets = memory_calloc(size, sizeof *buckets);
+    struct dict_entry **buckets = memory_calloc(size, BUCKET_BYTES);
     if (buckets == NULL) return false;
     unsigned into = dict->tables[0].size == 0 ? 0 : 1;
-    dict->tables[into] = (struct dict_table){.buckets = buckets, .size = size};
+    dict->tables[into] = (struct dict_table){.buckets = buckets, .lengths = (uint8_t *)(buckets + size), .size = size};
     dict->rehash_index = 0;
     return true;
 }
@@ -50,17 +51,32 @@ static void finish_rehash(struct dict *dict) {
     dict->rehash_index = 0;
 }
 
+/* A length of 255 stands for more, too: those that a keyed hash does not make. */
+static void count_chain(struct dict_table *table, uint64_t bucket) {
+    uint8_t length = 0;
+    for (const struct dict_entry *link = table->buckets[bucket]; link != NULL && length < UINT8_MAX; link = link->next)
+        length++;
+    table->lengths[bucket] = length;
+}
+
+static void link_entry(struct dict_table *table, struct dict_entry *entry) {
+    uint64_t bucket = entry->hash & (table->size - 1);
+    entry->next = table->buckets[bucket];
+    table->buckets[bucket] = entry;
+    table->used++;
+    if (table->lengths[bucket] < UINT8_MAX) table->lengths[bucket]++;
+    if (table->lengths[bucket] > table->longest) table->longest = table->lengths[bucket];
+}
+
 static void move_bucket(struct dict *dict) {
     struct dict_table *from = &dict->tables[0], *to = &dict->tables[1];
     struct dict_entry *entry = from->buckets[dict->rehash_index], *next;
     for (; entry != NULL; entry = next) {
         next = entry->next;
-        struct dict_entry **bucket = &to->buckets[entry->hash & (to->size - 1)];
-        entry->next = *bucket;
-        *bucket = entry;
+        link_entry(to, entry);
         from->used--;
-        to->used++;
     }
+    from->lengths[dict->rehash_index] = 0;
     from->buckets[dict->rehash_index++] = NULL;
 }
 
@@ -123,52 +139,68 @@ struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, s
     if (dict_is_rehashing(dict)) table = &dict->tables[1];
     struct dict_entry *entry = memory_alloc(sizeof *entry + length);
     if (entry == NULL) return NULL;
-    struct dict_entry **bucket = &table->buckets[hash & (table->size - 1)];
-    *entry = (struct dict_entry){.next = *bucket, .hash = hash, .key_length = (uint32_t)length};
+    *entry = (struct dict_entry){.hash = hash, .key_length = (uint32_t)length};
     memcpy(entry->key, key, length);
-    *bucket = entry;
-    table->used++;
+    link_entry(table, entry);
     return entry;
+}
+
+static void shrink_if_sparse(struct dict *dict) {
+    struct dict_table *table = &dict->tables[0];
+    if (!dict_is_rehashing(dict) && table->size > DICT_SMALLEST && table->used < table->size / DICT_SHRINK_FACTOR)
+        resize(dict, size_for(table->used));
 }
 
 void dict_unlink(struct dict *dict, struct dict_entry *entry) {
     bool unlinked = false;
     for (unsigned t = 0; t < 2 && !unlinked && dict->tables[t].size > 0; t++) {
         struct dict_table *table = &dict->tables[t];
-        struct dict_entry **link = &table->buckets[entry->hash & (table->size - 1)];
+        uint64_t bucket = entry->hash & (table->size - 1);
+        struct dict_entry **link = &table->buckets[bucket];
         while (*link != NULL && *link != entry) link = &(*link)->next;
         if (*link == entry) {
             *link = entry->next;
             entry->next = NULL;
             table->used--;
+            if (table->lengths[bucket] < UINT8_MAX)
+                table->lengths[bucket]--;
+            else
+                count_chain(table, bucket);
             unlinked = true;
         }
     }
     assert(unlinked);
     dict_rehash(dict, 1);
-    struct dict_table *table = &dict->tables[0];
-    if (!dict_is_rehashing(dict) && table->size > DICT_SMALLEST && table->used < table->size / DICT_SHRINK_FACTOR)
-        resize(dict, size_for(table->used));
+    shrink_if_sparse(dict);
 }
 
 void dict_entry_free(struct dict_entry *entry) {
     memory_free(entry);
 }
 
+/* A place is a bucket and a depth, less than the longest chain has. Places are drawn until there is an entry at one: each
+ * entry has one place, so that all have the same chance, in each try and therefore in the end. With as many buckets as
+ * entries a draw takes about as many tries as the longest chain has links: 6 for a thousand entries, 9 for a million.
+ * Each try moves a dict that is sparse, or was, towards its size: the tries that this costs are paid for by what was taken
+ * out before. */
 struct dict_entry *dict_random(struct dict *dict, struct random_state *random) {
     if (dict_count(dict) == 0) return NULL;
-    dict_rehash(dict, 1);
-    uint64_t moved = dict_is_rehashing(dict) ? dict->rehash_index : 0;
-    uint64_t first = dict->tables[0].size - moved;
-    struct dict_entry *entry = NULL;
-    while (entry == NULL) {
-        uint64_t index = random_below(random, first + dict->tables[1].size);
-        entry = index < first ? dict->tables[0].buckets[moved + index] : dict->tables[1].buckets[index - first];
+    const struct dict_table *first = &dict->tables[0], *second = &dict->tables[1];
+    for (;;) {
+        dict_rehash(dict, 1);
+        shrink_if_sparse(dict);
+        uint64_t moved = dict_is_rehashing(dict) ? dict->rehash_index : 0, left = first->size - moved;
+        uint64_t buckets = left + second->size, longest = first->longest;
+        if (second->longest > longest) longest = second->longest;
+        uint64_t place = random_below(random, buckets * longest);
+        uint64_t bucket = place % buckets, depth = place / buckets;
+        const struct dict_table *table = bucket < left ? first : second;
+        bucket = bucket < left ? bucket + moved : bucket - left;
+        if (depth >= table->lengths[bucket]) continue;
+        struct dict_entry *entry = table->buckets[bucket];
+        for (; depth > 0; depth--) entry = entry->next;
+        return entry;
     }
-    uint64_t chain = 0;
-    for (const struct dict_entry *link = entry; link != NULL; link = link->next) chain++;
-    for (uint64_t skip = random_below(random, chain); skip > 0; skip--) entry = entry->next;
-    return entry;
 }
 
 static uint64_t reverse_bits(uint64_t word) {
@@ -249,5 +281,5 @@ bool dict_release(struct dict *dict, size_t *steps, dict_drop drop, void *contex
 }
 
 size_t dict_overhead_bytes(const struct dict *dict) {
-    return (dict->tables[0].size + dict->tables[1].size) * sizeof(struct dict_entry *);
+    return (dict->tables[0].size + dict->tables[1].size) * BUCKET_BYTES;
 }

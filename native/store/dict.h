@@ -23,8 +23,10 @@ struct dict_entry {
 
 struct dict_table {
     struct dict_entry **buckets;
+    uint8_t *lengths;     /* of the buckets' chains, in the same allocation */
     uint64_t size;        /* a power of two, or 0 */
     uint64_t used;
+    uint32_t longest;     /* no chain is longer; none may be as long any more */
 };
 
 struct dict {
@@ -60,7 +62,7 @@ struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, s
 void dict_unlink(struct dict *dict, struct dict_entry *entry);
 void dict_entry_free(struct dict_entry *entry);
 
-/* A uniform bucket, then a uniform entry of it: nearly uniform. NULL when empty. */
+/* Any entry, each with the same chance. NULL when empty. */
 struct dict_entry *dict_random(struct dict *dict, struct random_state *random);
 
 /* Visits one bucket (in each array) and returns the next cursor, 0 at the end. `visit` must not change the dict. */
