@@ -34,7 +34,7 @@ DIFFERENCES: dict[str, str] = {
     "client|list": "`fd` is -1; `lib-name` and `lib-ver` of later versions are there.",
     "client|tracking": "`ON` is refused: there is no client-side caching.",
     "client|kill": "A transaction that ends its own connection is answered first.",
-    "client|pause": "Keys still end and are evicted meanwhile. More than 292 years are refused.",
+    "client|pause": "Keys still end meanwhile. More than 292 years are refused.",
     "client|caching": "Refused, as tracking is not on.",
     "command|docs": "No `arguments` and no `complexity`.",
     "config|rewrite": "Writes what CONFIG SET has changed into the TOML file of `serve`; without one as in Redis.",

@@ -141,6 +141,42 @@ def test_what_is_over_goes_when_the_limit_is_lowered(server: redis.Redis) -> Non
     assert 0 < server.dbsize() < 2000
 
 
+@pytest.mark.parametrize("changed_last", ["maxmemory", "maxmemory-policy"])
+def test_keys_go_at_once_though_nobody_sends_a_command(server: redis.Redis, changed_last: str) -> None:
+    server.config_set("notify-keyspace-events", "Ee")
+    listener = server.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe("__keyevent@0__:evicted")
+    assert listener.get_message(timeout=5) is None  # it listens
+    fill(server, 0, 2000)
+    settings = {"maxmemory": used(server) - ROOM // 2, "maxmemory-policy": "allkeys-random"}
+    last = settings.pop(changed_last)
+    for name, value in settings.items():
+        server.config_set(name, value)
+    assert server.dbsize() == 2000
+    assert evicted(server) == 0
+    server.config_set(changed_last, last)
+    for _ in range(ROOM // 2 // 1600):  # of keys that take less than that each
+        assert listener.get_message(timeout=30) is not None
+    while used(server) > settings.get("maxmemory", last) + 65536:
+        pass
+    assert 0 < server.dbsize() < 2000
+
+
+def test_keys_go_at_once_when_a_pause_ends(server: redis.Redis) -> None:
+    server.config_set("notify-keyspace-events", "Ee")
+    fill(server, 0, 2000)
+    listener = server.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe("__keyevent@0__:evicted")
+    assert listener.get_message(timeout=5) is None  # it listens
+    server.config_set("maxmemory-policy", "allkeys-random")
+    server.client_pause(100_000, all=False)
+    server.config_set("maxmemory", used(server) - ROOM // 2)
+    assert server.dbsize() == 2000
+    assert evicted(server) == 0
+    server.client_unpause()
+    assert listener.get_message(timeout=30) is not None
+
+
 def test_who_listens_is_told_of_keys_that_go(server: redis.Redis) -> None:
     server.config_set("notify-keyspace-events", "Ee")
     listener = server.pubsub(ignore_subscribe_messages=True)

@@ -15,6 +15,7 @@
 #include "server/client.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
+#include "server/store/make_room.h"
 #include "store/store.h"
 
 #define NUMBER(name, kind, live, field, minimum, maximum) \
@@ -374,6 +375,7 @@ void config_apply(struct server *server) {
         server->store->access.decay_minutes = (uint32_t)config->lfu_decay_time;
         eviction_use(server->store, (enum eviction_policy)config->maxmemory_policy,
                      (uint32_t)config->maxmemory_samples);
+        make_room_soon(server);
     }
     for (int i = 0; i < server->transport_count; i++) {
         struct transport *transport = server->transports[i];

@@ -45,6 +45,13 @@ enum room make_room(struct server *server, size_t more_bytes) {
     return server->room;
 }
 
+void make_room_soon(struct server *server) {
+    server->room_is_asked_for = true;
+}
+
 bool make_room_step(struct server *server) {
-    return server->room == ROOM_LATER && make_room(server, 0) == ROOM_LATER;
+    if (server->pause.kind != PAUSE_NOTHING) return false; /* its end wakes the loop */
+    if (!server->room_is_asked_for && server->room != ROOM_LATER) return false;
+    server->room_is_asked_for = false;
+    return make_room(server, 0) == ROOM_LATER;
 }

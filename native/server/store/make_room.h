@@ -16,7 +16,9 @@ enum room {
 
 /* Makes room for `more` bytes. Takes no longer than maxmemory-eviction-tenacity allows. */
 enum room make_room(struct server *server, size_t more_bytes);
-/* Goes on where the time was over; true when it is over again. */
+/* The limit or the policy may be another: the next turn of the loop looks whether keys must go. */
+void make_room_soon(struct server *server);
+/* Goes on where the time was over, and does what make_room_soon asked for; true when there is more to do. */
 bool make_room_step(struct server *server);
 
 #endif
