@@ -32,6 +32,8 @@ struct client {
     const struct command *command;
     struct acl_user *user;      /* who it is; NULL: the server itself, which may do everything */
     bool deny_blocking;         /* runs inside a transaction or a script */
+    bool goes_on_over_memory;   /* maxmemory refuses nothing: the script says so, or has written already */
+    bool goes_on_unwritten;     /* nor does a file that cannot be written: the script has written already */
     struct transaction *transaction; /* since MULTI; NULL: none (server/transaction/transaction.h) */
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
     struct watch *watches;      /* on keys (server/transaction/watch.h) */

@@ -159,13 +159,12 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     if (client->refusal) return refuse(client, "%s", *client->refusal ? client->refusal : LOST_REFUSAL);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
     if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
-        (transaction_flags(client, command) & COMMAND_DENYOOM))
+        !client->goes_on_over_memory && (transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
     char text[640];
-    if (transaction_flags(client, command) & COMMAND_WRITE) {
-        const char *unwritten = refuse_writes(server, text, sizeof text);
-        if (unwritten && strcmp(command->group, "replay") != 0) return refuse(client, "%s", unwritten);
-    }
+    const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, text, sizeof text);
+    if (unwritten && (transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0)
+        return refuse(client, "%s", unwritten);
     if (exclusive_is_busy(server) && !is_for_busy(client, command)) return refuse(client, BUSY_REFUSAL);
     if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
         return refuse(

@@ -50,9 +50,9 @@ bool pause_is_waiting(const struct client *client) {
 
 bool pause_holds(struct client *client, const struct command *command) {
     struct server *server = client->server;
-    bool writes = transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE);
-    bool holds =
-        server->pause.kind == PAUSE_ALL || (writes && (server->pause.kind == PAUSE_WRITES || server->stop.saving));
+    bool holds = server->pause.kind == PAUSE_ALL;
+    if (server->pause.kind == PAUSE_WRITES || server->stop.saving)
+        holds |= (transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
     if (!holds || client->deny_blocking) return false;
     client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);
     return true;

@@ -59,6 +59,7 @@ class Pair:
     """A connection to each server; every command goes to both, and the replies must agree."""
 
     def __init__(self, peers: Any, protocol: int) -> None:
+        self.peers = peers
         self.redis, self.ours = (peer.connect(protocol) for peer in peers)
 
     def run(self, *commands: Command) -> list[tuple[str, Any]]:

@@ -33,7 +33,7 @@ enum command_flags {
     COMMAND_NO_MULTI = 1 << 13,     /* refused in transactions and scripts */
     COMMAND_ALLOW_BUSY = 1 << 14,   /* runs while a script holds the server */
     COMMAND_MOVABLEKEYS = 1 << 15,  /* `keys` finds more than first_key, last_key and key_step say */
-    COMMAND_MAY_REPLICATE = 1 << 16,
+    COMMAND_MAY_REPLICATE = 1 << 16, /* waits as COMMAND_WRITE does in a pause of writes */
     COMMAND_NO_ASYNC_LOADING = 1 << 17,
     COMMAND_NO_MANDATORY_KEYS = 1 << 18,
     COMMAND_DANGEROUS = 1 << 19,    /* of that category of ACL */
@@ -64,6 +64,8 @@ struct command {
     resp_land land;            /* context is the client; NULL: large arguments land in blobs */
     command_keys_of keys;      /* NULL: first_key, last_key and key_step say it all */
     const struct command *subcommands; /* named "client|id", ended by a NULL name; the handler is command_container */
+    /* Of the client's request, where its arguments tell more than `flags`. NULL: they never do. */
+    uint32_t (*flags_of)(const struct client *client);
 };
 
 /* ---- what a handler may read: see server/client.h for the struct ------------------------------------------------

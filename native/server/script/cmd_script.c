@@ -9,7 +9,9 @@
 #include "server/exclusive.h"
 #include "server/script/script_engine.h"
 #include "server/script/scripts.h"
+#include "server/server.h"
 #include "server/store/keyspace.h"
+#include "server/store/make_room.h"
 
 #ifdef REPLAY_LUA
 
@@ -105,78 +107,11 @@ static void forget_oldest(struct scripts *scripts) {
 
 /* ---- compiling ----------------------------------------------------------------------------------------------- */
 
-struct source {
-    const char *text;
-    size_t length;
-    int reference;
-};
-
 static int compile(lua_State *lua) {
-    struct source *source = lua_touserdata(lua, 1);
+    struct script_source *source = lua_touserdata(lua, 1);
     if (luaL_loadbuffer(lua, source->text, source->length, "@user_script")) return lua_error(lua);
     source->reference = luaL_ref(lua, LUA_REGISTRYINDEX);
     return 0;
-}
-
-/* One word of "flags=a,b"; false: there is no such flag. */
-static bool add_flag(const char *word, size_t length, uint32_t *flags) {
-    static const struct {
-        const char *name;
-        uint32_t flag;
-    } known[] = {{"no-writes", SCRIPT_NO_WRITES},
-                 {"allow-oom", SCRIPT_ALLOW_OOM},
-                 {"allow-stale", 0},
-                 {"no-cluster", 0},
-                 {"allow-cross-slot-keys", 0}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strlen(known[i].name) != length || memcmp(known[i].name, word, length) != 0) continue;
-        *flags |= known[i].flag;
-        return true;
-    }
-    return false;
-}
-
-static bool add_flags(struct client *client, const char *words, size_t length, uint32_t *flags) {
-    for (size_t at = 0; at < length;) {
-        const char *comma = memchr(words + at, ',', length - at);
-        size_t word = comma ? (size_t)(comma - words) - at : length - at;
-        if (!add_flag(words + at, word, flags)) {
-            reply_error(client, "ERR Unexpected flag in script shebang: %.*s", (int)word, words + at);
-            return false;
-        }
-        at += word + 1;
-    }
-    return true;
-}
-
-/* "#!lua flags=no-writes": what follows of the script keeps its line numbers. False: the error is replied. */
-static bool take_shebang(struct client *client, struct source *source, uint32_t *flags) {
-    if (source->length < 2 || memcmp(source->text, "#!", 2) != 0) return true;
-    const char *line = source->text, *end = memchr(line, '\n', source->length);
-    if (!end) {
-        reply_error(client, "ERR Invalid script shebang");
-        return false;
-    }
-    *flags |= SCRIPT_DECLARED;
-    for (const char *at = line; at < end;) {
-        const char *blank = memchr(at, ' ', (size_t)(end - at));
-        size_t length = (size_t)((blank ? blank : end) - at);
-        int shown = length < 200 ? (int)length : 200;
-        if (at == line && (length != 5 || memcmp(at, "#!lua", 5) != 0)) {
-            reply_error(client, "ERR Unexpected engine in script shebang: %.*s", shown, at);
-            return false;
-        }
-        if (at != line && length >= 6 && memcmp(at, "flags=", 6) == 0) {
-            if (!add_flags(client, at + 6, length - 6, flags)) return false;
-        } else if (at != line && length > 0) {
-            reply_error(client, "ERR Unknown lua shebang option: %.*s", shown, at);
-            return false;
-        }
-        at += length + 1;
-    }
-    source->length -= (size_t)(end - line);
-    source->text = end;
-    return true;
 }
 
 static struct script *remember(struct scripts *scripts, const char *sha, int reference, uint32_t flags, bool loaded) {
@@ -205,9 +140,13 @@ static struct script *get_script(struct client *client, struct scripts *scripts,
         enter_list(scripts, script);
         return script;
     }
-    struct source source = {.text = (const char *)body->data, .length = body->length};
+    struct script_source source = {.text = (const char *)body->data, .length = body->length};
     uint32_t flags = 0;
-    if (!take_shebang(client, &source, &flags)) return NULL;
+    struct error error;
+    if (script_take_header(&source, &flags, &error) < 0) {
+        reply_failure(client, &error);
+        return NULL;
+    }
     if (lua_cpcall(scripts->lua, compile, &source) != 0) {
         const char *reason = lua_tostring(scripts->lua, -1);
         reply_error(client, "ERR Error compiling script (new function): %s", reason ? reason : "?");
@@ -363,9 +302,31 @@ static void run_script(struct client *caller) {
     scripts->script = NULL;
 }
 
+static uint32_t eval_flags(const struct client *client) {
+    struct script_source source = {.text = (const char *)client->argv[1].data, .length = client->argv[1].length};
+    uint32_t flags = 0;
+    struct error error;
+    if (script_take_header(&source, &flags, &error) < 0) flags = 0; /* it will be refused */
+    return script_own_flags(client->command->flags, flags);
+}
+
+static uint32_t evalsha_flags(const struct client *client) {
+    struct scripts *scripts = client->server->scripts;
+    const struct script *script = scripts ? find_script(scripts, client->argv[1].data, client->argv[1].length) : NULL;
+    return script_own_flags(client->command->flags, script ? script->flags : 0);
+}
+
 static void start(struct client *client, struct scripts *scripts, struct script *script, int64_t keys, bool read_only) {
     if (read_only && (script->flags & SCRIPT_DECLARED) && !(script->flags & SCRIPT_NO_WRITES)) {
         reply_error(client, "ERR Can not execute a script with write flag using *_ro command.");
+        return;
+    }
+    const struct server *server = client->server;
+    /* In a transaction: a script that runs by itself was refused before. */
+    if ((script_own_flags(client->command->flags, script->flags) & COMMAND_DENYOOM) && server->config.maxmemory > 0 &&
+        server->room == ROOM_NONE) {
+        reply_error(client,
+                    "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'");
         return;
     }
     scripts->script = script;
@@ -500,6 +461,8 @@ static void refuse_scripts(struct client *client) {
 #define script_exists refuse_scripts
 #define script_flush refuse_scripts
 #define script_kill refuse_scripts
+#define eval_flags NULL
+#define evalsha_flags NULL
 
 #endif
 
@@ -555,13 +518,14 @@ static const struct command subcommands[] = {
 };
 
 const struct command commands_scripts[] = {
-    {"eval", eval_command, -3, RUN, .group = "scripting", .summary = "Runs a script.", .keys = eval_keys},
+    {"eval", eval_command, -3, RUN | COMMAND_MAY_REPLICATE, .group = "scripting", .summary = "Runs a script.",
+     .keys = eval_keys, .flags_of = eval_flags},
     {"eval_ro", eval_ro_command, -3, RUN | COMMAND_READONLY, .group = "scripting",
-     .summary = "Runs a script that may not write.", .keys = eval_ro_keys},
-    {"evalsha", evalsha_command, -3, RUN, .group = "scripting", .summary = "Runs a script of the cache.",
-     .keys = eval_keys},
+     .summary = "Runs a script that may not write.", .keys = eval_ro_keys, .flags_of = eval_flags},
+    {"evalsha", evalsha_command, -3, RUN | COMMAND_MAY_REPLICATE, .group = "scripting",
+     .summary = "Runs a script of the cache.", .keys = eval_keys, .flags_of = evalsha_flags},
     {"evalsha_ro", evalsha_ro_command, -3, RUN | COMMAND_READONLY, .group = "scripting",
-     .summary = "Runs a script of the cache that may not write.", .keys = eval_ro_keys},
+     .summary = "Runs a script of the cache that may not write.", .keys = eval_ro_keys, .flags_of = evalsha_flags},
     {"script", command_container, -2, 0, .group = "scripting", .summary = "Keeps the cache of scripts.",
      .subcommands = subcommands},
     {0},

@@ -32,6 +32,12 @@ struct script {
     struct script *next, *previous; /* of those that only EVAL has seen, the oldest first */
 };
 
+struct script_source {
+    const char *text;
+    size_t length;
+    int reference; /* of the function that it was compiled to */
+};
+
 /* What scripts' libraries put together before it becomes a string of Lua's. */
 struct script_buffer {
     char *bytes;
@@ -61,6 +67,11 @@ struct scripts {
 };
 
 struct scripts *script_of(lua_State *lua);
+
+/* script_header: takes off the line that says what the script does; what follows keeps its line numbers. */
+int script_take_header(struct script_source *source, uint32_t *flags, struct error *error);
+/* What a script may do that says so itself, or else what the command may that runs it: of enum command_flags. */
+uint32_t script_own_flags(uint32_t command_flags, uint32_t script_flags);
 
 /* script_state: a new state with all that scripts may use. False: memory is exhausted. */
 bool script_state_open(struct scripts *scripts);

@@ -69,6 +69,9 @@ static void call_command(lua_State *lua, struct scripts *scripts, struct command
     client->command = entry->command;
     client->error_replied = false;
     output_clear(&client->output, &server->output_pool); /* memory ran out over the reply before, and this was caught */
+    /* What has begun to write ends it, rather than half of it. */
+    client->goes_on_over_memory = scripts->wrote || (scripts->script->flags & SCRIPT_ALLOW_OOM);
+    client->goes_on_unwritten = scripts->wrote;
     enum acl_verdict denial = acl_denial(client, entry);
     if (denial != ACL_ALLOWED) {
         reply_error(client, "ERR The user executing the script %s", acl_verdict_sentence(denial));

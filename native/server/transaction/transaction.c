@@ -23,7 +23,7 @@ struct queued {
 struct transaction {
     struct queued *commands;
     uint32_t count, capacity;
-    uint32_t flags;      /* of all of them */
+    uint32_t flags;      /* of all their requests */
     size_t held_bytes;
     bool refused;        /* a request was */
 };
@@ -69,6 +69,10 @@ static bool grow(struct transaction *transaction) {
     return true;
 }
 
+static uint32_t flags_of_request(const struct client *client, const struct command *command) {
+    return command->flags_of ? command->flags_of(client) : command->flags;
+}
+
 static void queue(struct client *client, struct command_entry *entry) {
     struct transaction *transaction = client->transaction;
     size_t copied, kept;
@@ -90,7 +94,7 @@ static void queue(struct client *client, struct command_entry *entry) {
         return;
     }
     transaction->commands[transaction->count++] = (struct queued){entry, client->argc, argv};
-    transaction->flags |= entry->command->flags;
+    transaction->flags |= flags_of_request(client, entry->command);
     transaction->held_bytes = held;
     reply_status(client, "QUEUED");
 }
@@ -125,7 +129,7 @@ const char *transaction_refusal_prefix(struct client *client, const struct comma
 
 uint32_t transaction_flags(const struct client *client, const struct command *command) {
     bool runs_them = client->transaction && command->handler == exec_command;
-    return command->flags | (runs_them ? client->transaction->flags : 0);
+    return flags_of_request(client, command) | (runs_them ? client->transaction->flags : 0);
 }
 
 int64_t transaction_count(const struct client *client) {

@@ -17,7 +17,8 @@ bool transaction_queue(struct client *client, struct command_entry *entry);
 void transaction_refused(struct client *client);
 /* A request for EXEC that is refused ends the transaction, and says so: what precedes the reason. NULL: another one. */
 const char *transaction_refusal_prefix(struct client *client, const struct command *command);
-/* The command's flags, and with EXEC those of all commands queued. */
+/* What the client's request may do: the command's flags, or those that its arguments tell (of a script); and with EXEC
+ * those of all requests queued. */
 uint32_t transaction_flags(const struct client *client, const struct command *command);
 /* How many are queued, -1 outside of a transaction, and what they hold: for CLIENT LIST. */
 int64_t transaction_count(const struct client *client);
