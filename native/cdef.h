@@ -57,36 +57,13 @@ void table_seed(struct table *table, uint64_t seed);
 int table_close(struct table *table, const char *reason, size_t length, struct error *error);
 void table_open(struct table *table);
 int table_can_add(const struct table *table, uint64_t n, struct error *error);
-uint32_t table_admits(const struct table *table, uint32_t n);
 int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
-
-struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);
-void reservation_fill(struct reservation *reservation, uint32_t column, const void *items);
-void reservation_release(struct reservation *reservation);
-int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
-                 struct error *error);
-
-int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
-                 double *probabilities, float *weights, struct error *error);
-void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
-int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
-              struct error *error);
-void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
 
 int expand_windows(const uint8_t *coded, size_t length, uint32_t n, uint32_t windows, const uint32_t *steps,
                    uint8_t *const *out, size_t step_bytes, struct error *error);
 
 bool table_has_windows(const struct table *table);
-struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
-void table_stream_free(struct table *table, struct stream *stream);
 void stream_end_episode(struct stream *stream);
-struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);
-void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps);
-void step_reservation_release(struct step_reservation *reservation);
-int table_append(struct table *table, struct step_reservation *reservation, struct stream *const *streams,
-                 const uint8_t *flags, struct error *error);
-int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
-                  const uint64_t *steps, struct error *error);
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);
@@ -96,6 +73,15 @@ int table_add_batch(struct table *table, uint32_t n, const void *const *items, c
 int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
                        const uint32_t *columns, void *const *out, uint32_t *slots, uint64_t *ids,
                        double *probabilities, float *weights, struct error *error);
+int table_get_batch(struct table *table, uint32_t n, const uint64_t *ids, uint32_t column_count, const uint32_t *columns,
+                    void *const *out, uint32_t *slots, double *probabilities, struct error *error);
+int table_streams_new(struct table *table, uint32_t n, uint32_t history, struct stream **streams, struct error *error);
+void table_streams_free(struct table *table, uint32_t n, struct stream **streams);
+int table_append_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
+                       uint32_t column_count, const uint32_t *columns, const void *const *steps, struct error *error);
+int table_items_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint64_t *steps,
+                      uint32_t column_count, const uint32_t *columns, const void *const *items,
+                      const double *priorities, uint64_t *ids, uint32_t *made, struct error *error);
 bool table_has_work(const struct table *table);
 bool table_step(struct table *table, uint64_t deadline_us);
 int table_see_version(struct table *table, int64_t version, struct error *error);

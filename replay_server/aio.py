@@ -22,10 +22,9 @@ from .checks import check_columns, check_ids, check_priorities
 from .client import Client as BlockingClient
 from .codec import Buffer, Reading, encode_command
 from .commands import Command, ServedTable, SharedBatch, greet
-from .connection import Address, ReadBuffer, on_same_host, set_options
+from .connection import Address, Exchanges, ReadBuffer, on_same_host, set_options
 from .connection import Connection as BlockingConnection
 from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, error_of_own_request
-from .shared_memory import Arena
 from .table import RateLimiter, Selector, Table
 
 if TYPE_CHECKING:
@@ -132,16 +131,15 @@ class _TlsStream:
                 return 0
 
 
-class _Connection:
-    """One connection, one request at a time. After any failure but an error reply `usable` is False."""
+class _Connection(Exchanges):
+    """One connection, one request at a time. Any failure but an error reply closes it, cancellation too."""
 
     def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
-        self._address, self._socket, self._timeout = address, connected, socket_timeout
+        super().__init__(address)
+        self._socket, self._timeout = connected, socket_timeout
         self._loop = asyncio.get_running_loop()
         self._buffer = ReadBuffer()
-        self.arena: Arena | None = None
         self._tls: _TlsStream | None = None
-        self.usable = True
 
     @classmethod
     async def open(cls, address: Address, connect_timeout: float, socket_timeout: float) -> _Connection:
@@ -190,32 +188,35 @@ class _Connection:
         return taken
 
     async def execute(self, command: Command[T]) -> T:
-        self.usable = False  # a cancelled exchange leaves bytes behind: the connection is not used again
+        buffers = encode_command(command.sent(self.arena))
+        self.begin(command.what)
         try:
-            try:
-                before = commands.release_returned(self.arena)
-                for buffer in [
-                    *(encode_command(before.arguments) if before is not None else ()),
-                    *encode_command(command.sent(self.arena)),
-                ]:
-                    await self._within(self._send(buffer), self._timeout)
-            except (BrokenPipeError, ConnectionResetError) as error:
-                raise await self._parting_words(command) or error from None
-            wait = None if command.wait_s is None else command.wait_s + self._timeout
-            if before is not None:
-                await self._receive(before.read(), self._timeout)
-            result: Any = await self._receive(command.read(), wait)
-        except (OSError, asyncio.TimeoutError) as error:
-            if isinstance(error, ReplayError):
+            result: Any = await self._exchange(command, buffers)
+            if isinstance(result, SharedBatch):
+                result = commands.over_shared_memory(result, self.arena)
+            self.completed()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, ReplayError) or not isinstance(error, OSError | asyncio.TimeoutError):
                 raise
             sentence = getattr(error, "strerror", None) or str(error) or "no progress in time"
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
-        self.usable = True
-        if isinstance(result, SharedBatch):
-            result = commands.over_shared_memory(result, self.arena)
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
         return result
+
+    async def _exchange(self, command: Command[T], buffers: list[Buffer]) -> T | ReplayError:
+        before = commands.release_returned(self.arena)
+        if before is not None:
+            buffers = encode_command(before.arguments) + buffers
+        try:
+            for buffer in buffers:
+                await self._within(self._send(buffer), self._timeout)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise await self._parting_words(command) or error from None
+        if before is not None:
+            await self._receive(before.read(), self._timeout)
+        return await self._receive(command.read(), None if command.wait_s is None else command.wait_s + self._timeout)
 
     def _send(self, buffer: Buffer) -> Coroutine[Any, Any, None]:
         return self._loop.sock_sendall(self._socket, buffer) if self._tls is None else self._tls.send(buffer)
@@ -275,7 +276,10 @@ class _Connection:
             return True
 
     def close(self) -> None:
-        self.usable = False
+        self._complete = False
+        self._socket.close()
+
+    def __del__(self) -> None:
         self._socket.close()
 
 
@@ -359,7 +363,7 @@ class Client(AsyncGradientMethods):
 
     async def _acquire(self, deadline: float, shared: bool = False) -> _Connection:
         while (connection := self._idle_one(shared and self._shares)) is not None:
-            if not connection.gone():
+            if connection.usable and not connection.gone():
                 return connection
             connection.close()
         delay = 0.02

@@ -22,7 +22,9 @@ class Batch:
     large columns are read-only arrays over that memory, which is given back when the last array over it has gone: copy
     what is to be written to.
 
-    A child of `os.fork` shares the memory but not the hold on it: copy before forking what the child is to read.
+    A child of `os.fork` keeps the batches that were held at the fork: their memory is not used again. (The connection
+    that they came over is replaced by another one; a process that forks often and samples should copy, or do without
+    shared memory. A fork that Python does not see, by `fork` of a C library, is not covered.)
 
     Attributes:
         data: column name → array (N, *column.shape) of the column's dtype.
@@ -53,7 +55,7 @@ class Batch:
         where no memory is shared.
         """
         if self.lease is not None:
-            self.data = {name: array for name, array in self.data.items() if array.flags.writeable}
+            self.data = {name: array for name, array in self.data.items() if not self.lease.holds(array)}
             self.lease.release()
             self.lease = None
 

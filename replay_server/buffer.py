@@ -71,7 +71,9 @@ class Buffer:
         self._table = table
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting_add = self._waiting_sample = 0
+        self._waiting_add: set[object] = set()
+        """Who waits, so that one who leaves twice, or was interrupted on the way in, is counted right."""
+        self._waiting_sample: set[object] = set()
         self._error = ffi.new("struct error *")
         self._columns = {name: index for index, name in enumerate(table.signature)}
         config = ffi.new("struct table_config *")
@@ -82,9 +84,8 @@ class Buffer:
         if core == ffi.NULL:
             raise self._refusal()
         self._core = ffi.gc(core, lib.table_free)
-        self._abandoned: list[int] = []
+        self._abandoned: list[np.ndarray] = []
         """Streams of writers that were dropped; see `BufferStreams`."""
-        self._slots = np.empty(0, np.uint32)
         self._counts = ffi.new("uint64_t[2]")
         self._add_plan = AddPlan(table)
         self._plans: dict[tuple[str, ...] | None, SamplePlan] = {}
@@ -134,11 +135,6 @@ class Buffer:
         if self._waiting_add or self._waiting_sample:
             self._changed.notify_all()
 
-    def _scratch(self, count: int) -> Any:
-        if len(self._slots) < count:
-            self._slots = np.empty(count, np.uint32)
-        return _pointer("uint32_t", self._slots)
-
     # ---- items -------------------------------------------------------------------------------------------------------
 
     def add(self, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None) -> np.ndarray:
@@ -165,11 +161,16 @@ class Buffer:
             pointers = ffi.new("void *[]", arrays)  # others use the plan's while this one waits
             self._check(lib.table_add_batch(self._core, count, pointers, raw, ids, self._error))
 
-        self._waiting_add += 1
+        self._add_in_time(f"add of {count} to {self._table.name!r}", timeout, attempt)
+
+    def _add_in_time(self, what: str, timeout: float | None, attempt: Callable[[], None]) -> None:
+        """`_waited`, counted as an add that waits."""
+        token = object()
         try:
-            self._waited(f"add of {count} to {self._table.name!r}", timeout, attempt, None)
+            self._waiting_add.add(token)
+            self._waited(what, timeout, attempt, None)
         finally:
-            self._waiting_add -= 1
+            self._waiting_add.discard(token)
 
     @overload
     def writer(self, *, n_step: None = None, discount: None = None, **options: Any) -> Writer: ...
@@ -270,36 +271,36 @@ class Buffer:
         self, count: int, timeout: float | None, attempt: Callable[[], int], cancelled: threading.Event | None
     ) -> None:
         """Again until the table admits it, or raises what it says."""
-        self._waiting_sample += 1
+        token = object()
         try:
+            self._waiting_sample.add(token)
             what = f"sample of {count} from {self._table.name!r}"
             self._waited(what, timeout, lambda: self._check(attempt()), cancelled)
         finally:
-            self._waiting_sample -= 1
-
-    def _gather(self, batch: Batch, slots: Any, count: int) -> None:
-        """Copies the columns of pinned slots and unpins them."""
-        for name, array in batch.data.items():
-            target = ffi.from_buffer(array)
-            lib.table_gather(self._core, self._columns[name], slots, count, target)
-        lib.table_unpin(self._core, slots, count)
+            self._waiting_sample.discard(token)
 
     def get(self, ids: Any) -> Batch:
         """The live items of those ids. See `replay_server.Client.get`."""
         checked = check_ids(ids)
         count = len(checked)
-        batch = new_batch(self._table, count)
+        plan = self._plans.get(None) or self._plan(None)
+        batch, landing = plan.landing(count, None)
         batch.ids[:] = checked
         batch.weights.fill(1.0)
         if count:
             with self._lock:
-                slots = self._scratch(count)
-                probabilities = _pointer("double", batch.probabilities)
-                status = lib.table_get(
-                    self._core, count, _pointer("uint64_t", checked), slots, probabilities, self._error
+                status = lib.table_get_batch(
+                    self._core,
+                    count,
+                    landing.ids,
+                    plan.count,
+                    plan.indices,
+                    landing.pointers,
+                    landing.slots,
+                    landing.probabilities,
+                    self._error,
                 )
                 self._check(status)
-                self._gather(batch, slots, count)
         return batch
 
     def update_priorities(self, ids: Any, priorities: Any) -> tuple[int, int]:
@@ -407,8 +408,8 @@ class Buffer:
             admitted = lib.table_can_add(self._core, 1, self._error) == 0
             fields["reason_add"] = "" if admitted else self._reason()
             # An add or a sample that runs holds the lock, so whoever is counted here waits.
-            fields["waiting_add"], fields["waiting_sample"] = self._waiting_add, self._waiting_sample
-            fields["waiting"] = self._waiting_add + self._waiting_sample
+            fields["waiting_add"], fields["waiting_sample"] = len(self._waiting_add), len(self._waiting_sample)
+            fields["waiting"] = fields["waiting_add"] + fields["waiting_sample"]
         return fields
 
     def reset(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._native import ffi, lib
+from .buffer_arrays import new_ids
 from .table import MAX_HISTORY
 
 if TYPE_CHECKING:
@@ -22,52 +23,46 @@ class BufferStreams:
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self._handles: list[int] = []
-        self._addresses = np.empty(0, np.uint64)
-        self._dropped = weakref.finalize(self, buffer._abandoned.extend, self._handles)
+        # The core writes the streams' addresses there, and makes them 0 when it frees them: nothing is lost in between.
+        self._opened: list[np.ndarray] = []
+        self._dropped = weakref.finalize(self, buffer._abandoned.extend, self._opened)
         self._dropped.atexit = False
 
     def open(self, streams: int, history: int) -> None:
         """See `StepSink`."""
         buffer = self._buffer
         self.close()
+        addresses = np.zeros(streams, np.uint64)
         with buffer._lock:
-            self._free_abandoned()
-            for _ in range(streams):
-                stream = lib.table_stream_new(buffer._core, min(history, MAX_HISTORY), buffer._error)
-                if stream == ffi.NULL:
-                    refusal = buffer._refusal()
-                    self._free(self._handles)
-                    raise refusal
-                self._handles.append(int(ffi.cast("uintptr_t", stream)))
-            self._addresses = np.array(self._handles, np.uint64)
+            self._free(buffer._abandoned)
+            self._opened.append(addresses)
+            made = lib.table_streams_new(
+                buffer._core, streams, min(history, MAX_HISTORY), _streams(addresses), buffer._error
+            )
+            buffer._check(made)
 
     def close(self) -> None:
         """See `StepSink`."""
         with self._buffer._lock:
-            self._free(self._handles)
+            self._free(self._opened)
 
     def end_episodes(self, streams: np.ndarray) -> None:
         """See `StepSink`."""
         with self._buffer._lock:
-            for stream in streams:
-                lib.stream_end_episode(ffi.cast("struct stream *", self._handles[stream]))
+            for address in self._opened[0][streams]:
+                lib.stream_end_episode(ffi.cast("struct stream *", int(address)))
 
     def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         """See `StepSink`."""
         buffer = self._buffer
+        own, count, indices, arrays = _streams(self._opened[0][streams]), *self._columns(columns)
+        pointers = ffi.new("void *[]", arrays)
         with buffer._lock:
-            self._free_abandoned()
-            reservation = lib.table_reserve_steps(buffer._core, len(streams), buffer._error)
-            if reservation == ffi.NULL:
-                raise buffer._refusal()
-            for name, values in columns.items():
-                lib.step_reservation_fill(reservation, buffer._columns[name], _bytes(values))
-            handles = self._pointers(streams)
-            if lib.table_append(buffer._core, reservation, handles, _bytes(flags), buffer._error) != 0:
-                refusal = buffer._refusal()
-                lib.step_reservation_release(reservation)
-                raise refusal
+            self._free(buffer._abandoned)
+            appended = lib.table_append_batch(
+                buffer._core, len(streams), own, _bytes(flags), count, indices, pointers, buffer._error
+            )
+            buffer._check(appended)
 
     def send_items(
         self,
@@ -79,47 +74,38 @@ class BufferStreams:
     ) -> np.ndarray:
         """See `StepSink`."""
         buffer = self._buffer
-        ids = np.empty(len(streams), np.uint64)
+        ids, memory = new_ids(len(streams))
         raw = ffi.NULL if priorities is None else ffi.from_buffer("double[]", np.ascontiguousarray(priorities))
-        handles = self._pointers(streams)
-        numbers = ffi.from_buffer("uint64_t[]", np.ascontiguousarray(steps))
+        own, numbers = _streams(self._opened[0][streams]), ffi.from_buffer("uint64_t[]", np.ascontiguousarray(steps))
+        count, indices, arrays = self._columns(columns)
+        pointers = ffi.new("void *[]", arrays or 1)
+        made = ffi.new("uint32_t *")
 
-        def enter() -> int:
-            # Asked first, so that a wait copies nothing.
-            count = lib.table_admits(buffer._core, len(streams))
-            if count == 0:
-                buffer._check(lib.table_can_add(buffer._core, 1, buffer._error))
-            reservation = lib.table_reserve(buffer._core, count, buffer._error)
-            if reservation == ffi.NULL:
-                raise buffer._refusal()
-            for name, values in columns.items():
-                lib.reservation_fill(reservation, buffer._columns[name], _bytes(values[:count]))
-            resolved = lib.table_resolve(buffer._core, reservation, handles, numbers, buffer._error) == 0
-            own = ffi.from_buffer("uint64_t[]", ids)
-            if not resolved or lib.table_commit(buffer._core, reservation, raw, own, buffer._error) != 0:
-                refusal = buffer._refusal()
-                lib.reservation_release(reservation)
-                raise refusal
-            return count
+        def enter() -> None:
+            status = lib.table_items_batch(
+                buffer._core, len(streams), own, numbers, count, indices, pointers, raw, memory, made, buffer._error
+            )
+            buffer._check(status)
 
         with buffer._lock:
-            buffer._waiting_add += 1
-            try:
-                made = buffer._waited(f"{len(streams)} items of {buffer.table.name!r}", timeout, enter, None)
-            finally:
-                buffer._waiting_add -= 1
+            buffer._add_in_time(f"{len(streams)} items of {buffer.table.name!r}", timeout, enter)
             buffer._notify()
-        return ids[:made]
+        return ids[: made[0]]
 
-    def _pointers(self, streams: np.ndarray) -> Any:
-        return ffi.from_buffer("struct stream *[]", self._addresses[streams])
+    def _columns(self, columns: dict[str, np.ndarray]) -> tuple[int, Any, list[Any]]:
+        """How many columns, their places in the signature, and their memory, which must be kept."""
+        places = [self._buffer._columns[name] for name in columns]
+        return len(places), ffi.new("uint32_t[]", places or 1), [_bytes(values) for values in columns.values()]
 
-    def _free(self, handles: list[int]) -> None:
-        while handles:
-            lib.table_stream_free(self._buffer._core, ffi.cast("struct stream *", handles.pop()))
+    def _free(self, opened: list[np.ndarray]) -> None:
+        while opened:
+            lib.table_streams_free(self._buffer._core, len(opened[-1]), _streams(opened[-1]))
+            opened.pop()
 
-    def _free_abandoned(self) -> None:
-        self._free(self._buffer._abandoned)
+
+def _streams(addresses: np.ndarray) -> Any:
+    """Addresses of streams as the core has them; the pointer keeps the array alive."""
+    return ffi.from_buffer("struct stream *[]", addresses)
 
 
 def _bytes(values: np.ndarray) -> Any:

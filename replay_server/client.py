@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,7 +14,8 @@ from .checks import check_columns, check_ids, check_priorities
 from .client_gradients import GradientMethods
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
-from .connection import Address, Connection, on_same_host
+from .connection import Address
+from .connection_pool import ConnectionPool
 from .errors import ConnectionLost, SchemaError
 from .n_step_writer import NStepWriter, VectorNStepWriter, make_vector_writer, make_writer
 from .sampler import Sampler
@@ -64,11 +63,7 @@ class Client(GradientMethods):
         self._shared_memory = shared_memory
         self._address = Address.parse(url)
         self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._all: set[Connection] = set()
-        self._closed = threading.Event()
-        self._process = os.getpid()
+        self._pool = ConnectionPool(self._address, connect_timeout, socket_timeout, bool(shared_memory))
         self._tables: dict[str, ServedTable] = {}
         self._redis: redis.Redis | None = None
 
@@ -118,91 +113,21 @@ class Client(GradientMethods):
 
     def close(self) -> None:
         """Closes every connection; a command that waits in another thread raises `ConnectionLost` at once."""
-        self._leave_parent()
-        self._closed.set()
-        with self._lock:
-            for connection in self._all:
-                connection.abort()
-            for connection in self._idle:
-                connection.close()
-            self._all.difference_update(self._idle)
-            self._idle.clear()
+        self._pool.close()
         if self._redis is not None:
             self._redis.close()
 
     # ---- connections -------------------------------------------------------------------------------------------------
 
-    def _idle_one(self, shared: bool) -> Connection | None:
-        """An idle connection; one with shared memory for a command that can use it, and none such for others."""
-        for index in range(len(self._idle) - 1, -1, -1):
-            if (self._idle[index].arena is not None) == shared:
-                return self._idle.pop(index)
-        return self._idle.pop() if self._idle else None
-
-    def _connected(self) -> Connection:
-        connect, sock, _ = self._timeouts
-        connection = Connection(self._address, connect, sock)
-        if self._shared_memory and self._address.path is None:
-            return on_same_host(connection, self._address, connect, sock)
-        return connection
-
-    def _leave_parent(self) -> None:
-        """In a forked child: it must neither write into its parent's connections nor end them, and the locks may
-        have been held by threads that are not here."""
-        if self._process != os.getpid():
-            closed = self._closed.is_set()
-            self._lock, self._closed, self._process = threading.Lock(), threading.Event(), os.getpid()
-            self._idle, self._all, self._redis = [], set(), None
-            if closed:
-                self._closed.set()
-
-    def _acquire(self, deadline: float, shared: bool = False) -> Connection:
-        """An idle connection that still stands, or a new one; connecting is tried until the deadline."""
-        self._leave_parent()
-        with self._lock:
-            while (connection := self._idle_one(shared)) is not None:
-                if not connection.gone():
-                    return connection
-                self._discard(connection)
-        delay = 0.02
-        while True:
-            if self._closed.is_set():
-                raise ConnectionLost(f"the client of {self._address} is closed")
-            try:
-                connection = self._connected()
-                break
-            except ConnectionLost:
-                if time.monotonic() + delay > deadline:
-                    raise
-                self._closed.wait(delay)
-                delay = min(2 * delay, 0.5)
-        with self._lock:
-            self._all.add(connection)
-        if self._closed.is_set():  # close() may have looked before the connection was among all
-            self._discard(connection)
-            raise ConnectionLost(f"the client of {self._address} is closed")
-        return connection
-
-    def _discard(self, connection: Connection) -> None:
-        self._all.discard(connection)
-        connection.close()
-
-    def _release(self, connection: Connection) -> None:
-        with self._lock:
-            if connection.usable and not self._closed.is_set():
-                self._idle.append(connection)
-            else:
-                self._discard(connection)
-
     def _run(self, command: Command[T]) -> T:
         """Runs a command on a connection of its own, repeating it after a loss where that is safe."""
         deadline = time.monotonic() + self._timeouts[2]
         while True:
-            connection = self._acquire(deadline, command.shared)
+            connection = self._pool.acquire(deadline, command.shared)
             try:
                 return connection.execute(command)
             except ConnectionLost:
-                if self._closed.is_set():
+                if self._pool.closed:
                     raise ConnectionLost(f"{command.what}: the client of {self._address} was closed") from None
                 if not command.repeatable:
                     raise
@@ -212,7 +137,7 @@ class Client(GradientMethods):
                 if time.monotonic() > deadline:
                     raise
             finally:
-                self._release(connection)
+                self._pool.release(connection)
 
     def _look_up(self, name: str) -> ServedTable:
         """The table of that name as the server has it now."""

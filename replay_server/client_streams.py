@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from . import commands
 from .commands import Command, ServedTable
 from .connection import Connection
-from .errors import ConnectionLost, SchemaError, TableNotFound
+from .errors import ConnectionLost, ReplayError, SchemaError, TableNotFound
 from .step_codec import encoder_for
 
 if TYPE_CHECKING:
@@ -32,25 +33,26 @@ class ClientStreams:
         self._client = client
         self._served = served
         self._connection: Connection | None = None
+        self._process = os.getpid()
         self._history = 1
         self._encoder = encoder_for(served.table)
 
     def open(self, streams: int, history: int) -> None:
         """See `StepSink`. Connecting is tried for the client's `reconnect_timeout`."""
+        self._check_process()
         self.close()
         self._history = history
         served = self._client._look_up(self._served.table.name)
         if served.table.signature != self._served.table.signature:
             raise SchemaError(f"table {served.table.name!r} was made anew with another signature: make another writer")
         self._served = served
-        self._connection = self._client._acquire(time.monotonic() + self._client._timeouts[2])
+        self._connection = self._client._pool.acquire(time.monotonic() + self._client._timeouts[2])
 
     def close(self) -> None:
         """See `StepSink`. The connection is not used for anything else, since its streams end with it."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            connection.usable = False
-            self._client._release(connection)
+            connection.close()
 
     def end_episodes(self, streams: np.ndarray) -> None:
         """See `StepSink`."""
@@ -76,11 +78,12 @@ class ClientStreams:
         return self._execute(commands.items(self._served, streams, steps, priorities, columns, timeout))
 
     def _execute(self, command: Command[T]) -> T:
-        if self._connection is None:
+        self._check_process()
+        if (connection := self._connection) is None:
             raise ConnectionLost(f"{command.what}: the connection of this writer is lost")
         try:
-            return self._connection.execute(command)
-        except (ConnectionLost, TableNotFound):
+            return connection.execute(command)
+        except TableNotFound:
             self.close()
             raise
         except SchemaError as error:
@@ -88,6 +91,18 @@ class ClientStreams:
                 self.close()
                 raise ConnectionLost(f"{command.what}: the table was made anew, and its streams are gone") from error
             raise
+        except ReplayError as error:
+            if connection.usable or isinstance(error, ConnectionLost):
+                raise
+            raise ConnectionLost(f"{command.what}: the reply ended the connection of this writer: {error}") from error
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            name = self._served.table.name
+            raise ReplayError(
+                f"expected this writer to {name!r} to be used by process {self._process}, which made it, got process "
+                f"{os.getpid()}, forked from it: make another writer here"
+            )
 
     def _was_made_anew(self) -> bool:
         return self._client._look_up(self._served.table.name).incarnation != self._served.incarnation

@@ -249,8 +249,57 @@ class ReadBuffer:
         return True
 
 
-class Connection:
+class Exchanges:
+    """What a connection may still carry: another request, only while each reply before it was read whole, in the
+    process that opened the connection.
+
+    After an interrupt in mid-exchange the next reply would be taken for another request's, and a forked child would
+    read its parent's. So a request goes out by `begin` alone, and only `completed` makes the next one possible.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._process = os.getpid()
+        self._complete = True
+        self.arena: Arena | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self._complete and self.is_own and (self.arena is None or not self.arena.retired)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process opened the connection."""
+        return self._process == os.getpid()
+
+    def begin(self, what: str) -> None:
+        """Before anything of a request is sent; `what` is for the error.
+
+        Raises:
+            ConnectionLost: the connection is not usable; nothing was sent.
+        """
+        if not self._complete:
+            raise ConnectionLost(
+                f"{what}: expected a connection whose last reply was read, got one of {self._address} that was closed "
+                "or interrupted; connect again"
+            )
+        if not self.is_own:
+            raise ConnectionLost(
+                f"{what}: expected a connection of this process, {os.getpid()}, got one that process {self._process} "
+                "opened before it forked; connect again"
+            )
+        self._complete = False
+
+    def completed(self) -> None:
+        """The reply was read whole, and all that came with it has an owner."""
+        self._complete = True
+
+
+class Connection(Exchanges):
     """One connection, one request at a time, used by one thread at a time; only `abort` may come from another.
+
+    A request whose reply was not read whole, whatever the reason, closes it. One that nobody refers to closes itself.
 
     Args:
         address: where to.
@@ -263,14 +312,12 @@ class Connection:
     """
 
     def __init__(self, address: Address, connect_timeout: float, socket_timeout: float) -> None:
-        self._address = address
+        super().__init__(address)
         self._socket_timeout = socket_timeout
         self._socket = address.open_socket(connect_timeout)
         self._buffer = ReadBuffer()
         self._descriptors: list[int] | None = None
-        self.arena: Arena | None = None
         self._may_share = address.path is not None or address.abstract is not None
-        self.usable = True
         try:
             self.execute(greet(address.username, address.password))
         except BaseException:
@@ -278,7 +325,7 @@ class Connection:
             raise
 
     def execute(self, command: Command[T]) -> T:
-        """Sends a command and returns its result. After any failure but an error reply, `usable` is False.
+        """Sends a command and returns its result. Any failure but an error reply closes the connection.
 
         A command whose reply may come through shared memory first gets some, if the server has any to share; leases
         that were given back are told to the server before the command.
@@ -289,17 +336,19 @@ class Connection:
         """
         if command.shared:
             self.share()
-        self.usable = False
+        buffers = encode_command(command.sent(self.arena))
+        self.begin(command.what)
         try:
-            result: Any = self._exchange(command)
-        except OSError as error:
-            if isinstance(error, ReplayError):
+            result: Any = self._exchange(command, buffers)
+            if isinstance(result, SharedBatch):
+                result = commands.over_shared_memory(result, self.arena)
+            self.completed()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, ReplayError) or not isinstance(error, OSError):
                 raise
             sentence = "no progress in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
-        self.usable = True
-        if isinstance(result, SharedBatch):
-            result = commands.over_shared_memory(result, self.arena)
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
         return result
@@ -321,9 +370,8 @@ class Connection:
                 os.close(descriptor)
             self._descriptors = None
 
-    def _exchange(self, command: Command[T]) -> T | ReplayError:
+    def _exchange(self, command: Command[T], buffers: list[Buffer]) -> T | ReplayError:
         before = commands.release_returned(self.arena)
-        buffers = encode_command(command.sent(self.arena))
         if before is not None:
             buffers = encode_command(before.arguments) + buffers
         self._socket.settimeout(self._socket_timeout)
@@ -433,13 +481,20 @@ class Connection:
             return True
 
     def abort(self) -> None:
-        """From any thread: ends the connection, and a wait on it at once."""
+        """From any thread: ends the connection, and a wait on it at once. A forked child leaves its parent's alone."""
+        if not self.is_own:
+            return
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its lock
 
     def close(self) -> None:
-        self.usable = False
+        """Closes this process's end."""
+        self._complete = False
         self._socket.close()
+
+    def __del__(self) -> None:
+        if (left := getattr(self, "_socket", None)) is not None:
+            left.close()
 
     def share(self) -> None:
         """Asks for shared memory now, where there may be some and none is there yet."""
@@ -447,9 +502,9 @@ class Connection:
             self._share()
 
     def detach(self) -> socket.socket:
-        """The socket of an idle connection, for whoever goes on with it."""
-        self.usable = False
-        return self._socket
+        """The socket of an idle connection without TLS, for an owner that goes on with it."""
+        self._complete = False
+        return socket.socket(fileno=self._socket.detach())
 
 
 def on_same_host(connection: Connection, address: Address, connect_timeout: float, socket_timeout: float) -> Connection:

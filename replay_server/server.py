@@ -8,6 +8,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -193,16 +194,15 @@ class Server:
         if transport != "kernel":
             config = {"admin-port": 0, **(config or {})}
         setup = setup_message(tables, password, config)
-        self._stderr = tempfile.TemporaryFile(prefix="replay-server-")  # noqa: SIM115 - closed with the server
-        self._last_words = ""
-        try:
-            self._process, self._lifeline = self._spawn(command, setup)
-        except BaseException:
-            self._stderr.close()
-            raise
         self._owner = os.getpid()
+        self._last_words = ""
+        self._stderr = tempfile.TemporaryFile(prefix="replay-server-")  # noqa: SIM115 - closed with the server
+        # Its end here is closed with the last reference to it, whatever happens, and that ends the server.
+        lifeline, self._lifeline = socket.socketpair()
         _running.add(self)
         try:
+            with lifeline:
+                self._process = self._spawn(command, setup, lifeline.fileno())
             ready = self._await_ready(time.monotonic() + start_timeout)
         except BaseException:
             self.stop(timeout=0)
@@ -222,16 +222,15 @@ class Server:
         self.url: str = url
         self.pid = int(ready["pid"])
 
-    def _spawn(self, command: list[str], setup: bytes) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts the child with the two descriptors; the write end of the lifeline stays here."""
-        lifeline_read, lifeline_write = os.pipe()
+    def _spawn(self, command: list[str], setup: bytes, lifeline: int) -> subprocess.Popen[bytes]:
+        """Starts the child with the two descriptors."""
         try:
             with tempfile.TemporaryFile(prefix="replay-server-setup-") as setup_file:
                 setup_file.write(setup)
                 setup_file.seek(0)
-                descriptors = (setup_file.fileno(), lifeline_read)
+                descriptors = (setup_file.fileno(), lifeline)
                 command += ["--setup-fd", str(descriptors[0]), "--lifeline-fd", str(descriptors[1])]
-                process = subprocess.Popen(
+                return subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -241,11 +240,7 @@ class Server:
                     start_new_session=True,
                 )
         except OSError as error:
-            os.close(lifeline_write)
             raise ServerError(f"cannot run {command[0]}: {error.strerror or error}") from error
-        finally:
-            os.close(lifeline_read)
-        return process, lifeline_write
 
     def _await_ready(self, deadline: float) -> dict[str, str | Any]:
         assert self._process.stdout is not None
@@ -296,6 +291,9 @@ class Server:
         """
         if self._owner != os.getpid():
             return None
+        if not hasattr(self, "_process"):  # its start was interrupted: the lifeline ends it
+            self._close()
+            return None
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
@@ -308,10 +306,8 @@ class Server:
         return self._process.returncode
 
     def _close(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-        if self._process.stdout is not None:
+        self._lifeline.close()
+        if hasattr(self, "_process") and self._process.stdout is not None:
             self._process.stdout.close()
         self._last_words = self.log()
         self._stderr.close()
@@ -320,7 +316,8 @@ class Server:
     def _disown(self) -> None:
         """In a forked child: lets go of the server without touching it."""
         self._close()
-        self._process.returncode = 0  # keeps Popen's destructor from waiting for a process that is not its child
+        if hasattr(self, "_process"):
+            self._process.returncode = 0  # keeps Popen's destructor from waiting for a process that is not its child
 
     def __enter__(self) -> Server:
         return self
@@ -329,7 +326,7 @@ class Server:
         self.stop()
 
     def __del__(self) -> None:
-        if getattr(self, "_lifeline", -1) >= 0 and self._owner == os.getpid():
+        if hasattr(self, "_lifeline") and self._lifeline.fileno() >= 0 and self._owner == os.getpid():
             self.stop()
 
     def __repr__(self) -> str:

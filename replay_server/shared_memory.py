@@ -1,11 +1,20 @@
-"""Batches that lie in memory shared with a server on the same host: the client's read-only mapping, and its leases."""
+"""Batches that lie in memory shared with a server on the same host: the client's read-only mapping, and its leases.
+
+A forked child sees the batches that its parent held at the fork, and the server knows nothing of it. Their memory must
+not be written again while the child may look, and nobody can tell how long that is. So an arena under such batches is
+retired: none of its leases is given back any more, and its connection is not used again. The server lets go of the
+arena with the connection and writes it no more; the memory itself lives on under the arrays of parent and child.
+What keeps this true: leases given back while a fork is under way are told to the server after it (`_forks`).
+"""
 
 from __future__ import annotations
 
 import fcntl
 import mmap
 import os
+import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,25 +52,57 @@ class Arena:
             os.close(descriptor)
         self.size_bytes = size_bytes
         self.address: int = np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0]
+        self.retired = False
+        """Whether a forked child sees some of it."""
         self._returned: deque[int] = deque()
+        self._lent = 0
+        _arenas[id(self)] = self
 
-    def give_back(self, number: int) -> None:
-        """From any thread, also from a destructor: the lease is told to the server with the next command."""
-        self._returned.append(number)
+    def lend(self) -> None:
+        """A lease begins: it counts until `take_returned` has returned it."""
+        self._lent += 1
+
+    def give_back(self, numbers: Iterator[int]) -> None:
+        """From any thread, also from a destructor: the leases are told to the server with the next command."""
+        self._returned.extend(numbers)  # one operation: what the iterator yields is given back once
 
     def take_returned(self) -> list[int]:
-        """The leases given back since the last call."""
-        numbers = []
-        while self._returned:
+        """The leases given back since the last call, by the one thread that has the connection."""
+        numbers: list[int] = []
+        while self._returned and not _forks and not self.retired:
             numbers.append(self._returned.popleft())
+        self._lent -= len(numbers)
         return numbers
+
+    def retire_if_lent(self) -> None:
+        """After a fork; see the module."""
+        self.retired = self.retired or self._lent > 0
+
+
+_arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
+_forks: list[None] = []
+"""One entry for each fork that is under way."""
+
+
+def _retire_arenas() -> None:
+    try:
+        for reference in _arenas.valuerefs():
+            if (arena := reference()) is not None:
+                arena.retire_if_lent()
+    finally:
+        _forks.pop()
+
+
+os.register_at_fork(before=lambda: _forks.append(None), after_in_parent=_retire_arenas, after_in_child=_forks.clear)
 
 
 class Lease:
     """A region of an arena, the client's until `release`, which the last array over it calls when it goes."""
 
     def __init__(self, arena: Arena, number: int) -> None:
-        self._arena, self.number, self._held = arena, number, True
+        arena.lend()
+        self._arena = arena
+        self._numbers = iter((number,))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -86,11 +127,14 @@ class Lease:
             )
         return np.asarray(self)[offset : offset + size_bytes].view(dtype).reshape(shape)
 
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether an array lies in the arena."""
+        at: int = array.__array_interface__["data"][0]
+        return self._arena.address <= at < self._arena.address + self._arena.size_bytes
+
     def release(self) -> None:
         """Gives the region back; once only."""
-        if self._held:
-            self._held = False
-            self._arena.give_back(self.number)
+        self._arena.give_back(self._numbers)
 
     def __del__(self) -> None:
         self.release()

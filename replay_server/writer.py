@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from .checks import check_column, check_priorities, check_timeout
-from .errors import ConnectionLost, LimitExceeded, SchemaError
+from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
 from .table import MAX_HISTORY, Column, Table
 
 STEP_FIRST = 1
@@ -94,15 +94,30 @@ class _Items:
         return _Items(streams, steps, priorities, columns)
 
 
-@dataclass
-class _Gathered:
-    """What was appended and not sent yet."""
+@dataclass(frozen=True)
+class _Streams:
+    """How far each stream is. Replaced as a whole, so that an interrupted call has changed all of it or nothing."""
 
-    appends: int = 0
-    in_step: bool = True
-    """Every environment appended each time."""
-    streams: list[np.ndarray] = field(default_factory=list)
-    steps: list[np.ndarray] = field(default_factory=list)
+    steps: np.ndarray
+    """Steps so far, int64 (n,)."""
+    episode: np.ndarray
+    """First step of the newest episode, int64 (n,)."""
+    open: np.ndarray
+    """Whether the newest episode goes on, bool (n,)."""
+
+    def after_step(self, chosen: np.ndarray, episode: np.ndarray, last: np.ndarray) -> _Streams:
+        """One more step of the chosen streams."""
+        steps, episodes, still_open = self.steps.copy(), self.episode.copy(), self.open.copy()
+        steps[chosen] += 1
+        episodes[chosen] = episode
+        still_open[chosen] = ~last
+        return _Streams(steps, episodes, still_open)
+
+    def after_end(self, chosen: np.ndarray) -> _Streams:
+        """The newest steps of the chosen streams were the last of their episodes."""
+        still_open = self.open.copy()
+        still_open[chosen] = False
+        return _Streams(self.steps, self.episode, still_open)
 
 
 class VectorWriter:
@@ -112,6 +127,12 @@ class VectorWriter:
     with them, once all that their windows show is there. Where a call raises `Timeout` (the rate limiter holds items
     back) it has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may not have
     been stored; those that still wait, and later ones, are not affected: the writer sends the steps that they see anew.
+
+    An interrupt, such as Ctrl-C, may end any call. Items that were on their way then count as after `ConnectionLost`:
+    each was stored once or not at all, none is sent again, and no flush returns its id. An interrupted `append`,
+    `create_items` or `end_episode` took the whole of what it was given or nothing. The writer goes on after it.
+
+    A writer to a server belongs to the process that made it: after a fork the child's calls are refused when they send.
 
     Args:
         table: with windows.
@@ -151,22 +172,19 @@ class VectorWriter:
         self._count = int(environments)
         self._flush_steps, self._history, self._kept, self._after = int(flush_steps), int(back), int(kept), after
         self._timeout = check_timeout(timeout)
-        self._steps = np.zeros(self._count, np.int64)
-        """Steps of each stream so far."""
-        self._sent_from = np.zeros(self._count, np.int64)
+        none = np.zeros(self._count, np.int64)
+        self._streams = _Streams(none, none, np.zeros(self._count, np.bool_))
+        self._sent_from = none
         """The step that is number 0 for the sink."""
-        self._episode = np.zeros(self._count, np.int64)
-        """First step of each stream's newest episode."""
-        self._open = np.zeros(self._count, bool)
-        """Whether the newest episode goes on."""
-        self._ended = np.zeros(self._count, bool)
-        """Episodes that ended after their newest step was sent."""
+        self._sent = none
+        """Steps of each stream that the sink has, or had and forgot."""
+        self._sink_open = np.zeros(self._count, np.bool_)
+        """Whether the sink takes each stream's newest episode to go on."""
         self._ring: dict[str, np.ndarray] = {}
         """The last steps by column, (kept, n, …): step t of every stream at t modulo kept."""
         self._ring_flags = np.zeros((self._kept, self._count), np.uint8)
         self._ring_episode = np.zeros((self._kept, self._count), np.int64)
         self._ordinary: frozenset[str] | None = None
-        self._gathered = _Gathered()
         self._since_sent = 0
         """Calls of `append` since all was sent that could be: what an item sees leaves the ring when they go on."""
         self._waiting: list[_Items] = []
@@ -176,8 +194,6 @@ class VectorWriter:
         self._closed = False
         self._known = {**table.item_columns, **table.step_columns}
         self._everyone = np.arange(self._count)
-        self._in_step = True
-        """All streams have as many steps."""
 
     def __enter__(self) -> VectorWriter:
         return self
@@ -210,41 +226,33 @@ class VectorWriter:
         if len(chosen) == 0:
             return
         if self._ordinary is None:
+            self._ring = self._new_ring(given)
             self._ordinary = frozenset(given)
-            self._make_ring(given)
         everyone = len(chosen) == self._count
-        self._in_step = self._in_step and everyone
-        numbers = self._steps[chosen]
-        places = numbers % self._kept
+        now = self._streams
+        numbers = now.steps[chosen]
         # In step, one place for all: a copy of one piece.
-        where = int(places[0]) if self._in_step else (places, chosen)
+        where = int(numbers[0]) % self._kept if everyone and _in_step(numbers) else (numbers % self._kept, chosen)
         for name, ring in self._ring.items():
             if name not in given:
                 ring[where] = 0
             else:
                 ring[where] = given[name] if everyone else given[name][chosen]
         last = last if everyone else last[chosen]
-        begins = ~self._open[chosen]
-        self._episode[chosen] = episodes = np.where(begins, numbers, self._episode[chosen])
-        self._ring_episode[where] = episodes
+        begins = ~now.open[chosen]
+        self._ring_episode[where] = episodes = np.where(begins, numbers, now.episode[chosen])
         self._ring_flags[where] = begins * np.uint8(STEP_FIRST) | last * np.uint8(STEP_LAST)
-        self._open[chosen] = ~last
-        self._steps[chosen] += 1
         self._since_sent += 1
-        self._gathered.appends += 1
-        self._gathered.in_step = self._gathered.in_step and self._in_step
-        self._gathered.streams.append(chosen)
-        self._gathered.steps.append(numbers)
+        self._streams = now.after_step(chosen, episodes, last)  # until here, nothing was taken
 
     def end_episode(self, mask: Any = None) -> None:
         """The newest steps of the environments (mask: bool (n,), of some) were the last of their episodes."""
         self._check_open()
         chosen = self._chosen(mask)
-        chosen = chosen[self._open[chosen]]
-        places = (self._steps[chosen] - 1) % self._kept
-        self._ring_flags[places, chosen] |= STEP_LAST
-        self._open[chosen] = False
-        self._ended[chosen] = True
+        now = self._streams
+        chosen = chosen[now.open[chosen]]
+        self._streams = now.after_end(chosen)
+        self._ring_flags[(now.steps[chosen] - 1) % self._kept, chosen] |= STEP_LAST  # saves a word of its own
 
     # ---- items -------------------------------------------------------------------------------------------------------
 
@@ -271,11 +279,11 @@ class VectorWriter:
         if priorities is not None:
             raw = check_priorities(self._per_environment("priorities", priorities, np.float64)[chosen], len(chosen))
         back = self._per_environment("at", at, np.int64)[chosen]
-        steps = self._steps[chosen] + back
+        steps = self._streams.steps[chosen] + back
         wrong = (back >= 0) | (back < -self._history) | (steps < 0)
         if wrong.any():
             which = int(np.argmax(wrong))
-            least = min(self._history, int(self._steps[chosen[which]]))
+            least = min(self._history, int(self._streams.steps[chosen[which]]))
             expected = f"from -1, the newest step, to {-least}" if least else "of a step, and none was appended yet"
             raise SchemaError(f"at must be {expected}, got {back[which]} for environment {chosen[which]}")
         self._waiting.append(_Items(chosen, steps, raw, self._item_columns(columns or {}, chosen, steps)))
@@ -332,55 +340,58 @@ class VectorWriter:
             self._sink.close()
 
     def _send(self, timeout: float | None) -> None:
+        # An interrupt in here leaves the streams in doubt: they are opened anew by the next sending.
+        stood, self._stands = self._stands, False
+        if not stood:
+            self._reopen()
         try:
-            if not self._stands:
-                self._reopen()
             self._send_steps()
             self._send_items(timeout)
-            self._since_sent = 0
-        except ConnectionLost:
-            self._stands = False
+        except (ConnectionLost, TableNotFound):
             raise
+        except ReplayError:  # a refusal, which changes nothing
+            self._stands = True
+            raise
+        self._stands = True
+        self._since_sent = 0
 
     def _reopen(self) -> None:
-        """Opens the streams, and sends what is kept of each: after a loss that is all that later items can see."""
+        """Opens the streams. What is kept of each is sent next: after a loss that is all that later items can see."""
         self._sink.open(self._count, self._kept)
-        self._sent_from = np.maximum(0, self._steps - self._kept)
-        counts = self._steps - self._sent_from
-        streams = np.repeat(np.arange(self._count), counts)
-        steps = np.concatenate([np.arange(*ends) for ends in zip(self._sent_from, self._steps, strict=True)])
-        self._gathered = _Gathered(self._gathered.appends, False, [streams], [steps])
-        self._ended[:] = False
-        self._stands = True
+        # The oldest kept step may be half overwritten by one whose append was interrupted; no item sees it any more.
+        self._sent_from = self._sent = np.maximum(0, self._streams.steps - self._kept + 1)
+        self._sink_open = np.zeros(self._count, np.bool_)
 
     def _send_steps(self) -> None:
-        gathered = self._gathered
-        streams = np.concatenate([np.empty(0, np.int64), *gathered.streams])
-        steps = np.concatenate([np.empty(0, np.int64), *gathered.steps])
-        # A stream with steps still to be sent needs no word of its own: their flags say it.
-        ended = np.flatnonzero(self._ended & (np.bincount(streams, minlength=self._count) == 0))
+        now = self._streams
+        times, streams = np.nonzero(np.arange((now.steps - self._sent).max())[:, None] < now.steps - self._sent)
+        steps = self._sent[streams] + times
+        most = max(1, MAX_STEP_BYTES // sum(column.item_bytes for column in self._table.step_columns.values()))
+        for first in range(0, len(streams), most):
+            part = slice(first, first + most)
+            self._send_some_steps(streams[part], steps[part])
+        ended = np.flatnonzero(self._sink_open & ~now.open)
         if len(ended):
             self._sink.end_episodes(ended.astype(np.uint32))
-        self._ended[:] = False
-        most = max(1, MAX_STEP_BYTES // sum(column.item_bytes for column in self._table.step_columns.values()))
-        while len(streams):
-            where = self._places(gathered, streams[:most], steps[:most])
-            flags = self._ring_flags[where].reshape(-1)
-            columns = {
-                name: self._ring[name][where].reshape(len(flags), *column.shape)
-                for name, column in self._table.step_columns.items()
-            }
-            self._sink.send_steps(streams[:most].astype(np.uint32), flags, columns)
-            streams, steps = streams[most:], steps[most:]
-            gathered = self._gathered = _Gathered(gathered.appends, False, [streams], [steps])
-        self._gathered = _Gathered()
+            self._sink_open[ended] = False
 
-    def _places(self, gathered: _Gathered, streams: np.ndarray, steps: np.ndarray) -> Any:
-        """Where gathered steps lie in the ring: a slice where they lie in one piece, so that nothing is copied."""
-        first = int(steps[0]) % self._kept
-        whole = len(steps) == gathered.appends * self._count
-        if gathered.in_step and whole and first + gathered.appends <= self._kept:
-            return slice(first, first + gathered.appends)
+    def _send_some_steps(self, streams: np.ndarray, steps: np.ndarray) -> None:
+        where = self._places(streams, steps)
+        flags = self._ring_flags[where].reshape(-1)
+        columns = {
+            name: self._ring[name][where].reshape(len(flags), *column.shape)
+            for name, column in self._table.step_columns.items()
+        }
+        self._sink.send_steps(streams.astype(np.uint32), flags, columns)
+        self._sent = self._sent + np.bincount(streams, minlength=self._count)
+        self._sink_open[streams] = flags & STEP_LAST == 0  # of several steps of a stream, the newest
+
+    def _places(self, streams: np.ndarray, steps: np.ndarray) -> Any:
+        """Where steps lie in the ring: a slice where they lie in one piece, so that nothing is copied."""
+        first, last = int(steps[0]), int(steps[-1])
+        whole = len(steps) == (last - first + 1) * self._count
+        if whole and _in_step(self._sent) and first % self._kept <= last % self._kept:
+            return slice(first % self._kept, last % self._kept + 1)
         return steps % self._kept, streams
 
     def _send_items(self, timeout: float | None) -> None:
@@ -388,30 +399,31 @@ class VectorWriter:
             return
         items = _Items.joined(self._waiting)
         self._waiting = [items]
-        complete = items.steps + self._after < self._steps[items.streams]
+        now = self._streams
+        complete = items.steps + self._after < now.steps[items.streams]
         episode = self._ring_episode[items.steps % self._kept, items.streams]
-        complete |= (episode != self._episode[items.streams]) | ~self._open[items.streams]
+        complete |= (episode != now.episode[items.streams]) | ~now.open[items.streams]
         ready, rest = items, items.taken(slice(0))
         if not complete.all():
             ready, rest = items.taken(complete), items.taken(~complete)
-        self._waiting = [part for part in (ready, rest) if len(part)]
         deadline = None if timeout is None else time.monotonic() + timeout
         while len(ready):
-            batch = ready.taken(slice(self._next_batch(ready)))
+            count = self._next_batch(ready)
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+            # What is on its way does not wait: where no answer comes it may have been stored, and is not sent again.
+            self._waiting = _present(ready.taken(slice(count, None)), rest)
             try:
-                made = self._send_batch(batch, patience)
+                made = self._send_batch(ready.taken(slice(count)), patience)
             except ConnectionLost:
-                made = len(batch)  # whether they were stored is not known
-                self._waiting = [part for part in (ready.taken(slice(made, None)), rest) if len(part)]
                 raise
-            except LimitExceeded:
-                if len(batch) == 1:
+            except ReplayError as refusal:
+                self._waiting = _present(ready, rest)
+                if not isinstance(refusal, LimitExceeded) or count == 1:
                     raise
-                self._most_items = len(batch) // 2  # more than the table holds at once
+                self._most_items = count // 2  # more than the table holds at once
                 continue
             ready = ready.taken(slice(made, None))
-            self._waiting = [part for part in (ready, rest) if len(part)]
+            self._waiting = _present(ready, rest)
 
     def _next_batch(self, items: _Items) -> int:
         """How many of the items go next: those with priorities apart from those without."""
@@ -480,9 +492,18 @@ class VectorWriter:
             raise SchemaError(f"only the final observation of an episode may lack columns: {missing[0]!r} is missing")
         return last
 
-    def _make_ring(self, given: dict[str, np.ndarray]) -> None:
-        for name, values in given.items():
-            self._ring[name] = np.zeros((self._kept, self._count, *values.shape[1:]), values.dtype)
+    def _new_ring(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: np.zeros((self._kept, *values.shape), values.dtype) for name, values in given.items()}
+
+
+def _in_step(numbers: np.ndarray) -> bool:
+    """Whether all streams are equally far."""
+    return bool((numbers == numbers[0]).all())
+
+
+def _present(*parts: _Items) -> list[_Items]:
+    """Those that hold any."""
+    return [part for part in parts if len(part)]
 
 
 class SingleRows:

@@ -1,4 +1,5 @@
-/* table_batch: an add or a sample in one call, for callers whose arrays are at hand; the server goes step by step. */
+/* table_batch: an add, an append or a sample in one call, for callers whose arrays are at hand; the server goes step by step.
+ * A caller that may be interrupted between two calls, as any in Python, holds no reservation and no pin that way. */
 #ifndef REPLAY_REPLAY_TABLE_BATCH_H
 #define REPLAY_REPLAY_TABLE_BATCH_H
 
@@ -11,5 +12,23 @@ int table_add_batch(struct table *table, uint32_t n, const void *const *items, c
 int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
                        const uint32_t *columns, void *const *out, uint32_t *slots, uint64_t *ids, double *probabilities,
                        float *weights, struct error *error);
+
+/* table_get, and the named columns of the items copied to `out` likewise. */
+int table_get_batch(struct table *table, uint32_t n, const uint64_t *ids, uint32_t column_count,
+                    const uint32_t *columns, void *const *out, uint32_t *slots, double *probabilities,
+                    struct error *error);
+
+/* n streams, or none: a refusal leaves nothing. */
+int table_streams_new(struct table *table, uint32_t n, uint32_t history, struct stream **streams, struct error *error);
+/* Frees those that are not NULL, and makes them NULL. */
+void table_streams_free(struct table *table, uint32_t n, struct stream **streams);
+/* Appends n steps from one array for each named column. As table_append. */
+int table_append_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
+                       uint32_t column_count, const uint32_t *columns, const void *const *steps, struct error *error);
+/* Makes as many of the first of n items as table_admits, from one array for each named column; `made` says how many. As
+ * table_can_add, table_resolve and table_commit. */
+int table_items_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint64_t *steps,
+                      uint32_t column_count, const uint32_t *columns, const void *const *items,
+                      const double *priorities, uint64_t *ids, uint32_t *made, struct error *error);
 
 #endif
