@@ -72,11 +72,12 @@ bool client_may_block(const struct client *client) {
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *)) {
     struct server *server = client->server;
-    assert(!client->blocked && (queue || client->key_wait || deadline_us != CLOCK_NEVER));
-    if (!client_may_block(client)) {
+    assert(queue || client->key_wait || deadline_us != CLOCK_NEVER);
+    if (!client_may_block(client)) { /* a transaction of several turns itself waits for its next one */
         expired(client);
         return;
     }
+    assert(!client->blocked);
     client->deadline_us = deadline_us;
     /* Without memory for the deadline the wait is over at once: better than one that never ends. */
     if (deadline_us != CLOCK_NEVER && !deadline_add(server, client)) {
@@ -123,7 +124,8 @@ static struct wait_queue *leave(struct client *client) {
 
 void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
                        void (*expired)(struct client *)) {
-    if (client->blocked) leave(client); /* who stood behind it is tried by the caller of the retry */
+    if (client->blocked && client_may_block(client))
+        leave(client); /* who stood behind it is tried by the caller of the retry */
     client_block(client, queue, CLOCK_NEVER, retry, expired);
 }
 

@@ -250,6 +250,33 @@ static void memory_runs_out_in_libraries(void) {
     close_server();
 }
 
+/* It is waiting already, for its next turn; what waits in it is over at once, as in any transaction. */
+static void nothing_waits_in_a_transaction_of_several_turns(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_table(peer);
+    say(peer, "MULTI\r\n");
+    eval(peer, LONG "return 1");
+    say(peer, "BLPOP l 0\r\nBRPOPLPUSH l k 0\r\nBLMPOP 0 1 l LEFT\r\nBZPOPMIN z 0\r\nWAIT 1 0\r\n");
+    say(peer, "REPLAY.AWAIT t SINCE 0 BLOCK 0\r\nREPLAY.SAMPLE t 1 BLOCK 0\r\nGRAD.TAKE g 1 BLOCK 0\r\nEXEC\r\n");
+    turn();
+    CHECK(server->exclusive.on);
+    settle();
+    CHECK(received_prefix(peer, "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n"
+                                "+QUEUED\r\n+QUEUED\r\n*9\r\n:1\r\n*-1\r\n$-1\r\n*-1\r\n*-1\r\n:0\r\n-TIMEOUT "));
+    CHECK(answers(peer, "PING\r\n", "+PONG\r\n"));
+    close_server();
+}
+
+static void a_script_takes_the_least_integer(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    eval(peer, "redis.call('SET', 'k', '-9223372036854775807') return redis.call('DECR', 'k') == -2^63");
+    settle();
+    CHECK(received(peer, ":1\r\n"));
+    close_server();
+}
+
 int main(void) {
     size_t before = memory_used_bytes();
     RUN(a_fiber_is_put_down_and_taken_up_again);
@@ -259,11 +286,13 @@ int main(void) {
     RUN(a_script_is_killed);
     RUN(a_script_outlives_its_client);
     RUN(a_transaction_outlives_its_client);
+    RUN(nothing_waits_in_a_transaction_of_several_turns);
     RUN(a_server_ends_in_the_midst_of_a_script);
     RUN(a_server_stops_in_the_midst_of_a_script);
     RUN(memory_runs_out_anywhere);
     RUN(nesting_has_an_end);
     RUN(memory_runs_out_in_libraries);
+    RUN(a_script_takes_the_least_integer);
     CHECK(memory_used_bytes() == before);
     return 0;
 }

@@ -24,10 +24,10 @@ static const char *take_line(struct reader *reader, size_t *length) {
 static long long take_number(struct reader *reader) {
     size_t length;
     const char *line = take_line(reader, &length);
-    long long number = 0;
+    uint64_t magnitude = 0; /* that of the least integer is no long long */
     bool negative = line[0] == '-';
-    for (size_t i = negative ? 1 : 0; i < length; i++) number = number * 10 + (line[i] - '0');
-    return negative ? -number : number;
+    for (size_t i = negative ? 1 : 0; i < length; i++) magnitude = magnitude * 10 + (uint64_t)(line[i] - '0');
+    return (long long)(negative ? 0 - magnitude : magnitude);
 }
 
 static void push_value(lua_State *lua, struct reader *reader);

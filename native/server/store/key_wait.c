@@ -89,11 +89,12 @@ static bool enter(struct key_waits *waits, struct client *client, uint32_t index
 
 void client_block_on_keys(struct client *client, const uint32_t *indexes, uint32_t count, uint64_t deadline_us,
                           bool (*retry)(struct client *), void (*expired)(struct client *)) {
-    assert(!client->blocked && !client->key_wait && count > 0);
+    assert(count > 0);
     if (!client_may_block(client)) {
         expired(client);
         return;
     }
+    assert(!client->blocked && !client->key_wait);
     struct key_waits *waits = waits_of(client->server);
     if (waits) client->key_wait = memory_calloc(1, sizeof *client->key_wait + count * sizeof(struct key_waiter));
     bool entered = client->key_wait != NULL;
