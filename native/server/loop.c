@@ -24,6 +24,7 @@
 #include "server/replay/weights_registry.h"
 #include "server/script/scripts.h"
 #include "server/server.h"
+#include "server/service_manager.h"
 #include "server/slices.h"
 #include "server/store/cmd_keys.h"
 #include "server/store/key_wait.h"
@@ -113,6 +114,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
 /* Clients go first, since they hold reservations, pins and blobs of what is freed after them. */
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
+    server->woken = NULL; /* nobody waits any more, and the queues go with their owners */
     http_free(server->metrics);
     rewrite_free(server->rewrite);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);

@@ -264,6 +264,19 @@ static void stopping_answers_who_waits_and_lets_go(void) {
     close_server();
 }
 
+/* Some of them wait for another client to be answered first. */
+static void a_server_ends_while_clients_wait_for_a_snapshot(void) {
+    open_server(false, NULL);
+    struct memory_peer *first = connect_peer(), *second = connect_peer();
+    CHECK(answers(first, "GRAD.PUSH g 1 name float32 abcd\r\n", ":1\r\n"));
+    say(first, "REPLAY.SAVE ended\r\n");
+    transport->operations->poll(transport, 0);
+    say(second, "REPLAY.SAVE ended\r\n");
+    transport->operations->poll(transport, 0);
+    CHECK(server->blocked_clients == 2);
+    close_server();
+}
+
 int main(void) {
     size_t before = memory_used_bytes();
     RUN(blocked_clients_are_served_in_turn);
@@ -275,6 +288,7 @@ int main(void) {
     RUN(an_add_whose_columns_are_on_their_way_is_refused_in_step);
     RUN(deadlines_come_in_order);
     RUN(stopping_answers_who_waits_and_lets_go);
+    RUN(a_server_ends_while_clients_wait_for_a_snapshot);
     CHECK(memory_used_bytes() == before);
     return 0;
 }
