@@ -103,6 +103,17 @@ static void strangers_get_little(void) {
     close_server();
 }
 
+/* The array that EXEC answers has as many replies as it says. */
+static void client_reply_is_refused_in_a_transaction(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    CHECK(
+        answers(peer, "MULTI\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nEXEC\r\nPING\r\n",
+                "+OK\r\n+QUEUED\r\n-ERR Command not allowed inside a transaction\r\n+QUEUED\r\n-EXECABORT Transaction "
+                "discarded because of previous errors.\r\n+PONG\r\n"));
+    close_server();
+}
+
 static void client_reply_mutes(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
@@ -153,6 +164,7 @@ int main(void) {
     RUN(hello_changes_the_protocol);
     RUN(strangers_get_little);
     RUN(client_reply_mutes);
+    RUN(client_reply_is_refused_in_a_transaction);
     RUN(a_finished_peer_still_gets_its_replies);
     RUN(more_clients_than_allowed_are_refused);
     CHECK(memory_used_bytes() == before);
