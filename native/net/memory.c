@@ -113,6 +113,7 @@ size_t memory_peer_held(const struct memory_peer *peer) {
 
 void memory_peer_release(struct memory_peer *peer, size_t length) {
     assert(length <= peer->held_bytes && !peer->closed);
+    if (length == 0) return;
     size_t left = length;
     size_t gone = 0;
     while (left > 0) {

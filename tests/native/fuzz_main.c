@@ -1,14 +1,17 @@
 /* fuzz_main: drives a LLVMFuzzerTestOneInput where libFuzzer is not there: mutates inputs for a bounded time, and keeps
  * those that take the program where none before them has been (gcc's -fsanitize-coverage=trace-pc), as libFuzzer and AFL
  * do. Takes -max_total_time=SECONDS (5), -runs=N (no limit), -seed=N (1), -corpus=FILE of inputs to begin with, and
- * -save=FILE for those found to be worth keeping; in both, an input is a line of hexadecimal digits. Any other arguments
- * are files to run once each. */
+ * -save=FILE for those found to be worth keeping; in both, an input is a line of hexadecimal digits. An input that fails is
+ * kept in the file crash-input, which -shorten=FILE makes as short as it can while it still fails. Any other arguments are
+ * files to run once each. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/random.h"
@@ -16,9 +19,13 @@
 #define LONGEST_INPUT 4096u
 #define POOL 16384u
 #define EDGES (1u << 16) /* a power of two: an edge of the program's graph is a place in the map, by hash */
-#define TOUCHED 16384u
+#define TOUCHED EDGES
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* These a target may do without: what runs first, what is told at the end, and what inputs are cut at multiples of. */
+int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak));
+void fuzz_report(void) __attribute__((weak));
+extern const size_t fuzz_unit __attribute__((weak));
 void __sanitizer_cov_trace_pc(void);
 /* Ends with NULL. A target may do without. */
 extern const char *const fuzz_seeds[] __attribute__((weak));
@@ -35,6 +42,7 @@ static size_t pool_count;
 static uint8_t current[LONGEST_INPUT];
 static size_t current_length;
 static unsigned long long executions;
+static bool is_running;
 
 /* ---- coverage -------------------------------------------------------------------------------------------------------- */
 
@@ -70,7 +78,9 @@ static uint8_t magnitude(uint8_t count) {
 static bool run_current(void) {
     touched_count = 0;
     previous_block = 0;
+    is_running = true;
     LLVMFuzzerTestOneInput(current, current_length);
+    is_running = false;
     executions++;
     bool fresh = false;
     for (uint32_t i = 0; i < touched_count; i++) {
@@ -88,13 +98,25 @@ static bool run_current(void) {
 
 /* ---- inputs ---------------------------------------------------------------------------------------------------------- */
 
+static char crash_path[4096]; /* whole: a target may change its folder */
+static unsigned long long seed;
+
+static void write_input(const char *path) {
+    FILE *file = fopen(path, "wb");
+    if (!file) return;
+    fwrite(current, 1, current_length, file);
+    fclose(file);
+}
+
 static void keep_failing_input(void) {
-    FILE *file = fopen("crash-input", "wb");
-    if (file) {
-        fwrite(current, 1, current_length, file);
-        fclose(file);
-    }
-    fprintf(stderr, "input %llu, of %zu bytes, is kept in ./crash-input\n", executions, current_length);
+    write_input(crash_path);
+    fprintf(stderr, "input %llu of seed %llu, of %zu bytes, is kept in %s; -shorten=FILE makes it shorter\n",
+            executions, seed, current_length, crash_path);
+}
+
+/* A check of the target failed. */
+static void on_exit_within(void) {
+    if (is_running) keep_failing_input();
 }
 
 static void on_abort(int number) {
@@ -181,6 +203,14 @@ static void read_seeds(void) {
     keep_current();
 }
 
+static size_t unit(void) {
+    return &fuzz_unit ? fuzz_unit : 1;
+}
+
+static size_t cut_to_units(size_t length) {
+    return length - length % unit();
+}
+
 static void insert_byte(size_t at, uint8_t byte) {
     if (current_length == LONGEST_INPUT) return;
     memmove(current + at + 1, current + at, current_length - at);
@@ -191,18 +221,24 @@ static void insert_byte(size_t at, uint8_t byte) {
 /* A piece of another input in the middle of this one. */
 static void insert_piece(size_t at, struct random_state *random) {
     const struct input *other = &pool[random_below(random, pool_count)];
-    size_t from = random_below(random, other->length);
+    size_t from = cut_to_units(random_below(random, other->length));
     size_t piece = 1 + random_below(random, other->length - from);
     if (piece > LONGEST_INPUT - current_length) piece = LONGEST_INPUT - current_length;
+    if (piece > unit()) piece = cut_to_units(piece);
     memmove(current + at + piece, current + at, current_length - at);
     memcpy(current + at, other->bytes + from, piece);
     current_length += piece;
 }
 
+static void remove_piece(size_t at, size_t piece) {
+    if (piece > current_length - at) piece = current_length - at;
+    memmove(current + at, current + at + piece, current_length - at - piece);
+    current_length -= piece;
+}
+
 static void mutate_once(struct random_state *random) {
     static const uint8_t telling[] = {0, '\r', '\n', '*', '$', '-', '0', '1', '9', '"', '\\', 0x7f, 0x80, 0xfe, 0xff};
-    size_t at = current_length ? random_below(random, current_length) : 0;
-    size_t piece = 1 + random_below(random, 16);
+    size_t at = current_length ? random_below(random, current_length) : 0, seam = cut_to_units(at);
     switch (random_below(random, 7)) {
     case 0: /* another byte */
         if (current_length) current[at] = (uint8_t)random_next(random);
@@ -211,20 +247,69 @@ static void mutate_once(struct random_state *random) {
         if (current_length) current[at] = telling[random_below(random, sizeof telling)];
         break;
     case 2: /* one more */
-        insert_byte(at, random_below(random, 2) ? telling[random_below(random, sizeof telling)]
-                                                : (uint8_t)random_next(random));
+        for (size_t i = 0; i < unit(); i++)
+            insert_byte(seam, random_below(random, 2) ? telling[random_below(random, sizeof telling)]
+                                                      : (uint8_t)random_next(random));
         break;
-    case 3: /* some fewer */
-        if (piece > current_length - at) piece = current_length - at;
-        memmove(current + at, current + at + piece, current_length - at - piece);
-        current_length -= piece;
-        break;
-    case 4: /* the end cut off */ current_length = at; break;
-    case 5: insert_piece(at, random); break;
+    case 3: /* some fewer */ remove_piece(seam, unit() * (1 + random_below(random, 16))); break;
+    case 4: /* the end cut off */ current_length = seam; break;
+    case 5: insert_piece(seam, random); break;
     case 6: /* one step up or down */
         if (current_length) current[at] = (uint8_t)(current[at] + (random_below(random, 2) ? 1 : -1));
         break;
     }
+}
+
+/* Where bytes stand for choices rather than for a format, any will do. */
+static void make_anew(struct random_state *random) {
+    current_length = unit() * (1 + random_below(random, LONGEST_INPUT / unit() / 4));
+    for (size_t i = 0; i < current_length; i++) current[i] = (uint8_t)random_next(random);
+}
+
+/* ---- a failing input made shorter ------------------------------------------------------------------------------------- */
+
+static bool still_fails(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        alarm(60);
+        LLVMFuzzerTestOneInput(current, current_length);
+        _exit(0);
+    }
+    int status = 0;
+    return child > 0 && waitpid(child, &status, 0) == child && status != 0;
+}
+
+/* Leaves out what it fails without, in ever smaller pieces. */
+static int shorten(const char *path) {
+    static uint8_t whole[LONGEST_INPUT];
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        perror(path);
+        return 1;
+    }
+    current_length = fread(current, 1, LONGEST_INPUT, file);
+    fclose(file);
+    if (!still_fails()) {
+        printf("%s: does not fail\n", path);
+        return 1;
+    }
+    for (size_t piece = cut_to_units(current_length / 2); piece >= unit(); piece = cut_to_units(piece / 2)) {
+        for (size_t at = 0; at < current_length;) {
+            size_t length = current_length;
+            memcpy(whole, current, length);
+            remove_piece(at, piece);
+            if (still_fails()) continue;
+            memcpy(current, whole, length);
+            current_length = length;
+            at += piece;
+        }
+    }
+    char shorter[sizeof crash_path];
+    if (snprintf(shorter, sizeof shorter, "%s.short", path) < (int)sizeof shorter) write_input(shorter);
+    printf("%s: %zu bytes, which fail too\n", shorter, current_length);
+    return 0;
 }
 
 static int run_file(const char *path) {
@@ -243,13 +328,13 @@ static int run_file(const char *path) {
 /* ---- the search ------------------------------------------------------------------------------------------------------ */
 
 struct search {
-    unsigned long long seconds, runs, seed;
+    unsigned long long seconds, runs;
     const char *corpus, *save;
 };
 
 static void search(const struct search *how) {
     struct random_state random;
-    random_seed(&random, how->seed);
+    random_seed(&random, seed);
     uint64_t until_us = clock_monotonic_us() + how->seconds * 1000000u;
     while (executions < how->runs && clock_monotonic_us() < until_us) {
         /* What came last is mutated as often as all the rest: it leads where nobody has been. */
@@ -258,34 +343,51 @@ static void search(const struct search *how) {
         memcpy(current, from->bytes, from->length);
         current_length = from->length;
         for (uint64_t i = 1 + random_below(&random, 6); i > 0; i--) mutate_once(&random);
+        if (unit() > 1 && random_below(&random, 3) == 0) make_anew(&random);
         if (run_current()) keep_current();
     }
-    printf("%llu inputs, seed %llu; %zu kept, for %zu edges\n", executions, how->seed, pool_count, known_count);
+    printf("%llu inputs, seed %llu; %zu kept, for %zu edges\n", executions, seed, pool_count, known_count);
+}
+
+/* 0: nothing failed. */
+static int run(const struct search *how) {
+    read_seeds();
+    if (how->corpus && !read_corpus(how->corpus)) return 1;
+    search(how);
+    if (how->save) save_corpus(how->save);
+    for (size_t i = 0; i < pool_count; i++) free(pool[i].bytes);
+    return 0;
 }
 
 int main(int argc, char **argv) {
-    struct search how = {.seconds = 5, .runs = UINT64_MAX, .seed = 1};
+    struct search how = {.seconds = 5, .runs = UINT64_MAX};
+    const char *failing = NULL;
     int files = 0;
+    seed = 1;
+    if (!getcwd(crash_path, sizeof crash_path - 16)) return 1;
+    strcat(crash_path, "/crash-input");
     if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(keep_failing_input);
     signal(SIGABRT, on_abort);
+    atexit(on_exit_within);
+    if (LLVMFuzzerInitialize && LLVMFuzzerInitialize(&argc, &argv) != 0) return 1;
+    memset(hits, 0, sizeof hits);
     for (int i = 1; i < argc; i++) {
-        if (sscanf(argv[i], "-max_total_time=%llu", &how.seconds) == 1 ||
-            sscanf(argv[i], "-seed=%llu", &how.seed) == 1 || sscanf(argv[i], "-runs=%llu", &how.runs) == 1)
+        if (sscanf(argv[i], "-max_total_time=%llu", &how.seconds) == 1 || sscanf(argv[i], "-seed=%llu", &seed) == 1 ||
+            sscanf(argv[i], "-runs=%llu", &how.runs) == 1)
             continue;
         if (strncmp(argv[i], "-corpus=", 8) == 0) {
             how.corpus = argv[i] + 8;
         } else if (strncmp(argv[i], "-save=", 6) == 0) {
             how.save = argv[i] + 6;
+        } else if (strncmp(argv[i], "-shorten=", 9) == 0) {
+            failing = argv[i] + 9;
         } else {
             if (run_file(argv[i]) != 0) return 1;
             files++;
         }
     }
-    if (files > 0) return 0;
-    read_seeds();
-    if (how.corpus && !read_corpus(how.corpus)) return 1;
-    search(&how);
-    if (how.save) save_corpus(how.save);
-    for (size_t i = 0; i < pool_count; i++) free(pool[i].bytes);
-    return 0;
+    if (failing) return shorten(failing);
+    int code = files > 0 ? 0 : run(&how);
+    if (fuzz_report) fuzz_report();
+    return code;
 }
