@@ -94,11 +94,13 @@ class FakeApex:
         (self.path / "summary.json").write_text(json.dumps(summary))
 
 
-def write_train(path: Path, rounds: int, budget: float | None = 0.01) -> None:
-    """A serverless job's run directory, still running as this process."""
+def write_train(
+    path: Path, rounds: int, budget: float | None = 0.01, env: str = "Hopper-v5", request: str = "r"
+) -> None:
+    """A running serverless job's directory; the names of its requests begin with `request`."""
     path.mkdir(parents=True, exist_ok=True)
     settings = {
-        "env": "Hopper-v5", "algo": "ppo", "scaler": "fixed", "seed": 3, "rounds": 20, "actors": 4, "budget": budget,
+        "env": env, "algo": "ppo", "scaler": "fixed", "seed": 3, "rounds": 20, "actors": 4, "budget": budget,
         "backend": "process", "price_profile": "lambda", "price_column": "full",
     }  # fmt: skip
     (path / "config.json").write_text(json.dumps(settings))
@@ -120,7 +122,7 @@ def write_train(path: Path, rounds: int, budget: float | None = 0.01) -> None:
             for actor in range(4):
                 outcome = "lost" if (number, actor) == (2, 3) else "ok"
                 call = {
-                    "request": f"r{number}-a{actor}", "kind": "actor", "round": number, "attempt": 1,
+                    "request": f"{request}{number}-a{actor}", "kind": "actor", "round": number, "attempt": 1,
                     "queued": at - 4.0, "started": at - 3.9, "ended": at - 2.0, "outcome": outcome,
                     "cold": number == 1, "instance": str(actor), "measured": {"startup_s": 0.5},
                 }  # fmt: skip

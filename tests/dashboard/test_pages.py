@@ -168,6 +168,47 @@ def test_a_name_is_a_text_whatever_is_in_it(
     assert page.locator("img[src=x]").count() == 0
 
 
+# Every chart of a page shows the tooltip of each of its first points, as the pointer over it would.
+HOVER = """() => {
+  let shown = 0;
+  for (const each of document.querySelectorAll('.nicegui-echart')) {
+    const chart = getElement(Number(each.id.slice(1))).chart;
+    chart.getOption().series.forEach((series, seriesIndex) => {
+      for (let dataIndex = 0; dataIndex < Math.min(5, series.data.length); dataIndex++) {
+        chart.dispatchAction({type: 'showTip', seriesIndex, dataIndex});
+        shown++;
+      }
+    });
+  }
+  return shown;
+}"""
+MARKUP = "<img/src=x/onerror=alert(1)>"
+
+
+@browser_needed
+def test_names_of_runs_and_functions_are_texts_in_titles_links_and_tooltips(
+    tmp_path: Path, open_dashboard: Callable[..., Dashboard], page: Any
+) -> None:
+    """A run's environment and its requests' names are whatever its files say."""
+    dialogs: list[Any] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog), dialog.dismiss()))
+    for name in ("first", "second"):
+        write_train(tmp_path / name, rounds=3, env=MARKUP, request=f"{MARKUP}r")
+    url = open_dashboard("--logdir", str(tmp_path)).url
+    page.goto(url)
+    shows(page.locator(".d-overview .d-card").first, MARKUP)
+    shows(page.locator(".d-link").nth(1), MARKUP)
+    page.goto(f"{url}/job/first?compare=second")
+    shows(page.locator(".d-title").first, MARKUP)
+    assert MARKUP in page.title()
+    names = {bar["name"] for bar in points(page, "Functions")["functions"]}
+    assert any(name.startswith(MARKUP) for name in names)
+    assert page.evaluate(HOVER) > 10
+    shows(page.locator(".nicegui-echart", has_text=f"{MARKUP}r").first, "actor, attempt 1")
+    assert page.locator("img[src=x]").count() == 0
+    assert not dialogs
+
+
 @browser_needed
 def test_a_serverless_job_has_its_functions(
     tmp_path: Path, open_dashboard: Callable[..., Dashboard], page: Any

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import replay_server as rs
+from replay_server.learner.dqn import Dqn
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.environment_spec import environment_spec
@@ -139,3 +140,32 @@ def test_metrics_are_one_json_object_per_line_also_for_what_json_cannot_say(tmp_
     assert [row["step"] for row in read_metrics(tmp_path, "learner")] == [5]
     assert [row["score_mean"] for row in read_metrics(tmp_path, "evaluation")] == [2.5]
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.4, 1.0])
+def test_every_update_is_weighted_by_the_setting(server, client, tmp_path, monkeypatch, exponent):
+    """What the update gets is (N·P)^−β over the batch's maximum, of probabilities that were told with the batch."""
+    add_transitions(client, 100, priority=1.0)
+    add_transitions(client, 100, priority=5.0)
+    seen = []
+    sample_of, update_of = rs.Client.sampler, Dqn.update
+
+    def remember_batches(*arguments, **options):
+        sampler = sample_of(*arguments, **options)
+        take = type(sampler).__next__
+        monkeypatch.setattr(type(sampler), "__next__", lambda self: seen.append([take(self), None]) or seen[-1][0])
+        return sampler
+
+    def remember_weights(self, data, weights):
+        seen[-1][1] = np.array(weights)
+        return update_of(self, data, weights)
+
+    monkeypatch.setattr(rs.Client, "sampler", remember_batches)
+    monkeypatch.setattr(Dqn, "update", remember_weights)
+    settings = dataclasses.replace(SETTINGS, importance_sampling_exponent=exponent, max_updates=3)
+    run_learner(settings, server.url, tmp_path / "run", threading.Event())
+    assert len(seen) == 3
+    first, weights = seen[0]
+    assert len(np.unique(first.probabilities)) == 2
+    expected = first.probabilities**-exponent
+    np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-5)
