@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,13 @@ from replay_server.jobs.arguments import (
     given_settings,
     resolve_settings,
 )
-from replay_server.jobs.progress import ActorState, Rate, Snapshot, View, make_view
+from replay_server.jobs.progress import View, make_view
+from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
-from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.learner.wandb_mirror import WandbMirror, start_wandb
 from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
-from replay_server.rl.run_directory import RunDirectory, new_run_path, write_json
+from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
@@ -42,12 +43,9 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 LOOK_EVERY_S = 0.5
-PROGRESS_ROW_EVERY_S = 10.0
 SOCKET_FOLDERS = "replay-server-"
 LEFT_AFTER_S = 60.0
 """An empty folder for sockets that is older belongs to a job that was killed."""
-DRAW_EVERY_S = 60.0
-STOP_CONDITIONS = ("minutes", "max_updates", "max_transitions", "target_score")
 STOP_GRACE_S = 2.5
 """What parts have to end in after Ctrl-C; with the server's stop it stays under 5 s."""
 FINISH_GRACE_S = 30.0
@@ -98,30 +96,13 @@ class ApexJob:
         self.run_directory = run_directory
         self.parts: list[Part] = []
         self.actors: list[Part] = []
-        self.evaluations: list[dict[str, Any]] = []
         self.ended_by = ""
         self._server: rs.Server | None = None
         self._client: rs.Client | None = None
         self._ray: RayActors | None = None
         self._dashboard: DashboardProcess | None = None
         self._wandb: WandbMirror | None = None
-        self._seen_evaluations = 0
-        self._seen_messages = 0
-        self._good_evaluations = 0
-        self._frames = [_Total() for _ in range(settings.actors)]
-        self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
-        self._first_step: float | None = None
-        self._drawn = float("-inf")
-        self._earlier = self._earlier_sessions()
-        # What earlier sessions did stands from the start: this one may end before the server knows of it.
-        self.snapshot = Snapshot(
-            elapsed_s=self._earlier["elapsed_s"],
-            frames=int(self._earlier["frames"]),
-            transitions=int(self._earlier["transitions"]),
-            updates=int(self._earlier["updates"]),
-            restarts=int(self._earlier["restarts"]),
-            capacity=settings.capacity,
-        )
+        self._record = JobRecord(settings, run_directory)
 
     def run(self) -> int:
         """Runs until a stop condition; returns 0, 1 (a part failed for good), 5 (server lost), or 130 (interrupted)."""
@@ -131,13 +112,12 @@ class ApexJob:
             signal.signal(name, _interrupt)
         title = f"{settings.env} seed {settings.seed}"
         code, final = 0, None
-        metrics = Metrics(self.run_directory.path, "progress")
         sockets = _socket_folder()
         try:
             with make_view(title) as view:
                 try:
                     self._start(sockets, view)
-                    self._watch(view, metrics)
+                    self._watch(view)
                 except rs.ConnectionLost as error:
                     code, self.ended_by = EXIT_SERVER_LOST, "server lost"
                     view.message(f"replay server lost ({error}): stopping the run")
@@ -158,9 +138,7 @@ class ApexJob:
             self.ended_by = self.ended_by or "failure"
             self._stop(STOP_GRACE_S)
             shutil.rmtree(sockets, ignore_errors=True)
-            self._progress_row(metrics)
-            metrics.close()
-            self._write_summary(final)
+            self._record.close(self.ended_by, final)
             if self._dashboard is not None:
                 self._dashboard.close()
             if self._wandb is not None:
@@ -230,7 +208,7 @@ class ApexJob:
             if self.ended_by in STOP_CONDITIONS:
                 # What the parts reported last. Nobody waits for the prompt, and the server is well.
                 with contextlib.suppress(rs.ReplayError, RedisError):
-                    self._look()
+                    self._look(print)
             self._client.close()
             self._client = None
         if self._server is not None:
@@ -243,10 +221,9 @@ class ApexJob:
 
     # -- watching
 
-    def _watch(self, view: View, metrics: Metrics) -> None:
+    def _watch(self, view: View) -> None:
         """Returns when a stop condition is met, with `ended_by` naming it."""
         assert self._server is not None
-        row_time = time.monotonic()
         while not self.ended_by:
             time.sleep(LOOK_EVERY_S)
             if not self._server.running:
@@ -263,143 +240,30 @@ class ApexJob:
                     view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
             self._write_job()
             try:
-                self._look()
-                for message in self._new_messages():
-                    view.message(f"{message['part']}: {message['text']}")
-                for evaluation in self._new_evaluations():
-                    self._take_evaluation(evaluation, metrics)
-                    self._draw(DRAW_EVERY_S)
-                    view.message(
-                        f"evaluation of version {evaluation['version']}: {evaluation['score_mean']:.1f} "
-                        f"± {evaluation['score_std']:.1f} over {evaluation['episodes']} games"
-                    )
+                self._look(view.message)
             except (StoreLost, StoreSilent) as error:
                 raise rs.ConnectionLost(str(error)) from error
-            view.show(self.snapshot)
-            self.ended_by = self.ended_by or self._met_condition()
-            if time.monotonic() - row_time >= PROGRESS_ROW_EVERY_S:
-                row_time = time.monotonic()
-                self._progress_row(metrics)
-                if self._wandb is not None:
-                    self._wandb.poll()
+            view.show(self._record.snapshot)
+            self.ended_by = self.ended_by or self._record.met_condition()
+            if self._record.write_row_if_due() and self._wandb is not None:
+                self._wandb.poll()
 
     def _server_words(self) -> str:
         assert self._server is not None
         lines = self._server.log().strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
-    def _look(self) -> None:
-        """Brings the snapshot up to date from what the server knows."""
+    def _look(self, say: Callable[[str], None]) -> None:
+        """Brings the record up to date: what the server knows, and how the job's own processes are."""
         assert self._client is not None
-        settings, snapshot, store = self.settings, self.snapshot, self._client.redis
-        now = time.monotonic()
-        info = self._client.info(settings.table)
-        learner = _numbers(store.hgetall(f"{settings.table}:learner"))
-        snapshot.actors = []
-        for index, part in enumerate(self.actors):
-            report = _numbers(store.hgetall(f"{settings.table}:actor:{index}"))
-            self._frames[index].add(report.get("started_at", 0.0), report.get("frames", 0.0))
-            snapshot.actors.append(
-                ActorState(
-                    frames=self._frames[index].total,
-                    episodes=int(report.get("episodes", 0)),
-                    score_mean=report.get("score_mean", 0.0),
-                    version=int(report.get("version", -1)),
-                    restarts=part.restarts,
-                    alive=part.running,
-                )
-            )
-        frames = sum(total.total for total in self._frames)
-        if self._first_step is None and (frames or info["added"]):
-            self._first_step = now
-        if learner:
-            snapshot.learner = learner
-            snapshot.updates = int(learner["updates"])
-        snapshot.elapsed_s = self._earlier["elapsed_s"] + (now - self._first_step if self._first_step else 0.0)
-        snapshot.frames = int(self._earlier["frames"]) + frames
-        snapshot.transitions = int(self._earlier["transitions"]) + int(info["added"])
-        snapshot.size = int(info["size"])
-        snapshot.waiting = str(info["reason"])
-        after_warm_up = int(info["added"]) - settings.min_size_to_sample
-        snapshot.samples_per_insert = int(info["sampled"]) / after_warm_up if after_warm_up > 0 else 0.0
-        snapshot.restarts = int(self._earlier["restarts"]) + sum(part.restarts for part in self.parts)
-        snapshot.frames_per_s = self._rates["frames"].add(now, snapshot.frames)
-        snapshot.transitions_per_s = self._rates["transitions"].add(now, snapshot.transitions)
-        if learner:
-            snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
-
-    def _new_evaluations(self) -> list[dict[str, Any]]:
-        rows = self._rows("evaluations", self._seen_evaluations)
-        self._seen_evaluations += len(rows)
-        return rows
-
-    def _new_messages(self) -> list[dict[str, Any]]:
-        rows = self._rows("messages", self._seen_messages)
-        self._seen_messages += len(rows)
-        return rows
-
-    def _rows(self, name: str, first: int) -> list[dict[str, Any]]:
-        """What parts appended to a list of the job's since it was last read."""
-        assert self._client is not None
-        rows: Any = self._client.redis.lrange(f"{self.settings.table}:{name}", first, -1)
-        return [json.loads(row) for row in rows]
-
-    def _take_evaluation(self, evaluation: dict[str, Any], metrics: Metrics) -> None:
-        snapshot = self.snapshot
-        evaluation = {
-            "minutes": round(snapshot.elapsed_s / 60.0, 3),
-            "transitions": snapshot.transitions,
-            "frames": snapshot.frames,
-            "updates": evaluation["version"],
-            **evaluation,
-        }
-        self.evaluations.append(evaluation)
-        snapshot.evaluation, snapshot.evaluations = evaluation, len(self.evaluations)
-        target = self.settings.target_score
-        good = target is not None and evaluation["score_mean"] >= target
-        self._good_evaluations = self._good_evaluations + 1 if good else 0
-        metrics.write(evaluation["updates"], evaluation, kind="evaluation")
-        scores = {name: evaluation[f"score_{name}"] for name in ("mean", "std", "min", "max")}
-        self.run_directory.append_score({**evaluation, **scores})
-
-    def _met_condition(self) -> str:
-        """Returns the name of the setting whose limit is reached, "" if none is."""
-        settings, snapshot = self.settings, self.snapshot
-        if self._good_evaluations >= settings.target_evaluations:
-            return "target_score"
-        played_s = snapshot.elapsed_s - self._earlier["elapsed_s"]
-        if settings.minutes is not None and played_s >= 60.0 * settings.minutes:
-            return "minutes"
-        if settings.max_transitions is not None and snapshot.transitions >= settings.max_transitions:
-            return "max_transitions"
-        return ""
+        self._record.look(self._client, say)
+        snapshot = self._record.snapshot
+        for actor, part in zip(snapshot.actors, self.actors, strict=True):
+            actor.restarts, actor.alive = part.restarts, part.running
+        earlier = int(self._record.observer.earlier["restarts"])
+        snapshot.restarts = earlier + sum(part.restarts for part in self.parts)
 
     # -- what stays
-
-    def _progress_row(self, metrics: Metrics) -> None:
-        snapshot = self.snapshot
-        names = (
-            "elapsed_s", "frames", "transitions", "frames_per_s", "transitions_per_s", "updates_per_s", "size",
-            "samples_per_insert", "weight_staleness", "restarts",
-        )  # fmt: skip
-        values = {name: getattr(snapshot, name) for name in names}
-        # One that has ended no game yet has no score: a row says nothing of it, not 0.
-        scores = {
-            f"actor_{index}_score": actor.score_mean for index, actor in enumerate(snapshot.actors) if actor.episodes
-        }
-        metrics.write(snapshot.updates, {**values, **scores})
-
-    def _earlier_sessions(self) -> dict[str, float]:
-        """Totals that the last session of a resumed run left in metrics.jsonl and checkpoints, and its evaluations."""
-        totals = {"elapsed_s": 0.0, "frames": 0, "transitions": 0, "restarts": 0}
-        updates = 0
-        if self.settings.resume:
-            updates = max(self.run_directory.saved_steps(), default=0)
-            self.evaluations = read_metrics(self.run_directory.path, "evaluation")
-            rows = read_metrics(self.run_directory.path, "progress")
-            if rows:
-                totals = {name: rows[-1][name] for name in totals}
-        return {**totals, "updates": updates}
 
     def _final_evaluation(self) -> dict[str, Any] | None:
         if self.settings.final_episodes < 1:
@@ -408,44 +272,6 @@ class ApexJob:
 
         print(f"playing {self.settings.final_episodes} fresh games with the kept checkpoint", flush=True)
         return final_evaluation(self.settings, self.run_directory.path)
-
-    def _write_summary(self, final: dict[str, Any] | None) -> None:
-        settings, snapshot = self.settings, self.snapshot
-        played_s = max(snapshot.elapsed_s - self._earlier["elapsed_s"], 1e-9)
-        frames = snapshot.frames - int(self._earlier["frames"])
-        updates = snapshot.updates - int(self._earlier["updates"])
-        empty = {"checkpoint": None, "checkpoint_step": None, "eval_episodes": 0, "eval_mean": None, "eval_std": None}
-        summary = {
-            "env": settings.env,
-            "seed": settings.seed,
-            "profile": settings.profile,
-            "sticky_actions": settings.sticky_actions,
-            "ended_by": self.ended_by,
-            "minutes": snapshot.elapsed_s / 60.0,
-            "frames": snapshot.frames,
-            "transitions": snapshot.transitions,
-            "updates": snapshot.updates,
-            "frames_per_s": frames / played_s if snapshot.elapsed_s else 0.0,
-            "updates_per_s": updates / played_s if snapshot.elapsed_s else 0.0,
-            "restarts": snapshot.restarts,
-            **self.run_directory.measured(),
-            "eval_epsilon": settings.eval_epsilon,
-            **empty,
-            **(final or {}),
-            "evaluations": self.evaluations,
-        }
-        write_json(self.run_directory.summary, summary)
-        if self.ended_by != "interrupted":  # the drawing library alone takes a second to load
-            self._draw(0.0)
-
-    def _draw(self, at_most_every_s: float) -> None:
-        now = time.monotonic()
-        if now - self._drawn < at_most_every_s:
-            return
-        self._drawn = now
-        settings = self.settings
-        what = f"{settings.env}, seed {settings.seed}, profile {settings.profile}"
-        self.run_directory.draw_scores(f"{what}, sticky actions {settings.sticky_actions:g}")
 
     def _say_goodbye(self, code: int) -> None:
         summary = json.loads(self.run_directory.summary.read_text())
@@ -460,30 +286,6 @@ class ApexJob:
         print(f"{self.run_directory.summary}; {where}", flush=True)
         if code and saved:
             print(f"go on with: replay-server apex --resume --logdir {self.run_directory.path}", flush=True)
-
-
-class _Total:
-    """A counter that starts again from 0 whenever its process does, summed over all of its lives."""
-
-    def __init__(self) -> None:
-        self._life = 0.0
-        self._before = 0.0
-        self._count = 0.0
-
-    def add(self, life: float, count: float) -> None:
-        if life != self._life:
-            self._before += self._count
-            self._life = life
-        self._count = count
-
-    @property
-    def total(self) -> int:
-        return int(self._before + self._count)
-
-
-def _numbers(fields: Any) -> dict[str, float]:
-    """A hash of decimal strings as numbers."""
-    return {name.decode(): float(value) for name, value in fields.items()}
 
 
 def _socket_folder() -> Path:

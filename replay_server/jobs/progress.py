@@ -43,6 +43,8 @@ class Snapshot:
     """Items sampled for each one added after learning began, as the rate limiter counts it."""
     waiting: str = ""
     """Why sampling would wait now, "" if it would not."""
+    waiting_add: str = ""
+    """And adding."""
     learner: dict[str, float] = field(default_factory=dict)
     """loss, mean_q, td_error, version, waiting_share …, as the learner last reported them."""
     actors: list[ActorState] = field(default_factory=list)

@@ -1,0 +1,120 @@
+"""How an Ape-X job goes, as its server tells: what its parts report there, and the state of its table."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection
+from typing import Any
+
+import replay_server as rs
+from replay_server.jobs.progress import ActorState, Rate, Snapshot
+from replay_server.rl.settings import ApexSettings
+
+SILENT_S = 10.0
+"""An actor that has reported nothing for so long does not play."""
+
+
+class Observer:
+    """Brings `snapshot` up to date, one `look` after the other.
+
+    Args:
+        settings: of the job.
+        actors: the actors whose reports are read, by their ids.
+        earlier: totals of earlier sessions that this one goes on with (elapsed_s, frames, transitions, updates,
+            restarts); they stand in the snapshot from the start.
+    """
+
+    def __init__(
+        self, settings: ApexSettings, actors: Collection[int], earlier: dict[str, float] | None = None
+    ) -> None:
+        totals = ("elapsed_s", "frames", "transitions", "updates", "restarts")
+        self.settings = settings
+        self.earlier = {name: (earlier or {}).get(name, 0.0) for name in totals}
+        self.snapshot = Snapshot(
+            elapsed_s=self.earlier["elapsed_s"],
+            **{name: int(self.earlier[name]) for name in totals[1:]},
+            capacity=settings.capacity,
+        )
+        self._actors = {index: _ActorReports() for index in actors}
+        self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
+        self._first_step: float | None = None
+        self._added_before = self._sampled_before = 0
+        self._seen = {"evaluations": 0, "messages": 0}
+
+    def begin_after(self, client: rs.Client) -> None:
+        """What the table and its lists hold now is of a session before this one: it is not counted again."""
+        info = client.info(self.settings.table)
+        self._added_before, self._sampled_before = int(info["added"]), int(info["sampled"])
+        for name in self._seen:
+            self._seen[name] = int(client.command("LLEN", f"{self.settings.table}:{name}"))
+
+    def look(self, client: rs.Client) -> None:
+        """Asks the server. Raises TableNotFound while there is no table, and what a lost server raises."""
+        settings, snapshot, now = self.settings, self.snapshot, time.monotonic()
+        info = client.info(settings.table)
+        learner = _numbers(client.redis.hgetall(f"{settings.table}:learner"))
+        snapshot.actors = [
+            actor.state(_numbers(client.redis.hgetall(f"{settings.table}:actor:{index}")), now)
+            for index, actor in self._actors.items()
+        ]
+        frames = sum(actor.frames for actor in snapshot.actors)
+        added, sampled = int(info["added"]) - self._added_before, int(info["sampled"]) - self._sampled_before
+        if self._first_step is None and (frames or added):
+            self._first_step = now
+        if learner:
+            snapshot.learner = learner
+            snapshot.updates = int(learner["updates"])
+        snapshot.elapsed_s = self.earlier["elapsed_s"] + (now - self._first_step if self._first_step else 0.0)
+        snapshot.frames = int(self.earlier["frames"]) + frames
+        snapshot.transitions = int(self.earlier["transitions"]) + added
+        snapshot.size = int(info["size"])
+        snapshot.waiting, snapshot.waiting_add = str(info["reason"]), str(info["reason_add"])
+        after_warm_up = added - settings.min_size_to_sample
+        snapshot.samples_per_insert = sampled / after_warm_up if after_warm_up > 0 else 0.0
+        snapshot.frames_per_s = self._rates["frames"].add(now, snapshot.frames)
+        snapshot.transitions_per_s = self._rates["transitions"].add(now, snapshot.transitions)
+        if learner:
+            snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
+
+    def new_messages(self, client: rs.Client) -> list[dict[str, Any]]:
+        """What parts said since the last call."""
+        return self._new(client, "messages")
+
+    def new_evaluations(self, client: rs.Client) -> list[dict[str, Any]]:
+        """The evaluations since the last call, oldest first."""
+        return self._new(client, "evaluations")
+
+    def _new(self, client: rs.Client, name: str) -> list[dict[str, Any]]:
+        rows: Any = client.redis.lrange(f"{self.settings.table}:{name}", self._seen[name], -1)
+        self._seen[name] += len(rows)
+        return [json.loads(row) for row in rows]
+
+
+class _ActorReports:
+    """One actor's reports. Its frames begin at 0 with each life of its process; here they are of all its lives."""
+
+    def __init__(self) -> None:
+        self._life = self._frames = self._frames_before = self._updated_at = 0.0
+        self._heard_at: float | None = None
+
+    def state(self, report: dict[str, float], now: float) -> ActorState:
+        life = report.get("started_at", 0.0)
+        if life != self._life:
+            self._frames_before += self._frames
+            self._life = life
+        self._frames = report.get("frames", 0.0)
+        if report.get("updated_at", 0.0) != self._updated_at:
+            self._updated_at, self._heard_at = report["updated_at"], now
+        return ActorState(
+            frames=int(self._frames_before + self._frames),
+            episodes=int(report.get("episodes", 0)),
+            score_mean=report.get("score_mean", 0.0),
+            version=int(report.get("version", -1)),
+            alive=self._heard_at is not None and now - self._heard_at < SILENT_S,
+        )
+
+
+def _numbers(fields: Any) -> dict[str, float]:
+    """A hash of decimal strings as numbers."""
+    return {name.decode(): float(value) for name, value in fields.items()}
