@@ -25,6 +25,10 @@ static const struct transport_operations *operations_of(const struct client *cli
     return client->connection->transport->operations;
 }
 
+bool client_releases_at_write(const struct client *client) {
+    return !client->connection || operations_of(client)->releases_at_write;
+}
+
 static void link_client(struct client_list *list, struct client *client) {
     client->previous = list->tail;
     if (list->tail)
@@ -155,7 +159,7 @@ void client_close(struct client *client) {
     monitor_client_gone(client);
     forget_pending(client);
     /* Where the transport still reads the bytes of replies, they stay until it says `closed`. */
-    if (operations_of(client)->releases_at_write) output_clear(&client->output, &client->server->output_pool);
+    if (client_releases_at_write(client)) output_clear(&client->output, &client->server->output_pool);
     operations_of(client)->close(client->connection);
 }
 
@@ -431,7 +435,7 @@ void client_write(struct client *client) {
             client->output_us = server->now_us;
             output_sent(&client->output, (size_t)sent);
             if (client->timed) request_timed_sent(client);
-            if (operations_of(client)->releases_at_write)
+            if (client_releases_at_write(client))
                 output_released(&client->output, &server->output_pool, (size_t)sent);
         }
     }

@@ -135,6 +135,9 @@ void client_unblock(struct client *client);
 /* Gives up the connection: everything the client holds (reservations, pins, its place in a queue) is released now, the
  * struct itself with the transport's `closed`. Safe to call twice, and from a handler. */
 void client_close(struct client *client);
+/* Is a reply done with once it was written? So for those without a connection (scripts, a transaction whose client has
+ * gone): their replies are copied, or dropped, at once. */
+bool client_releases_at_write(const struct client *client);
 /* Closes once what was replied has been sent. */
 void client_close_after_reply(struct client *client);
 /* Runs requests out of pending input until it is used up, the client blocks, or its turn is over. */

@@ -107,6 +107,25 @@ static inline void send_word(struct memory_peer *peer, const char *word) {
     send_bulk(peer, word, strlen(word));
 }
 
+/* ---- scripts ----------------------------------------------------------------------------------------- */
+
+static inline bool has_lua(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    say(peer, "*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n");
+    settle();
+    bool has = has_received(peer, ":1");
+    close_server();
+    return has;
+}
+
+static inline void eval(struct memory_peer *peer, const char *script) {
+    send_arguments(peer, 3);
+    send_word(peer, "EVAL");
+    send_word(peer, script);
+    send_word(peer, "0");
+}
+
 /* ---- large values ------------------------------------------------------------------------------------ */
 
 #define LARGE 300000u

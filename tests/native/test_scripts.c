@@ -63,23 +63,6 @@ static void names_are_sha1(void) {
 
 /* ---- scripts ------------------------------------------------------------------------------------------ */
 
-static bool has_lua(void) {
-    open_server(false, NULL);
-    struct memory_peer *peer = connect_peer();
-    say(peer, "*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n");
-    settle();
-    bool has = has_received(peer, ":1");
-    close_server();
-    return has;
-}
-
-static void eval(struct memory_peer *peer, const char *script) {
-    send_arguments(peer, 3);
-    send_word(peer, "EVAL");
-    send_word(peer, script);
-    send_word(peer, "0");
-}
-
 static void turn(void) {
     server_step(server);
     transport->operations->poll(transport, 0);

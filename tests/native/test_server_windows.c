@@ -4,6 +4,7 @@
 
 #define STEPS 60u
 #define ITEMS 40u
+#define MANY (ITEMS * 8u)
 #define MOST_STEP_BYTES 7056u
 
 static void write_text(struct msgpack_writer *writer, const char *text) {
@@ -106,15 +107,28 @@ static void send_items(struct memory_peer *peer) {
 }
 
 /* Each item many times, so that replies are long. */
-static void send_get(struct memory_peer *peer, const uint64_t *ids, bool coded) {
-    static uint64_t asked[ITEMS * 8];
-    for (uint32_t i = 0; i < ITEMS * 8; i++) {
+static const uint64_t *ask_many(const uint64_t *ids) {
+    static uint64_t asked[MANY];
+    for (uint32_t i = 0; i < MANY; i++) {
         asked[i] = ids[i * 7 % ITEMS];
     }
+    return asked;
+}
+
+static void send_get(struct memory_peer *peer, const uint64_t *ids, bool coded) {
     send_arguments(peer, coded ? 4 : 3);
     send_word(peer, "REPLAY.GET");
     send_word(peer, "t");
-    send_bulk(peer, asked, sizeof asked);
+    send_bulk(peer, ask_many(ids), MANY * sizeof *ids);
+    if (coded) send_word(peer, "CODED");
+}
+
+static void send_get_in_script(struct memory_peer *peer, const uint64_t *ids, bool coded) {
+    send_arguments(peer, coded ? 5 : 4);
+    send_word(peer, "EVAL");
+    send_word(peer, "return redis.call('REPLAY.GET', 't', unpack(ARGV))");
+    send_word(peer, "0");
+    send_bulk(peer, ask_many(ids), MANY * sizeof *ids);
     if (coded) send_word(peer, "CODED");
 }
 
@@ -185,6 +199,77 @@ static void replies_are_the_same_however_slowly_they_are_taken(void) {
     }
 }
 
+/* Takes a reply that begins with `head`, which is cut off; the caller frees what follows it. */
+static uint8_t *take_behind(struct memory_peer *peer, const char *head, bool held, size_t *length) {
+    uint8_t *reply = take(peer, 1u << 22, held, length);
+    size_t cut = strlen(head);
+    CHECK(*length > cut && memcmp(reply, head, cut) == 0);
+    *length -= cut;
+    memmove(reply, reply + cut, *length);
+    return reply;
+}
+
+static void scripts_and_transactions_read_what_their_client_would(void) {
+    static const char *const compressions[] = {"none", "lz4", "zstd"};
+    static const size_t sizes[] = {50, 700, 2048, MOST_STEP_BYTES};
+    bool lua = has_lua();
+    for (int round = 0; round < 3 * 4 * 2 * 2; round++) {
+        bool held = round % 2, coded = round / 2 % 2;
+        uint64_t ids[ITEMS];
+        size_t length, direct_length;
+        open_server(held, NULL);
+        struct memory_peer *peer = connect_peer();
+        fill(peer, sizes[round / 4 % 4], compressions[round / 16], held, ids);
+        send_get(peer, ids, coded);
+        uint8_t *direct = take_behind(peer, "", held, &direct_length);
+        for (int in_script = 0; in_script <= lua; in_script++) {
+            say(peer, "MULTI\r\n");
+            (in_script ? send_get_in_script : send_get)(peer, ids, coded);
+            say(peer, "EXEC\r\n");
+            uint8_t *reply = take_behind(peer, "+OK\r\n+QUEUED\r\n*1\r\n", held, &length);
+            CHECK(length == direct_length && memcmp(reply, direct, length) == 0);
+            free(reply);
+        }
+        if (lua) {
+            send_get_in_script(peer, ids, coded);
+            uint8_t *reply = take_behind(peer, "", held, &length);
+            CHECK(length == direct_length && memcmp(reply, direct, length) == 0);
+            free(reply);
+        }
+        free(direct);
+        close_server();
+    }
+}
+
+static void a_transaction_whose_client_has_gone_reads_on(void) {
+    if (!has_lua()) return; /* nothing else is so slow that a transaction is put down in its midst */
+    for (int held = 0; held < 2; held++) {
+        uint64_t ids[ITEMS];
+        open_server(held, NULL);
+        struct memory_peer *peer = connect_peer(), *other = connect_peer();
+        memory_peer_open_window(other, 1u << 20);
+        fill(peer, 700, "lz4", held, ids);
+        say(peer, "MULTI\r\n");
+        eval(peer, "local n = 0 for i = 1, 3000000 do n = n + i end return n");
+        send_get(peer, ids, false);
+        send_get(peer, ids, true);
+        say(peer, "REPLAY.SAMPLE t 20\r\nREPLAY.SAMPLE t 20 SHARED\r\nREPLAY.SAMPLE t 20 CODED\r\nREPLAY.INFO t\r\n");
+        say(peer, "REPLAY.END t x\r\nREPLAY.CLOSE t x\r\nREPLAY.RELEASE 1\r\nSET done yes\r\nEXEC\r\n");
+        server_step(server);
+        transport->operations->poll(transport, 0);
+        CHECK(server->exclusive.on);
+        memory_peer_vanish(peer);
+        settle();
+        CHECK(!server->exclusive.on);
+        say(other, "GET done\r\nREPLAY.INFO t\r\n");
+        settle();
+        if (held) release_all(other);
+        CHECK(has_received(other, "$3\r\nyes\r\n") && has_received(other, "$12\r\npinned_slots\r\n:0\r\n"));
+        CHECK(has_received(other, "$7\r\nsampled\r\n:60\r\n"));
+        close_server();
+    }
+}
+
 static void a_client_that_vanishes_gives_its_streams_and_pins_back(void) {
     for (int coded = 0; coded < 2; coded++) {
         uint64_t ids[ITEMS];
@@ -231,6 +316,8 @@ static void an_append_that_is_cut_off_leaves_nothing(void) {
 
 int main(void) {
     RUN(replies_are_the_same_however_slowly_they_are_taken);
+    RUN(scripts_and_transactions_read_what_their_client_would);
+    RUN(a_transaction_whose_client_has_gone_reads_on);
     RUN(a_client_that_vanishes_gives_its_streams_and_pins_back);
     RUN(an_append_that_is_cut_off_leaves_nothing);
     return 0;

@@ -199,7 +199,7 @@ static void reply_steps(struct client *client, struct replay_batch *batch, struc
         (struct replay_column_source){.batch = batch, .source = {.vectors = coded_vectors, .released = coded_released}};
     source->blocks = (const uint8_t **)(void *)extra;
     source->head = extra + places * sizeof(uint8_t *);
-    if (client->connection->transport->operations->releases_at_write) {
+    if (client_releases_at_write(client)) {
         source->bounce = source->head + head_bytes(places);
     }
     find_steps(source, plan, index);

@@ -21,7 +21,7 @@ static bool is_bounced(const struct table_config *config, uint32_t column) {
 }
 
 static bool must_hold_all(const struct replay_batch *batch) {
-    return !batch->client->connection->transport->operations->releases_at_write;
+    return !client_releases_at_write(batch->client);
 }
 
 /* Whole items, as many as fit. */
