@@ -18,6 +18,7 @@ static const char *const names[ERROR_CODES] = {
     [ERROR_STALEVERSION] = "STALEVERSION",
     [ERROR_NOGRADIENT] = "NOGRADIENT",
     [ERROR_CLOSED] = "CLOSED",
+    [ERROR_NOPERM] = "NOPERM",
 };
 
 int error_set(struct error *error, enum error_code code, const char *format, ...) {

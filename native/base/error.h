@@ -15,6 +15,7 @@ enum error_code {
     ERROR_STALEVERSION, /* STALEVERSION: weights of that version or newer are already there */
     ERROR_NOGRADIENT,   /* NOGRADIENT: no gradient of that name waits */
     ERROR_CLOSED,       /* CLOSED: nothing enters the table any more */
+    ERROR_NOPERM,       /* NOPERM: access rules forbid it */
     ERROR_CODES
 };
 

@@ -80,6 +80,7 @@ static int write_header(struct snapshot_file *file) {
     struct snapshot_file_header header = {.version = SNAPSHOT_VERSION,
                                           .tables = file->tables,
                                           .contents = file->contents,
+                                          .number = snapshot_last_number(file->folder) + 1,
                                           .cut_unix_ms = file->cut_unix_ms};
     memcpy(header.magic, SNAPSHOT_MAGIC, sizeof header.magic);
     memcpy(header.run_id, file->run_id, sizeof header.run_id);
@@ -93,6 +94,11 @@ static int create(struct snapshot_file *file) {
     char partial[NAME_MAX + 16];
     partial_name(file, partial);
     file->created = true;
+    if (file->most_named > 0 && !snapshot_has_room(file->folder, file->name, file->most_named))
+        return error_set(&file->error, ERROR_LIMIT,
+                         "the folder has %u snapshots that clients have named, as many as snapshot-named-limit allows: "
+                         "remove one, save under one of their names or without a name, or raise the limit",
+                         file->most_named);
     file->descriptor = openat(file->folder, partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     return file->descriptor < 0 ? fail(file, "cannot create") : write_header(file);
 }

@@ -12,7 +12,8 @@
 #endif
 
 #define SNAPSHOT_MAGIC "RPLYSNAP"
-#define SNAPSHOT_VERSION 2u
+#define SNAPSHOT_VERSION 3u
+#define SNAPSHOT_NUMBERED_VERSION 3u /* the first that has a number */
 #define SNAPSHOT_OLDEST_VERSION 1u /* that is read: without a store */
 #define SNAPSHOT_HAS_STORE 1u /* contents: keys and weights are in it, though perhaps none */
 #define SNAPSHOT_BLOCK_MAGIC 0x4b434c42u /* "BLCK" */
@@ -26,7 +27,8 @@ struct snapshot_file_header {
     uint32_t version;
     uint32_t tables;
     int64_t cut_unix_ms;
-    char run_id[32]; /* of the server that wrote it; zeros where there is none */
+    char run_id[24]; /* of the server that wrote it; zeros where there is none */
+    uint64_t number; /* one more than any snapshot of the folder had; before version 3: more of the run id */
     uint32_t contents;
     uint32_t checksum; /* CRC-32C of what stands before it */
 };

@@ -14,7 +14,7 @@ struct snapshot_content {
     struct store_content store; /* keys and weights; store.store NULL: the file has none, or they were not wanted */
     int64_t cut_unix_ms;
     uint64_t bytes;
-    char run_id[33];
+    char run_id[25];
 };
 
 /* Reads from the descriptor's start to its end. `name` is for messages. While it works `*stop` is looked at (NULL: never):

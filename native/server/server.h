@@ -90,6 +90,7 @@ struct server_config {
     int64_t appendonly, appendfsync, aof_load_truncated; /* places in their lists of words (config.c) */
     char appenddirname[256], appendfilename[128];
     int64_t snapshot_keep; /* files of snapshots that stay, the newest */
+    int64_t snapshot_named_limit; /* files of snapshots that clients have named */
     int64_t slowlog_log_slower_than, slowlog_max_len; /* µs, −1: none; how many are kept */
     int64_t notify_keyspace_events; /* of enum notify_class */
     int64_t latency_monitor_threshold_ms; /* 0: nothing is kept for LATENCY */
@@ -235,13 +236,14 @@ uint64_t server_run_deadlines(struct server *server);
 void server_begin_turn(struct server *server);
 /* Reads the clock into now_ns and now_us. */
 void server_tick(struct server *server);
-/* INFO's text: the named sections, or the default ones when count is 0. */
-void server_info_text(struct server *server, const struct resp_argument *sections, uint32_t count, struct text *out);
+/* INFO's text for the client: the named sections, or the default ones when count is 0. */
+void server_info_text(const struct client *client, const struct resp_argument *sections, uint32_t count,
+                      struct text *out);
 size_t server_resident_bytes(void); /* of the process, as the system counts */
 struct client *server_client_by_id(const struct server *server, uint64_t id);
 
 /* Sections of INFO that other files write: "# Replay\r\n…" and "# Keyspace\r\n…". */
-void replay_info(struct server *server, struct text *out);
+void replay_info(const struct client *client, struct text *out);
 void gradients_info(struct server *server, struct text *out);
 void keyspace_info(struct server *server, struct text *out);
 

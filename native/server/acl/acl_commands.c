@@ -94,11 +94,15 @@ static uint32_t categories_of_flags(uint32_t flags, bool is_script) {
     return categories;
 }
 
+#define OURS (ACL_REPLAY | ACL_WEIGHTS | ACL_GRADIENTS)
+
 uint32_t acl_categories(const struct command *command) {
     uint32_t categories = categories_of_flags(command->flags, strcmp(command->group, "scripting") == 0);
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (strcmp(groups[i].group, command->group) == 0) categories |= groups[i].category;
     }
+    /* What actors and learners are given must not bring the server's administration with it. */
+    if ((categories & OURS) && (command->flags & COMMAND_ADMIN)) return ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW;
     if (strncmp(command->name, "command|", 8) == 0) categories |= ACL_CONNECTION;
     for (size_t i = 0; i < sizeof exceptions / sizeof *exceptions; i++) {
         if (strcmp(exceptions[i].name, command->name) == 0)

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "server/admin/command_facts.h"
+#include "server/acl/acl_commands.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"
@@ -65,10 +66,15 @@ static void reply_pieces(struct client *client, const char *text, char separator
 
 /* Categories of a command that Redis does not have. */
 static void own_categories(const struct command *command, char *out, size_t size) {
-    snprintf(out, size, "@%s %s%s%s%s%s", command->group, command->flags & COMMAND_WRITE ? "@write " : "",
-             command->flags & COMMAND_READONLY ? "@read " : "", command->flags & COMMAND_ADMIN ? "@admin " : "",
-             command->flags & (COMMAND_ADMIN | COMMAND_DANGEROUS) ? "@dangerous " : "",
-             command->flags & COMMAND_FAST ? "@fast" : "@slow");
+    uint32_t categories = acl_categories(command);
+    size_t length = 0;
+    for (size_t i = 0; i < ACL_CATEGORIES; i++) {
+        if (!(categories & 1u << i)) continue;
+        int more = snprintf(out + length, size - length, "%s@%s", length ? " " : "", acl_category_name(i));
+        if (more < 0 || (size_t)more >= size - length) break;
+        length += (size_t)more;
+    }
+    out[length] = '\0';
 }
 
 static void reply_begin(struct client *client, const struct key_specification *specification) {

@@ -8,7 +8,7 @@
 
 static void info_command(struct client *client) {
     struct text text = {0};
-    server_info_text(client->server, client->argv + 1, client->argc - 1, &text);
+    server_info_text(client, client->argv + 1, client->argc - 1, &text);
     if (text.failed)
         reply_error(client, "OOM no memory for the reply");
     else

@@ -205,12 +205,13 @@ static const struct {
     const char *name;
     void (*write)(struct server *server, struct text *out);
     bool by_default;
+    void (*write_for)(const struct client *client, struct text *out); /* in place of `write`: what the client may see */
 } sections[] = {
     {"server", server_section, true},           {"transport", transport_section, true},
     {"clients", clients_section, true},         {"memory", memory_section, true},
     {"persistence", persistence_section, true}, {"stats", stats_section, true},
     {"replication", replication_section, true}, {"cpu", cpu_section, true},
-    {"limits", limits_section, true},           {"replay", replay_info, true},
+    {"limits", limits_section, true},           {"replay", NULL, true, replay_info},
     {"gradients", gradients_info, true},        {"requests", request_times_info, true},
     {"modules", modules_section, true},         {"commandstats", commandstats_section, false},
     {"errorstats", errorstats_section, true},   {"latencystats", latencystats_section, false},
@@ -228,10 +229,14 @@ static bool is_wanted(size_t section, const struct resp_argument *names, uint32_
     return false;
 }
 
-void server_info_text(struct server *server, const struct resp_argument *names, uint32_t count, struct text *out) {
+void server_info_text(const struct client *client, const struct resp_argument *names, uint32_t count,
+                      struct text *out) {
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         if (!is_wanted(i, names, count)) continue;
         if (out->length > 0) text_append(out, "\r\n");
-        sections[i].write(server, out);
+        if (sections[i].write_for)
+            sections[i].write_for(client, out);
+        else
+            sections[i].write(client->server, out);
     }
 }

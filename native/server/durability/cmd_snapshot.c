@@ -170,7 +170,7 @@ static bool restore_attempt(struct client *client) {
 }
 
 static void restore_expired(struct client *client) {
-    reply_error(client, "ERR the wait for the restore was ended; it goes on unless the server stops");
+    reply_error(client, "ERR the wait for the restore was ended; it goes on unless the server stops or this connection closes");
 }
 
 static void restore_command(struct client *client) {
@@ -178,7 +178,7 @@ static void restore_command(struct client *client) {
     struct error error;
     struct snapshots *snapshots = client->server->snapshots;
     if (!take_name(client, &client->argv[1], name)) return;
-    if (restore_begin(snapshots, name, &error)) {
+    if (restore_begin(snapshots, client, name, &error)) {
         reply_failure(client, &error);
         return;
     }

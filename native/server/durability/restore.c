@@ -11,6 +11,7 @@
 #include "base/worker.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_reader.h"
+#include "server/acl/acl.h"
 #include "server/client.h"
 #include "server/durability/append_load.h"
 #include "server/gradients/gradients_registry.h"
@@ -27,6 +28,7 @@ struct restore_job {
     char path[PATH_MAX];
     struct snapshot_content content;
     uint64_t left_out; /* keys */
+    uint64_t client; /* its id: who asked, and must be allowed to write what it replaces */
     atomic_bool stop;
     int failed;
     struct error error;
@@ -52,8 +54,9 @@ static void say_when(int64_t unix_ms, struct text *said) {
     struct tm utc;
     gmtime_r(&seconds, &utc);
     double ago_s = (double)(clock_unix_ms() - unix_ms) / 1000;
-    text_append(said, "%04d-%02d-%02d %02d:%02d:%02d UTC, %.0f s ago", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
-                utc.tm_hour, utc.tm_min, utc.tm_sec, ago_s);
+    text_append(said, "%04d-%02d-%02d %02d:%02d:%02d UTC, %.0f s %s", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                utc.tm_hour, utc.tm_min, utc.tm_sec, ago_s < 0 ? -ago_s : ago_s,
+                ago_s < -1 ? "in the future of this clock, which was set back or is wrong" : "ago");
 }
 
 static void say_tables(const struct snapshot_content *content, const char *path, struct text *said) {
@@ -91,6 +94,24 @@ static void say_left_out(uint64_t keys, const char *why, struct text *said) {
     if (keys > 0) text_append(said, "its %" PRIu64 " keys were left out: %s\n", keys, why);
 }
 
+/* A snapshot is read before its tables are known, and whoever asked may have gone by then: its rights with it. */
+static int check_rights(struct server *server, uint64_t id, const struct snapshot_content *content,
+                        struct error *error) {
+    struct client *client = server_client_by_id(server, id);
+    if (!client || client->closing)
+        return error_set(error, ERROR_GENERIC, "whoever asked for the restore has gone, and nothing was restored");
+    for (uint32_t i = 0; i < content->count; i++) {
+        const char *name = table_config(content->tables[i])->name;
+        const struct resp_argument key = {.data = (const uint8_t *)name, .length = strlen(name)};
+        if (acl_may_access_key(client, "replay.restore", &key, KEY_WRITE)) continue;
+        acl_log_add(client, ACL_DENIED_KEY, "toplevel", name, key.length, client->user->name);
+        return error_set(error, ERROR_NOPERM,
+                         "this user has no permissions to write all tables of the snapshot, and nothing was restored; "
+                         "ACL LOG names the table");
+    }
+    return 0;
+}
+
 /* All tables or none. */
 static int install(struct snapshots *snapshots, struct snapshot_content *content, const char *path, struct text *said,
                    struct error *error) {
@@ -110,7 +131,7 @@ static int install(struct snapshots *snapshots, struct snapshot_content *content
 
 /* ---- while serving ------------------------------------------------------------------------------------------------- */
 
-int restore_begin(struct snapshots *snapshots, const char *name, struct error *error) {
+int restore_begin(struct snapshots *snapshots, const struct client *client, const char *name, struct error *error) {
     if (snapshots->restoring) return error_set(error, ERROR_GENERIC, "another restore is under way; wait for its end");
     struct restore_job *job = memory_calloc(1, sizeof *job);
     if (job) job->worker = worker_new();
@@ -119,6 +140,7 @@ int restore_begin(struct snapshots *snapshots, const char *name, struct error *e
         return error_set(error, ERROR_GENERIC, "out of memory or threads for a restore");
     }
     snprintf(job->path, sizeof job->path, "%s", name);
+    job->client = client->id;
     job->job.run = run;
     snapshots->restoring = job;
     worker_give(job->worker, &job->job);
@@ -141,7 +163,7 @@ uint64_t restore_step(struct snapshots *snapshots) {
     snapshots->restore_outcome = (struct error){.code = ERROR_NONE};
     if (job->failed) {
         snapshots->restore_outcome = job->error;
-    } else {
+    } else if (!check_rights(snapshots->server, job->client, &job->content, &snapshots->restore_outcome)) {
         install(snapshots, &job->content, job->path, &snapshots->restore_said, &snapshots->restore_outcome);
         say_left_out(job->left_out, "those that are here stay", &snapshots->restore_said);
     }

@@ -5,8 +5,8 @@
 #include "server/durability/snapshots.h"
 
 /* Begins to read a file of the server's folder beside everything else; its tables take their places once all of it is read
- * and fits. -1 when one is under way already. */
-int restore_begin(struct snapshots *snapshots, const char *name, struct error *error);
+ * and fits, if the client is still there and may write all of them. -1 when one is under way already. */
+int restore_begin(struct snapshots *snapshots, const struct client *client, const char *name, struct error *error);
 /* Puts the tables of a file that is read into service. Returns when to call again. */
 uint64_t restore_step(struct snapshots *snapshots);
 void restore_give_up(struct snapshots *snapshots);

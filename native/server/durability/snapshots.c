@@ -109,6 +109,7 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
+        .most_named = (uint32_t)snapshots->server->config.snapshot_named_limit,
     };
     saved_tables_free(snapshots->cut_tables);
     snapshots->cut_tables = saved_tables_note(snapshots->server->replay);
@@ -300,9 +301,11 @@ void snapshots_info(const struct snapshots *snapshots, struct text *out) {
                 snapshots->saved, snapshots->failed, snapshots->path, snapshots->saved_bytes, snapshots->took_us,
                 snapshots->most_waiting_bytes, snapshots->outcome.code == ERROR_NONE ? "" : snapshots->outcome.message);
     text_append(out,
-                "snapshot_waiting_bytes:%" PRIu64 "\r\nsnapshot_keep:%" PRId64 "\r\nrestore_in_progress:%d\r\n"
+                "snapshot_waiting_bytes:%" PRIu64 "\r\nsnapshot_keep:%" PRId64 "\r\nsnapshot_named_limit:%" PRId64
+                "\r\nrestore_in_progress:%d\r\n"
                 "restored_from:%s\r\nrestored_cut_time:%" PRId64 "\r\n",
-                progress.waiting_bytes, snapshots->server->config.snapshot_keep, snapshots->restoring != NULL,
+                progress.waiting_bytes, snapshots->server->config.snapshot_keep,
+                snapshots->server->config.snapshot_named_limit, snapshots->restoring != NULL,
                 snapshots->restored, snapshots->restored_cut_unix_ms / 1000);
     unsaved_info(snapshots->server->replay, snapshots->saved_tables, out);
 }

@@ -13,6 +13,7 @@
 #include "server/command/command.h"
 
 #define SNAPSHOT_KEEP 3 /* files; setting snapshot-keep */
+#define SNAPSHOT_NAMED 64 /* files of names that clients gave; setting snapshot-named-limit */
 
 struct server;
 struct replay_entry;

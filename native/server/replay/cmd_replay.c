@@ -116,10 +116,14 @@ static void spec_command(struct client *client) {
 
 static void list_command(struct client *client) {
     const struct replay_registry *registry = client->server->replay;
-    reply_array(client, registry->count);
+    size_t mark = reply_array_deferred(client), count = 0;
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
-        reply_bulk_string(client, table_config(entry->table)->name);
+        if (replay_may_be_told(client, "replay.list", entry)) {
+            reply_bulk_string(client, table_config(entry->table)->name);
+            count++;
+        }
     }
+    reply_set_array_length(client, mark, count);
 }
 
 const struct command commands_replay[] = {
@@ -150,7 +154,7 @@ const struct command commands_replay[] = {
     {"replay.spec", spec_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "replay",
      "Returns a table's spec as msgpack.", NULL},
     {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
-     "Returns the names of all tables.", NULL},
+     "Returns the names of all tables that one has any right to.", NULL},
     {"replay.config", replay_config_command, 3, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
      "Changes sampler, remover, rate_limiter or limits of a table.", NULL},
     {"replay.reset", replay_reset_command, 2, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "base/clock.h"
+#include "server/acl/acl.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/replay/weights_registry.h"
@@ -60,10 +61,16 @@ static void get_command(struct client *client) {
 
 static void list_command(struct client *client) {
     const struct weights_registry *registry = client->server->weights;
-    reply_array(client, registry->count);
+    size_t mark = reply_array_deferred(client), count = 0;
     for (const struct weights_entry *entry = registry->entries; entry; entry = entry->next) {
+        const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
+        if (!acl_may_access_key(client, "weights.list", &key, KEY_READ | KEY_WRITE)) {
+            continue;
+        }
         reply_bulk(client, entry->key, entry->key_length);
+        count++;
     }
+    reply_set_array_length(client, mark, count);
 }
 
 /* Of weights that are not there: version and age -1. */
@@ -102,7 +109,8 @@ const struct command commands_weights[] = {
      "Returns version and blob, or null when there is nothing newer.", NULL},
     {"weights.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "weights",
      "Returns version, bytes and age of weights.", NULL},
-    {"weights.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "weights", "Returns all keys.", NULL},
+    {"weights.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "weights",
+     "Returns all keys that one has any right to.", NULL},
     {"weights.del", del_command, -2, COMMAND_WRITE, 1, -1, 1, "weights",
      "Removes keys and returns how many there were.", NULL},
     {0},

@@ -1,6 +1,8 @@
 /* replay_info: REPLAY.INFO, one table in full, and the section of INFO on all tables. */
 #include <inttypes.h>
+#include <string.h>
 
+#include "server/acl/acl.h"
 #include "server/client.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
@@ -154,8 +156,14 @@ void replay_info_command(struct client *client) {
     reply_described(client, "signature", config, describe_signature);
 }
 
-void replay_info(struct server *server, struct text *out) {
-    const struct replay_registry *registry = server->replay;
+bool replay_may_be_told(const struct client *client, const char *command, const struct replay_entry *entry) {
+    const char *name = table_config(entry->table)->name;
+    const struct resp_argument key = {.data = (const uint8_t *)name, .length = strlen(name)};
+    return acl_may_access_key(client, command, &key, KEY_READ | KEY_WRITE);
+}
+
+void replay_info(const struct client *client, struct text *out) {
+    const struct replay_registry *registry = client->server->replay;
     text_append(out, "# Replay\r\ntables:%" PRIu32 "\r\n", registry->count);
     text_append(out,
                 "replay_max_tables:%u\r\nreplay_max_batch:%u\r\nreplay_table_pinned_limit:%u\r\nreplay_client_pinned_"
@@ -163,6 +171,9 @@ void replay_info(struct server *server, struct text *out) {
                 REPLAY_MAX_TABLES, TABLE_MAX_BATCH, REPLAY_TABLE_PINNED_LIMIT, REPLAY_CLIENT_PINNED_LIMIT);
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         struct table_info info;
+        if (!replay_may_be_told(client, "info", entry)) {
+            continue;
+        }
         table_info(entry->table, &info);
         text_append(out,
                     "table_%s:size=%" PRIu64 ",capacity=%" PRIu64 ",bytes=%" PRIu64 ",added=%" PRIu64
