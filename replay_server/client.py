@@ -280,7 +280,8 @@ class Client(GradientMethods):
 
         Raises:
             ServerError: it could not be written; no file of that name is there, or the one that was.
-            LimitExceeded: the tables changed faster than the disk took the snapshot.
+            LimitExceeded: the tables changed faster than the disk took the snapshot, or there are as many files of
+                given names as there may be (setting snapshot-named-limit).
         """
         return self._run(commands.checkpoint(name))
 

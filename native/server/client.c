@@ -435,8 +435,7 @@ void client_write(struct client *client) {
             client->output_us = server->now_us;
             output_sent(&client->output, (size_t)sent);
             if (client->timed) request_timed_sent(client);
-            if (client_releases_at_write(client))
-                output_released(&client->output, &server->output_pool, (size_t)sent);
+            if (client_releases_at_write(client)) output_released(&client->output, &server->output_pool, (size_t)sent);
         }
     }
     set_writing(client, client->output.unsent_bytes > 0);

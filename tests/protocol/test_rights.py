@@ -1,5 +1,5 @@
-"""Who may do what with tables, weights and gradients: every command of ours, without a login, without the right to it, and
-without the right to its key, taken from the server's own table of commands."""
+"""Who may do what with tables, weights and gradients: every command of ours without a login, without the right to it,
+and without the right to its key, taken from the server's own table of commands."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ RIGHTS = {
     "replay.append": "W",
     "replay.await": "any",
     "replay.close": "W",
+    "replay.closetable": "W",
     "replay.config": "W",
     "replay.create": "W",
     "replay.del": "W",
@@ -29,6 +30,7 @@ RIGHTS = {
     "replay.get": "R",
     "replay.info": "R",
     "replay.item": "W",
+    "replay.opentable": "W",
     "replay.reset": "W",
     "replay.sample": "R",
     "replay.spec": "R",

@@ -176,6 +176,20 @@ static bool write_whole(int number, const char *bytes, size_t length) {
     return fsync(number) == 0;
 }
 
+/* A name that is not on the disk with its folder may be the old file's again after a failure of the machine. */
+static bool sync_folder_of(const char *path) {
+    struct text folder = {0};
+    const char *slash = strrchr(path, '/');
+    text_append(&folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    int number = folder.failed ? -1 : open(folder.data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool synced = number >= 0 && fsync(number) == 0;
+    int kept = errno;
+    if (number >= 0) close(number);
+    text_free(&folder);
+    errno = kept;
+    return synced;
+}
+
 /* To a file beside it, which then takes its place: whoever reads sees the old users or the new ones, never half of them.
  * Only the owner may read it: it holds hashes of passwords. */
 bool acl_save(const struct acl *acl, const char *path, struct text *why) {
@@ -191,10 +205,11 @@ bool acl_save(const struct acl *acl, const char *path, struct text *why) {
         text_append(why, "no memory for the file of users");
     } else {
         int number = open(beside.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-        saved = number >= 0 && write_whole(number, lines.data, lines.length) && rename(beside.data, path) == 0;
+        bool renamed = number >= 0 && write_whole(number, lines.data, lines.length) && rename(beside.data, path) == 0;
+        saved = renamed && sync_folder_of(path);
         if (!saved) text_append(why, "cannot write %s: %s", path, strerror(errno));
         if (number >= 0) close(number);
-        if (number >= 0 && !saved) unlink(beside.data);
+        if (number >= 0 && !renamed) unlink(beside.data);
     }
     text_free(&lines);
     text_free(&beside);

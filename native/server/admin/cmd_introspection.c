@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/admin/command_facts.h"
 #include "server/acl/acl_commands.h"
+#include "server/admin/command_facts.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"

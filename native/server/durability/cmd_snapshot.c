@@ -170,7 +170,8 @@ static bool restore_attempt(struct client *client) {
 }
 
 static void restore_expired(struct client *client) {
-    reply_error(client, "ERR the wait for the restore was ended; it goes on unless the server stops or this connection closes");
+    reply_error(client,
+                "ERR the wait for the restore was ended; it goes on unless the server stops or this connection closes");
 }
 
 static void restore_command(struct client *client) {

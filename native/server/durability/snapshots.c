@@ -305,7 +305,7 @@ void snapshots_info(const struct snapshots *snapshots, struct text *out) {
                 "\r\nrestore_in_progress:%d\r\n"
                 "restored_from:%s\r\nrestored_cut_time:%" PRId64 "\r\n",
                 progress.waiting_bytes, snapshots->server->config.snapshot_keep,
-                snapshots->server->config.snapshot_named_limit, snapshots->restoring != NULL,
-                snapshots->restored, snapshots->restored_cut_unix_ms / 1000);
+                snapshots->server->config.snapshot_named_limit, snapshots->restoring != NULL, snapshots->restored,
+                snapshots->restored_cut_unix_ms / 1000);
     unsaved_info(snapshots->server->replay, snapshots->saved_tables, out);
 }
