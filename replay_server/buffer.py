@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -54,10 +56,31 @@ def _pointer(c_type: str, array: np.ndarray) -> Any:
     return ffi.from_buffer(f"{c_type}[]", array)
 
 
+_buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
+_held: list[Buffer] = []
+
+
+def _hold_all() -> None:
+    """Before a fork: no other thread is within a table, so that the child's copies are whole, and their locks free."""
+    for reference in _buffers.valuerefs():
+        if (buffer := reference()) is not None:
+            buffer._lock.acquire()
+            _held.append(buffer)
+
+
+def _let_go() -> None:
+    while _held:
+        _held.pop()._lock.release()
+
+
+os.register_at_fork(before=_hold_all, after_in_parent=_let_go, after_in_child=_let_go)
+
+
 class Buffer:
     """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
 
-    Any number of threads may share it: every call takes the table for itself, and waits without it.
+    Any number of threads may share it: every call takes the table for itself, and waits without it. A forked child has
+    a copy of its own, as it was at the fork.
 
     Args:
         table: what it holds.
@@ -69,7 +92,8 @@ class Buffer:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._lock = threading.Lock()
+        # Reentrant, since a finalizer may run while it is held: that of a sampler tells those who wait to look again.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting_add: set[object] = set()
         """Who waits, so that one who leaves twice, or was interrupted on the way in, is counted right."""
@@ -89,6 +113,7 @@ class Buffer:
         self._counts = ffi.new("uint64_t[2]")
         self._add_plan = AddPlan(table)
         self._plans: dict[tuple[str, ...] | None, SamplePlan] = {}
+        _buffers[id(self)] = self
 
     def __repr__(self) -> str:
         return f"Buffer({self._table.name!r}, capacity={self._table.capacity})"

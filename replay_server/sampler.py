@@ -1,15 +1,88 @@
-"""Batches sampled ahead by a background thread, into arrays that are used again when the caller has dropped them."""
+"""Batches sampled ahead by a background thread, into arrays that are used again when the caller has dropped them.
+
+The thread refers to a `_Feed`, never to the `Sampler`: one that was dropped without `close` is noticed by its
+finalizer, which ends the thread and its connection. What the caller does within `next` are single operations of C, in
+an order in which an interrupt between any two costs a batch at most: the thread looks at the queue, and needs no word.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .batch import Batch, BatchPool
-from .errors import SchemaError, TableClosed
+from .errors import ReplayError, SchemaError, TableClosed
 from .table import Table
+
+
+class _Feed:
+    """What a sampler and its thread share."""
+
+    def __init__(
+        self,
+        draw: Callable[[float, int | None, Batch], Batch],
+        table: Callable[[], Table],
+        cancel: Callable[[], None],
+        batch_size: int,
+        importance_sampling_exponent: float,
+        prefetch: int,
+        columns: Sequence[str] | None,
+    ) -> None:
+        self.importance_sampling_exponent = importance_sampling_exponent
+        self.policy_version: int | None = None
+        self.table_closed: TableClosed | None = None
+        self.error: BaseException | None = None
+        """What ended the thread, until it was raised."""
+        self.ready: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        """Batches; None wakes whoever waits for one that will not come."""
+        self.closed = self.ended = False
+        self.process = os.getpid()
+        self._draw, self._table, self._cancel = draw, table, cancel
+        self._batch_size, self._columns, self._prefetch = batch_size, columns, prefetch
+        # Those in the queue, one being filled, one or two in the caller's hands.
+        self._pool = BatchPool(prefetch + 3)
+        self._room = threading.Lock()  # free: look again whether there is room
+        self._room.acquire()
+
+    def fill(self) -> None:
+        """Samples until it is closed, or cannot."""
+        try:
+            while self._await_room():
+                self.ready.put(self._sampled())
+        except TableClosed as error:
+            self.table_closed = error
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self.ready.put(None)
+
+    def _await_room(self) -> bool:
+        while not self.closed and self.ready.qsize() >= self._prefetch:
+            self._room.acquire()
+        return not self.closed
+
+    def _sampled(self) -> Batch:
+        beta, version = self.importance_sampling_exponent, self.policy_version
+        try:
+            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
+        except SchemaError:
+            # The table was made anew with other columns; a second refusal is the caller's own mistake.
+            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
+
+    def look(self) -> None:
+        """Has the thread look whether there is room, or all is over. From any thread, and without need."""
+        with contextlib.suppress(RuntimeError):  # free already
+            self._room.release()
+
+    def close(self) -> None:
+        """Ends the thread, and a sample that waits. From any thread, also from a finalizer; repeatable."""
+        self.closed = True
+        self.look()
+        self._cancel()
 
 
 class Sampler:
@@ -21,10 +94,9 @@ class Sampler:
     A failure of the source, such as `Timeout` or `ConnectionLost`, is raised by the next `next()` after the batches
     that were sampled before it, and ends the iteration. Batches belong to the caller for as long as he refers to them.
 
-    Attributes:
-        importance_sampling_exponent: β of batches drawn from now on; assign to anneal it.
-        policy_version: of the caller, for batches drawn from now on; see `Client.sample`.
-        table_closed: why the iteration ended, where a closed table ended it; None else.
+    One that is dropped without `close` ends its thread and its connection. An interrupt, such as Ctrl-C, within
+    `next()` may cost the batch that it was about to return. A forked child cannot use its parent's: `next()` raises
+    `ReplayError`.
     """
 
     def __init__(
@@ -41,63 +113,62 @@ class Sampler:
             raise ValueError(f"prefetch must be at least 1 batch, got {prefetch}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.importance_sampling_exponent = importance_sampling_exponent
-        self.policy_version: int | None = None
-        self.table_closed: TableClosed | None = None
-        self._draw, self._table, self._cancel = draw, table, cancel
-        self._batch_size, self._columns = batch_size, columns
-        # Those in the queue, one being filled, one or two in the caller's hands.
-        self._pool = BatchPool(prefetch + 3)
-        self._ready: queue.Queue[Any] = queue.Queue()
-        self._room = threading.Semaphore(prefetch)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._fill, name="replay-sampler", daemon=True)
+        self._feed = _Feed(draw, table, cancel, batch_size, importance_sampling_exponent, prefetch, columns)
+        self._dropped = weakref.finalize(self, self._feed.close)
+        self._dropped.atexit = False
+        self._thread = threading.Thread(target=self._feed.fill, name="replay-sampler", daemon=True)
         self._thread.start()
 
-    def _fill(self) -> None:
-        try:
-            while True:
-                self._room.acquire()
-                if self._closed.is_set():
-                    break
-                self._ready.put(self._sampled())
-        except TableClosed as error:
-            self.table_closed = error
-        except BaseException as error:
-            self._ready.put(error)
-        self._ready.put(StopIteration())
+    @property
+    def importance_sampling_exponent(self) -> float:
+        """β of batches drawn from now on; assign to anneal it."""
+        return self._feed.importance_sampling_exponent
 
-    def _sampled(self) -> Batch:
-        beta, version = self.importance_sampling_exponent, self.policy_version
-        try:
-            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
-        except SchemaError:
-            # The table was made anew with other columns; a second refusal is the caller's own mistake.
-            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
+    @importance_sampling_exponent.setter
+    def importance_sampling_exponent(self, value: float) -> None:
+        self._feed.importance_sampling_exponent = value
+
+    @property
+    def policy_version(self) -> int | None:
+        """Of the caller, for batches drawn from now on; see `Client.sample`."""
+        return self._feed.policy_version
+
+    @policy_version.setter
+    def policy_version(self, value: int | None) -> None:
+        self._feed.policy_version = value
+
+    @property
+    def table_closed(self) -> TableClosed | None:
+        """Why the iteration ended, where a closed table ended it; None else."""
+        return self._feed.table_closed
 
     def __iter__(self) -> Sampler:
         return self
 
     def __next__(self) -> Batch:
-        if self._closed.is_set():
-            raise StopIteration
-        item = self._ready.get()
-        self._room.release()
-        if isinstance(item, BaseException):
-            self._ready.put(StopIteration())  # an ended iterator stays ended
-            if self._closed.is_set():
-                raise StopIteration
-            raise item
-        return item
+        feed = self._feed
+        if feed.process != os.getpid():
+            raise ReplayError(
+                f"expected this sampler to be used by process {feed.process}, whose thread fills it, got process "
+                f"{os.getpid()}, forked from it: make another sampler here"
+            )
+        while not feed.closed and not (feed.ended and feed.ready.empty()):
+            feed.look()  # an interrupted call may have taken a batch without a word
+            batch = feed.ready.get()
+            feed.look()
+            if batch is not None:
+                return batch
+        feed.ready.put(None)  # for others who wait
+        if feed.error is not None and not feed.closed:
+            error, feed.error = feed.error, None  # an ended iterator stays ended
+            raise error
+        raise StopIteration
 
     def close(self) -> None:
         """Ends the background thread, cancelling a sample that waits; a `next()` that waits stops."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._room.release()
-            self._cancel()
-            if self._thread is not threading.current_thread():
-                self._thread.join(timeout=5)
+        self._feed.close()
+        if self._feed.process == os.getpid() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
 
     def __enter__(self) -> Sampler:
         return self

@@ -177,3 +177,41 @@ def test_forks_beside_threads_that_sample_leave_every_batch_as_it_was(shared):
             for thread in threads:
                 thread.join()
     assert not failures
+
+
+# ---- samplers and buffers --------------------------------------------------------------------------------------------
+
+
+def test_a_sampler_is_refused_to_a_child_and_goes_on_in_the_parent(client, table, items):
+    client.add(table, items(1, 2))
+    with client.sampler(table, 4) as batches:
+        next(batches)
+
+        def in_child() -> str:
+            message = refusal(lambda: next(batches))
+            batches.close()
+            return message
+
+        message = Child(in_child).result()
+        assert f"process {os.getpid()}" in message
+        assert "make another sampler here" in message
+        for _ in range(10):
+            assert len(next(batches)) == 4
+
+
+def test_a_child_has_a_whole_copy_of_a_buffer_that_threads_use(items):
+    table = rs.Table("t", 1000, {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}, sampler=rs.Uniform())
+    buffer = rs.Buffer(table)
+    buffer.add(items(*range(500)))
+
+    def in_child() -> int:
+        buffer.add(items(*range(100)))
+        batch = buffer.sample(64)
+        assert (batch.data["x"][:, 0] == batch.data["k"]).all()
+        return buffer.info()["added"]
+
+    with buffer.sampler(512) as batches:
+        for _ in range(20):
+            next(batches)
+            assert Child(in_child).result() == 600
+    assert buffer.info()["added"] == 500

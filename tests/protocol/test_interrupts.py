@@ -369,3 +369,21 @@ def test_a_cancelled_task_leaves_the_next_ones_their_own_replies(server, client,
 
     assert aio.run(main()) >= 20
     eventually(lambda: connections(client) <= idle, "no connection is left")
+
+
+# ---- samplers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["server", "process"])
+def test_a_sampler_whose_next_was_interrupted_goes_on(client, make_table, items, interrupt, place):
+    buffer = rs.Buffer(rs.Table("t", 100, {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}))
+    name = make_table()
+    client.add(name, items(*range(50)))
+    buffer.add(items(*range(50)))
+    with client.sampler(name, 16) if place == "server" else buffer.sampler(16) as batches:
+        for _ in range(5 * ROUNDS):
+            batch = interrupt(lambda: next(batches), 1e-6, 1e-3)
+            if isinstance(batch, rs.Batch):
+                np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["k"])
+        for _ in range(10):
+            assert len(next(batches)) == 16
