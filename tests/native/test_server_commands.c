@@ -107,10 +107,22 @@ static void strangers_get_little(void) {
 static void client_reply_is_refused_in_a_transaction(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
-    CHECK(
-        answers(peer, "MULTI\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nEXEC\r\nPING\r\n",
-                "+OK\r\n+QUEUED\r\n-ERR Command not allowed inside a transaction\r\n+QUEUED\r\n-EXECABORT Transaction "
-                "discarded because of previous errors.\r\n+PONG\r\n"));
+    CHECK(answers(
+        peer, "MULTI\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nEXEC\r\nPING\r\n",
+        "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+PONG\r\n-ERR CLIENT REPLY cannot be run in a transaction: "
+        "send it before MULTI or after EXEC\r\n+PONG\r\n+PONG\r\n"));
+    close_server();
+}
+
+static void a_push_is_followed_by_the_reply(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    say(peer, "HELLO 3\r\n");
+    settle();
+    memory_peer_forget_received(peer);
+    CHECK(answers(
+        peer, "DEBUG PROTOCOL push\r\nPING\r\n",
+        ">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n$40\r\nSome real reply following the push reply\r\n+PONG\r\n"));
     close_server();
 }
 
@@ -164,6 +176,7 @@ int main(void) {
     RUN(hello_changes_the_protocol);
     RUN(strangers_get_little);
     RUN(client_reply_mutes);
+    RUN(a_push_is_followed_by_the_reply);
     RUN(client_reply_is_refused_in_a_transaction);
     RUN(a_finished_peer_still_gets_its_replies);
     RUN(more_clients_than_allowed_are_refused);

@@ -296,8 +296,7 @@ static const struct command subcommands[] = {
     PART("no-evict", client_no_evict, 3, RULE, "Keeps the connection when clients take too much memory."),
     PART("no-touch", client_no_touch, 3, ASK, "Says whether commands change the access times of keys."),
     PART("pause", client_pause, -3, RULE, "Has commands wait for a while."),
-    /* Within EXEC it would leave an array of replies without its end. */
-    PART("reply", client_reply, 3, ASK | COMMAND_NO_MULTI, "Says whether commands are replied to."),
+    PART("reply", client_reply, 3, ASK, "Says whether commands are replied to."),
     PART("setinfo", client_setinfo, 4, ASK, "Takes the name and the version of the client's library."),
     PART("setname", client_setname, 3, ASK, "Names the connection."),
     PART("tracking", client_tracking, -3, ASK, "Refused: the server does not track what clients cache."),

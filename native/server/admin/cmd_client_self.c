@@ -7,6 +7,10 @@
 #include "server/store/keyspace.h"
 
 void client_reply(struct client *client) {
+    if (client->deny_blocking) { /* EXEC has said how many replies there will be */
+        reply_error(client, "ERR CLIENT REPLY cannot be run in a transaction: send it before MULTI or after EXEC");
+        return;
+    }
     const struct resp_argument *mode = &client->argv[2];
     if (argument_is(mode, "on")) {
         client->reply_mode = CLIENT_REPLY_ON;

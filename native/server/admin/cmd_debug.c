@@ -97,6 +97,8 @@ static void debug_protocol(struct client *client) {
         reply_push(client, 2);
         reply_bulk_string(client, "server-cpu-usage");
         reply_integer(client, 42);
+        /* A push is no reply: whoever waits for one gets it here. */
+        reply_bulk_string(client, "Some real reply following the push reply");
     } else if (argument_is(type, "verbatim")) {
         reply_verbatim(client, "This is a verbatim\nstring", 25);
     } else if (argument_is(type, "true")) {
