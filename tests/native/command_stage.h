@@ -255,9 +255,9 @@ static void empty_stage(void) {
         struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
         CHECK(weights_registry_remove(server->weights, &key));
     }
-    while (server->gradients->entries) {
-        const struct gradients_entry *entry = server->gradients->entries;
-        CHECK(gradients_registry_remove(server->gradients, entry->key, entry->key_length));
+    for (const struct gradients_entry *entry = server->gradients->entries, *next; entry; entry = next) {
+        next = entry->next; /* one that was deleted while somebody waited is there until another is made */
+        if (entry->queue) CHECK(gradients_registry_remove(server->gradients, entry->key, entry->key_length));
     }
     run_own("script flush");
     run_own("slowlog reset");
