@@ -47,7 +47,8 @@ def native_settings() -> list[dict[str, Any]]:
 
     Returns:
         Of each `name`, `kind` (number, bytes, octal, flag, choice, events, text, output-limits), `live` (may be changed
-        while the server runs), `default` as CONFIG GET writes it, and `minimum` and `maximum`, or `choices`.
+        while the server runs), `effect` (false = accepted for compatibility alone), `default` as CONFIG GET writes it,
+        and `minimum` and `maximum`, or `choices`.
 
     Raises:
         ServerError: the native server does not run here.

@@ -17,7 +17,12 @@ from typing import Any
 
 from .config import ConfigError, tomllib
 
-ALIASES = (("busy-reply-threshold", "lua-time-limit"), ("log-level", "loglevel"))
+ALIASES = (
+    ("busy-reply-threshold", "lua-time-limit"),
+    ("log-level", "loglevel"),
+    ("min-replicas-max-lag", "min-slaves-max-lag"),
+    ("min-replicas-to-write", "min-slaves-to-write"),
+)
 """Names of one setting, of which the later in the file counts: the first is written where none is there."""
 
 _TOP = ("maxmemory", "maxclients")

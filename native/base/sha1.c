@@ -38,7 +38,7 @@ static void add_block(uint32_t state[5], const uint8_t *block) {
     state[4] += e;
 }
 
-void sha1_hex(const void *data, size_t length, char hex[SHA1_HEX_BYTES]) {
+void sha1(const void *data, size_t length, uint8_t digest[SHA1_BYTES]) {
     uint32_t state[5] = {0x67452301u, 0xefcdab89u, 0x98badcfeu, 0x10325476u, 0xc3d2e1f0u};
     const uint8_t *bytes = data;
     size_t whole = length / SHA_BLOCK_BYTES * SHA_BLOCK_BYTES;
@@ -46,6 +46,16 @@ void sha1_hex(const void *data, size_t length, char hex[SHA1_HEX_BYTES]) {
     uint8_t end[2 * SHA_BLOCK_BYTES];
     size_t end_bytes = sha_end(data, length, end);
     for (size_t at = 0; at < end_bytes; at += SHA_BLOCK_BYTES) add_block(state, end + at);
-    for (int i = 0; i < 40; i++) hex[i] = "0123456789abcdef"[state[i / 8] >> (28 - 4 * (i % 8)) & 15];
-    hex[40] = '\0';
+    for (int i = 0; i < SHA1_BYTES; i++) digest[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void sha1_show(const uint8_t digest[SHA1_BYTES], char hex[SHA1_HEX_BYTES]) {
+    for (int i = 0; i < 2 * SHA1_BYTES; i++) hex[i] = "0123456789abcdef"[digest[i / 2] >> (i % 2 ? 0 : 4) & 15];
+    hex[2 * SHA1_BYTES] = '\0';
+}
+
+void sha1_hex(const void *data, size_t length, char hex[SHA1_HEX_BYTES]) {
+    uint8_t digest[SHA1_BYTES];
+    sha1(data, length, digest);
+    sha1_show(digest, hex);
 }

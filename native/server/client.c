@@ -73,6 +73,10 @@ static bool is_from_this_host(const struct connection *connection) {
            strncmp(connection->peer, "[::ffff:127.", 12) == 0;
 }
 
+bool client_is_from_this_host(const struct client *client) {
+    return client->connection && is_from_this_host(client->connection);
+}
+
 void *client_opened(void *context, struct connection *connection) {
     struct server *server = context;
     server->stats.connections++;

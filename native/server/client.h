@@ -142,6 +142,7 @@ bool client_releases_at_write(const struct client *client);
 void client_close_after_reply(struct client *client);
 /* Runs requests out of pending input until it is used up, the client blocks, or its turn is over. */
 void client_run_pending(struct client *client);
+bool client_is_from_this_host(const struct client *client);
 /* Writes at most one slice of output. */
 void client_write(struct client *client);
 /* Nothing is written to the client, and no further request is run after the input in hand, until client_let_go: what it

@@ -27,6 +27,7 @@
     "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
     "RDB error."
 #define LOST_REFUSAL "NOPERM the request was not kept, since this user had no permission when it began: send it again"
+#define REPLICAS_REFUSAL "NOREPLICAS Not enough good replicas to write."
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
@@ -138,10 +139,16 @@ static bool is_for_busy(const struct client *client, const struct command *comma
     return (command->flags & COMMAND_ALLOW_BUSY) && (without_saving || strcmp(command->name, "shutdown") != 0);
 }
 
+/* As in Redis with as many replicas as there are: none. */
+static bool lacks_replicas(const struct server *server) {
+    return server->config.min_replicas_to_write > 0 && server->config.min_replicas_max_lag_s > 0;
+}
+
 /* Why nothing may be written to the store now; NULL: it may. */
 static const char *refuse_writes(const struct server *server, char *text, size_t size) {
     if (snapshots_refuse_writes(server->snapshots)) return SAVE_REFUSAL;
-    return append_log_refuses(server->append_log, text, size) ? text : NULL;
+    if (append_log_refuses(server->append_log, text, size)) return text;
+    return lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
 }
 
 bool command_admit(struct client *client, struct command_entry *entry) {
@@ -180,8 +187,10 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     struct server *server = client->server;
     server_tick(server);
     uint64_t took_ns = server->now_ns > began_ns ? server->now_ns - began_ns : 0;
+    if (server->loading) return; /* nobody has called it */
     entry->stats.calls++;
-    histogram_record(&entry->stats.latency_ns, took_ns);
+    entry->stats.total_ns += took_ns;
+    if (server->config.latency_tracking) histogram_record(&entry->stats.latency_ns, took_ns);
     if (entry->times) recent_histogram_record(&entry->times->handlers, took_ns, server->now_us);
     if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
     if (server->monitors.count > 0) monitor_feed(client, entry->command);

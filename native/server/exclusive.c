@@ -112,6 +112,17 @@ bool exclusive_goes_on(struct client *client) {
     return !exclusive_is_lost(client);
 }
 
+bool exclusive_awaits_turn(struct client *client) {
+    struct exclusive *exclusive = &client->server->exclusive;
+    if (!exclusive->inside || !exclusive->plain || exclusive->client != client) return false;
+    fiber_yield(exclusive->fiber);
+    return !exclusive_is_lost(client);
+}
+
+void exclusive_sleep(struct server *server, uint64_t until_us) {
+    while (server->exclusive.inside && clock_monotonic_us() < until_us) fiber_yield(server->exclusive.fiber);
+}
+
 bool exclusive_step(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
     if (!exclusive->on || exclusive->abandoned) return false;

@@ -42,6 +42,11 @@ void exclusive_rest(struct server *server);
 bool exclusive_goes_on(struct client *client);
 #define EXCLUSIVE_PARTS_AT_ONCE 2000 /* what has to do with more parts of a value is run in slices */
 #define EXCLUSIVE_PARTS_TO_REST 64   /* and may be put down after so many */
+/* Within the body of exclusive_run_command: puts it down until the next turn, whatever is left of the slice: for what
+ * the loop does meanwhile. False: the client is lost, or there is no stack on which to wait. */
+bool exclusive_awaits_turn(struct client *client);
+/* In a transaction or a script: until then nothing of anybody is run, but the loop goes on. Elsewhere it returns at once. */
+void exclusive_sleep(struct server *server, uint64_t until_us);
 /* One more slice, called in each turn of the loop. True: there is more to do. */
 bool exclusive_step(struct server *server);
 

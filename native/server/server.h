@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "net/transport.h"
 #include "resp/parse.h"
+#include "server/admin/config_kept.h"
 #include "server/admin/error_stats.h"
 #include "server/admin/monitor.h"
 #include "server/admin/slow_log.h"
@@ -44,6 +45,8 @@ struct http;
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
 #define SERVER_MAX_TRANSPORTS 4
 
+enum debug_allowed { DEBUG_REFUSED, DEBUG_ALLOWED, DEBUG_LOCAL };
+
 struct server_config {
     char host[256];
     int64_t port;                         /* −1: no TCP; 0 before listening: any */
@@ -57,9 +60,9 @@ struct server_config {
     int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
     int64_t maxmemory_policy; /* of enum eviction_policy: which keys go when there is more */
     int64_t maxmemory_samples, maxmemory_eviction_tenacity, lfu_log_factor, lfu_decay_time; /* as in Redis */
-    /* Kept for who asks: large values are always freed in slices. */
-    int64_t lazyfree_lazy_eviction, lazyfree_lazy_expire, lazyfree_lazy_server_del, lazyfree_lazy_user_del,
-        lazyfree_lazy_user_flush;
+    struct kept_settings kept;            /* without effect */
+    int64_t repl_diskless_load, sanitize_dump_payload; /* these too */
+    int64_t min_replicas_to_write, min_replicas_max_lag_s; /* writes are refused with fewer; 0: of either, never */
     int64_t admin_port;                   /* of the kernel's loopback; −1: none; 0 before listening: any */
     int64_t metrics_port;                 /* of HTTP, over the kernel; −1: none; 0 before listening: any */
     char metrics_host[256];
@@ -94,6 +97,9 @@ struct server_config {
     int64_t slowlog_log_slower_than, slowlog_max_len; /* µs, −1: none; how many are kept */
     int64_t notify_keyspace_events; /* of enum notify_class */
     int64_t latency_monitor_threshold_ms; /* 0: nothing is kept for LATENCY */
+    int64_t latency_tracking;       /* how long calls of commands take is counted */
+    char latency_percentiles[256];  /* those that INFO tells, in percent, with blanks between them */
+    int64_t enable_debug_command;   /* of enum debug_allowed */
     int64_t max_request_bytes;
     int64_t max_bulk_bytes;
     int64_t max_arguments;
@@ -199,6 +205,7 @@ struct server {
     uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
     enum room room; /* that there was when it was last asked for */
     bool room_is_asked_for; /* the next turn looks whether keys must go (server/store/make_room.h) */
+    bool scripts_may_all; /* DEBUG SET-DISABLE-DENY-SCRIPTS: also what is not for scripts */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
     uint64_t stop_deadline_us;

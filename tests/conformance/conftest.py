@@ -67,6 +67,8 @@ class RawConnection:
             if len(data) != size + 2:
                 raise ConnectionError("the server closed the connection in the middle of a bulk string")
             return kind, data[:-2]
+        if kind == "|":  # attributes, and the reply that they are of
+            return kind, [self.read() for _ in range(size * 2 + 1)]
         return kind, [self.read() for _ in range(size * 2 if kind == "%" else size)]
 
     def run(self, *command: bytes) -> tuple[str, Any]:
@@ -135,7 +137,7 @@ def redis_peer(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def our_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     path = tmp_path_factory.mktemp("ours") / "replay.sock"
-    with replay_server.Server([], unix=str(path)):
+    with replay_server.Server([], unix=str(path), config={"enable-debug-command": "yes"}):
         yield Peer("ours", path)
 
 

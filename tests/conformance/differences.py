@@ -38,11 +38,15 @@ DIFFERENCES: dict[str, str] = {
     "client|caching": "Refused, as tracking is not on.",
     "command|docs": "No `arguments` and no `complexity`.",
     "config|rewrite": "Writes what CONFIG SET has changed into the TOML file of `serve`; without one as in Redis.",
-    "config|set": "No settings of replication, cluster and defragmentation; certificates are read at the start.",
-    "debug": "`SLEEP` keeps only its own client waiting; `RELOAD`, `LOADAOF`, `DIGEST` and `POPULATE` are not there.",
+    "config|set": "Settings that tune what does not exist here are checked and kept, [without "
+    "effect](reference/configuration.md#without-effect); certificates are read at the start.",
+    "debug": "`SLEEP` keeps only its own client waiting, outside transactions. `RELOAD` takes no options; it and "
+    "`LOADAOF` leave weights and gradients as they are. `DIGEST` has its own bytes. Subcommands about memory and "
+    "processes are not there.",
+    "function|flush": "There are no functions: accepted; `FUNCTION LIST` and `STATS` are empty.",
+    "module|list": "Empty: no module can be loaded.",
     "latency|doctor": "Its own words.",
     "latency|graph": "Its own drawing.",
-    "lastsave": "0 before the first save.",
     "monitor": "Lines are cut at 1 MiB.",
     "replicaof": "`NO ONE` alone: there is no replication.",
     "shutdown": "`SAVE` serves reads while it saves, and `ABORT` gives such a stop up.",
@@ -55,7 +59,7 @@ DIFFERENCES: dict[str, str] = {
 NOT_WANTED = {
     "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",
     "geo": "Answered as unknown commands are.",
-    "cluster": "One server is one shard; it says of itself that it is no cluster.",
+    "cluster": "One server is one shard, and answers as a Redis with cluster support disabled.",
     "hyperloglog": "Answered as unknown commands are.",
     "sentinel": "Answered as unknown commands are.",
 }

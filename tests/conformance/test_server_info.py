@@ -161,6 +161,33 @@ def test_commands_and_errors_are_counted_as_redis_counts_them(pair: Pair) -> Non
         "DEBUG PROTOCOL verbatim",
         "DEBUG PROTOCOL true",
         "DEBUG PROTOCOL false",
+        "FUNCTION",
+        "FUNCTION NOSUCH",
+        "FUNCTION LIST",
+        "FUNCTION LIST WITHCODE LIBRARYNAME *",
+        "FUNCTION LIST LIBRARYNAME",
+        "FUNCTION LIST WITHCODE WITHCODE",
+        "FUNCTION LIST NOSUCH",
+        "FUNCTION FLUSH",
+        "FUNCTION FLUSH ASYNC",
+        "FUNCTION FLUSH NOSUCH",
+        "FUNCTION FLUSH ASYNC SYNC",
+        "FUNCTION STATS",
+        "FUNCTION STATS x",
+        "MODULE",
+        "MODULE LIST",
+        "MODULE LIST x",
+        "CLUSTER",
+        "CLUSTER INFO",
+        "CLUSTER NODES",
+        "CLUSTER SLOTS",
+        "CLUSTER KEYSLOT k",
+        "CLUSTER KEYSLOT",
+        "CLUSTER NOSUCH",
+        "READONLY",
+        "READWRITE",
+        "READONLY x",
+        "ASKING",
         "SHUTDOWN x",
         "SHUTDOWN ABORT",
         "SHUTDOWN ABORT NOW",
@@ -169,6 +196,18 @@ def test_commands_and_errors_are_counted_as_redis_counts_them(pair: Pair) -> Non
 )
 def test_questions_about_the_server_are_answered_as_by_redis(pair: Pair, line: str) -> None:
     pair.words(line)
+
+
+def test_the_last_save_is_the_start_before_there_is_one(tmp_path: pathlib.Path) -> None:
+    before = int(time.time())
+    with replay_server.Server(directory=tmp_path) as started, redis.Redis.from_url(started.url) as client:
+        first = client.execute_command("LASTSAVE")
+        assert before <= first.timestamp() <= time.time()
+        assert client.info("persistence")["rdb_last_save_time"] == int(first.timestamp())
+        while int(time.time()) <= int(first.timestamp()):
+            time.sleep(0.05)
+        client.save()
+        assert client.lastsave() > first
 
 
 def test_keys_stay_while_active_expiry_is_off(our_peer: Any) -> None:

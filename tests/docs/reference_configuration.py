@@ -10,6 +10,7 @@ from pathlib import Path
 
 import replay_server as rs
 from replay_server import config
+from replay_server.build_info import native_settings
 from replay_server.config import ServeConfig
 from replay_server.table import _LIMITERS, _SELECTORS
 
@@ -85,6 +86,15 @@ the others are read at the start. `true` and `false` may be written for yes and 
 | setting | value | default | live | meaning |
 |---|---|---|---|---|
 """
+NO_EFFECT = """
+### Without effect
+
+Settings of Redis that tune what does not exist here, or tunes itself. `CONFIG SET` checks and keeps them, and
+`CONFIG GET` shows them.
+
+| setting | value | default | meaning |
+|---|---|---|---|
+"""
 FIXED = """
 ### Fixed
 
@@ -114,6 +124,7 @@ def page() -> str:
         live = "live" if setting.live else ""
         meaning = explained.get(setting.name, AT_THE_TOP.get(setting.name, ""))
         text += f"| `{setting.name}` | {setting.values} | {default} | {live} | {_cell(meaning)} |\n"
+    text += NO_EFFECT + "".join(_no_effect_rows())
     fixed = re.findall(r'FIXED\("([^"]+)", "([^"]*)"\)', SOURCE.read_text())
     return text + FIXED + ", ".join(f"`{name}` = `{value}`" if value else f"`{name}`" for name, value in fixed) + ".\n"
 
@@ -140,6 +151,23 @@ def settings() -> list[Setting]:
     for name, live in re.findall(r'\{"([^"]+)",\s*SETTING_\w+,\s*(\w+)', table):
         found.append(Setting(name, live == "true", "`CLASS HARD SOFT SECONDS` …"))
     return sorted(found, key=lambda setting: setting.name)
+
+
+def _no_effect_rows() -> list[str]:
+    rows = []
+    for each in sorted(native_settings(), key=lambda setting: setting["name"]):
+        if each["effect"]:
+            continue
+        values = {"flag": "`yes`, `no`", "choice": ", ".join(f"`{word}`" for word in each.get("choices", []))}
+        kind = f"SETTING_{each['kind'].upper()}"
+        least, most = str(each.get("minimum")), str(each.get("maximum"))
+        most = most if most not in (str(2**31 - 1), str(2**63 - 1)) else ""
+        least = least if least != str(-(2**31)) else "0"
+        value = values.get(each["kind"]) or KINDS[kind] + _range(kind, least, most)
+        rows.append(
+            f"| `{each['name']}` | {value} | `{each['default']}` | Accepted for compatibility; has no effect. |\n"
+        )
+    return rows
 
 
 def _log_source() -> str:

@@ -219,8 +219,12 @@ static void an_add_whose_columns_are_on_their_way_is_refused_in_step(void) {
     close_server();
 }
 
+static void allow_debug(struct server_config *config) {
+    config->enable_debug_command = DEBUG_ALLOWED;
+}
+
 static void deadlines_come_in_order(void) {
-    open_server(false, NULL);
+    open_server(false, allow_debug);
     struct memory_peer *peers[40];
     for (int i = 0; i < 40; i++) {
         char text[64];

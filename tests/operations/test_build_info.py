@@ -84,7 +84,8 @@ def test_an_executable_that_cannot_answer_is_an_error(monkeypatch: pytest.Monkey
 def test_settings_come_with_kind_default_and_bounds() -> None:
     settings = {each["name"]: each for each in native_settings()}
     assert settings["maxclients"] == {
-        "name": "maxclients", "kind": "number", "live": True, "default": "10000", "minimum": 1, "maximum": 1_000_000,
+        "name": "maxclients", "kind": "number", "live": True, "effect": True, "default": "10000",
+        "minimum": 1, "maximum": 1_000_000,
     }  # fmt: skip
     assert settings["appendfsync"]["choices"] == ["always", "everysec", "no"]
     assert "databases" not in settings, "what cannot be set is no setting"

@@ -58,12 +58,14 @@ static const struct {
     const char *name;
     int64_t more, fewer;
 } exceptions[] = {
+    {"asking", ACL_CONNECTION, 0},
     {"client", 0, ~ACL_SLOW},
     {"command", ACL_CONNECTION, 0},
     {"config", 0, ~ACL_SLOW},
     {"dbsize", ACL_KEYSPACE, 0},
     {"flushall", ACL_KEYSPACE | ACL_DANGEROUS, 0},
     {"flushdb", ACL_KEYSPACE | ACL_DANGEROUS, 0},
+    {"function", 0, ~ACL_SLOW},
     {"info", ACL_DANGEROUS, 0},
     {"keys", ACL_DANGEROUS, 0},
     {"latency", 0, ~ACL_SLOW},
@@ -72,6 +74,8 @@ static const struct {
     {"object", 0, ~ACL_SLOW},
     {"pubsub", 0, ~ACL_SLOW},
     {"pubsub|help", 0, ACL_PUBSUB},
+    {"readonly", ACL_CONNECTION, 0},
+    {"readwrite", ACL_CONNECTION, 0},
     {"restore", ACL_DANGEROUS, 0},
     {"role", ACL_ADMIN | ACL_DANGEROUS, 0},
     {"script", 0, ~ACL_SLOW},

@@ -156,7 +156,8 @@ static void describe(const struct server_config *defaults, size_t index, struct 
     config_value(defaults, index, value);
     text_append(out, "{");
     member(out, "name", setting->name);
-    text_append(out, ", \"kind\": \"%s\", \"live\": %s, ", kind_name(setting->kind), setting->live ? "true" : "false");
+    text_append(out, ", \"kind\": \"%s\", \"live\": %s, \"effect\": %s, ", kind_name(setting->kind),
+                setting->live ? "true" : "false", setting->no_effect ? "false" : "true");
     member(out, "default", value);
     if (setting->kind == SETTING_NUMBER || setting->kind == SETTING_BYTES || setting->kind == SETTING_OCTAL)
         text_append(out, ", \"minimum\": %" PRId64 ", \"maximum\": %" PRId64, setting->minimum, setting->maximum);

@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "server/admin/config.h"
+#include "server/admin/debug_data.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"
@@ -16,15 +19,24 @@ static bool never_sooner(struct client *client) {
 }
 
 static void wake_up(struct client *client) {
+    uint64_t slept_us = client->server->now_us - client->active_us;
     reply_status(client, "OK");
+    if (slept_us * 1000 >= client->server->slow_ns) slow_log_took(client, client->entry, slept_us * 1000);
 }
 
-/* DEBUG SLEEP seconds: delays this client only; nothing may hold the loop. */
+/* DEBUG SLEEP seconds: delays this client only; nothing may hold the loop. It counts as a call that took so long. In a
+ * transaction or a script other commands wait, as for any that takes long. */
 static void debug_sleep(struct client *client) {
     double seconds;
     if (!argument_double(&client->argv[2], &seconds) || seconds < 0) seconds = 0; /* what Redis makes of such words */
     if (seconds > 3600) seconds = 3600;
-    client_block(client, NULL, client->server->now_us + (uint64_t)(seconds * 1e6), never_sooner, wake_up);
+    uint64_t until_us = client->server->now_us + (uint64_t)(seconds * 1e6);
+    if (client_may_block(client)) {
+        client_block(client, NULL, until_us, never_sooner, wake_up);
+    } else {
+        exclusive_sleep(client->server, until_us);
+        reply_status(client, "OK");
+    }
 }
 
 static void debug_object(struct client *client) {
@@ -61,9 +73,59 @@ static void debug_stringmatch_len(struct client *client) {
     reply_integer(client, glob_match(pattern->data, pattern->length, (const uint8_t *)text, (size_t)piece));
 }
 
+/* DEBUG LOG message: a line of the log. */
+static void debug_log(struct client *client) {
+    const struct resp_argument *text = &client->argv[2];
+    log_event(LOG_NOTICE, "debug", NULL, "DEBUG LOG: %.*s", text->length < 900 ? (int)text->length : 900,
+              (const char *)text->data);
+    reply_status(client, "OK");
+}
+
+/* DEBUG QUICKLIST-PACKED-THRESHOLD bytes: what is larger lies by itself in Redis's lists; in those here everything does. */
+static void debug_quicklist_packed_threshold(struct client *client) {
+    char text[32] = "";
+    const struct resp_argument *bytes = &client->argv[2];
+    int64_t threshold;
+    if (bytes->length < sizeof text) memcpy(text, bytes->data, bytes->length);
+    if (!config_parse_bytes(text, &threshold) || threshold >= INT64_C(1) << 32)
+        reply_error(client, "ERR argument must be a memory value bigger than 1 and smaller than 4gb");
+    else
+        reply_status(client, "OK");
+}
+
+/* DEBUG REPLYBUFFER PEAK-RESET-TIME ms|NEVER|RESET, RESIZING 0|1: checked; buffers of replies here are as large as what
+ * waits in them. */
+static void debug_replybuffer(struct client *client) {
+    const struct resp_argument *word = &client->argv[2], *value = &client->argv[3];
+    int64_t number;
+    bool is_time = argument_is(word, "peak-reset-time");
+    if (!is_time && !argument_is(word, "resizing"))
+        reply_subcommand_syntax_error(client);
+    else if (is_time && (argument_is(value, "never") || argument_is(value, "reset")))
+        reply_status(client, "OK");
+    else if (integer_argument(client, 3, &number))
+        reply_status(client, "OK");
+}
+
+/* DEBUG SET-DISABLE-DENY-SCRIPTS 0|1: scripts may call what is not for them. */
+static void debug_set_disable_deny_scripts(struct client *client) {
+    int64_t on;
+    client->server->scripts_may_all = argument_int64(&client->argv[2], &on) && on != 0;
+    reply_status(client, "OK");
+}
+
 static void debug_error(struct client *client) {
     const struct resp_argument *text = &client->argv[2];
     reply_error(client, "%.*s", text->length < 900 ? (int)text->length : 900, (const char *)text->data);
+}
+
+static void reply_attribute(struct client *client) {
+    static const char head[] = "|1\r\n";
+    reply_raw(client, head, sizeof head - 1);
+    reply_bulk_string(client, "key-popularity");
+    reply_array(client, 2);
+    reply_bulk_string(client, "key:123");
+    reply_integer(client, 90);
 }
 
 /* DEBUG PROTOCOL type: a reply of each type of the protocol, for tests of clients. */
@@ -89,6 +151,15 @@ static void debug_protocol(struct client *client) {
             reply_integer(client, i);
             reply_boolean(client, i == 1);
         }
+    } else if (argument_is(type, "attrib")) {
+        if (client->resp > 2) reply_attribute(client);
+        reply_bulk_string(client, "Some real reply following the attribute");
+    } else if (argument_is(type, "bignum")) {
+        static const char digits[] = "1234567999999999999999999999999999999";
+        if (client->resp > 2)
+            reply_line(client, '(', digits, sizeof digits - 1);
+        else
+            reply_bulk_string(client, digits);
     } else if (argument_is(type, "push")) {
         if (client->resp == 2) {
             reply_error(client, "ERR RESP2 is not supported by this command");
@@ -106,8 +177,8 @@ static void debug_protocol(struct client *client) {
     } else if (argument_is(type, "false")) {
         reply_boolean(client, false);
     } else {
-        reply_error(client, "ERR Wrong protocol type name. Please use one of the following: string|integer|double|null|"
-                            "array|set|map|push|verbatim|true|false");
+        reply_error(client, "ERR Wrong protocol type name. Please use one of the following: "
+                            "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false");
     }
 }
 
@@ -116,16 +187,32 @@ static void debug_help(struct client *client) {
         "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         "CHANGE-REPL-ID",
         "    Accepted; there is no replication.",
+        "DIGEST",
+        "    A digest of all keys of all databases, whatever their order and how they are kept.",
+        "DIGEST-VALUE <key> [<key> ...]",
+        "    Digests of the values of keys.",
         "ERROR <string>",
         "    Reply with this error.",
         "JMAP",
         "    Refused: this is no Java.",
+        "LOADAOF",
+        "    Load the append-only file in place of all keys. Weights and gradients stay.",
+        "LOG <message>",
+        "    Write a line into the log.",
         "OBJECT <key>",
         "    How the value of a key is kept.",
         "PROTOCOL <type>",
         "    Reply with a value of this type of the protocol.",
+        "QUICKLIST-PACKED-THRESHOLD <size>",
+        "    Checked, without effect: elements of lists lie by themselves.",
+        "RELOAD",
+        "    Save, and load the file in place of all keys and tables. Weights and gradients stay.",
+        "REPLYBUFFER <PEAK-RESET-TIME <milliseconds|NEVER|RESET>|RESIZING <0|1>>",
+        "    Checked, without effect: buffers are as large as what waits in them.",
         "SET-ACTIVE-EXPIRE <0|1>",
         "    Whether keys whose time is over go although nobody asks for them.",
+        "SET-DISABLE-DENY-SCRIPTS <0|1>",
+        "    Whether scripts may call commands that are not for scripts.",
         "SLEEP <seconds>",
         "    Reply later. Other clients are served meanwhile.",
         "STRINGMATCH-LEN <length> <pattern>",
@@ -144,21 +231,45 @@ static void debug_nothing(struct client *client) {
 static const struct {
     const char *name;
     void (*handler)(struct client *client);
-    uint32_t argc;
+    int arity; /* negative: at least */
 } words[] = {
     {"change-repl-id", debug_nothing, 2},
+    {"digest", debug_digest, 2},
+    {"digest-value", debug_digest_value, -2},
     {"error", debug_error, 3},
     {"help", debug_help, 2},
+    {"loadaof", debug_loadaof, 2},
+    {"log", debug_log, 3},
     {"object", debug_object, 3},
     {"protocol", debug_protocol, 3},
+    {"quicklist-packed-threshold", debug_quicklist_packed_threshold, 3},
+    {"reload", debug_reload, -2},
+    {"replybuffer", debug_replybuffer, 4},
     {"set-active-expire", debug_set_active_expire, 3},
+    {"set-disable-deny-scripts", debug_set_disable_deny_scripts, 3},
     {"sleep", debug_sleep, 3},
     {"stringmatch-len", debug_stringmatch_len, 4},
 };
 
+/* A script, which has no connection, gets here only if DEBUG itself was allowed to let it. */
+static bool is_allowed(const struct client *client) {
+    int64_t allowed = client->server->config.enable_debug_command;
+    if (allowed == DEBUG_LOCAL) return !client->connection || client_is_from_this_host(client);
+    return allowed == DEBUG_ALLOWED;
+}
+
 static void debug_command(struct client *client) {
+    if (!is_allowed(client)) {
+        reply_error(client,
+                    "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can "
+                    "run it from a local connection, otherwise you need to set this option in the configuration file, "
+                    "and then restart the server.");
+        return;
+    }
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (!argument_is(&client->argv[1], words[i].name) || client->argc != words[i].argc) continue;
+        int arity = words[i].arity;
+        bool holds = arity > 0 ? (int64_t)client->argc == arity : (int64_t)client->argc >= -(int64_t)arity;
+        if (!argument_is(&client->argv[1], words[i].name) || !holds) continue;
         words[i].handler(client);
         return;
     }

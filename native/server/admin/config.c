@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "server/acl/acl.h"
 #include "server/admin/config_table.h"
+#include "server/admin/percentiles.h"
 #include "server/client.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
@@ -27,10 +28,17 @@
 #define CHOICE(name, live, field, choices) \
     {name, SETTING_CHOICE, live, offsetof(struct server_config, field), 0, 0, 0, NULL, choices}
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
+#define KEPT(name, kind, field, normally, minimum, maximum) \
+    {name, SETTING_##kind, true, offsetof(struct server_config, kept.field), 0, minimum, maximum, .no_effect = true},
+#define KEPT_CHOICE(name, field, words) \
+    {name, SETTING_CHOICE, true, offsetof(struct server_config, field), .choices = words, .no_effect = true}
 
 static const char *const tls_client_words[] = {"yes", "no", "optional", NULL}; /* as enum tls_clients */
 static const char *const acl_channel_words[] = {"resetchannels", "allchannels", NULL};
 static const char *const redis_log_levels[] = {"debug", "verbose", "notice", "warning", "error", NULL};
+static const char *const local_words[] = {"no", "yes", "local", NULL}; /* as enum debug_allowed */
+static const char *const diskless_load_words[] = {"disabled", "on-empty-db", "swapdb", NULL};
+static const char *const sanitize_words[] = {"no", "yes", "clients", NULL};
 static const char *const sync_policies[] = {"always", "everysec", "no", NULL}; /* as enum append_policy */
 
 static const struct setting settings[] = {
@@ -62,13 +70,11 @@ static const struct setting settings[] = {
     NUMBER("dpdk-memory", SETTING_BYTES, false, dpdk_memory_bytes, 0, INT64_MAX / 2),
     NUMBER("dpdk-mtu", SETTING_NUMBER, false, dpdk_mtu, 0, 9600),
     TEXT("dpdk-offloads", false, dpdk_offloads),
+    CHOICE("enable-debug-command", false, enable_debug_command, local_words),
     TEXT("fstack-config", false, fstack_config),
-    FLAG("lazyfree-lazy-eviction", true, lazyfree_lazy_eviction),
-    FLAG("lazyfree-lazy-expire", true, lazyfree_lazy_expire),
-    FLAG("lazyfree-lazy-server-del", true, lazyfree_lazy_server_del),
-    FLAG("lazyfree-lazy-user-del", true, lazyfree_lazy_user_del),
-    FLAG("lazyfree-lazy-user-flush", true, lazyfree_lazy_user_flush),
     NUMBER("latency-monitor-threshold", SETTING_NUMBER, true, latency_monitor_threshold_ms, 0, INT64_MAX),
+    FLAG("latency-tracking", true, latency_tracking),
+    TEXT("latency-tracking-info-percentiles", true, latency_percentiles),
     NUMBER("lfu-decay-time", SETTING_NUMBER, true, lfu_decay_time, 0, INT32_MAX),
     NUMBER("lfu-log-factor", SETTING_NUMBER, true, lfu_log_factor, 0, INT32_MAX),
     CHOICE("log-format", true, log_format, log_format_names),
@@ -84,6 +90,10 @@ static const struct setting settings[] = {
     NUMBER("maxmemory-samples", SETTING_NUMBER, true, maxmemory_samples, 1, INT32_MAX),
     TEXT("metrics-host", false, metrics_host),
     NUMBER("metrics-port", SETTING_NUMBER, false, metrics_port, -1, 65535),
+    NUMBER("min-replicas-max-lag", SETTING_NUMBER, true, min_replicas_max_lag_s, 0, INT32_MAX),
+    NUMBER("min-replicas-to-write", SETTING_NUMBER, true, min_replicas_to_write, 0, INT32_MAX),
+    NUMBER("min-slaves-max-lag", SETTING_NUMBER, true, min_replicas_max_lag_s, 0, INT32_MAX),
+    NUMBER("min-slaves-to-write", SETTING_NUMBER, true, min_replicas_to_write, 0, INT32_MAX),
     NUMBER("notify-keyspace-events", SETTING_EVENTS, true, notify_keyspace_events, 0, 0),
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
@@ -115,42 +125,24 @@ static const struct setting settings[] = {
     FLAG("tls-session-caching", false, tls_session_caching),
     TEXT("unixsocket", false, unixsocket),
     NUMBER("unixsocketperm", SETTING_OCTAL, false, unixsocketperm, 0, 0777),
+    /* Without effect. */
+    KEPT_CHOICE("repl-diskless-load", repl_diskless_load, diskless_load_words),
+    KEPT_CHOICE("sanitize-dump-payload", sanitize_dump_payload, sanitize_words),
     /* Settings of Redis that are read often and cannot be changed here. */
-    FIXED("active-expire-effort", "1"),
     FIXED("activedefrag", "no"),
-    FIXED("activerehashing", "yes"),
     FIXED("client-query-buffer-limit", "1073741824"),
     FIXED("cluster-enabled", "no"),
     FIXED("daemonize", "no"),
-    FIXED("dynamic-hz", "yes"),
-    FIXED("hash-max-listpack-entries", "512"),
-    FIXED("hash-max-listpack-value", "64"),
-    FIXED("hash-max-ziplist-entries", "512"),
-    FIXED("hash-max-ziplist-value", "64"),
-    FIXED("hz", "10"),
     FIXED("io-threads", "1"),
     FIXED("io-threads-do-reads", "no"),
-    FIXED("latency-tracking", "yes"),
-    FIXED("latency-tracking-info-percentiles", "50 99 99.9"),
-    FIXED("list-compress-depth", "0"),
-    FIXED("list-max-listpack-size", "-2"),
-    FIXED("list-max-ziplist-size", "-2"),
     FIXED("logfile", ""),
     FIXED("maxmemory-clients", "0"),
-    FIXED("min-replicas-to-write", "0"),
     FIXED("rdbchecksum", "yes"),
-    FIXED("repl-backlog-size", "1048576"),
-    FIXED("replica-priority", "100"),
-    FIXED("set-max-intset-entries", "512"),
     FIXED("supervised", "no"),
     FIXED("tcp-backlog", "511"),
-    FIXED("tracking-table-max-keys", "1000000"),
-    FIXED("zset-max-listpack-entries", "128"),
-    FIXED("zset-max-listpack-value", "64"),
-    FIXED("zset-max-ziplist-entries", "128"),
-    FIXED("zset-max-ziplist-value", "64"),
-};
+    KEPT_SETTINGS(KEPT) KEPT_FORMER_NAMES(KEPT)};
 
+#define KEPT_DEFAULT(name, kind, field, normally, minimum, maximum) .field = normally,
 #define SETTINGS (sizeof settings / sizeof *settings)
 
 void server_config_defaults(struct server_config *config) {
@@ -194,6 +186,10 @@ void server_config_defaults(struct server_config *config) {
         .appendfilename = "appendonly.aof",
         .snapshot_keep = SNAPSHOT_KEEP,
         .snapshot_named_limit = SNAPSHOT_NAMED,
+        .latency_tracking = 1,
+        .latency_percentiles = "50 99 99.9",
+        .min_replicas_max_lag_s = 10,
+        .kept = {KEPT_SETTINGS(KEPT_DEFAULT)},
         .slowlog_log_slower_than = 10000,
         .slowlog_max_len = 128,
         .max_request_bytes = LIMIT_REQUEST_BYTES,
@@ -347,6 +343,8 @@ int config_assign(struct server_config *config, const char *name, const char *va
         if (setting->kind == SETTING_CHOICE) return assign_choice(config, setting, value, error);
         if (strcmp(setting->name, "save") == 0 && !snapshots_rules_are_valid(value))
             return error_set(error, ERROR_GENERIC, "Invalid save parameters");
+        if (strcmp(setting->name, "latency-tracking-info-percentiles") == 0)
+            return percentiles_tidy(value, config->latency_percentiles, sizeof config->latency_percentiles, error);
         if (setting->kind == SETTING_OUTPUT_LIMITS) return output_limits_parse(config->output_limits, value, error);
         if (setting->kind == SETTING_TEXT) return assign_text(config, setting, value, error);
         return assign_number(config, setting, value, error);

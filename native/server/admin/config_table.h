@@ -26,6 +26,7 @@ struct setting {
     int64_t minimum, maximum;
     const char *fixed;     /* what Redis clients ask for and cannot change here */
     const char *const *choices; /* the words, ended by NULL; the field holds the place of one */
+    bool no_effect;        /* accepted for compatibility: checked, kept and shown, and nothing follows from it */
 };
 
 const struct setting *config_setting(size_t index);

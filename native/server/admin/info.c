@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/admin/info_more.h"
+#include "server/admin/percentiles.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/durability/append_log.h"
@@ -148,31 +149,40 @@ static void limits_section(struct server *server, struct text *out) {
                 config->shared_memory_client_limit_bytes, SHARE_LEASES);
 }
 
-static void append_calls(const struct command_entry *entry, struct text *out) {
+static void append_calls(const struct server *server, const struct command_entry *entry, struct text *out) {
+    (void)server;
     const struct command_stats *stats = &entry->stats;
     if (stats->calls == 0 && stats->rejected == 0) return;
     text_append(out,
                 "cmdstat_%s:calls=%" PRIu64 ",usec=%" PRIu64 ",usec_per_call=%.2f,rejected_calls=%" PRIu64
                 ",failed_calls=%" PRIu64 "\r\n",
-                entry->command->name, stats->calls, stats->latency_ns.sum / 1000,
-                stats->calls ? (double)stats->latency_ns.sum / 1000.0 / (double)stats->calls : 0.0, stats->rejected,
+                entry->command->name, stats->calls, stats->total_ns / 1000,
+                stats->calls ? (double)stats->total_ns / 1000.0 / (double)stats->calls : 0.0, stats->rejected,
                 stats->failed);
 }
 
-static void append_latency(const struct command_entry *entry, struct text *out) {
+static void append_latency(const struct server *server, const struct command_entry *entry, struct text *out) {
     const struct histogram *latency = &entry->stats.latency_ns;
     if (latency->count == 0) return;
-    text_append(out, "latency_percentiles_usec_%s:p50=%.3f,p99=%.3f,p99.9=%.3f\r\n", entry->command->name,
-                (double)histogram_quantile(latency, 0.5) / 1000, (double)histogram_quantile(latency, 0.99) / 1000,
-                (double)histogram_quantile(latency, 0.999) / 1000);
+    double percentiles[PERCENTILES_MOST];
+    struct error error;
+    int count = percentiles_parse(server->config.latency_percentiles, percentiles, &error);
+    if (count <= 0) return;
+    text_append(out, "latency_percentiles_usec_%s:", entry->command->name);
+    for (int i = 0; i < count; i++) {
+        double ns = (double)histogram_quantile(latency, percentiles[i] / 100);
+        text_append(out, "%sp%.10g=%.3f", i > 0 ? "," : "", percentiles[i], ns / 1000);
+    }
+    text_append(out, "\r\n");
 }
 
 static void each_command(struct server *server, struct text *out,
-                         void (*append)(const struct command_entry *entry, struct text *out)) {
+                         void (*append)(const struct server *server, const struct command_entry *entry,
+                                        struct text *out)) {
     for (size_t i = 0; i < command_table_count(server->commands); i++) {
         const struct command_entry *entry = command_table_at(server->commands, i);
-        append(entry, out);
-        for (size_t part = 0; part < entry->subcommand_count; part++) append(&entry->subcommands[part], out);
+        append(server, entry, out);
+        for (size_t part = 0; part < entry->subcommand_count; part++) append(server, &entry->subcommands[part], out);
     }
 }
 

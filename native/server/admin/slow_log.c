@@ -115,13 +115,22 @@ static void push(struct client *client, const struct command_entry *entry, uint6
     slow_log_trim(log, (uint32_t)server->config.slowlog_max_len);
 }
 
-void slow_log_command(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
+static void look_at(struct client *client, const struct command_entry *entry, uint64_t took_ns, bool is_over) {
     const struct server_config *config = &client->server->config;
     uint64_t took_us = took_ns / 1000;
     bool fast = entry->command->flags & COMMAND_FAST;
     latency_add(client->server, fast ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, took_us / 1000);
     bool slow = config->slowlog_log_slower_than >= 0 && took_us >= (uint64_t)config->slowlog_log_slower_than;
-    if (slow && client->argv && !client->blocked) push(client, entry, took_us);
+    if (slow && client->argv && is_over) push(client, entry, took_us);
+}
+
+void slow_log_command(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
+    /* What runs inside a transaction or a script is over, though its client waits for the rest. */
+    look_at(client, entry, took_ns, !client->blocked || client->server->exclusive.inside);
+}
+
+void slow_log_took(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
+    look_at(client, entry, took_ns, true);
 }
 
 void slow_log_configure(struct server *server) {

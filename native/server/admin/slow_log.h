@@ -47,6 +47,8 @@ struct latency {
 
 /* Every command that took as long as server->slow_ns comes here; it is looked at closer. */
 void slow_log_command(struct client *client, const struct command_entry *entry, uint64_t took_ns);
+/* The same for a call that took so long although its handler did not. */
+void slow_log_took(struct client *client, const struct command_entry *entry, uint64_t took_ns);
 void slow_log_reset(struct slow_log *log);
 void slow_log_trim(struct slow_log *log, uint32_t length);
 /* Follows the settings: from when on commands are looked at. */

@@ -31,6 +31,7 @@ struct command_table {
 /* One a line, so that families come and go apart. */
 // clang-format off
 static const struct command *const tables[] = {
+    commands_absent,
     commands_acl,
     commands_config,
     commands_debug,

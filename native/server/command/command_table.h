@@ -10,6 +10,7 @@
 #include "server/command/request_times.h"
 
 /* One table per subject, at the end of its cmd_*.c; ended by a NULL name. */
+extern const struct command commands_absent[];
 extern const struct command commands_acl[];
 extern const struct command commands_connection[];
 extern const struct command commands_client[];
@@ -51,7 +52,8 @@ struct command_stats {
     uint64_t calls;
     uint64_t rejected;   /* refused before the handler ran: arity, NOAUTH, OOM */
     uint64_t failed;     /* the handler replied with an error */
-    struct histogram latency_ns;   /* time in the handler, waiting excluded */
+    uint64_t total_ns;   /* in the handler, waiting excluded */
+    struct histogram latency_ns;   /* the same, of each call; with latency-tracking */
 };
 
 struct name_words {

@@ -28,6 +28,7 @@ struct load {
     struct client *client;
     struct resp_argument *argv;
     uint32_t capacity;
+    enum append_load_what what;
     uint64_t commands, refused;
     struct text *said;
     struct error *error;
@@ -94,6 +95,10 @@ static bool is_taken_down(const struct command *command) {
     return (command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) || strcmp(command->name, "select") == 0;
 }
 
+static bool is_beside_keys(const struct command *command) {
+    return strcmp(command->group, "weights") == 0 || strcmp(command->group, "gradients") == 0;
+}
+
 static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, const struct append_argument *words) {
     struct client *client = load->client;
     struct command_entry *entry = command_table_find(load->server->commands, words[0].data, words[0].length);
@@ -104,6 +109,7 @@ static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, 
     if (!is_taken_down(entry->command))
         return error_set(load->error, ERROR_GENERIC, "%s, byte %" PRIu64 ": the command '%s' changes no key", file, at,
                          entry->command->name);
+    if (load->what == APPEND_LOAD_KEYS && is_beside_keys(entry->command)) return 0;
     if (!take_words(load, argc, words))
         return error_set(load->error, ERROR_GENERIC, "%s: no memory for a command of %" PRIu32 " words", file, argc);
     client->argc = argc;
@@ -189,8 +195,12 @@ static int load_base(struct load *load, int folder, const struct append_manifest
     close(descriptor);
     if (result < 0) return -1;
     loaded->base_bytes = content.bytes;
-    result = content.store.store ? restore_adopt_store(load->server, &content.store, load->error)
-                                 : error_set(load->error, ERROR_GENERIC, "%s holds no keys", name);
+    if (!content.store.store)
+        result = error_set(load->error, ERROR_GENERIC, "%s holds no keys", name);
+    else if (load->what == APPEND_LOAD_ALL)
+        result = restore_adopt_store(load->server, &content.store, load->error);
+    else
+        store_adopt(load->server->store, content.store.store);
     snapshot_content_free(&content);
     return result;
 }
@@ -206,11 +216,12 @@ static int load_all(struct load *load, int folder, const struct append_manifest 
     return 0;
 }
 
-int append_load(struct server *server, int folder, const char *stem, struct append_manifest *manifest,
-                struct append_loaded *loaded, struct text *said, struct error *error) {
+int append_load(struct server *server, int folder, const char *stem, enum append_load_what what,
+                struct append_manifest *manifest, struct append_loaded *loaded, struct text *said,
+                struct error *error) {
     int found = append_manifest_read(folder, stem, manifest, error);
     if (found <= 0) return found;
-    struct load load = {.server = server, .client = client_new_own(server), .said = said, .error = error};
+    struct load load = {.server = server, .client = client_new_own(server), .what = what, .said = said, .error = error};
     if (!load.client) return error_set(error, ERROR_GENERIC, "no memory to read the append-only file");
     uint64_t began_us = clock_monotonic_us();
     *loaded = (struct append_loaded){.bytes = 0};

@@ -15,6 +15,7 @@
 #include "server/durability/append_load.h"
 #include "server/durability/append_rewrite.h"
 #include "server/server.h"
+#include "store/store.h"
 
 #define GATHER_US 5000u             /* unless replies wait for it, so much is gathered into one write */
 #define GATHER_BYTES (256u << 10)
@@ -274,7 +275,8 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
     struct append_loaded loaded;
     int folder = append_load_folder(config->appenddirname, error);
     if (folder < 0) return -1;
-    int found = append_load(log->server, folder, config->appendfilename, &log->manifest, &loaded, said, error);
+    int found =
+        append_load(log->server, folder, config->appendfilename, APPEND_LOAD_ALL, &log->manifest, &loaded, said, error);
     if (found < 0) {
         close(folder);
         return -1;
@@ -291,6 +293,31 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
     log->grown_from_bytes = loaded.base_bytes + loaded.earlier_bytes + loaded.bytes;
     append_manifest_tidy(folder, &log->manifest);
     return append_writer_continue(log->writer, loaded.name, loaded.bytes, loaded.checksum, error);
+}
+
+bool append_log_is_written(struct append_log *log) {
+    struct append_writer *writer = log->writer;
+    if (log->broken || append_rewrite_is_running(log) || log->rewrite_wanted || writer->busy) return false;
+    if (writer->open.total > 0 || writer->retry) append_log_hand_over(log, false);
+    return !writer->busy;
+}
+
+int append_log_load_again(struct append_log *log, struct error *error) {
+    struct server *server = log->server;
+    const struct server_config *config = &server->config;
+    struct append_manifest manifest;
+    struct append_loaded loaded;
+    struct text said = {0};
+    int folder = append_load_folder(config->appenddirname, error), events = server->notify.flags;
+    if (folder < 0) return -1;
+    server->notify.flags = 0;
+    for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(server->store, d);
+    int found = append_load(server, folder, config->appendfilename, APPEND_LOAD_KEYS, &manifest, &loaded, &said, error);
+    server->notify.flags = events;
+    text_free(&said);
+    close(folder);
+    return found == 0 ? error_set(error, ERROR_GENERIC, "there is no append-only file in %s", config->appenddirname)
+                      : found;
 }
 
 static int turn_on(struct append_log *log, struct error *error) {

@@ -71,6 +71,13 @@ int append_log_watch(struct append_log *log, struct transport *transport, struct
 /* At run time: what CONFIG SET appendonly does. Begins with a rewrite; ends with all on the disk. */
 int append_log_configure(struct append_log *log, bool on, struct error *error);
 
+/* All that was added is in files that hold the whole, or is being brought there: the next turn may tell. Of a log that is
+ * on. */
+bool append_log_is_written(struct append_log *log);
+/* The keys of these files in the place of those there are; weights and gradients stay. At once, however long it takes: for
+ * DEBUG LOADAOF. -1: the store may hold part of them. */
+int append_log_load_again(struct append_log *log, struct error *error);
+
 static inline bool append_log_is_on(const struct append_log *log) {
     return log->writer != NULL;
 }

@@ -189,7 +189,7 @@ static void restore_command(struct client *client) {
 /* ---- LASTSAVE ------------------------------------------------------------------------------------------------------ */
 
 static void lastsave_command(struct client *client) {
-    reply_integer(client, client->server->snapshots->saved_unix_ms / 1000);
+    reply_integer(client, snapshots_last_save_s(client->server->snapshots));
 }
 
 const struct command commands_snapshot[] = {
@@ -200,7 +200,7 @@ const struct command commands_snapshot[] = {
     {"save", save_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI, 0, 0, 0,
      "server", "Saves all keys and tables to a file of the server's folder."},
     {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, 0, 0, 0, "server",
-     "Returns the time of the last snapshot in Unix seconds; 0: none.", NULL},
+     "Returns the time of the last snapshot in Unix seconds; before the first, of the start.", NULL},
     {"replay.restore", restore_command, 2,
      COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
      "Puts the tables of a snapshot in the place of those of the same names.", NULL},

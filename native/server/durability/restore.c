@@ -208,3 +208,22 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
     snapshot_content_free(&content);
     return failed;
 }
+
+/* ---- once more ------------------------------------------------------------------------------------------------------- */
+
+int restore_again(struct snapshots *snapshots, const char *path, struct error *error) {
+    struct snapshot_content content;
+    if (snapshot_read_file(path, &content, NULL, error)) return -1;
+    struct text said = {0};
+    struct store *store = snapshots->server->store;
+    int failed = install(snapshots, &content, path, &said, error);
+    text_free(&said);
+    if (!failed) {
+        for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(store, d);
+        if (content.store.store) store_adopt(store, content.store.store);
+        snapshots->saved_changes = store->changes;
+        snapshots_note_restored(snapshots);
+    }
+    snapshot_content_free(&content);
+    return failed;
+}

@@ -11,6 +11,10 @@ int restore_begin(struct snapshots *snapshots, const struct client *client, cons
 uint64_t restore_step(struct snapshots *snapshots);
 void restore_give_up(struct snapshots *snapshots);
 
+/* The keys and tables of a file in the place of those there are; weights and gradients stay. At once, however long it
+ * takes: for DEBUG RELOAD. */
+int restore_again(struct snapshots *snapshots, const char *path, struct error *error);
+
 struct server;
 /* Puts keys and weights of a snapshot into the server's store, which is empty. */
 struct store_content;

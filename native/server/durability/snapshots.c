@@ -285,6 +285,10 @@ uint64_t snapshots_step(struct snapshots *snapshots) {
     return now_us;
 }
 
+int64_t snapshots_last_save_s(const struct snapshots *snapshots) {
+    return (snapshots->saved_unix_ms > 0 ? snapshots->saved_unix_ms : snapshots->server->started_unix_ms) / 1000;
+}
+
 void snapshots_info(const struct snapshots *snapshots, struct text *out) {
     struct snapshot_progress progress = {0};
     if (snapshots->running) snapshot_progress(snapshots->running, &progress);
@@ -292,7 +296,7 @@ void snapshots_info(const struct snapshots *snapshots, struct text *out) {
                 "loading:0\r\nasync_loading:0\r\nrdb_changes_since_last_save:%" PRIu64
                 "\r\nrdb_bgsave_in_progress:%d\r\nrdb_last_save_time:%" PRId64 "\r\nrdb_last_bgsave_status:%s\r\n",
                 snapshots->server->store->changes - snapshots->saved_changes,
-                snapshots->running != NULL && !snapshots->is_base, snapshots->saved_unix_ms / 1000,
+                snapshots->running != NULL && !snapshots->is_base, snapshots_last_save_s(snapshots),
                 snapshots->outcome.code == ERROR_NONE ? "ok" : "err");
     text_append(out,
                 "snapshots_saved:%" PRIu64 "\r\nsnapshots_failed:%" PRIu64 "\r\nsnapshot_last_path:%s\r\n"

@@ -71,6 +71,8 @@ bool snapshots_refuse_writes(const struct snapshots *snapshots);
 /* The tables are as a file has them: what they lose is counted from here. */
 void snapshots_note_restored(struct snapshots *snapshots);
 
+/* Unix seconds of the last cut that was saved; before there is one, of the server's start, as in Redis. */
+int64_t snapshots_last_save_s(const struct snapshots *snapshots);
 void snapshots_info(const struct snapshots *snapshots, struct text *out); /* lines of INFO persistence */
 
 #endif

@@ -1,0 +1,12 @@
+/* debug_data: the subcommands of DEBUG that are about all that the store holds. */
+#ifndef REPLAY_SERVER_DEBUG_DATA_H
+#define REPLAY_SERVER_DEBUG_DATA_H
+
+#include "server/command/command.h"
+
+void debug_reload(struct client *client);
+void debug_loadaof(struct client *client);
+void debug_digest(struct client *client);
+void debug_digest_value(struct client *client);
+
+#endif

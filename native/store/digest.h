@@ -1,0 +1,18 @@
+/* digest: what keys hold, as 20 bytes that are the same wherever the same is held: whatever the order in which keys,
+ * fields and members were added, and however they are kept. */
+#ifndef REPLAY_STORE_DIGEST_H
+#define REPLAY_STORE_DIGEST_H
+
+#include "base/sha1.h"
+#include "store/store.h"
+
+struct digest {
+    uint8_t bytes[SHA1_BYTES];
+};
+
+/* Of a key's type, value and time of expiry, not of its name. */
+void digest_entry(const struct store *store, unsigned database, const struct dict_entry *entry, struct digest *digest);
+/* Adds a key to the digest of many, which begins with zeros: in any order. */
+void digest_add_key(const struct store *store, unsigned database, const struct dict_entry *entry, struct digest *sum);
+
+#endif
