@@ -32,8 +32,9 @@ class Client(GradientMethods):
     """A client of a replay server; a context manager, which closes it.
 
     Connecting is tried again for `reconnect_timeout` seconds. Where a connection breaks under a command that is safe to
-    repeat (reads, samples, priority updates), the command is repeated as long; where it may have changed something
-    (`add`, `delete`, `publish_weights`), `ConnectionLost` is raised at once and the next command connects anew.
+    repeat (reads, samples, priority updates, `publish_weights` of a version), the command is repeated as long; where
+    it may have changed something (`add`, `delete`, `publish_weights` without a version), `ConnectionLost` is raised at
+    once and the next command connects anew.
 
     Args:
         url: `redis://[:password@]host:port` or `unix:///path`.
@@ -555,13 +556,14 @@ class Client(GradientMethods):
         Args:
             key: whose weights.
             arrays: name → array or tensor (bfloat16 is refused).
-            version: above the published one; None = one more than that.
+            version: above the published one; None = one more than that. Publishing the same arrays as the same
+                version again is fine.
 
         Returns:
             The version.
 
         Raises:
-            StaleVersion: that version or a newer one is published.
+            StaleVersion: a newer version is published, or other arrays as that version.
         """
         return self._run(commands.publish_weights(key, arrays, version))
 

@@ -495,7 +495,8 @@ def delete(name: str, ids: np.ndarray) -> Command[int]:
 def publish_weights(key: str, arrays: Mapping[str, Any], version: int | None) -> Command[int]:
     blob: Blob = encode_arrays(arrays)
     arguments = ("WEIGHTS.PUBLISH", key, "*" if version is None else int(version), blob)
-    return plain(f"publication of weights {key!r}", arguments, int, False)
+    # The server takes the same bytes of the same version again; "*" would make another version of them.
+    return plain(f"publication of weights {key!r}", arguments, int, repeatable=version is not None)
 
 
 def fetch_weights(key: str, newer_than: int | None) -> Command[tuple[int, dict[str, np.ndarray]] | None]:

@@ -10,8 +10,8 @@ class ReplayError(Exception):
 class ConnectionLost(ReplayError, ConnectionError):
     """The server cannot be reached, or went away before the reply was complete.
 
-    Commands that are safe to repeat were repeated before this is raised. When an `add` or a `publish_weights` raises
-    it, whether the server stored the data is not known.
+    Commands that are safe to repeat were repeated before this is raised. When an `add`, or a `publish_weights` without
+    a version, raises it, whether the server stored the data is not known.
     """
 
 

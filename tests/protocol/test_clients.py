@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import threading
@@ -220,6 +222,64 @@ def test_an_add_that_was_cut_off_is_not_repeated():
             client.table("t")
             with pytest.raises(rs.ConnectionLost, match="add of 1 to 't'"):
                 client.add("t", {"k": [1]})
+
+
+class LostAnswers:
+    """Stands before a server; of the first connection over which `command` goes, its answer is lost with it."""
+
+    def __init__(self, server: rs.Server, command: bytes) -> None:
+        self._server, self._command = server, command
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.lost = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                threading.Thread(target=self._relay, args=(near,), daemon=True).start()
+
+    def _relay(self, near: socket.socket) -> None:
+        far = socket.create_connection(("127.0.0.1", int(self._server.url.rpartition(":")[2])))
+        loses = False
+        with near, far, contextlib.suppress(OSError):
+            while True:
+                for side in select.select([near, far], [], [])[0]:
+                    data = side.recv(65536)
+                    if not data or (loses and side is far):
+                        self.lost += loses
+                        return
+                    if side is near and self._command in data and not self.lost:
+                        loses = True
+                    (far if side is near else near).sendall(data)
+
+
+@pytest.fixture
+def lossy():
+    with rs.Server([small_table()]) as server, contextlib.closing(LostAnswers(server, b"WEIGHTS.PUBLISH")) as relay:
+        yield relay
+
+
+def test_weights_whose_answer_was_lost_are_published_once(lossy):
+    with rs.Client(lossy.url) as client:
+        assert client.publish_weights("w", {"a": np.ones(3)}, version=7) == 7
+        assert lossy.lost == 1
+        assert client.fetch_weights("w")[0] == 7
+
+
+def test_weights_of_no_version_whose_answer_was_lost_are_not_sent_again(lossy):
+    with rs.Client(lossy.url) as client:
+        with pytest.raises(rs.ConnectionLost, match="publication of weights 'w'"):
+            client.publish_weights("w", {"a": np.ones(3)})
+        assert lossy.lost == 1
+        assert client.fetch_weights("w")[0] == 1
 
 
 def test_what_is_no_replay_server_is_a_clear_error():

@@ -232,6 +232,19 @@ def test_weights_travel_by_version(client):
     assert client.fetch_weights("policy")[0] == 10
 
 
+def test_publishing_the_same_weights_as_the_same_version_again_changes_nothing(client):
+    arrays = {"w": np.arange(1000.0)}
+    for _ in range(2):
+        assert client.publish_weights("again", arrays, version=4) == 4
+    assert client.fetch_weights("again", newer_than=4) is None
+    for conflict in ({"w": np.arange(1000.0) + 1}, {"w": np.arange(999.0)}, {"v": np.arange(1000.0)}):
+        with pytest.raises(rs.StaleVersion, match="expected a version above 4"):
+            client.publish_weights("again", conflict, version=4)
+    assert client.publish_weights("again", arrays) == 5  # without a version it is a new one
+    with pytest.raises(rs.StaleVersion, match="expected a version above 5"):
+        client.publish_weights("again", arrays, version=4)  # somebody has published since
+
+
 def test_the_redis_client_of_the_same_server(client):
     client.redis.set("key", "value")
     assert client.redis.get("key") == b"value"
