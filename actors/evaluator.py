@@ -21,6 +21,7 @@ from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import epsilon_greedy
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.shared_settings import PLAYED, check_settings_of_run
 from replay_server.rl.weights import load_arrays
 
 ENVIRONMENTS_MAX = 10
@@ -115,14 +116,20 @@ def run_evaluator(
 
     Each result is appended, as JSON, to the list ``<table>:evaluations`` on the server, set as the hash
     ``<table>:evaluator``, and passed to `on_result` with the network that earned it. Versions are learner steps.
-    Raises ConnectionLost if the server stayed away for `patience_s` seconds.
+    Raises ConnectionLost if the server stayed away for `patience_s` seconds, SettingsDiffer for other settings than
+    the run's.
     """
     stopped = as_callable(stop)
     torch.set_num_threads(1)
     network = make_acting_network(settings, environment_spec(settings))
     results: list[Evaluation] = []
     due = settings.eval_every_updates
-    client = PersistentClient(server_url, patience_s=patience_s, stop=stopped)
+    client = PersistentClient(
+        server_url,
+        patience_s=patience_s,
+        stop=stopped,
+        on_connect=lambda client: check_settings_of_run(client, settings, PLAYED),
+    )
     try:
         while not stopped():
             # Asking for versions past due − 1 keeps all the weights between two evaluations off the wire.

@@ -17,13 +17,13 @@ import replay_server as rs
 from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.n_step_writer import VectorNStepWriter
-from replay_server.rl.connection import PersistentClient, ensure_table
+from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.tables import apex_table
+from replay_server.rl.shared_settings import incarnation, join
 from replay_server.rl.weights import load_arrays
 
 Stop = threading.Event | Callable[[], bool]
@@ -75,6 +75,11 @@ def as_callable(stop: Stop) -> Callable[[], bool]:
     return stop if callable(stop) else stop.is_set
 
 
+def actor_seeds(seed: int, actor_id: int, session: int = 0, before: int = 0) -> list[np.random.SeedSequence]:
+    """Seeds of an actor's environments and of its exploration: others for each of its lives (`incarnation`)."""
+    return np.random.SeedSequence([seed, actor_id, session, before]).spawn(2)
+
+
 def run_actor(
     settings: ApexSettings,
     server_url: str,
@@ -90,8 +95,9 @@ def run_actor(
     actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
     second, after the same numbers went to the server.
 
-    Raises ConnectionLost if the server stayed away for `patience_s` seconds; ValueError for settings that do not fit
-    each other (an actor id outside the run, weights of another network).
+    Raises ConnectionLost if the server stayed away for `patience_s` seconds; SettingsDiffer, a ValueError, for other
+    settings than the run's; ValueError for settings that do not fit each other (an actor id outside the run, weights of
+    another network).
     """
     return _Actor(settings, server_url, actor_id, as_callable(stop), on_progress, patience_s).run()
 
@@ -116,14 +122,14 @@ class _Actor:
         )
         self.spec = environment_spec(settings)
         self.network = make_acting_network(settings, self.spec)
-        self.table = apex_table(settings, self.spec)
-        environments_seed, exploration_seed = np.random.SeedSequence([settings.seed, actor_id]).spawn(2)
-        self.generator = np.random.default_rng(exploration_seed)
-        self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
         self.progress = ActorProgress()
         self.recent_scores: collections.deque[float] = collections.deque(maxlen=RECENT_EPISODES)
         self.version: int | None = None
         self.client = PersistentClient(server_url, patience_s=patience_s, stop=stop, on_connect=self._on_connect)
+        life = self.client.call(lambda client: incarnation(client, settings.table, actor_id))
+        environments_seed, exploration_seed = actor_seeds(settings.seed, actor_id, *life)
+        self.generator = np.random.default_rng(exploration_seed)
+        self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
         # The writer's client is never replaced: after a loss it connects anew, and sends again what later items see.
         self.writing = rs.Client(server_url, connect_timeout=2.0, reconnect_timeout=0.5)
         self.writer = self.client.call(lambda _: self._make_writer())
@@ -238,6 +244,6 @@ class _Actor:
             self._report()
 
     def _on_connect(self, client: rs.Client) -> None:
-        ensure_table(client, self.table)
+        join(client, self.settings, self.spec)
         # A restarted server may count versions anew.
         self.version = None

@@ -1,11 +1,14 @@
-"""Checkpoints of a learner: networks and optimizer as safetensors, counters as JSON; written whole or not at all."""
+"""Checkpoints of a learner: networks and optimizer as safetensors, counters as JSON; written whole or not at all.
+
+What is not finite is never written, and skipped where something older wrote it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from replay_server.learner.dqn import Dqn
+from replay_server.learner.finite import check_finite, first_not_finite
 
 BEST = "best"
 """Folder, beside the step_N folders, of the network that evaluations judged best."""
@@ -22,13 +26,14 @@ BEST = "best"
 def write_checkpoint(folder: Path, learner: Dqn, counters: Mapping[str, Any], keep: int = 3) -> Path:
     """Writes `folder`/step_N with N = learner.step, removes all but the newest `keep` of them, and returns its path.
 
-    The files are written beside it and renamed at the end, so that a step_N folder is always complete.
+    The files are written beside it and renamed at the end, so that a step_N folder is always complete. Raises Diverged,
+    with nothing changed, where a value is not finite.
     """
     path = folder / f"step_{learner.step}"
     with WrittenWhole(path) as partial:
-        save_file(contiguous(learner.online.state_dict()), partial / "network.safetensors")
-        save_file(contiguous(learner.target.state_dict()), partial / "target.safetensors")
-        save_file(optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
+        save_tensors(learner.online.state_dict(), partial / "network.safetensors")
+        save_tensors(learner.target.state_dict(), partial / "target.safetensors")
+        save_tensors(optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
         write_json(partial / "counters.json", {**counters, "step": learner.step})
     for old in checkpoints(folder)[: -max(1, keep)]:
         shutil.rmtree(old, ignore_errors=True)
@@ -57,7 +62,7 @@ def write_best(folder: Path, state: Mapping[str, Tensor], counters: Mapping[str,
     """Writes `folder`/best: the network an evaluation judged best and the evaluation as counters.json."""
     path = folder / BEST
     with WrittenWhole(path) as partial:
-        save_file(contiguous(state), partial / "network.safetensors")
+        save_tensors(state, partial / "network.safetensors")
         write_json(partial / "counters.json", counters)
     return path
 
@@ -74,10 +79,22 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Returns the complete step_N folder with the greatest N, or None."""
+def newest_checkpoint(folder: Path, say: Callable[[str], None] = print) -> Path | None:
+    """Returns the complete step_N folder with the greatest N whose values are all finite; None if there are no others.
+
+    Tells `say` of each that it passes over. Raises ValueError if all are passed over.
+    """
     found = checkpoints(folder)
-    return found[-1] if found else None
+    for path in reversed(found):
+        for file in sorted(path.glob("*.safetensors")):
+            if (name := first_not_finite(load_file(file))) is not None:
+                say(f"{path} is passed over: {name} in {file.name} is not finite")
+                break
+        else:
+            return path
+    if found:
+        raise ValueError(f"{folder}: expected a checkpoint whose values are finite, got none: begin a run anew")
+    return None
 
 
 class WrittenWhole:
@@ -107,6 +124,13 @@ class WrittenWhole:
             shutil.rmtree(old, ignore_errors=True)
         else:
             self.partial.rename(self.path)
+
+
+def save_tensors(state: Mapping[str, Tensor], file: Path) -> None:
+    """Writes a module's state, or an optimizer's. Raises Diverged where a value is not finite."""
+    tensors = contiguous(state)
+    check_finite(tensors, f"{file.name} is not written")
+    save_file(tensors, file)
 
 
 def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

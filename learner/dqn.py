@@ -99,6 +99,8 @@ class Update:
     """Mean |δ|."""
     gradient_norm: Tensor
     """Global norm before clipping."""
+    step: int
+    """Learner steps done, this one included."""
 
 
 class Dqn:
@@ -147,6 +149,7 @@ class Dqn:
             mean_q=loss.q.mean(),
             td_error=loss.td_error.abs().mean(),
             gradient_norm=gradient_norm.detach(),
+            step=self.step,
         )
 
     @torch.no_grad()

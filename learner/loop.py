@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from redis.exceptions import ConnectionError as StoreLost
-from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from replay_server.learner.dqn import Dqn, Update, choose_device, learning_rate_at
 from replay_server.learner.execution import choose_execution
+from replay_server.learner.finite import Diverged, check_finite
 from replay_server.learner.metrics import Metrics
+from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.tables import apex_table
+from replay_server.rl.shared_settings import join
 from replay_server.rl.weights import module_arrays
 
 REPORT_EVERY_S = 1.0
@@ -33,13 +34,27 @@ REPORT_EVERY_S = 1.0
 
 
 def run_learner(
-    settings: ApexSettings, server_url: str, run_directory: Path, stop: threading.Event, tensorboard: bool = True
+    settings: ApexSettings,
+    server_url: str,
+    run_directory: Path,
+    stop: threading.Event,
+    tensorboard: bool = True,
+    *,
+    patience_s: float = 30.0,
+    session: int = 0,
 ) -> int:
     """Learns until `stop` is set or `settings.max_updates` learner steps are done; returns the learner step reached.
 
-    Creates the table if it is not there, resumes from the newest checkpoint if `settings.resume`, publishes weights
-    under the table's name, and always leaves a checkpoint, also when it ends with an error. Raises ConnectionLost if
-    the server goes away, and ValueError for settings that cannot be (a device, or a checkpoint of another network).
+    Creates the table if it is not there, and opens it if it is closed; resumes from the newest checkpoint if
+    `settings.resume`; publishes weights under the table's name; and always leaves a checkpoint, also when it ends with
+    an error. `session`: see `replay_server.rl.shared_settings.join`.
+
+    Raises:
+        ConnectionLost: the server stayed away for `patience_s` seconds.
+        TableClosed: somebody closed the table meanwhile.
+        Diverged: a loss or a weight is not finite. The newest finite checkpoint is kept.
+        SettingsDiffer: these are other settings than the run's.
+        ValueError: settings that cannot be: a device, a checkpoint of another network.
     """
     if settings.learner_threads > 0:
         torch.set_num_threads(settings.learner_threads)
@@ -50,84 +65,132 @@ def run_learner(
     RunDirectory(run_directory).add_measured(execution.as_values())
     learner = Dqn(settings, network, device, execution.precision)
     checkpoint_folder = run_directory / "checkpoints"
-    resumed = newest_checkpoint(checkpoint_folder) if settings.resume else None
+    news = [execution.told()]
+    resumed = newest_checkpoint(checkpoint_folder, news.append) if settings.resume else None
     if resumed is not None:
         read_checkpoint(resumed, learner)
+        news.append(f"goes on from {resumed}")
 
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(rs.Client(server_url, shared_memory=True))
-        client.create_table(apex_table(settings, spec))
         metrics = Metrics(run_directory, "learner", tensorboard)
         stack.callback(metrics.close)
-        loop = _Loop(settings, learner, client, metrics, checkpoint_folder)
+        connect = functools.partial(
+            PersistentClient,
+            server_url,
+            patience_s=patience_s,
+            stop=stop.is_set,
+            shared_memory=True,
+            reconnect_timeout=0.0,
+        )
+        joined = functools.partial(join, settings=settings, spec=spec, session=session)
+        loop = _Loop(settings, learner, metrics, checkpoint_folder, connect, joined)
+        stack.callback(loop.client.close)
+        loop.client.call(lambda client: client.open_table(settings.table))
         # Runs first of all on the way out, whatever ends the loop: a lost server must not lose the learning.
-        stack.callback(loop.checkpoint)
-        loop.say(execution.told())
+        stack.push(loop.leave)
+        for text in news:
+            loop.say(text)
         loop.publish()
         if not loop.finished():
-            batches = stack.enter_context(
-                client.sampler(
-                    settings.table,
-                    settings.batch_size,
-                    prefetch=settings.prefetch,
-                    importance_sampling_exponent=settings.importance_sampling_exponent,
-                )
-            )
-            stack.enter_context(_closed_when(stop, batches))
-            loop.run(batches, stop)
+            loop.run(stop)
+            if loop.table_closed is not None and not loop.finished():
+                raise loop.table_closed
     return learner.step
 
 
 class _Loop:
     def __init__(
-        self, settings: ApexSettings, learner: Dqn, client: rs.Client, metrics: Metrics, checkpoint_folder: Path
+        self,
+        settings: ApexSettings,
+        learner: Dqn,
+        metrics: Metrics,
+        checkpoint_folder: Path,
+        connect: Callable[..., PersistentClient],
+        join_run: Callable[[rs.Client], None],
     ) -> None:
         self.settings = settings
         self.learner = learner
-        self.client = client
         self.metrics = metrics
         self.checkpoint_folder = checkpoint_folder
-        self.version_offset = self._version_offset()
+        self.join_run = join_run
         self.version = -1
+        self.table_closed: rs.TableClosed | None = None
+        """Why there are no more batches, where somebody closed the table."""
         self.sums: dict[str, torch.Tensor] = {}
         self.updates_since_report = 0
         self.waited_s = 0.0
         # Of the whole run. Where the device works by itself, training ends in the write-back that waits for it.
         self.seconds = {"sampling_s": 0.0, "training_s": 0.0, "update_s": 0.0, "publish_s": 0.0}
         self.report_time = self.checkpoint_time = time.monotonic()
+        self.client = connect(on_connect=self._on_connect)
+        self.version_offset = self._version_offset()
 
-    def run(self, batches: Iterator[Any], stop: threading.Event) -> None:
+    def _on_connect(self, client: rs.Client) -> None:
+        """A server that came back empty gets the table again, and the weights, with which new actors play."""
+        self.join_run(client)
+        if self.version >= 0 and client.fetch_weights(self.settings.table) is None:
+            client.publish_weights(self.settings.table, self._weights(), version=self.version)
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        """What is published of the online network. Raises Diverged where it is not finite."""
+        arrays = module_arrays(self.learner.online)
+        check_finite(arrays, f"update {self.learner.step} is not published")
+        return arrays
+
+    def run(self, stop: threading.Event) -> None:
         """One turn per batch: update, write the priorities back, publish."""
         settings, learner = self.settings, self.learner
         pending: tuple[rs.Batch, Update] | None = None
         waiting_since = time.monotonic()
-        for batch in batches:
-            waited_s = time.monotonic() - waiting_since
-            self.waited_s += waited_s
-            self.seconds["sampling_s"] += waited_s
-            with self._timed("training_s"):
-                update = learner.update(batch.data, batch.weights)
-            # The previous update's priorities: reading this one's would wait for the device to finish it.
-            if pending is not None:
-                with self._timed("update_s"):
-                    self._write_back(*pending)
-            pending = batch, update
-            self._add_to_sums(update)
-            if learner.step % settings.publish_every == 0:
-                with self._timed("publish_s"):
-                    self.publish()
-            now = time.monotonic()
-            if now - self.report_time >= REPORT_EVERY_S:
-                self.report(now)
-            if now - self.checkpoint_time >= settings.checkpoint_every_s:
-                self.checkpoint()
-            if self.finished() or stop.is_set():
-                break
-            waiting_since = time.monotonic()
+        with contextlib.closing(self._batches(stop)) as batches:
+            for batch in batches:
+                waited_s = time.monotonic() - waiting_since
+                self.waited_s += waited_s
+                self.seconds["sampling_s"] += waited_s
+                with self._timed("training_s"):
+                    update = learner.update(batch.data, batch.weights)
+                # The previous update's priorities: reading this one's would wait for the device to finish it.
+                if pending is not None:
+                    with self._timed("update_s"):
+                        self._write_back(*pending)
+                pending = batch, update
+                self._add_to_sums(update)
+                if learner.step % settings.publish_every == 0:
+                    with self._timed("publish_s"):
+                        self.publish()
+                now = time.monotonic()
+                if now - self.report_time >= REPORT_EVERY_S:
+                    self.report(now)
+                if now - self.checkpoint_time >= settings.checkpoint_every_s:
+                    self.checkpoint()
+                if self.finished() or stop.is_set():
+                    break
+                waiting_since = time.monotonic()
         if pending is not None:
             self._write_back(*pending)
         self.publish()
         self.report(time.monotonic())
+
+    def _batches(self, stop: threading.Event) -> Generator[rs.Batch]:
+        """Batches until `stop`; after an outage, of the table as the server has it then."""
+        settings = self.settings
+        while not stop.is_set():
+            batches = self.client.call(
+                lambda client: client.sampler(
+                    settings.table,
+                    settings.batch_size,
+                    prefetch=settings.prefetch,
+                    importance_sampling_exponent=settings.importance_sampling_exponent,
+                )
+            )
+            try:
+                with batches, _closed_when(stop, batches):
+                    yield from batches
+                if batches.table_closed is not None:
+                    self.table_closed = batches.table_closed
+                    return
+            except LOST:
+                self.client.close()  # connects anew with the next call, as often as it takes
 
     def say(self, text: str) -> None:
         """Tells people something: on standard output, and for the job in the list <table>:messages on the server."""
@@ -149,8 +212,10 @@ class _Loop:
         version = self.learner.step + self.version_offset
         if version <= self.version:
             return
-        arrays = module_arrays(self.learner.online)
-        self.version = self.client.publish_weights(self.settings.table, arrays, version=version)
+        arrays = self._weights()
+        self.version = self.client.call(
+            lambda client: client.publish_weights(self.settings.table, arrays, version=version)
+        )
 
     def report(self, now: float) -> None:
         """Writes the means since the last report to the server, metrics.jsonl and TensorBoard."""
@@ -171,20 +236,32 @@ class _Loop:
         self._store(lambda store: store.hset(f"{self.settings.table}:learner", mapping=fields))
 
     def _store(self, write: Callable[[Any], Any]) -> None:
-        try:
-            write(self.client.redis)
-        except (StoreLost, StoreSilent) as error:
-            raise rs.ConnectionLost(f"the learner's report found no server: {error}") from error
+        self.client.call(lambda client: write(client.redis))
 
     def checkpoint(self) -> None:
         self.checkpoint_time = time.monotonic()
         counters = {"version": self.version, "env": self.settings.env, "seed": self.settings.seed}
         write_checkpoint(self.checkpoint_folder, self.learner, counters, self.settings.checkpoints_kept)
 
+    def leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """The last checkpoint: none where the run has diverged, which `error` may be about already."""
+        try:
+            self.checkpoint()
+        except Diverged:
+            if not isinstance(error, Diverged):
+                raise
+
     def _write_back(self, batch: rs.Batch, update: Update) -> None:
-        self.client.update_priorities(
-            self.settings.table, batch.ids, update.priorities.cpu().numpy().astype(np.float64)
-        )
+        priorities = update.priorities.cpu().numpy().astype(np.float64)
+        # The gradient's norm is not finite either where a weight is not.
+        loss, gradient_norm = torch.stack([update.loss, update.gradient_norm]).tolist()
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            raise Diverged(
+                f"update {update.step} has a loss of {loss} and a gradient norm of {gradient_norm}: nothing of it is "
+                f"published or kept; look at rewards and observations, or lower the learning rate. What was learned "
+                f"before is in {self.checkpoint_folder}"
+            )
+        self.client.call(lambda client: client.update_priorities(self.settings.table, batch.ids, priorities))
 
     def _add_to_sums(self, update: Update) -> None:
         # Summed on the device, so that nothing waits for it between reports.
@@ -200,7 +277,7 @@ class _Loop:
 
     def _version_offset(self) -> int:
         """0 on a fresh server. On one that outlived a learner, versions go on above what that one published."""
-        held = self.client.fetch_weights(self.settings.table)
+        held = self.client.call(lambda client: client.fetch_weights(self.settings.table))
         return 0 if held is None else max(0, held[0] + 1 - self.learner.step)
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from replay_server.learner.checkpoint import (
     WrittenWhole,
     checkpoints,
-    contiguous,
     load_optimizer_tensors,
     optimizer_tensors,
+    save_tensors,
     write_json,
 )
 
@@ -46,13 +46,14 @@ def write_policy_checkpoint(
 ) -> Path:
     """Writes `folder`/step_N with N = learner.version, removes all but the newest `keep`, and returns its path.
 
-    `more` is saved with the counters. The folder is there whole or not at all.
+    `more` is saved with the counters. The folder is there whole or not at all. Raises Diverged where a value is not
+    finite.
     """
     path = folder / f"step_{learner.version}"
     with WrittenWhole(path) as partial:
         for name, network in learner.networks().items():
-            save_file(contiguous(network.state_dict()), partial / f"{name}.safetensors")
-        save_file(optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
+            save_tensors(network.state_dict(), partial / f"{name}.safetensors")
+        save_tensors(optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
         write_json(partial / "counters.json", {**(more or {}), **learner.counters()})
     for old in checkpoints(folder)[: -max(1, keep)]:
         shutil.rmtree(old, ignore_errors=True)

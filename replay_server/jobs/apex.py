@@ -35,6 +35,7 @@ from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.shared_settings import join
 from replay_server.rl.tables import apex_table
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ class ApexJob:
 
     def _start(self, sockets: Path, view: View) -> None:
         settings = self.settings
-        table = apex_table(settings, environment_spec(settings))
+        spec = environment_spec(settings)
+        table = apex_table(settings, spec)
         host, password, launch = "127.0.0.1", None, ChildProcess
         if settings.actors_on != "processes":
             from replay_server.jobs.ray_part import RayActors
@@ -163,6 +165,7 @@ class ApexJob:
         where = self._server.url.rpartition("@")[2].removeprefix("redis://")
         view.message(f"server redis://{where} (process {self._server.pid})")
         self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
+        join(self._client, settings, spec, self.run_directory.session)
         common = {
             "settings": json.loads(self.run_directory.config.read_text()),
             "server_url": url,
@@ -173,16 +176,16 @@ class ApexJob:
         # times as long on 2 threads as on 1.
         here = settings.actors if host == "127.0.0.1" else 0
         threads = settings.learner_threads or max(1, len(os.sched_getaffinity(0)) - here)
-        learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", restart=False, threads=threads)
+        learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", ends=True, threads=threads)
         self.actors = [
             Part(
                 f"actor {index}",
                 {**common, "part": "actor", "actor_id": index, "server_url": self._server.url if self._ray else url},
-                logs / f"actor-{index}.log", restart=True, threads=1, launch=launch,
+                logs / f"actor-{index}.log", threads=1, launch=launch,
             )
             for index in range(settings.actors)
         ]  # fmt: skip
-        evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log", restart=True, threads=1)
+        evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log", threads=1)
         self.parts = [learner, *self.actors, evaluator]
         for part in self.parts:
             part.start()

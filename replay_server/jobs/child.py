@@ -21,13 +21,20 @@ from replay_server.errors import ConnectionLost
 from replay_server.rl.settings import ApexSettings
 
 EXIT_FAILED = 1
+"""It would fail the same way again."""
 EXIT_SERVER_LOST = 5
+EXIT_CRASHED = 70
+"""It may go well the next time."""
 STOP_GRACE_S = 10.0
 """A part that has not ended this long after it was told to is ended."""
 
 
 def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> int:
-    """Runs a part until it ends; returns its exit code: 0, 5 if the server was lost, 1 for any other failure."""
+    """Runs a part until it ends; returns its exit code.
+
+    0; 5 if the server was lost; 1 for values that are wrong (ValueError, or Diverged, an ArithmeticError); 70 for any
+    other failure.
+    """
     try:
         part(stop)
     except ConnectionLost as error:
@@ -35,9 +42,9 @@ def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> i
             return 0  # the job was ending anyway
         print(f"the server is lost: {error}", file=sys.stderr, flush=True)
         return EXIT_SERVER_LOST
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        return EXIT_FAILED
+        return EXIT_FAILED if isinstance(error, (ValueError, ArithmeticError)) else EXIT_CRASHED
     return 0
 
 
@@ -54,6 +61,8 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
     if name == "learner":
         from replay_server.learner.loop import run_learner
 
+        # One that died goes on from its newest checkpoint: the server, and the replay in it, have lived on.
+        settings.resume = settings.resume or instructions["restarts"] > 0
         return lambda stop: run_learner(settings, url, run_directory, stop)
     if name == "evaluator":
         from replay_server.jobs.evaluation import run_evaluations

@@ -79,7 +79,8 @@ def main_learner(argv: list[str] | None = None) -> int:
     print(f"run directory {run_directory.path}", flush=True)
     from replay_server.learner.loop import run_learner
 
-    return _run(lambda stop: run_learner(settings, namespace.server, run_directory.path, stop))
+    session = run_directory.session
+    return _run(lambda stop: run_learner(settings, namespace.server, run_directory.path, stop, session=session))
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +131,7 @@ def _run(part: Any) -> int:
         if not interrupted:
             print(f"replay server lost: {error}", file=sys.stderr, flush=True)
             return EXIT_SERVER_LOST
-    except (rs.ReplayError, ValueError) as error:
+    except (rs.ReplayError, ValueError, ArithmeticError) as error:
         print(f"failed: {error}", file=sys.stderr, flush=True)
         return 1
     return EXIT_INTERRUPTED if interrupted else 0

@@ -11,6 +11,8 @@ from replay_server.terminal import LiveView, PlainView
 
 PLAIN_EVERY_S = 10.0
 RATE_WINDOW_S = 10.0
+SILENT_S = 30.0
+"""A learner that has not trained for this long is named."""
 
 
 @dataclass
@@ -66,12 +68,34 @@ class Rate:
         self._points: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, count: float) -> float:
-        """Takes the count at a time, returns the rate."""
+        """Takes the count at a time, returns the rate; one that has gone back is counted from there on."""
+        if self._points and count < self._points[-1][1]:
+            self._points.clear()
         self._points.append((now, count))
         while len(self._points) > 2 and now - self._points[0][0] > RATE_WINDOW_S:
             self._points.popleft()
         (start, first), (end, last) = self._points[0], self._points[-1]
         return (last - first) / (end - start) if end > start else 0.0
+
+
+class Silence:
+    """Notices a learner that could train and does not: one that is stopped, or hangs."""
+
+    def __init__(self) -> None:
+        self._updates = -1
+        self._since = 0.0
+        self._told = False
+
+    def look(self, now: float, updates: int, waiting: bool) -> str:
+        """Takes the learner's updates at a time, and whether it has to wait for items; what is to be said, or ""."""
+        if updates != self._updates or waiting:
+            told = f"learner goes on after {now - self._since:.0f} s" if self._told and updates != self._updates else ""
+            self._updates, self._since, self._told = updates, now, self._told and not told
+            return told
+        if self._told or now - self._since < SILENT_S:
+            return ""
+        self._told = True
+        return f"learner has made no update for {now - self._since:.0f} s, though there are items to sample"
 
 
 View = PlainView | LiveView

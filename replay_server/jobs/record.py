@@ -8,6 +8,7 @@ from typing import Any
 
 import replay_server as rs
 from replay_server.jobs.observer import Observer
+from replay_server.jobs.progress import Silence
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.rl.settings import ApexSettings
@@ -28,6 +29,7 @@ class JobRecord:
         self.run_directory = run_directory
         self.evaluations: list[dict[str, Any]] = []
         self._good_evaluations = 0
+        self._silence = Silence()
         self._drawn = float("-inf")
         self._row_at = time.monotonic() + ROW_EVERY_S
         self.observer = Observer(settings, range(settings.actors), self._earlier_sessions())
@@ -37,6 +39,8 @@ class JobRecord:
     def look(self, client: rs.Client, say: Callable[[str], None]) -> None:
         """Brings the snapshot up to date, and takes and says what is new: messages of parts, evaluations."""
         self.observer.look(client)
+        if silence := self._silence.look(time.monotonic(), self.snapshot.updates, bool(self.snapshot.waiting)):
+            say(silence)
         for message in self.observer.new_messages(client):
             say(f"{message['part']}: {message['text']}")
         for evaluation in self.observer.new_evaluations(client):

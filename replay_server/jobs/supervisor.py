@@ -15,6 +15,8 @@ from typing import Any, Protocol
 RESTARTS_PER_MINUTE = 5
 """A part that dies more often than this is not coming back by restarting: the job ends."""
 RESTART_DELAY_S = 1.0
+EXIT_FAILED = 1
+"""Of a part that would fail the same way again: settings that cannot be, learning that has diverged."""
 EXIT_SERVER_LOST = 5
 
 
@@ -91,20 +93,24 @@ Launch = Callable[[dict[str, Any], Path, int], PartProcess]
 
 
 class Part:
-    """One part of a job: its process, its log file and its history of restarts. `launch` says where it runs."""
+    """One part of a job: its process, its log file and its history of restarts. `launch` says where it runs.
+
+    A part that dies is started again, with `restarts` in its instructions. One that `ends` is done when its exit code
+    is 0, and the job has failed when it is `EXIT_FAILED`; others are never done, and are always started again.
+    """
 
     def __init__(
         self,
         name: str,
         instructions: dict[str, Any],
         log: Path,
-        restart: bool,
+        ends: bool = False,
         threads: int = 0,
         launch: Launch = ChildProcess,
     ) -> None:
         self.name = name
         self.log = log
-        self.restart = restart
+        self.ends = ends
         self.restarts = 0
         self.finished = False
         self._instructions = instructions
@@ -122,12 +128,13 @@ class Part:
     def start(self) -> None:
         """Starts the process with its instructions."""
         self._start_at = None
-        self._process = self._launch(self._instructions, self.log, self._threads)
+        instructions = {**self._instructions, "restarts": self.restarts}
+        self._process = self._launch(instructions, self.log, self._threads)
 
     def watch(self) -> int | None:
         """Restarts the process if it died and that is due. Returns the exit code once, when it has just ended.
 
-        Raises PartFailed when it died too often, or if it is not one to restart and failed.
+        Raises PartFailed when it died too often, or would fail again.
         """
         now = time.monotonic()
         if self._start_at is not None:
@@ -140,11 +147,11 @@ class Part:
         if code is None:
             return None
         self._process.hang_up()
-        self.finished = code == 0 and not self.restart
+        self.finished = self.ends and code == 0
         if self.finished or code == EXIT_SERVER_LOST:
             self._process = None
             return code
-        if not self.restart:
+        if self.ends and code == EXIT_FAILED:
             raise PartFailed(f"{self.name} {_ending(code)}; its log is {self.log}{_last_line(self.log)}")
         self._deaths.append(now)
         while now - self._deaths[0] > 60.0:
@@ -160,7 +167,6 @@ class Part:
 
     def ask_to_stop(self) -> None:
         """Closes the lifeline, which tells the process to end; it is not started again."""
-        self.restart = False
         self._start_at = None
         if self._process is not None:
             self._process.hang_up()

@@ -32,12 +32,18 @@ class PersistentClient:
         patience_s: float = 30.0,
         stop: Callable[[], bool] = lambda: False,
         on_connect: Callable[[rs.Client], None] = lambda client: None,
+        shared_memory: bool | None = None,
+        reconnect_timeout: float = 0.5,
     ) -> None:
-        """Connects. Raises ConnectionLost if the server did not answer for `patience_s` seconds, or `stop` says so."""
+        """Connects; the client's own reconnecting is kept short, so that `stop` is looked at often.
+
+        Raises ConnectionLost if the server did not answer for `patience_s` seconds, or `stop` says so.
+        """
         self._server_url = server_url
         self._patience_s = patience_s
         self._stop = stop
         self._on_connect = on_connect
+        self._options = {"shared_memory": shared_memory, "reconnect_timeout": reconnect_timeout}
         self._client: rs.Client | None = None
         self.reconnections = -1
         """How often a lost connection was replaced."""
@@ -69,20 +75,12 @@ class PersistentClient:
 
     def _connected(self) -> rs.Client:
         if self._client is None:
-            # Its own reconnecting is kept short, so that `stop` is looked at often.
-            client = rs.Client(self._server_url, connect_timeout=2.0, reconnect_timeout=0.5)
+            client = rs.Client(self._server_url, connect_timeout=2.0, **self._options)
+            try:
+                self._on_connect(client)
+            except BaseException:
+                client.close()
+                raise
             self._client = client
-            self._on_connect(client)
             self.reconnections += 1
         return self._client
-
-
-def ensure_table(client: rs.Client, table: rs.Table) -> None:
-    """Creates the table unless the server has one of that name (made by another part, or restored)."""
-    if table.name in client.tables():
-        return
-    try:
-        client.create_table(table)
-    except rs.ReplayError:
-        if table.name not in client.tables():  # Else another part was faster.
-            raise

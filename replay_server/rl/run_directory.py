@@ -85,21 +85,30 @@ class RunDirectory:
             server: its URL; a password in it is left out.
             parts: of each process of the job name, running, restarts.
         """
-        if self._sessions is None:
-            self._sessions = _sessions_before(self.job)
         values = {
             "kind": kind,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "pid_started": process_started(os.getpid()),
             "started_s": self._began_s,
-            "sessions": self._sessions,
+            "sessions": self._earlier_sessions(),
             "server": _without_password(server),
             "parts": parts or [],
         }
         if values != self._job:
             self._job = values
             write_json(self.job, values)
+
+    @property
+    def session(self) -> int:
+        """0 in a run's first session, in each later one a number of its own: when it began, in whole seconds."""
+        return int(self._began_s) if self._earlier_sessions() else 0
+
+    def _earlier_sessions(self) -> list[float]:
+        """As job.json told before this session wrote it."""
+        if self._sessions is None:
+            self._sessions = _sessions_before(self.job)
+        return self._sessions
 
     def settings(self, kind: type[Settings], given: dict[str, Any]) -> Settings:
         """Returns the settings (dataclass `kind`) of the run that is here, with the fields in `given` changed.

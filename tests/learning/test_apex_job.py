@@ -16,8 +16,10 @@ import pytest
 pytest.importorskip("torch")
 
 import gymnasium
+from safetensors.torch import load_file
 
 from replay_server.jobs.apex import ApexJob
+from replay_server.jobs.progress import Silence
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
@@ -205,6 +207,19 @@ def test_killed_job_takes_its_parts_with_it(start):
     assert gone(children, 12.0)
 
 
+def test_learner_that_is_silent_is_named_and_so_is_its_return():
+    silence = Silence()
+    told = "learner has made no update for 30 s, though there are items to sample"
+    assert silence.look(0.0, 0, waiting=True) == ""  # the table fills
+    assert silence.look(100.0, 0, waiting=True) == ""
+    assert silence.look(129.0, 0, waiting=False) == ""
+    assert silence.look(130.5, 0, waiting=False) == told
+    assert silence.look(500.0, 0, waiting=False) == ""  # once
+    assert silence.look(501.0, 1, waiting=False) == "learner goes on after 401 s"
+    assert silence.look(530.0, 1, waiting=False) == ""
+    assert silence.look(531.0, 1, waiting=False) == told
+
+
 def test_killed_actor_is_started_again_and_counted(start):
     job = start()
     job.wait_for(r"updates [1-9]")
@@ -224,6 +239,52 @@ def test_killed_actor_is_started_again_and_counted(start):
     assert job.summary()["restarts"] == 1
 
 
+def processes_of(job: Job, part: str) -> list[int]:
+    """Ids of the job's processes that write this part's log."""
+    return [pid for pid in job.children() if Path(f"/proc/{pid}/fd/1").resolve().name == f"{part}.log"]
+
+
+def test_killed_learner_goes_on_from_its_checkpoint_with_the_replay_that_is_there(start):
+    job = start("--max-updates", "1500", "--checkpoint-every-s", "0.5", "--publish-every", "10")
+    job.wait_for(r"updates [1-9]")
+    (killed,) = processes_of(job, "learner")
+    deadline = time.monotonic() + 60
+    while not list((job.run / "checkpoints").glob("step_*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    before = max(int(path.name[5:]) for path in (job.run / "checkpoints").glob("step_*"))
+    os.kill(killed, signal.SIGKILL)
+    job.wait_for(r"learner ended \(-9\): starting it again")
+    from_step = int(job.wait_for(r"learner: goes on from \S+/step_(\d+)")[1])
+    assert from_step >= before
+    assert processes_of(job, "learner") not in ([], [killed])
+    assert job.wait() == 0, job.text
+    summary = job.summary()
+    assert summary["restarts"] == 1
+    assert summary["updates"] == 1500
+    assert summary["ended_by"] == "max_updates"
+    rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
+    versions = [row["version"] for row in rows if row["kind"] == "learner"]
+    assert versions == sorted(versions)  # weights that actors hold are never newer than the published ones
+    replay = [row["size"] for row in rows if row["kind"] == "progress"]
+    assert replay == sorted(replay)
+    assert all(row["updates_per_s"] >= 0 for row in rows if row["kind"] == "progress")
+
+
+def test_learner_that_always_dies_ends_the_job_with_its_reason(start):
+    """As many starts as an actor has; what repeats itself for sure is not tried again (the next test)."""
+    job = start()
+    killed: set[int] = set()
+    deadline = time.monotonic() + 120
+    while job.process.poll() is None and time.monotonic() < deadline:
+        for pid in set(processes_of(job, "learner")) - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        time.sleep(0.05)
+    assert job.wait() == 1, job.text
+    assert "learner died 6 times within a minute, the last time it was killed by signal 9" in job.text
+    assert job.summary()["restarts"] == 5
+
+
 def test_lost_server_ends_the_job_with_5_a_message_and_a_checkpoint(start):
     job = start()
     job.wait_for(r"updates [1-9]")
@@ -236,6 +297,15 @@ def test_lost_server_ends_the_job_with_5_a_message_and_a_checkpoint(start):
     assert int(checkpoint.name[5:]) > 0
     assert f"newest checkpoint {checkpoint}" in job.text
     assert job.summary()["ended_by"] == "server lost"
+
+
+def test_run_that_diverges_ends_with_its_reason_and_a_finite_checkpoint(start):
+    job = start("--learning-rate", "1e38", "--checkpoint-every-s", "0")
+    assert job.wait() == 1, job.text
+    assert re.search(r"learner ended with exit code 1; its log is .*Diverged: .*(not finite|a loss of)", job.text)
+    assert job.summary()["restarts"] == 0
+    for path in (job.run / "checkpoints").glob("step_*/*.safetensors"):
+        assert all(bool(tensor.isfinite().all()) for tensor in load_file(path).values())
 
 
 def test_part_that_cannot_live_ends_the_job_with_its_reason(start):

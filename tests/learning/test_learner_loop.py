@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-import replay_server as rs
-from replay_server.learner.dqn import Dqn
-from replay_server.learner.loop import run_learner
-from replay_server.learner.metrics import Metrics, read_metrics
-from replay_server.rl.environment_spec import environment_spec
-from replay_server.rl.settings import ApexSettings
-from replay_server.rl.tables import STEP_COLUMN, apex_table
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+import replay_server as rs  # noqa: E402
+from replay_server.learner import checkpoint as saving  # noqa: E402
+from replay_server.learner.dqn import Dqn  # noqa: E402
+from replay_server.learner.finite import Diverged  # noqa: E402
+from replay_server.learner.loop import run_learner  # noqa: E402
+from replay_server.learner.metrics import Metrics, read_metrics  # noqa: E402
+from replay_server.rl.environment_spec import environment_spec  # noqa: E402
+from replay_server.rl.networks import make_network  # noqa: E402
+from replay_server.rl.settings import ApexSettings  # noqa: E402
+from replay_server.rl.tables import STEP_COLUMN, apex_table  # noqa: E402
 
 SETTINGS = ApexSettings(
     env="CartPole-v1", hidden=16, batch_size=32, capacity=1_000, min_size_to_sample=100, max_updates=30,
@@ -113,7 +121,7 @@ def test_learner_leaves_a_checkpoint_when_the_server_is_lost(server, client, tmp
     def learn() -> None:
         endless = dataclasses.replace(SETTINGS, max_updates=None)
         try:
-            run_learner(endless, server.url, tmp_path / "run", threading.Event())
+            run_learner(endless, server.url, tmp_path / "run", threading.Event(), patience_s=1.0)
         except rs.ConnectionLost as error:
             lost.append(error)
 
@@ -126,6 +134,93 @@ def test_learner_leaves_a_checkpoint_when_the_server_is_lost(server, client, tmp
     assert len(lost) == 1
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step_*")
     assert int(checkpoint.name[5:]) >= 20
+
+
+def learning(settings: ApexSettings, url: str, run: Path, stop: threading.Event) -> tuple[threading.Thread, list]:
+    """run_learner in a thread, and what it returned or raised."""
+    outcome: list = []
+
+    def learn() -> None:
+        try:
+            outcome.append(run_learner(settings, url, run, stop))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=learn, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def test_the_learner_goes_on_with_a_server_that_comes_back_empty(tmp_path):
+    """As actors do; it makes the table anew, publishes its weights there, and loses no update."""
+    path, stop = tmp_path / "s", threading.Event()
+    settings = dataclasses.replace(SETTINGS, max_updates=None)
+    with rs.Server(unix=path, port=-1) as first, rs.Client(first.url) as client:
+        thread, outcome = learning(settings, first.url, tmp_path / "run", stop)
+        wait_until(lambda: "apex" in client.tables())
+        add_transitions(client, 200)
+        wait_until(lambda: (client.fetch_weights("apex") or (-1,))[0] >= 20)
+        version = client.fetch_weights("apex")[0]
+        os.kill(first.pid, signal.SIGKILL)
+    with rs.Server(unix=path, port=-1) as second, rs.Client(second.url) as client:
+        wait_until(lambda: client.fetch_weights("apex") is not None)
+        assert client.fetch_weights("apex")[0] >= version
+        assert client.info("apex")["size"] == 0
+        add_transitions(client, 200)
+        wait_until(lambda: client.fetch_weights("apex")[0] >= version + 40)
+        stop.set()
+        thread.join(20)
+    assert len(outcome) == 1
+    assert outcome[0] >= version + 40
+
+
+def add_bad_reward(client: rs.Client) -> None:
+    with client.writer("apex") as writer:
+        writer.append({STEP_COLUMN: np.zeros(4, np.float32)})
+        writer.create_item(1e9, columns={"action": 0, "reward": np.float32("nan"), "discount": np.float32(0.97)})
+
+
+def test_a_run_that_diverges_stops_and_neither_publishes_nor_keeps_what_is_not_finite(server, client, tmp_path):
+    run = tmp_path / "run"
+    add_transitions(client, 200)
+    assert run_learner(SETTINGS, server.url, run, threading.Event()) == 30
+    add_bad_reward(client)
+    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=None, publish_every=1, checkpoint_every_s=0.0)
+    with pytest.raises(Diverged, match=r"is not finite: update [0-9]+ is not published"):
+        run_learner(resumed, server.url, run, threading.Event())
+    assert all(np.isfinite(array).all() for array in client.fetch_weights("apex")[1].values())
+    newest = saving.newest_checkpoint(run / "checkpoints")
+    assert newest == saving.checkpoints(run / "checkpoints")[-1]  # none had to be passed over
+    learner = Dqn(SETTINGS, lambda: make_network(SETTINGS, environment_spec(SETTINGS)), torch.device("cpu"))
+    assert saving.read_checkpoint(newest, learner)["step"] >= 30
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_loss_that_is_not_finite_is_noticed_whatever_the_priorities_say(server, client, tmp_path, prioritized):
+    settings = dataclasses.replace(SETTINGS, prioritized=prioritized, max_updates=None, publish_every=10**9)
+    add_transitions(client, 200)
+    add_bad_reward(client)
+    with pytest.raises(Diverged, match=r"update [0-9]+ has a loss of nan.*What was learned before is in .*checkpoints"):
+        run_learner(settings, server.url, tmp_path / "run", threading.Event())
+
+
+def test_resuming_passes_over_a_checkpoint_that_is_not_finite_and_says_so(server, client, tmp_path, capsys):
+    """Such as one of a version that did not look."""
+    run = tmp_path / "run"
+    add_transitions(client, 200)
+    run_learner(SETTINGS, server.url, run, threading.Event())
+    shutil.copytree(run / "checkpoints" / "step_30", run / "checkpoints" / "step_40")
+    file = run / "checkpoints" / "step_40" / "target.safetensors"
+    tensors = load_file(file)
+    tensors["value.0.bias"][3] = math.nan
+    save_file(tensors, file)
+    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
+    assert run_learner(resumed, server.url, run, threading.Event()) == 35
+    assert "step_40 is passed over: value.0.bias in target.safetensors is not finite" in capsys.readouterr().out
+    for path in (run / "checkpoints").iterdir():
+        save_file(tensors, path / "network.safetensors")
+    with pytest.raises(ValueError, match="expected a checkpoint whose values are finite, got none"):
+        run_learner(resumed, server.url, run, threading.Event())
 
 
 def test_metrics_are_one_json_object_per_line_also_for_what_json_cannot_say(tmp_path):
