@@ -419,6 +419,19 @@ LITERALS = st.recursive(
 )
 
 
+def test_tables_are_walked_in_the_order_of_redis(pair: Pair) -> None:
+    """It follows from the hash of strings, which looks at every byte: what is long and alike makes no long chains."""
+    script = b"""
+        local keys, first, last = {}, string.rep(ARGV[2], tonumber(ARGV[1])), string.rep('y', tonumber(ARGV[1]))
+        for i = 1, 300 do keys[first .. i .. last] = i end
+        local order = {}
+        for _, number in pairs(keys) do order[#order + 1] = number end
+        return order"""
+    for length in [0, 1, 10, 14, 15, 16, 31, 32, 33, 100, 1000, 10_000]:
+        pair.run((b"EVAL", script, b"0", b"%d" % length, b"x"))
+    pair.run((b"EVAL", script, b"0", b"20", "é\0".encode()))
+
+
 def test_random_values_are_converted_as_in_redis(pair: Pair) -> None:
     @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, derandomize=True)
     @given(LITERALS, st.sampled_from(["", "redis.setresp(3) "]))

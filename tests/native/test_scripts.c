@@ -4,6 +4,7 @@
 #include "server/exclusive.h"
 #include "server/script/scripts.h"
 #include "server_stage.h"
+#include "store/store.h"
 
 /* ---- parts -------------------------------------------------------------------------------------------- */
 
@@ -104,6 +105,81 @@ static void a_script_is_killed(void) {
     CHECK(has_received(caller, "-ERR Script killed by user with SCRIPT KILL"));
     CHECK(has_received(other, "-BUSY ") && has_received(other, "-EXECABORT ") && received_prefix(other, "-BUSY"));
     CHECK(answers(other, "GET k\r\n", "$-1\r\n"));
+    close_server();
+}
+
+#define VALUES 100000
+
+static void push_values(struct memory_peer *peer) {
+    for (int pushed = 0; pushed < VALUES; pushed += 1000) {
+        send_arguments(peer, 1002);
+        send_word(peer, "RPUSH");
+        send_word(peer, "l");
+        for (int i = 0; i < 1000; i++) {
+            char value[64];
+            snprintf(value, sizeof value, "a value as long as a line, of which there is but one: %d", pushed + i);
+            send_word(peer, value);
+        }
+        settle();
+    }
+    memory_peer_forget_received(peer);
+}
+
+#define TAKE "local n = #redis.call('lrange', 'l', 0, -1) redis.call('set', 'taken', n) return n"
+#define TAKEN_BYTES (VALUES * 80) /* less than the values take in Lua */
+
+static bool is_taken(void) {
+    return dict_count(&server->store->databases[0].keys) == 2;
+}
+
+static void a_large_reply_is_taken_in_slices(void) {
+    open_server(false, NULL);
+    struct memory_peer *caller = connect_peer();
+    push_values(caller);
+    eval(caller, TAKE);
+    int grew = 0;
+    while (!is_taken()) {
+        size_t before = scripts_memory_bytes(server);
+        turn();
+        grew += scripts_memory_bytes(server) > before;
+    }
+    settle();
+    CHECK(grew > 5 && received(caller, ":100000\r\n"));
+    close_server();
+}
+
+static void a_script_is_killed_while_it_takes_a_large_reply(void) {
+    open_server(false, be_busy_soon);
+    struct memory_peer *caller = connect_peer(), *other = connect_peer();
+    push_values(caller);
+    eval(caller, TAKE);
+    while (!is_taken() && scripts_memory_bytes(server) < TAKEN_BYTES / 8) turn();
+    CHECK(!is_taken() && scripts_memory_bytes(server) < TAKEN_BYTES);
+    say(other, "PING\r\nSCRIPT KILL\r\n");
+    settle();
+    CHECK(has_received(caller, "-ERR Script killed by user with SCRIPT KILL"));
+    CHECK(has_received(other, "+OK") && received_prefix(other, "-BUSY"));
+    CHECK(!is_taken());
+    close_server();
+}
+
+/* Short and long ones, made in two ways, while garbage is collected and the table of strings grows and shrinks. */
+static void equal_strings_are_the_same(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    eval(peer, "for round = 1, 4 do "
+               "  local t, n = {}, 0 "
+               "  for i = 1, 4000 * (round % 2) + 500 do t[string.rep('x', i % 300) .. i] = i end "
+               "  collectgarbage(round < 3 and 'collect' or 'step') "
+               "  for i = 1, 4000 * (round % 2) + 500 do "
+               "    local parts = {} for j = 1, i % 300 do parts[j] = 'x' end parts[#parts + 1] = i "
+               "    if t[table.concat(parts)] ~= i then return i end "
+               "    t[table.concat(parts)] = nil "
+               "  end "
+               "  if next(t) then return next(t) end "
+               "end return ('').rep('', 3) == '' and 'same'");
+    settle();
+    CHECK(received(peer, "$4\r\nsame\r\n"));
     close_server();
 }
 
@@ -267,6 +343,9 @@ int main(void) {
     if (!has_lua()) return 0;
     RUN(commands_wait_until_a_script_has_ended);
     RUN(a_script_is_killed);
+    RUN(a_large_reply_is_taken_in_slices);
+    RUN(a_script_is_killed_while_it_takes_a_large_reply);
+    RUN(equal_strings_are_the_same);
     RUN(a_script_outlives_its_client);
     RUN(a_transaction_outlives_its_client);
     RUN(nothing_waits_in_a_transaction_of_several_turns);

@@ -165,8 +165,10 @@ static struct script *get_script(struct client *client, struct scripts *scripts,
 /* ---- running -------------------------------------------------------------------------------------------------- */
 
 static void push_arguments(lua_State *lua, const struct client *client, uint32_t from, uint32_t to) {
+    struct scripts *scripts = script_of(lua);
     lua_createtable(lua, (int)(to - from), 0);
     for (uint32_t i = from; i < to; i++) {
+        script_work_outside(scripts, client->argv[i].length);
         lua_pushlstring(lua, (const char *)client->argv[i].data, client->argv[i].length);
         lua_rawseti(lua, -2, (int)(i - from) + 1);
     }

@@ -73,6 +73,8 @@ int script_take_header(struct script_source *source, uint32_t *flags, struct err
 /* What a script may do that says so itself, or else what the command may that runs it: of enum command_flags. */
 uint32_t script_own_flags(uint32_t command_flags, uint32_t script_flags);
 
+/* script_heap: all memory of Lua's goes by this function; the context is the scripts'. */
+void *script_allocate(void *context, void *pointer, size_t old_bytes, size_t new_bytes);
 /* script_state: a new state with all that scripts may use. False: memory is exhausted. */
 bool script_state_open(struct scripts *scripts);
 void script_state_close(struct scripts *scripts);
@@ -88,6 +90,10 @@ void script_rest(lua_State *lua);
 bool script_push_original(lua_State *lua, int index);
 /* For what a library does over and over, once for each piece of work: now and then as script_rest. */
 void script_work(lua_State *lua);
+/* The same for a piece that has to do with so many bytes. */
+void script_work_on(lua_State *lua, size_t bytes);
+/* The same outside of the script's own code, where killing it would end more than that: it is killed later. */
+void script_work_outside(struct scripts *scripts, size_t bytes);
 
 /* script_buffer: bytes that count as the scripts' memory. What finds none raises Lua's error for that. */
 struct script_buffer *script_buffer_start(lua_State *lua); /* empties it */

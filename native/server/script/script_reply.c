@@ -121,8 +121,10 @@ static void push_counted(lua_State *lua, struct reader *reader, char type) {
     }
 }
 
+/* Between two values it may be put down, and killed. */
 static void push_value(lua_State *lua, struct reader *reader) {
     luaL_checkstack(lua, 8, "too many nested replies");
+    const char *began = reader->at;
     char type = *reader->at++;
     switch (type) {
     case ':': lua_pushnumber(lua, (lua_Number)take_number(reader)); break;
@@ -146,10 +148,11 @@ static void push_value(lua_State *lua, struct reader *reader) {
         break;
     default: push_counted(lua, reader, type); break;
     }
+    script_work_on(lua, type == '$' || type == '=' ? (size_t)(reader->at - began) : 0);
 }
 
 /* The reply's bytes in one piece; NULL: memory is exhausted. */
-static const char *flatten(struct scripts *scripts, size_t length) {
+static const char *flatten(lua_State *lua, struct scripts *scripts, size_t length) {
     struct output *output = &scripts->client->output;
     struct iovec vectors[64];
     memory_free(scripts->flat);
@@ -165,6 +168,7 @@ static const char *flatten(struct scripts *scripts, size_t length) {
             done += vectors[i].iov_len;
         }
         output_sent(output, done - before);
+        script_work_on(lua, done - before);
     }
     return (const char *)scripts->flat;
 }
@@ -172,7 +176,7 @@ static const char *flatten(struct scripts *scripts, size_t length) {
 void script_take_reply(lua_State *lua, struct scripts *scripts) {
     struct client *client = scripts->client;
     size_t length = client->output.unsent_bytes;
-    const char *bytes = client->output_failed || length == 0 ? NULL : flatten(scripts, length);
+    const char *bytes = client->output_failed || length == 0 ? NULL : flatten(lua, scripts, length);
     if (bytes) {
         struct reader reader = {bytes, bytes + length};
         push_value(lua, &reader);

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "base/memory.h"
 #include "server/exclusive.h"
 #include "server/script/script_engine.h"
 #include "server/server.h"
@@ -12,6 +11,7 @@
 #define PATTERN_BYTES 2048 /* Lua's matcher recurses for each item of a pattern: longer ones are refused */
 #define INSTRUCTIONS 1000  /* between two looks at the clock */
 #define WORK 200           /* steps of a library likewise */
+#define STEP_BYTES 1024    /* so many make another step */
 
 static const char protected_key; /* its address names the registry's table from what stands for a table to that */
 
@@ -21,21 +21,7 @@ struct scripts *script_of(lua_State *lua) {
     return context;
 }
 
-/* ---- memory and errors --------------------------------------------------------------------------------- */
-
-static void *allocate(void *context, void *pointer, size_t old_bytes, size_t new_bytes) {
-    struct scripts *scripts = context;
-    if (new_bytes == 0) {
-        memory_free(pointer);
-        scripts->memory_bytes -= old_bytes;
-        return NULL;
-    }
-    size_t limit = (size_t)scripts->server->config.script_memory_limit_bytes;
-    if (new_bytes > old_bytes && scripts->memory_bytes + (new_bytes - old_bytes) > limit) return NULL;
-    void *moved = memory_realloc(pointer, new_bytes);
-    if (moved) scripts->memory_bytes += new_bytes - old_bytes;
-    return moved;
-}
+/* ---- errors ------------------------------------------------------------------------------------------ */
 
 void script_push_error(lua_State *lua, const char *message) {
     lua_createtable(lua, 0, 3);
@@ -345,11 +331,23 @@ void script_rest(lua_State *lua) {
     if (scripts->killed) script_raise(lua, SCRIPT_KILLED);
 }
 
+/* True: it is time to rest. */
+static bool has_worked(struct scripts *scripts, size_t bytes) {
+    size_t work = scripts->work + 1 + bytes / STEP_BYTES;
+    scripts->work = work < WORK ? (uint32_t)work : 0;
+    return work >= WORK;
+}
+
+void script_work_on(lua_State *lua, size_t bytes) {
+    if (has_worked(script_of(lua), bytes)) script_rest(lua);
+}
+
 void script_work(lua_State *lua) {
-    struct scripts *scripts = script_of(lua);
-    if (++scripts->work < WORK) return;
-    scripts->work = 0;
-    script_rest(lua);
+    script_work_on(lua, 0);
+}
+
+void script_work_outside(struct scripts *scripts, size_t bytes) {
+    if (has_worked(scripts, bytes)) exclusive_rest(scripts->server);
 }
 
 static void count_hook(lua_State *lua, lua_Debug *activity) {
@@ -358,7 +356,7 @@ static void count_hook(lua_State *lua, lua_Debug *activity) {
 }
 
 bool script_state_open(struct scripts *scripts) {
-    lua_State *lua = lua_newstate(allocate, scripts);
+    lua_State *lua = lua_newstate(script_allocate, scripts);
     if (!lua) return false;
     if (lua_cpcall(lua, make_state, NULL) != 0) {
         lua_close(lua);
