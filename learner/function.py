@@ -22,7 +22,7 @@ import torch
 
 import replay_server as rs
 from replay_server.learner.algorithms import Learner, settings_from
-from replay_server.learner.finite import Diverged, check_finite
+from replay_server.learner.finite import Diverged
 from replay_server.learner.probes import check_probes, measure
 from replay_server.learner.published_state import (
     Note,
@@ -160,7 +160,6 @@ def _keep(request: LearnerRequest, warm: _Warm) -> None:
 def _commit(request: LearnerRequest, context: FunctionContext, learner: Learner, note: Note) -> bool:
     """Publishes the state: from here on the work is done. False where another attempt was faster."""
     arrays = state_arrays(learner, note)
-    check_finite(arrays, "nothing was kept")
     try:
         context.client.publish_weights(request.names.learner, arrays, learner.version)
     except rs.StaleVersion:

@@ -21,6 +21,7 @@ import torch
 
 import replay_server as rs
 from replay_server.learner.algorithms import Learner, Settings, algorithm_of, make_learner
+from replay_server.learner.finite import check_finite
 from replay_server.rl.function_contract import Names
 from replay_server.rl.policy_spec import PolicySpec
 from replay_server.rl.weights import load_arrays, module_arrays
@@ -54,7 +55,10 @@ class Note:
 
 
 def state_arrays(learner: Learner, note: Note) -> dict[str, np.ndarray]:
-    """A learner's whole state. The arrays may share its memory: publish them before its next update."""
+    """A learner's whole state. The arrays may share its memory: publish them before its next update.
+
+    Raises Diverged where a value is not finite.
+    """
     arrays = {
         f"{network}.{name}": array
         for network, module in learner.networks().items()
@@ -64,6 +68,7 @@ def state_arrays(learner: Learner, note: Note) -> dict[str, np.ndarray]:
         for name, value in entries.items():
             if value is not None:
                 arrays[f"optimizer.{index}.{name}"] = torch.as_tensor(value).detach().cpu().numpy()
+    check_finite(arrays, "nothing was kept")
     packed = msgpack.packb({"format": FORMAT, **dataclasses.asdict(note)}, use_bin_type=True)
     assert packed is not None
     arrays[NOTE] = np.frombuffer(packed, np.uint8)

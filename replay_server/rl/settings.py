@@ -132,8 +132,8 @@ class ApexSettings:
     """torch threads of the learner; 0 = all cores, or those without an actor where one machine does everything."""
     prefetch: int = 2
     """Batches sampled ahead of the learner."""
-    checkpoint_every_s: float = 300.0
-    """Seconds between checkpoints (one is always written at the end)."""
+    checkpoint_every_s: float = 60.0
+    """Seconds between checkpoints (one is always written at the end): the most that a killed learner loses."""
     checkpoints_kept: int = 3
     """Newest checkpoints kept; older ones are removed. The best evaluated network is kept besides."""
 

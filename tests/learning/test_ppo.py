@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
+
 from replay_server.actors.fragments import FragmentCollector  # noqa: E402
 from replay_server.learner import ppo  # noqa: E402
+from replay_server.learner.checkpoint import newest_checkpoint  # noqa: E402
+from replay_server.learner.finite import Diverged  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.learner.ppo import PROFILES, Ppo, PpoSettings  # noqa: E402
 from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402
@@ -271,6 +276,25 @@ def test_a_saved_learner_goes_on_as_it_would_have(tmp_path):
     assert_same_weights(learner.network, resumed.network)
     assert learner.update(fragments_for(learner)) == resumed.update(fragments_for(resumed))
     assert_same_weights(learner.network, resumed.network)
+
+
+def test_a_learner_that_is_not_finite_is_not_saved_and_one_that_was_is_passed_over(tmp_path):
+    learner, said = make(), []
+    learner.update(fragments_for(learner))
+    path = write_policy_checkpoint(tmp_path, learner)
+    later = tmp_path / "step_7"  # of a version that did not look
+    shutil.copytree(path, later)
+    tensors = load_file(later / "optimizer.safetensors")
+    tensors["0.exp_avg"].view(-1)[0] = float("inf")
+    save_file(tensors, later / "optimizer.safetensors")
+    assert newest_checkpoint(tmp_path, said.append) == path
+    assert said == [f"{later} is passed over: 0.exp_avg in optimizer.safetensors is not finite"]
+    with torch.no_grad():
+        learner.network.policy_head.weight[0, 0] = float("nan")
+    learner.version += 1
+    with pytest.raises(Diverged, match=r"policy_head\.weight is not finite"):
+        write_policy_checkpoint(tmp_path, learner)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, later.name]
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):

@@ -315,6 +315,23 @@ def test_what_is_not_finite_is_not_kept(job, client):
     one.round()
 
 
+def test_weights_that_are_not_finite_are_not_kept_whatever_the_statistics_say(job):
+    """Such as those of another library's update, which tells of a loss that is fine."""
+    one = job()
+    request = one.request(fragments=one.act())
+
+    def update(learner, fragments):
+        statistics = function.own_update(learner, fragments)
+        with torch.no_grad():
+            next(learner.network.parameters()).fill_(float("inf"))
+        return statistics
+
+    with pytest.raises(function.Diverged, match="is not finite: nothing was kept"):
+        function.learn(request, one.context(request), update)
+    assert all(np.isfinite(array).all() for array in one.state().values())
+    one.round()
+
+
 def test_bytes_and_phases_are_counted(job):
     one = job()
     for expected in ("cold", "warm"):
