@@ -104,6 +104,7 @@ bool exclusive_is_lost(const struct client *client) {
 
 void exclusive_rest(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
+    if (server->loading) return; /* DEBUG LOADAOF: commands of a file are run as one */
     if (exclusive->inside && clock_monotonic_us() >= exclusive->until_us) fiber_yield(exclusive->fiber);
 }
 

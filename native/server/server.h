@@ -205,7 +205,7 @@ struct server {
     uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
     enum room room; /* that there was when it was last asked for */
     bool room_is_asked_for; /* the next turn looks whether keys must go (server/store/make_room.h) */
-    bool scripts_may_all; /* DEBUG SET-DISABLE-DENY-SCRIPTS: also what is not for scripts */
+    bool scripts_may_debug; /* DEBUG SET-DISABLE-DENY-SCRIPTS */
     bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
     bool stopping;
     uint64_t stop_deadline_us;

@@ -59,7 +59,7 @@ DIFFERENCES: dict[str, str] = {
 NOT_WANTED = {
     "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",
     "geo": "Answered as unknown commands are.",
-    "cluster": "One server is one shard, and answers as a Redis with cluster support disabled.",
+    "cluster": "One server is one shard: all of these are refused, as by a Redis with cluster support disabled.",
     "hyperloglog": "Answered as unknown commands are.",
     "sentinel": "Answered as unknown commands are.",
 }

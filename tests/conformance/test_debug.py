@@ -75,6 +75,9 @@ def test_scripts_may_use_it_where_debug_says_so(server: redis.Redis) -> None:
         server.eval(script, 0)
     debug(server, "SET-DISABLE-DENY-SCRIPTS", "1")
     assert server.eval(script, 0) == 12345
+    for other in ("'EVAL', 'return 1', 0", "'SUBSCRIBE', 'c'", "'CLIENT', 'LIST'", "'DEBUG', 'RELOAD'"):
+        with pytest.raises(redis.ResponseError):
+            server.eval(f"return redis.call({other})", 0)
     debug(server, "SET-DISABLE-DENY-SCRIPTS", "0")
     with pytest.raises(redis.ResponseError, match="not allowed from script"):
         server.eval(script, 0)
@@ -262,6 +265,18 @@ def test_loadaof_loads_the_append_only_file_which_goes_on(tmp_path: Path) -> Non
         after = digest(client)
     with started(tmp_path, appendonly="yes") as client:
         assert digest(client) == after
+
+
+def test_loadaof_does_not_rest_in_the_midst_of_what_it_loads(tmp_path: Path) -> None:
+    """A command of the file that has much to do is put down by clients' slices, but not here: half would be loaded."""
+    with started(tmp_path, appendonly="yes") as client:
+        client.sadd("large", *range(50_000))
+        for number in range(20):
+            client.sunionstore(f"copy:{number}", ["large"])
+        before = digest(client)
+        assert debug(client, "LOADAOF") == b"OK"
+        assert digest(client) == before
+        assert client.ping()
 
 
 def test_watched_keys_and_subscribers_are_not_told_of_what_is_loaded(tmp_path: Path) -> None:

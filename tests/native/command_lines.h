@@ -161,6 +161,13 @@ static const char *const server_lines[] = {
     "debug protocol (string|integer|double|null|array|set|map|attrib|verbatim|true|false|push|bignum)",
     "debug stringmatch-len (0|10|100) $pattern",
     "debug (reload|loadaof|digest|digest-value $any|quicklist-packed-threshold 100|replybuffer peak-reset-time 10)",
+    "debug (set-disable-deny-scripts (0|1)|log $value)",
+    "function (list|stats|flush|help)",
+    "module (list|help)",
+    "cluster (info|nodes|slots|myid|keyslot $any)",
+    "readonly",
+    "readwrite",
+    "asking",
     "info [server|clients|memory|persistence|stats|replay|gradients|requests|commandstats|all|everything|nothing]",
     "lastsave",
     "latency doctor",
@@ -381,6 +388,9 @@ static const struct exempt {
 } exempt[] = {
     {"shutdown", "ends the server", false},
     {"config|rewrite", "needs a configuration file, which a server in a test has not", true},
+    {"asking", "needs a cluster", true},
+    {"readonly", "needs a cluster", true},
+    {"readwrite", "needs a cluster", true},
     {"client|caching", "needs tracking, which is refused", true},
     {"script|kill", "needs a script that runs for long", true},
 };

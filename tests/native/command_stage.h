@@ -93,6 +93,7 @@ static void configure(struct server_config *config) {
     config->shared_memory_client_limit_bytes = 2 << 20;
     config->script_memory_limit_bytes = 8 << 20;
     config->max_bulk_bytes = 4 << 20;
+    config->enable_debug_command = DEBUG_ALLOWED;
     config->log_level = LOG_ERROR;
     strcpy(config->dir, folder);
     strcpy(config->aclfile, "users.acl");

@@ -138,7 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 static bool is_exempt(const char *name) {
     for (size_t i = 0; i < sizeof exempt / sizeof *exempt; i++)
         if (strcmp(exempt[i].name, name) == 0) return true;
-    return false;
+    return strncmp(name, "cluster|", 8) == 0; /* refused, each by its own row */
 }
 
 /* One round over all lines: of commands that have not been answered yet each, of the others some. */

@@ -107,10 +107,10 @@ static void debug_replybuffer(struct client *client) {
         reply_status(client, "OK");
 }
 
-/* DEBUG SET-DISABLE-DENY-SCRIPTS 0|1: scripts may call what is not for them. */
+/* DEBUG SET-DISABLE-DENY-SCRIPTS 0|1: scripts may call DEBUG. What else is not for them stays so: it needs a connection. */
 static void debug_set_disable_deny_scripts(struct client *client) {
     int64_t on;
-    client->server->scripts_may_all = argument_int64(&client->argv[2], &on) && on != 0;
+    client->server->scripts_may_debug = argument_int64(&client->argv[2], &on) && on != 0;
     reply_status(client, "OK");
 }
 
@@ -212,7 +212,7 @@ static void debug_help(struct client *client) {
         "SET-ACTIVE-EXPIRE <0|1>",
         "    Whether keys whose time is over go although nobody asks for them.",
         "SET-DISABLE-DENY-SCRIPTS <0|1>",
-        "    Whether scripts may call commands that are not for scripts.",
+        "    Whether scripts may call DEBUG.",
         "SLEEP <seconds>",
         "    Reply later. Other clients are served meanwhile.",
         "STRINGMATCH-LEN <length> <pattern>",
@@ -277,7 +277,7 @@ static void debug_command(struct client *client) {
 }
 
 const struct command commands_debug[] = {
-    {"debug", debug_command, -2, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE, .group = "server",
-     .summary = "What tests ask for."},
+    {"debug", debug_command, -2, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_DEBUGS | COMMAND_LOADING | COMMAND_STALE,
+     .group = "server", .summary = "What tests ask for."},
     {0},
 };

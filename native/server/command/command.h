@@ -37,6 +37,7 @@ enum command_flags {
     COMMAND_NO_ASYNC_LOADING = 1 << 17,
     COMMAND_NO_MANDATORY_KEYS = 1 << 18,
     COMMAND_DANGEROUS = 1 << 19,    /* of that category of ACL */
+    COMMAND_DEBUGS = 1 << 20,       /* NOSCRIPT, unless DEBUG SET-DISABLE-DENY-SCRIPTS says otherwise */
 };
 
 struct key_place {

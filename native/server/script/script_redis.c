@@ -55,8 +55,9 @@ static const char *refusal(const struct scripts *scripts, const struct command_e
     if (!entry || (entry->command->subcommands && argc > 1)) return "ERR Unknown Redis command called from script";
     const struct command *command = entry->command;
     if (!command_arity_holds(command, argc)) return "ERR Wrong number of args calling Redis command from script";
-    uint32_t denied = scripts->server->scripts_may_all ? COMMAND_NO_MULTI : COMMAND_NOSCRIPT | COMMAND_NO_MULTI;
-    if (command->flags & denied) return "ERR This Redis command is not allowed from script";
+    bool debugs = scripts->server->scripts_may_debug && (command->flags & COMMAND_DEBUGS);
+    if ((command->flags & (COMMAND_NOSCRIPT | COMMAND_NO_MULTI)) && !debugs)
+        return "ERR This Redis command is not allowed from script";
     if (scripts->read_only && (command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)))
         return "ERR Write commands are not allowed from read-only scripts.";
     return NULL;
