@@ -52,6 +52,11 @@ static void bytes_append(struct bytes *bytes, const void *data, size_t length) {
     bytes->length += length;
 }
 
+static void bytes_free(struct bytes *bytes) {
+    memory_free(bytes->data);
+    *bytes = (struct bytes){0};
+}
+
 /* ---- the peer's side --------------------------------------------------------------------------------- */
 
 struct memory_peer *memory_peer_connect(struct transport *base) {
@@ -104,7 +109,7 @@ const uint8_t *memory_peer_received(const struct memory_peer *peer, size_t *leng
 }
 
 void memory_peer_forget_received(struct memory_peer *peer) {
-    peer->received.length = 0;
+    bytes_free(&peer->received);
 }
 
 size_t memory_peer_held(const struct memory_peer *peer) {
@@ -237,6 +242,8 @@ static int memory_poll(struct transport *base, uint64_t max_wait_us) {
         if (peer->dying && !peer->closed) {
             peer->closed = true;
             to->closed(to->context, peer->base.owner);
+            bytes_free(&peer->input);
+            peer->input_read = 0;
             handled++;
         }
     }
@@ -260,8 +267,8 @@ static void memory_transport_free(struct transport *base) {
         struct memory_peer *peer = transport->peers;
         transport->peers = peer->next;
         if (peer->attached >= 0) close(peer->attached);
-        memory_free(peer->input.data);
-        memory_free(peer->received.data);
+        bytes_free(&peer->input);
+        bytes_free(&peer->received);
         memory_free(peer->held);
         memory_free(peer);
     }

@@ -143,7 +143,8 @@ static bool step_over(struct scan *scan, int depth) {
     if (!end) return false;
     char kind = (char)*scan->at;
     CHECK(strchr("+-:$*_,#=%~>(", kind));
-    long long size = strtoll((const char *)scan->at + 1, NULL, 10);
+    /* A line may be empty, and what is blank behind it is not the server's to tell. */
+    long long size = isspace(scan->at[1]) ? 0 : strtoll((const char *)scan->at + 1, NULL, 10);
     scan->at = end + 2;
     if (kind == ':') see_number(size);
     if (kind == '$' || kind == '=') {
@@ -258,6 +259,7 @@ static void send_line(uint32_t number, const char *line) {
 }
 
 static void forget_peer(struct peer *peer) {
+    if (peer->connection) memory_peer_forget_received(peer->connection);
     free(peer->kept);
     *peer = (struct peer){0};
 }

@@ -315,8 +315,8 @@ static void restart(void) {
     struct text said = {0};
     struct error error;
     note_answered();
-    close_server();
     for (uint32_t i = 0; i < PEERS; i++) forget_peer(&peers[i]);
+    close_server();
     open_server(settings & 1, configure);
     strcpy(server->share_socket, "nowhere");
     bool restored = snapshots_restore_at_start(server->snapshots, "latest", &said, &error) == 0;

@@ -99,8 +99,7 @@ static void take_step(const uint8_t *step) {
     random_seed(&maker.random, (uint64_t)step[0] << 24 | (uint64_t)step[1] << 16 | (uint64_t)step[2] << 8 | step[3]);
     maker.names_private = number == CONFINED || number == CONFINED_RESP3;
     switch (kind) {
-    default: send_some(&maker, number, 1); break;
-    case 22: send_some(&maker, number, 2 + below(&maker, 5)); break;
+    default: send_some(&maker, number, kind < 12 ? 1 : 2 + below(&maker, 6)); break;
     case 23: send_transaction(&maker, number); break;
     case 24: send_part(&maker, number); break;
     case 25:
@@ -114,7 +113,7 @@ static void take_step(const uint8_t *step) {
         for (uint32_t i = 0; i < PEERS; i++)
             if (peers[i].connection && !memory_peer_is_closed(peers[i].connection) && one_in(&maker, 2))
                 memory_peer_release(peers[i].connection, memory_peer_held(peers[i].connection));
-        usleep(below(&maker, 1500));
+        usleep(below(&maker, 400));
         break;
     case 31:
         if (number == 0 && one_in(&maker, 4)) restart();
