@@ -113,6 +113,8 @@ static void fill_stage(void) {
         "weights.publish private:w * " SECRET,
         "grad.push private:g 1 n0 float32 " SECRET,
     };
+    static const char *const tables[] = {"replay.create t0 $spec", "replay.create t1 $spec", "replay.create t2 $spec",
+                                         "replay.create t3 $spec", NULL};
     struct maker maker = {.out = &made};
     if (!find_peer(PLAIN)) return;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) send_line(PLAIN, lines[i]);
@@ -125,6 +127,12 @@ static void fill_stage(void) {
     put(&maker, "");
     make_from_line(&maker, "COLUMNS 1 x " SECRET);
     send_request(&peers[PLAIN], &made);
+    random_seed(&maker.random, settings);
+    for (const char *const *line = tables; *line; line++) {
+        request_clear(&made);
+        make_from_line(&maker, *line);
+        send_request(&peers[PLAIN], &made);
+    }
     turn_and_look();
     memory_peer_vanish(peers[PLAIN].connection);
     turn_for_a_while();

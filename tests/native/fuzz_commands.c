@@ -123,7 +123,7 @@ static void take_step(const uint8_t *step) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    seen.id_count = seen.number_count = seen.word_count = 0;
+    memset(&seen, 0, sizeof seen);
     open_stage(size > 0 ? data[0] : 0);
     for (size_t at = fuzz_unit; at + fuzz_unit <= size && at / fuzz_unit < MOST_STEPS; at += fuzz_unit)
         take_step(data + at);
