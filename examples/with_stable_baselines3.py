@@ -202,7 +202,7 @@ def n_steps_of_algorithm() -> tuple[int, float]:
     frame = inspect.currentframe()
     while frame is not None:
         maker = frame.f_locals.get("self")
-        if isinstance(maker, OffPolicyAlgorithm):
+        if maker is not None and isinstance(maker, OffPolicyAlgorithm):
             return maker.n_steps, maker.gamma
         frame = frame.f_back
     return 1, 0.0

@@ -241,8 +241,10 @@ class VectorNStepWriter:
 
     def _rows(self, chosen: np.ndarray, values: np.ndarray, dtype: Any) -> np.ndarray:
         """Values of some environments as a row for each."""
-        rows = np.zeros(self._count, dtype)
         with np.errstate(over="ignore"):
+            if len(chosen) == self._count:
+                return values.astype(dtype, copy=False)
+            rows = np.zeros(self._count, dtype)
             rows[chosen] = values
         return rows
 
