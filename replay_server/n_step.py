@@ -11,6 +11,7 @@ taken in float64, the reward of step s first.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,14 @@ class NStepReturns:
         self._acted = np.zeros(environments, bool)
         self._terminated = np.zeros(environments, bool)
         self._ended = np.zeros(environments, bool)
+
+    def copy(self) -> NStepReturns:
+        """One that goes on from here by itself."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                setattr(other, name, value.copy())
+        return other
 
     @property
     def acted(self) -> np.ndarray:

@@ -6,7 +6,8 @@ there, its episode's last steps make items of shorter returns, and what is not k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ class VectorNStepWriter:
     episode, and comes alone. An observation alone in the middle of an episode truncates it. Before the first step of an
     episode, windows that reach back show it, and it makes no item.
 
-    As for `VectorWriter`: where `append` raises `Timeout` or `ConnectionLost` it has taken nothing: call it again.
+    As for `VectorWriter`: where `append` raises `Timeout` or `ConnectionLost` it has taken nothing: call it again. An
+    interrupted call, too, took the whole of what it was given or nothing.
 
     Args:
         table: with a window of offset n_step, and with a reward and a discount column.
@@ -96,6 +98,8 @@ class VectorNStepWriter:
         self._returns = NStepReturns(self._count, int(n_step), float(discount))
         self._state_values = np.zeros(self._count)
         """Of the newest observations."""
+        self._waiting_before: list[Any] | None = None
+        """Items that waited before those of the call under way; None until it makes any."""
         self._valued: bool | None = None
         """Whether steps come with values; None before the first."""
 
@@ -153,11 +157,11 @@ class VectorNStepWriter:
         values = self._values(chosen, action_value, state_value)
         if self._reward_is_seen:
             given[self._names[0]] = self._rows(chosen, rewards, self._reward.dtype)
-        self._append(given, chosen, final, mask, values[1])
         acts = ~final
-        actors = chosen[acts]
-        self._returns.act(actors, rewards[acts], ends[0][acts], ends[1][acts], values[0][acts])
-        self._valued = action_value is not None
+        with self._whole():
+            self._append(given, chosen, final, mask, values[1])
+            self._returns.act(chosen[acts], rewards[acts], ends[0][acts], ends[1][acts], values[0][acts])
+            self._valued = action_value is not None
 
     def end_episode(self, mask: Any = None) -> None:
         """The episodes of the environments (mask: bool (n,), of some) are over, and no other observation will come.
@@ -167,8 +171,9 @@ class VectorNStepWriter:
         """
         self._writer._check_open()
         chosen = self._writer._chosen(mask)
-        self._make(self._returns.cut(chosen))
-        self._writer.end_episode(mask)
+        with self._whole(ends=True):
+            self._make(self._returns.cut(chosen))
+            self._writer.end_episode(mask)
 
     def flush(self, timeout: float | None = None) -> np.ndarray:
         """Sends all steps, and all items whose windows are complete. See `VectorWriter.flush`."""
@@ -214,7 +219,28 @@ class VectorNStepWriter:
                 given[name] = np.zeros((self._count, *column.shape), column.dtype)
         if self._reward_is_seen:
             given[self._names[0]] = np.zeros(self._count, self._reward.dtype)
-        self._append(given, chosen, final, mask, values)
+        with self._whole():
+            self._append(given, chosen, final, mask, values)
+
+    @contextlib.contextmanager
+    def _whole(self, ends: bool = False) -> Iterator[None]:
+        """What is done within is taken as a whole: where it raises, or is interrupted, nothing of it is.
+
+        Nothing that the writer takes within is sent before it has ended, so forgetting it leaves no trace. Ending
+        episodes is the last step, and what is done once they have ended.
+        """
+        writer = self._writer
+        before = writer._streams, self._returns, self._state_values, self._valued
+        self._waiting_before = None
+        self._returns, self._state_values = self._returns.copy(), self._state_values.copy()
+        try:
+            yield
+        except BaseException:
+            if not (ends and writer._streams is not before[0]):
+                if self._waiting_before is not None:
+                    writer._waiting = self._waiting_before
+                writer._streams, self._returns, self._state_values, self._valued = before
+            raise
 
     def _append(
         self, given: dict[str, Any], chosen: np.ndarray, final: np.ndarray, mask: Any, state_values: np.ndarray
@@ -225,6 +251,7 @@ class VectorNStepWriter:
         self._make(self._returns.observe(chosen, final))
 
     def _make(self, finished: list[FinishedWindows]) -> None:
+        self._waiting_before = list(self._writer._waiting)
         for windows in finished:
             chosen = windows.environments
             priorities = None

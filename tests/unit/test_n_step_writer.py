@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -502,3 +505,73 @@ def test_rewards_are_summed_in_their_own_precision():
             play(writer, [0.1, 0.2, 0.3], terminated=True)
             data = buffer.get(writer.flush()).data
         assert data["reward"][np.argsort(data["key"])].tolist() == np.array(sums, dtype).tolist()
+
+
+# ---- interrupts ------------------------------------------------------------------------------------------------------
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the nth line of the writers' code, as Ctrl-C may."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.raised = False
+
+    def __enter__(self) -> None:
+        sys.settrace(self._called)
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: Any, event: str, argument: Any) -> Any:
+        return self._traced if Path(frame.f_code.co_filename).name in ("n_step.py", "n_step_writer.py") else None
+
+    def _traced(self, frame: Any, event: str, argument: Any) -> Any:
+        if event == "line" and not self.raised:
+            self.left -= 1
+            if self.left < 0:
+                self.raised = True
+                raise KeyboardInterrupt
+        return self._traced
+
+
+CALLS = {
+    "a step": lambda writer: writer.append({"frame": frame(4), "key": 4, "reward": 16.0}),
+    "a last step": lambda writer: writer.append({"frame": frame(4), "key": 4, "reward": 16.0}, terminated=True),
+    "a final observation": lambda writer: writer.append({"frame": frame(4)}),
+    "an end": lambda writer: writer.end_episode(),
+}
+
+
+def interrupted(call: Any, line: int | None, goes_on: bool) -> tuple[list[list[float]], bool]:
+    """All items after four steps, a call that was interrupted before a line, and what follows; whether it was."""
+    buffer = rs.Buffer(table(3))
+    with buffer.writer(n_step=3, discount=0.5) as writer:
+        for t in range(4):
+            writer.append({"frame": frame(t), "key": t, "reward": 2.0**t})
+        interrupt = Interrupt(line if line is not None else 10**9)
+        if line is not None or goes_on:
+            with contextlib.suppress(KeyboardInterrupt), interrupt:
+                call(writer)
+        writer.end_episode()
+        play(writer, [1.0] * 2, first=100, terminated=True)
+        data = buffer.get(writer.flush()).data
+    names = ("key", "reward", "discount")
+    rows = [[float(data[name][i]) for name in names] + [float(data["next_obs"][i, 0])] for i in range(len(data["key"]))]
+    return sorted(rows), interrupt.raised
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupted_call_was_taken_whole_or_not_at_all(name: str) -> None:
+    nothing, _ = interrupted(CALLS[name], None, False)
+    whole, _ = interrupted(CALLS[name], None, True)
+    line, seen = 0, []
+    while True:
+        rows, raised = interrupted(CALLS[name], line, True)
+        assert rows in (nothing, whole), f"before line {line}"
+        if not raised:
+            break
+        seen.append(rows)
+        line += 1
+    assert line > 15
+    assert rows == whole
