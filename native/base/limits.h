@@ -5,9 +5,12 @@
 /* requests */
 #define LIMIT_REQUEST_BYTES (1ull << 30)           /* all arguments of one request */
 #define LIMIT_BULK_BYTES (512ull << 20)            /* one argument (proto-max-bulk-len) */
+/* What that may be raised to: lengths of keys and values are kept in 32 bits, and a key, a field and its value must fit one
+ * block of a snapshot, whose length is, too. */
+#define LIMIT_BULK_MOST_BYTES (1ull << 30)
 #define LIMIT_ARGUMENTS 1048576u
-#define LIMIT_INLINE_BYTES 65536u                  /* an inline command's line */
-#define LIMIT_UNAUTHENTICATED_BULK_BYTES 16384u    /* as in Redis: a stranger cannot make the server hold much */
+#define LIMIT_INLINE_BYTES 65536u /* an inline command's line */
+#define LIMIT_UNAUTHENTICATED_BULK_BYTES 16384u /* as in Redis: a stranger cannot make the server hold much */
 #define LIMIT_UNAUTHENTICATED_ARGUMENTS 10u
 
 /* clients */
@@ -15,14 +18,14 @@
 #define LIMIT_ADMIN_CLIENTS 16u /* that an admin port lets in beyond maxclients */
 #define LIMIT_DATABASES 16
 #define LIMIT_CLIENT_NAME_BYTES 255u
-#define LIMIT_PENDING_INPUT_BYTES 65536u           /* bytes read from a client but not yet parsed */
-#define LIMIT_OUTPUT_INLINE_BYTES (256ull << 20)   /* reply bytes held for one client, blobs and sources apart */
+#define LIMIT_PENDING_INPUT_BYTES 65536u /* bytes read from a client but not yet parsed */
+#define LIMIT_OUTPUT_INLINE_BYTES (256ull << 20) /* reply bytes held for one client, blobs and sources apart */
 /* With more than this unsent a client runs no further command. Many clients send a whole pipeline before they read, so
  * the bound is generous; replies gathered from tables keep items pinned, so theirs is tight. */
 #define LIMIT_OUTPUT_BACKLOG_BYTES (64u << 20)
 #define LIMIT_SLICES_BACKLOG_BYTES (1u << 20) /* of a reply that is made in slices */
 #define LIMIT_SOURCE_BACKLOG_BYTES (1u << 20)
-#define LIMIT_CLIENT_STALL_TIMEOUT_S 60            /* output pending, or a request half sent, and no progress */
+#define LIMIT_CLIENT_STALL_TIMEOUT_S 60 /* output pending, or a request half sent, and no progress */
 /* Replies in flight pin items. When another finds none left to pin, whoever takes nothing of its reply for so long, or has
  * not taken it whole in so long, is closed; while nobody lacks any, only the stall timeout counts. */
 #define LIMIT_PINNED_STALL_US 1000000u

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "replay/table.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -18,7 +19,8 @@
 #define SNAPSHOT_HAS_STORE 1u /* contents: keys and weights are in it, though perhaps none */
 #define SNAPSHOT_BLOCK_MAGIC 0x4b434c42u /* "BLCK" */
 #define SNAPSHOT_BLOCK_BYTES (1u << 20) /* of a block, unless a single record is larger */
-#define SNAPSHOT_MAX_BLOCK_BYTES (1ull << 30) /* the largest item, and what is said of it, fit */
+/* The largest item fits, or a key, a field and its value, and what is said of them. */
+#define SNAPSHOT_MAX_BLOCK_BYTES (UINT32_MAX / 8 * 8ull)
 #define SNAPSHOT_MAX_TABLES 4096u
 #define SNAPSHOT_ALIGNMENT 8u /* of records in their block */
 
@@ -60,6 +62,7 @@ _Static_assert(sizeof(struct snapshot_file_header) == 64, "as documented");
 _Static_assert(sizeof(struct snapshot_block_header) == 32, "as documented");
 _Static_assert(sizeof(struct snapshot_record_header) == 16, "as documented");
 _Static_assert(SNAPSHOT_MAX_BLOCK_BYTES > TABLE_MAX_ITEM_BYTES + (1u << 20), "one item fits a block");
+_Static_assert(SNAPSHOT_MAX_BLOCK_BYTES > 3 * LIMIT_BULK_MOST_BYTES + (1u << 20), "as does a field of a hash");
 
 static inline uint64_t snapshot_padded(uint64_t length) {
     return (length + SNAPSHOT_ALIGNMENT - 1) / SNAPSHOT_ALIGNMENT * SNAPSHOT_ALIGNMENT;

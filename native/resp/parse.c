@@ -119,7 +119,7 @@ static bool push_argument(struct resp_parser *parser, const uint8_t *data, size_
     return true;
 }
 
-/* Strict decimal: an optional minus and at most 19 digits, nothing else. */
+/* Strict decimal: an optional minus and at most 18 digits, nothing else. */
 static bool parse_number(const char *text, size_t length, int64_t *value) {
     bool negative = length > 0 && text[0] == '-';
     size_t i = negative ? 1 : 0;

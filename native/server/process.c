@@ -280,7 +280,10 @@ int process_main(int argc, char **argv, const struct data_transport *data) {
         setup_free(&setup);
         return code;
     }
-    descriptors_raise(&options.config);
+    if (descriptors_raise(&options.config, &error) < 0) {
+        setup_free(&setup);
+        return start_failed(EXIT_FAILED, error.message);
+    }
     struct server *server = server_new(&options.config, &error);
     if (!server)
         code = start_failed(options.only_check ? EXIT_USAGE : EXIT_FAILED, error.message);

@@ -102,7 +102,8 @@ static void config_set(struct client *client) {
     }
     if (changed.maxclients > server->config.maxclients) {
         int64_t wanted = changed.maxclients;
-        descriptors_raise(&changed);
+        struct error too_few;
+        if (descriptors_raise(&changed, &too_few) < 0) changed.maxclients = server->config.maxclients;
         if (changed.maxclients < wanted) {
             reply_error(
                 client,

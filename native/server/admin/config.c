@@ -96,7 +96,7 @@ static const struct setting settings[] = {
     NUMBER("min-slaves-to-write", SETTING_NUMBER, true, min_replicas_to_write, 0, INT32_MAX),
     NUMBER("notify-keyspace-events", SETTING_EVENTS, true, notify_keyspace_events, 0, 0),
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
-    NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, INT64_MAX / 2),
+    NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, LIMIT_BULK_MOST_BYTES),
     FLAG("protected-mode", true, protected_mode),
     TEXT("rename-command", false, rename_commands),
     TEXT("requirepass", true, requirepass),

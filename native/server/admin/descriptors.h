@@ -4,7 +4,8 @@
 
 #include "server/server.h"
 
-/* Raises the process's limit for maxclients; where the system allows fewer, lowers maxclients; the log says so. */
-void descriptors_raise(struct server_config *config);
+/* Raises the process's limit for maxclients; where the system allows fewer, lowers maxclients; the log says so. -1: there
+ * are too few to serve anyone, and maxclients is left as it was. */
+int descriptors_raise(struct server_config *config, struct error *error);
 
 #endif

@@ -86,7 +86,7 @@ static int apply(struct reload *reload, const struct server_config *wanted, stru
         tls_free(tls);
     } else {
         if (tls) transport_kernel_use_tls(reload->kernel, tls);
-        descriptors_raise(changed);
+        if (descriptors_raise(changed, error) < 0) changed->maxclients = server->config.maxclients; /* it serves on */
         server->config = *changed;
         config_apply(server);
         rewrite_note(server);

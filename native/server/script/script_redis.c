@@ -44,6 +44,8 @@ static const char *take_arguments(lua_State *lua, struct scripts *scripts) {
         struct resp_argument *argument = &scripts->argv[i - 1];
         *argument = (struct resp_argument){0};
         argument->data = (const uint8_t *)lua_tolstring(lua, i, &argument->length);
+        if (argument->length > scripts->server->limits.max_bulk_bytes)
+            return "ERR an argument of a call is longer than proto-max-bulk-len";
     }
     scripts->client->argc = (uint32_t)argc;
     scripts->client->argv = scripts->argv;
