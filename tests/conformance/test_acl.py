@@ -89,7 +89,8 @@ RULES = st.sampled_from(
         "allcommands", "nocommands", "+@all", "-@all", "+@hash", "-@hash", "+@nonsense", "+get", "-get",
         "+GET", "+nope",
         "-nope", "+config|get", "-config|get", "-config", "+config", "+config|nope", "+config|get|x",
-        "+config|", "+select|0",
+        "+config|", "+select|0", "+xadd", "-xadd", "+XADD|x", "-migrate", "+cluster|slots", "-cluster", "+module|load",
+        "-module", "+xgroup|create", "-xgroup", "+xgroup|nope", "+@stream", "-@stream", "+@geo", "-@hyperloglog",
         "+select|0", "+select|1", "-select", "-select|0", ">secret", ">other", "<secret", "<nobody", "#abc",
         "#" + "ab" * 32, "!" + "ab" * 32, "!" + "AB" * 32, "(+get ~x*)", "(+get", "~x*)", "(%R~y &z resetchannels)",
         "()", "clearselectors", "", "nonsense", "+", "-", "~", "&", "%", "+@", "(nonsense)", "(+nope)", "~a b", "&a b",
@@ -128,6 +129,59 @@ def test_random_rules_make_the_same_users(pair: Pair) -> None:
             same(pair, b"ACL", b"LIST")
 
     run()
+
+
+def all_names(connection: Any) -> set[bytes]:
+    """Of commands and their parts."""
+    rows = [row for _, row in connection.run(b"COMMAND")[1]]
+    return {name for row in rows for name in (row[0][1], *(part[0][1] for _, part in row[9][1]))}
+
+
+def test_rules_may_name_every_command_of_redis(pair: Pair) -> None:
+    theirs, ours = all_names(pair.redis), all_names(pair.ours)
+    absent = sorted(theirs - ours)
+    assert b"xadd" in absent
+    assert b"migrate" in absent
+    for rules in ([b"+" + name for name in absent], [b"+@all", *(b"-" + name for name in absent)]):
+        for peer in (pair.redis, pair.ours):
+            peer.run(b"ACL", b"DELUSER", b"alice")
+        assert same(pair, b"ACL", b"SETUSER", b"alice", *rules) == ("+", b"OK")
+        same(pair, b"ACL", b"GETUSER", b"alice")
+        same(pair, b"ACL", b"LIST")
+    assert not {name.decode() for name in absent} & {
+        name.decode() for _, category in pair.ours.run(b"ACL", b"CAT")[1] for name in names(pair.ours, category)
+    }
+    for rule in (b"+xadd2", b"-migrat", b"+xgroup|nope", b"+module|nope", b"-xadd|x"):
+        same(pair, b"ACL", b"SETUSER", b"alice", rule)
+    for words in (b"xadd s * a b", b"module load x", b"migrate", b"xgroup create s g 0"):
+        kind, _ = pair.ours.run(b"ACL", b"DRYRUN", b"alice", *words.split())
+        assert kind == "-", words
+    pair.run((b"ACL", b"DELUSER", b"alice"))
+
+
+def test_a_file_of_users_that_names_absent_commands_is_loaded_and_saved(tmp_path: Path) -> None:
+    path = tmp_path / "users.acl"
+    lines = {
+        "user alice on nopass ~* resetchannels -@all +get +xadd +module|load",
+        "user bob off sanitize-payload resetchannels -@all +@stream +@geo -xtrim",
+        "user carol on nopass ~* &* +@all -migrate -cluster|slots -xgroup -function|dump",
+        "user default on nopass ~* &* +@all",
+    }
+    path.write_text("\n".join(lines) + "\n")
+    with replay_server.Server([], config={"aclfile": str(path)}) as server, redis.Redis.from_url(server.url) as admin:
+        told = [set(line.split()) for line in admin.acl_list()]
+        for line in lines:
+            assert set(line.split()) - {"sanitize-payload"} in [words - {"sanitize-payload"} for words in told]
+        before = admin.acl_list()
+        admin.acl_save()
+        admin.acl_load()
+        assert admin.acl_list() == before
+        with redis.Redis.from_url(server.url, username="alice", password="x") as alice:
+            assert alice.get("key") is None
+            with pytest.raises(redis.ResponseError, match="unknown command"):
+                alice.execute_command("XADD", "s", "*", "a", "b")
+            with pytest.raises(redis.ResponseError, match="no permissions to run the 'set'"):
+                alice.set("key", "1")
 
 
 def test_a_failed_rule_changes_nothing(pair: Pair) -> None:

@@ -137,23 +137,64 @@ static void add_subcommands(struct acl_commands *commands, struct command_entry 
     whole->subcommands = (uint32_t)entry->subcommand_count;
 }
 
-struct acl_commands *acl_commands_new(struct command_table *table) {
-    struct acl_commands *commands = memory_calloc(1, sizeof *commands + ACL_COMMANDS * sizeof *commands->items);
-    if (!commands) return NULL;
-    for (size_t i = 0; i < command_table_count(table); i++) {
-        struct command_entry *entry = command_table_at(table, i);
-        struct acl_item *item = add_item(commands, entry);
-        add_subcommands(commands, entry, item);
-    }
-    assert(commands->count < ACL_COMMANDS);
-    return commands;
-}
-
 const struct acl_item *acl_commands_find(const struct acl_commands *commands, const char *name, size_t length) {
     for (uint32_t i = 0; i < commands->count; i++) {
         if (is_word(commands->items[i].name, name, length)) return &commands->items[i];
     }
     return NULL;
+}
+
+/* NULL: it is here after all. */
+static struct acl_item *add_absent(struct acl_commands *commands, const struct acl_absent *absent) {
+    if (acl_commands_find(commands, absent->name, strlen(absent->name))) return NULL;
+    struct acl_item *item = &commands->items[commands->count++];
+    *item = (struct acl_item){
+        .name = absent->name,
+        .categories = absent->categories,
+        .is_subcommand = strchr(absent->name, '|') != NULL,
+        .is_absent = true,
+    };
+    return item;
+}
+
+/* Those of the absent that are parts of this one; returns what follows them. */
+static const struct acl_absent *add_absent_parts(struct acl_commands *commands, const struct acl_absent *absent,
+                                                 struct acl_item *whole) {
+    size_t length = strlen(whole->name);
+    for (; absent->name && strncmp(absent->name, whole->name, length) == 0 && absent->name[length] == '|'; absent++) {
+        struct acl_item *item = add_absent(commands, absent);
+        if (!item) continue;
+        item->command = whole->command;
+        whole->subcommands++;
+    }
+    return absent;
+}
+
+/* Those of the absent that come before the name (NULL: all of them); returns what follows them. */
+static const struct acl_absent *add_absent_before(struct acl_commands *commands, const struct acl_absent *absent,
+                                                  const char *name) {
+    while (absent->name && (!name || strcmp(absent->name, name) < 0)) {
+        struct acl_item *item = add_absent(commands, absent++);
+        if (item) absent = add_absent_parts(commands, absent, item);
+    }
+    return absent;
+}
+
+struct acl_commands *acl_commands_new(struct command_table *table) {
+    struct acl_commands *commands = memory_calloc(1, sizeof *commands + ACL_COMMANDS * sizeof *commands->items);
+    if (!commands) return NULL;
+    const struct acl_absent *absent = acl_absent;
+    for (size_t i = 0; i < command_table_count(table); i++) {
+        struct command_entry *entry = command_table_at(table, i);
+        absent = add_absent_before(commands, absent, entry->command->name);
+        struct acl_item *item = add_item(commands, entry);
+        add_subcommands(commands, entry, item);
+        if (absent->name && strcmp(absent->name, item->name) == 0) absent++;
+        absent = add_absent_parts(commands, absent, item);
+    }
+    add_absent_before(commands, absent, NULL);
+    assert(commands->count < ACL_COMMANDS);
+    return commands;
 }
 
 const struct acl_item *acl_commands_of_request(const struct acl_commands *commands, const struct command_entry *entry,

@@ -48,12 +48,21 @@ uint32_t acl_categories(const struct command *command);
 
 struct acl_item {
     const char *name; /* "config", "config|get" */
-    const struct command *command;
+    const struct command *command; /* of an absent part the container's; of an absent command NULL */
     int arity;
     uint32_t categories;
     bool is_subcommand;
+    bool is_absent; /* Redis has it: rules may name it, no request runs it */
     uint32_t subcommands; /* how many items behind this one are parts of it */
 };
+
+/* Commands that rules, which may have been written for Redis, name all the same. Ended by a NULL name: acl_absent.c. */
+struct acl_absent {
+    const char *name;
+    uint32_t categories;
+};
+
+extern const struct acl_absent acl_absent[];
 
 /* In alphabetical order, subcommands behind their containers. An item's index is the number of its bit. */
 struct acl_commands {

@@ -161,12 +161,14 @@ static void acl_cat(struct client *client) {
         reply_error(client, "ERR Unknown category '%.*s'", shown(name), (const char *)name->data);
         return;
     }
-    size_t count = 0;
-    for (uint32_t i = 0; i < commands->count; i++) count += (commands->items[i].categories & category) != 0;
-    reply_array(client, count);
+    size_t count = 0, mark = reply_array_deferred(client);
     for (uint32_t i = 0; i < commands->count; i++) {
-        if (commands->items[i].categories & category) reply_bulk_string(client, commands->items[i].name);
+        const struct acl_item *item = &commands->items[i];
+        if (item->is_absent || !(item->categories & category)) continue;
+        reply_bulk_string(client, item->name);
+        count++;
     }
+    reply_set_array_length(client, mark, count);
 }
 
 static void reply_verdict(struct client *client, enum acl_verdict verdict, const struct acl_item *item,
@@ -192,7 +194,7 @@ static void acl_dryrun(struct client *client) {
     }
     const struct command_entry *entry = command_table_find_request(client->server->commands, argc, argv);
     const struct acl_item *item = entry ? acl_commands_of_request(acl->commands, entry, argc, argv) : NULL;
-    if (!item || (item->subcommands > 0 && argc > 1)) { /* a container whose part is not known */
+    if (!item || item->is_absent || (item->subcommands > 0 && argc > 1)) { /* a container whose part is not known */
         reply_error(client, "ERR Command '%.*s' not found", shown(&argv[0]), (const char *)argv[0].data);
         return;
     }
