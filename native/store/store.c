@@ -187,7 +187,7 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
         value->expiry = 0;
         value->access = access_fresh(&store->access) & ACCESS_BITS;
         entry->value = value;
-        store_changed(store, database, key, length);
+        store_added(store, database, key, length);
     }
     return entry;
 }
@@ -219,7 +219,7 @@ bool store_rename(struct store *store, unsigned database, struct dict_entry *ent
     expire_moved(&db->expiry, target);
     dict_unlink(&db->keys, entry);
     store_changed(store, database, entry->key, entry->key_length);
-    store_changed(store, database, key, length);
+    store_added(store, database, key, length);
     dict_entry_free(entry);
     return true;
 }
@@ -237,7 +237,7 @@ bool store_move(struct store *store, unsigned database, struct dict_entry *entry
     if (ends) expire_set(&to->expiry, moved, at_ms);
     dict_unlink(&from->keys, entry);
     store_changed(store, database, entry->key, entry->key_length);
-    store_changed(store, target, entry->key, entry->key_length);
+    store_added(store, target, entry->key, entry->key_length);
     dict_entry_free(entry);
     return true;
 }

@@ -34,6 +34,8 @@ struct store_events {
     void (*will_change)(void *context, unsigned database, struct dict_entry *entry);
     /* A key was added, changed or removed; called when that is done. The key's bytes are not the store's own. */
     void (*changed)(void *context, unsigned database, const uint8_t *key, size_t length);
+    /* What `changed` tells of next is that a key was added, or took the place of one that went. */
+    void (*will_add)(void *context);
     /* All keys of the database are about to go at once. */
     void (*will_flush)(void *context, unsigned database);
     /* Two databases are about to change places, with all their keys: of those `changed` is not called. */
@@ -71,6 +73,11 @@ static inline void store_will_change(struct store *store, unsigned database, str
 static inline void store_changed(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     store->changes++;
     if (store->events.changed) store->events.changed(store->events.context, database, key, length);
+}
+
+static inline void store_added(struct store *store, unsigned database, const uint8_t *key, size_t length) {
+    if (store->events.will_add) store->events.will_add(store->events.context);
+    store_changed(store, database, key, length);
 }
 
 struct store *store_new(void); /* NULL: memory exhausted */

@@ -11,7 +11,7 @@ from against_redis import Pair
 
 @pytest.fixture
 def listeners(pair: Pair, peers: Any) -> Iterator[list[Any]]:
-    pair.run((b"SELECT", b"0"), (b"FLUSHALL",), (b"CONFIG", b"SET", b"notify-keyspace-events", b"KEA"))
+    pair.run((b"SELECT", b"0"), (b"FLUSHALL",), (b"CONFIG", b"SET", b"notify-keyspace-events", b"KEAn"))
     connected = [peer.connect() for peer in peers]
     for listener in connected:
         listener.run(b"PSUBSCRIBE", b"__key*__:*")
@@ -82,7 +82,7 @@ def test_events_are_those_of_redis(pair: Pair, listeners: list[Any], lines: str)
 def test_keys_that_run_out_are_told_of(pair: Pair, listeners: list[Any]) -> None:
     pair.words("SET a 1 PX 1")
     for listener in listeners:
-        said = [listener.read()[1][2:] for _ in range(6)]
+        said = [listener.read()[1][2:] for _ in range(8)]
         assert said[-2:] == [
             [("$", b"__keyspace@0__:a"), ("$", b"expired")],
             [("$", b"__keyevent@0__:expired"), ("$", b"a")],

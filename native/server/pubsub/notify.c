@@ -51,6 +51,7 @@ void notify_text(int flags, char text[NOTIFY_TEXT_BYTES]) {
 
 struct change {
     uint32_t database, length;
+    bool added; /* there was no such key */
     uint8_t key[];
 };
 
@@ -63,10 +64,16 @@ void notify_free(struct notify *notify) {
     *notify = (struct notify){0};
 }
 
-static bool is_last(const struct notify *notify, unsigned database, const uint8_t *key, size_t length) {
-    if (notify->length == 0) return false;
-    const struct change *last = (const struct change *)(const void *)(notify->changes + notify->last);
-    return last->database == database && last->length == length && memcmp(last->key, key, length) == 0;
+/* The latest change where it is of that key; or NULL. */
+static struct change *last_of(const struct notify *notify, unsigned database, const uint8_t *key, size_t length) {
+    if (notify->length == 0) return NULL;
+    struct change *last = (struct change *)(void *)(notify->changes + notify->last);
+    bool same = last->database == database && last->length == length && memcmp(last->key, key, length) == 0;
+    return same ? last : NULL;
+}
+
+void notify_will_add(struct server *server) {
+    server->notify.adds_next = server->notify.flags != 0;
 }
 
 void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length) {
@@ -75,7 +82,13 @@ void notify_changed(struct server *server, unsigned database, const uint8_t *key
         notify->passes_over_next = false;
         return;
     }
-    if (is_last(notify, database, key, length)) return;
+    bool added = notify->adds_next;
+    notify->adds_next = false;
+    struct change *last = last_of(notify, database, key, length);
+    if (last) {
+        last->added |= added;
+        return;
+    }
     size_t room = room_of(length);
     if (notify->length + room > notify->capacity) {
         size_t capacity = 2 * (notify->length + room);
@@ -87,6 +100,7 @@ void notify_changed(struct server *server, unsigned database, const uint8_t *key
     struct change *change = (struct change *)(void *)(notify->changes + notify->length);
     change->database = database;
     change->length = (uint32_t)length;
+    change->added = added;
     memcpy(change->key, key, length);
     notify->last = notify->length;
     notify->length += room;
@@ -126,7 +140,19 @@ void notify_event(struct server *server, enum notify_class class, const char *ev
 /* ---- events of commands ------------------------------------------------------------------------------ */
 
 /* What a command does to a key that it changes. Where the key is gone afterwards, `del` follows, or stands alone. */
-enum manner { IN_PLACE, STORES, WITH_EXPIRY, EXPIRES, ENDS, MOVES_ELEMENT, MOVES_MEMBER, POPS_OF_MANY, RENAMES, MOVES };
+enum manner {
+    IN_PLACE,
+    STORES,
+    WITH_EXPIRY,
+    EXPIRES,
+    ENDS,
+    MOVES_ELEMENT,
+    MOVES_MEMBER,
+    POPS_OF_MANY,
+    RENAMES,
+    MOVES,
+    COPIES
+};
 
 static const struct rule {
     const char *command;
@@ -145,7 +171,7 @@ static const struct rule {
     {"bzmpop", NOTIFY_ZSET, "zpopmin", POPS_OF_MANY},
     {"bzpopmax", NOTIFY_ZSET, "zpopmax", IN_PLACE},
     {"bzpopmin", NOTIFY_ZSET, "zpopmin", IN_PLACE},
-    {"copy", NOTIFY_GENERIC, "copy_to", IN_PLACE},
+    {"copy", NOTIFY_GENERIC, "copy_to", COPIES},
     {"decr", NOTIFY_STRING, "incrby", IN_PLACE},
     {"decrby", NOTIFY_STRING, "incrby", IN_PLACE},
     {"del", NOTIFY_GENERIC, "del", ENDS},
@@ -238,6 +264,18 @@ static bool is_argument(const struct client *client, uint32_t index, const struc
     return argument->length == change->length && memcmp(argument->data, change->key, change->length) == 0;
 }
 
+static void tell_if_added(struct server *server, const struct change *change) {
+    if (change->added) notify_event(server, NOTIFY_NEW, "new", change->database, change->key, change->length);
+}
+
+static void tell_of_added(struct server *server, size_t length) {
+    for (size_t at = 0; at < length;) {
+        const struct change *change = (const struct change *)(const void *)(server->notify.changes + at);
+        tell_if_added(server, change);
+        at += room_of(change->length);
+    }
+}
+
 /* LMOVE and its like: the push is told of first, as in Redis. */
 static void tell_of_move(struct client *client, const struct command *command) {
     struct server *server = client->server;
@@ -281,6 +319,10 @@ static void tell_of(struct client *client, const struct rule *rule, const struct
         event = "del";
         class = NOTIFY_GENERIC;
     }
+    if (rule->manner == COPIES) /* also where another key went for it */
+        notify_event(server, NOTIFY_NEW, "new", change->database, change->key, change->length);
+    else if (rule->manner != RENAMES && rule->manner != MOVES)
+        tell_if_added(server, change);
     notify_event(server, class, event, change->database, change->key, change->length);
     if (rule->manner == WITH_EXPIRY && has_expiry(client, rule))
         notify_event(server, NOTIFY_GENERIC, "expire", change->database, change->key, change->length);
@@ -306,6 +348,9 @@ void notify_command(struct client *client, const struct command *command) {
     const struct rule *rule =
         bsearch(command->name, rules, sizeof rules / sizeof *rules, sizeof *rules, compare_command);
     if (!rule) return;
+    /* Of a key that takes another's place before all else. */
+    if (rule->manner == MOVES_ELEMENT || rule->manner == RENAMES || rule->manner == MOVES)
+        tell_of_added(client->server, length);
     if (rule->manner == MOVES_ELEMENT) {
         tell_of_move(client, command);
         return;

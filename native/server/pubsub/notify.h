@@ -24,7 +24,7 @@ enum notify_class {
     NOTIFY_KEYSPACE = 1 << 10, /* K: on channels named after keys */
     NOTIFY_KEYEVENT = 1 << 11, /* E: on channels named after events */
     NOTIFY_MISS = 1 << 12,    /* m */
-    NOTIFY_NEW = 1 << 13,     /* n: accepted; never sent */
+    NOTIFY_NEW = 1 << 13,     /* n: keys that were added */
 };
 
 #define NOTIFY_TEXT_BYTES 24u
@@ -36,6 +36,7 @@ void notify_text(int flags, char text[NOTIFY_TEXT_BYTES]);
 /* Keys that the command that runs has changed, in order. */
 struct notify {
     int flags; /* 0: nobody is told of anything */
+    bool adds_next; /* the change that follows adds a key */
     bool passes_over_next; /* the change that follows was told of already: the key ran out or was evicted */
     uint8_t *changes; /* a header and the key's bytes, one after the other */
     size_t length, capacity;
@@ -45,6 +46,8 @@ struct notify {
 void notify_free(struct notify *notify);
 /* From the store: a key has changed. */
 void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length);
+/* From the store: the change that follows adds a key. */
+void notify_will_add(struct server *server);
 /* The key goes by itself. */
 void notify_gone(struct server *server, enum notify_class class, const char *event, unsigned database,
                  const uint8_t *key, size_t length);

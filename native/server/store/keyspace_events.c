@@ -25,6 +25,10 @@ static void changed(void *context, unsigned database, const uint8_t *key, size_t
     if (server->notify.flags) notify_changed(server, database, key, length);
 }
 
+static void will_add(void *context) {
+    notify_will_add(context);
+}
+
 static void expired(void *context, unsigned database, const uint8_t *key, size_t length) {
     propagate_removed(context, database, key, length);
     notify_gone(context, NOTIFY_EXPIRED, "expired", database, key, length);
@@ -51,6 +55,7 @@ void keyspace_listen(struct server *server) {
         .context = server,
         .will_change = will_change,
         .changed = changed,
+        .will_add = will_add,
         .will_flush = will_flush,
         .will_exchange = will_exchange,
         .expired = expired,
