@@ -23,7 +23,9 @@ from replay_server.rl.settings import ApexSettings
 PRECISIONS = ("float32", "bfloat16")
 """The first is taken unless another is clearly faster."""
 CLEARLY_FASTER = 0.95
-"""Another precision must take less than this share of the first one's time."""
+"""Another precision must take less than this share of the first one's time,"""
+CLEARLY_FASTER_OF_LESS = 0.8
+"""and less than this where fewer rows than a batch's were timed: there a busy machine misleads sooner."""
 BUDGET_S = 4.0
 """What all timed updates may take together, those that warm up included."""
 REPEAT_S = 0.5
@@ -64,7 +66,7 @@ def fastest(names: Sequence[str], rows: int, update_seconds: UpdateSeconds, budg
 
     Sizes grow up to `rows`. A size is left out where the times of the one before say that it would not fit in
     `budget_s`: a precision that is so much slower shows with fewer rows, too. The precisions take turns, so that other
-    work on the machine slows all of them.
+    work on the machine slows all of them. Where not even the smallest updates fit twice, the first is taken.
     """
     spent_s, measured, times = 0.0, 0, dict.fromkeys(names, 0.0)
     for size in sorted({max(1, rows >> shift) for shift in (6, 4, 2, 0)}):
@@ -73,19 +75,27 @@ def fastest(names: Sequence[str], rows: int, update_seconds: UpdateSeconds, budg
             break
         going = [name for name in names if math.isfinite(times[name])]
         repeat_s = REPEAT_S if size == rows else 0.0
-        found, took_s = _shortest(going, size, update_seconds, repeat_s, budget_s - spent_s)
+        found, took_s, repeated = _shortest(going, size, update_seconds, repeat_s, budget_s - spent_s)
+        if not repeated and not measured:
+            return Choice(names[0], size, found)
+        if not repeated:
+            break
         spent_s, measured, times = spent_s + took_s, size, {**dict.fromkeys(names, math.inf), **found}
+    return _decided(names, rows, measured, times)
+
+
+def _decided(names: Sequence[str], rows: int, measured: int, times: dict[str, float]) -> Choice:
     best = min(names, key=lambda name: times[name])
-    chosen = best if times[best] < CLEARLY_FASTER * times[names[0]] else names[0]
-    return Choice(chosen, measured, times)
+    share = CLEARLY_FASTER if measured == rows else CLEARLY_FASTER_OF_LESS
+    return Choice(best if times[best] < share * times[names[0]] else names[0], measured, times)
 
 
 def _shortest(
     names: Sequence[str], rows: int, update_seconds: UpdateSeconds, repeat_s: float, budget_s: float
-) -> tuple[dict[str, float], float]:
-    """The shortest of each precision's updates, and the seconds that all of them took.
+) -> tuple[dict[str, float], float, bool]:
+    """The shortest of each precision's updates, the seconds that all of them took, and whether any were repeated.
 
-    The first ones warm up, and count only where no others fit in `budget_s`.
+    The first ones warm up, and are told only where no others fit in `budget_s`.
     """
     newest = {name: update_seconds(name, rows) for name in names}
     took_s, repeated_s, found = _finite_sum(newest), 0.0, dict[str, float]()
@@ -94,7 +104,7 @@ def _shortest(
         found = {name: min(found.get(name, math.inf), each) for name, each in newest.items()}
         repeated_s += _finite_sum(newest)
         took_s += _finite_sum(newest)
-    return found or newest, took_s
+    return found or newest, took_s, bool(found)
 
 
 def _finite_sum(seconds: Mapping[str, float]) -> float:

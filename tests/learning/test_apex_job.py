@@ -220,6 +220,19 @@ def test_learner_that_is_silent_is_named_and_so_is_its_return():
     assert silence.look(531.0, 1, waiting=False) == told
 
 
+@pytest.mark.slow
+def test_learner_that_was_stopped_is_named_while_the_job_waits_for_it(start):
+    job = start("--max-updates", "1500")
+    job.wait_for(r"updates [1-9]")
+    (stopped,) = processes_of(job, "learner")
+    os.kill(stopped, signal.SIGSTOP)
+    job.wait_for(r"learner has made no update for 3\d s, though there are items to sample")
+    os.kill(stopped, signal.SIGCONT)
+    job.wait_for(r"learner goes on after \d+ s")
+    assert job.wait() == 0, job.text
+    assert job.summary()["restarts"] == 0
+
+
 def test_killed_actor_is_started_again_and_counted(start):
     job = start()
     job.wait_for(r"updates [1-9]")

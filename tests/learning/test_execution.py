@@ -74,6 +74,14 @@ def test_one_slow_moment_of_the_machine_decides_nothing():
     assert (found.precision, found.seconds["bfloat16"]) == ("bfloat16", 64 * 1e-4)
 
 
+def test_what_only_few_rows_or_one_update_say_does_not_suffice_for_a_small_gain():
+    """As on a machine so busy that a batch does not fit into the time: float32 is never many times slower."""
+    assert fastest(PRECISIONS, 512, Machine(float32=10e-3, bfloat16=9e-3).update).precision == "float32"
+    assert fastest(PRECISIONS, 512, Machine(float32=10e-3, bfloat16=5e-3).update).precision == "bfloat16"
+    found = fastest(PRECISIONS, 64, Machine(float32=3.0, bfloat16=1.0).update)
+    assert (found.precision, found.rows, found.seconds) == ("float32", 1, {"float32": 3.0, "bfloat16": 1.0})
+
+
 @pytest.mark.parametrize("spec", [EnvironmentSpec((4,), "float32", 2), EnvironmentSpec((4, 84, 84), "uint8", 6, 4)])
 def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monkeypatch):
     """Real networks are updated on the real batch; only the clock is ours: each precision's updates take what it says.
