@@ -116,14 +116,15 @@ def run_evaluator(
 
     Each result is appended, as JSON, to the list ``<table>:evaluations`` on the server, set as the hash
     ``<table>:evaluator``, and passed to `on_result` with the network that earned it. Versions are learner steps.
-    Raises ConnectionLost if the server stayed away for `patience_s` seconds, SettingsDiffer for other settings than
-    the run's.
+    When the table is closed, the job is over: it evaluates the newest weights, where it has not yet, and raises
+    TableClosed. Raises ConnectionLost if the server stayed away for `patience_s` seconds, SettingsDiffer for other
+    settings than the run's.
     """
     stopped = as_callable(stop)
     torch.set_num_threads(1)
     network = make_acting_network(settings, environment_spec(settings))
     results: list[Evaluation] = []
-    due = settings.eval_every_updates
+    last, due = -1, settings.eval_every_updates
     client = PersistentClient(
         server_url,
         patience_s=patience_s,
@@ -132,8 +133,13 @@ def run_evaluator(
     )
     try:
         while not stopped():
+            # Looked at before the weights: those of a closed table are the last.
+            closed = client.call(functools.partial(_closed, settings.table))
             # Asking for versions past due − 1 keeps all the weights between two evaluations off the wire.
-            fetched = client.call(functools.partial(_fetch, settings.table, due - 1))
+            newer_than = due - 1 if closed is None else last
+            fetched = client.call(functools.partial(_fetch, settings.table, newer_than))
+            if fetched is None and closed is not None:
+                raise closed
             if fetched is None:
                 time.sleep(POLL_EVERY_S)
                 continue
@@ -142,7 +148,7 @@ def run_evaluator(
             result = _evaluate_version(network, settings, version, stopped)
             if result is None:
                 break
-            due = version + settings.eval_every_updates
+            last, due = version, version + settings.eval_every_updates
             results.append(result)
             client.call(functools.partial(_publish, settings.table, result, len(results)))
             if on_result is not None:
@@ -176,6 +182,15 @@ def _evaluate_version(
 
 def _fetch(table: str, newer_than: int, client: rs.Client) -> tuple[int, dict[str, np.ndarray]] | None:
     return client.fetch_weights(table, newer_than=newer_than)
+
+
+def _closed(table: str, client: rs.Client) -> rs.TableClosed | None:
+    """What says that the table is closed; None while it is open, or not there yet."""
+    try:
+        info = client.info(table)
+    except rs.TableNotFound:
+        return None
+    return rs.TableClosed(f"table {table!r} is closed: {info['closed_reason']}") if info["closed"] else None
 
 
 def _publish(table: str, result: Evaluation, evaluations: int, client: rs.Client) -> None:

@@ -95,8 +95,9 @@ def run_actor(
     actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
     second, after the same numbers went to the server.
 
-    Raises ConnectionLost if the server stayed away for `patience_s` seconds; SettingsDiffer, a ValueError, for other
-    settings than the run's; ValueError for settings that do not fit each other (an actor id outside the run, weights of
+    Raises TableClosed when the table is closed: the job is over. ConnectionLost if the server stayed away for
+    `patience_s` seconds; SettingsDiffer, a ValueError, for other settings than the run's; ValueError for settings that
+    do not fit each other (an actor id outside the run, weights of
     another network).
     """
     return _Actor(settings, server_url, actor_id, as_callable(stop), on_progress, patience_s).run()
@@ -140,6 +141,10 @@ class _Actor:
             self._play()
             self._finish()
             return self.progress
+        except rs.TableClosed:
+            with contextlib.suppress(rs.ReplayError):
+                self._report()
+            raise
         finally:
             self.writer.close(flush=False)
             self.writing.close()

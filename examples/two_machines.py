@@ -10,7 +10,8 @@ On machines of their own it is the same program, with a server that both reach:
 
 The actor plays with the newest weights and adds transitions; the learner samples, writes priorities back and publishes
 weights. The table's rate limiter keeps the two in step however fast either machine is, so the result does not depend on
-it. Needs `pip install '.[rl]'`.
+it. The learner ends the job by closing the table, which tells the actor, also one that waits. Needs
+`pip install '.[rl]'`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch import nn
 import replay_server as rs
 
 TABLE, WEIGHTS, RESULT = "transitions", "policy", "result"
-"""Names on the server; RESULT is an ordinary key, set when the learner has ended."""
+"""Names on the server; RESULT is an ordinary key, set at the learner's end."""
 
 
 @dataclass
@@ -84,7 +85,7 @@ def create_table(client: rs.Client, settings: Settings) -> None:
 
 
 def run_actor(settings: Settings) -> None:
-    """Plays until the learner has ended."""
+    """Plays until the learner has closed the table."""
     random = np.random.default_rng(settings.seed)
     env = gym.make(settings.env)
     network, version = make_network(env), None
@@ -102,14 +103,10 @@ def run_actor(settings: Settings) -> None:
             if len(waiting) < settings.push:
                 continue
             columns = {name: [transition[name] for transition in waiting] for name in waiting[0]}
-            while not client.redis.exists(RESULT):
-                try:
-                    client.add(TABLE, columns, timeout=1.0)  # waits where the learner is behind
-                    break
-                except rs.Timeout:
-                    continue
-            else:
-                print(f"actor: {steps} steps, weights of version {version}", flush=True)
+            try:
+                client.add(TABLE, columns)  # waits where the learner is behind
+            except rs.TableClosed as end:
+                print(f"actor: {steps} steps, weights of version {version}; {end}", flush=True)
                 return
             waiting.clear()
             if newer := client.fetch_weights(WEIGHTS, newer_than=version):
@@ -118,7 +115,7 @@ def run_actor(settings: Settings) -> None:
 
 
 def run_learner(settings: Settings) -> None:
-    """Learns until the target or the last update, then leaves the best score under RESULT."""
+    """Learns until the target or the last update; then leaves the best score under RESULT and closes the table."""
     torch.manual_seed(settings.seed)
     online = make_network(gym.make(settings.env))
     target = copy.deepcopy(online)
@@ -126,6 +123,7 @@ def run_learner(settings: Settings) -> None:
     best = -np.inf
     with rs.Client(settings.server) as client:
         create_table(client, settings)
+        client.open_table(TABLE)  # on a server where a learner ended before
         client.publish_weights(WEIGHTS, to_arrays(online))
         with client.sampler(TABLE, settings.batch_size, prefetch=2) as batches:
             for update, batch in enumerate(batches, 1):
@@ -147,6 +145,7 @@ def run_learner(settings: Settings) -> None:
                     if score >= settings.target or update == settings.updates:
                         break
         client.redis.set(RESULT, best)
+        client.close_table(TABLE, f"the learner ended with {best:.1f}")
 
 
 def run_both(settings: Settings) -> float:

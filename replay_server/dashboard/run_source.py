@@ -88,6 +88,8 @@ class RunSource:
             parts += [str(self.settings.get("algo", "")), str(self.settings.get("scaler", ""))]
         elif self.kind == "apex":
             parts.append("Ape-X")
+            if (part := self.job.get("kind")) in ("learner", "evaluator"):
+                parts.append(str(part))
         if "seed" in self.settings:
             parts.append(f"seed {self.settings['seed']}")
         return " · ".join(part for part in parts if part)
@@ -304,8 +306,7 @@ class RunSource:
         began = process_started(int(pid)) if pid else 0
         if began and began == self.job.get("pid_started"):
             return "running"
-        # A learner by itself, for actors elsewhere, leaves no summary.
-        return "ended" if self.job.get("kind") == "learner" else "killed"
+        return "killed"
 
 
 def _attempt(invocation: Mapping[str, Any]) -> tuple[str, ...]:

@@ -237,9 +237,9 @@ class ApexJob:
                 code = part.watch()
                 if code == EXIT_SERVER_LOST:
                     raise rs.ConnectionLost(f"{part.name} found no server")
-                if code == 0 and part.finished:
+                if code == 0 and part.ends:
                     self.ended_by = "max_updates"
-                elif code is not None:
+                elif code:
                     view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
             self._write_job()
             try:
@@ -247,7 +247,7 @@ class ApexJob:
             except (StoreLost, StoreSilent) as error:
                 raise rs.ConnectionLost(str(error)) from error
             view.show(self._record.snapshot)
-            self.ended_by = self.ended_by or self._record.met_condition()
+            self.ended_by = self._record.met_condition() or self.ended_by
             if self._record.write_row_if_due() and self._wandb is not None:
                 self._wandb.poll()
 

@@ -17,10 +17,10 @@ ATARI_CORES = 16
 """Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
 
 
-def add_settings(parser: argparse.ArgumentParser, leave_out: frozenset[str] = frozenset()) -> None:
+def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds one option per field of `ApexSettings` (``--field-name``); fields not given leave no trace in the result."""
     title = "settings of the run (defaults are the paper's; a profile changes some)"
-    add_options(parser.add_argument_group(title), ApexSettings, leave_out)
+    add_options(parser.add_argument_group(title), ApexSettings)
 
 
 def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:

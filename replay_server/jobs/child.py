@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replay_server.errors import ConnectionLost
+from replay_server.errors import ConnectionLost, TableClosed
 from replay_server.rl.settings import ApexSettings
 
 EXIT_FAILED = 1
@@ -30,13 +30,15 @@ STOP_GRACE_S = 10.0
 
 
 def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> int:
-    """Runs a part until it ends; returns its exit code.
+    """Runs a part until it ends, by itself or because its table is closed; returns its exit code.
 
     0; 5 if the server was lost; 1 for values that are wrong (ValueError, or Diverged, an ArithmeticError); 70 for any
     other failure.
     """
     try:
         part(stop)
+    except TableClosed as error:
+        print(error, flush=True)
     except ConnectionLost as error:
         if stop.is_set():
             return 0  # the job was ending anyway

@@ -1,4 +1,4 @@
-"""The evaluator of a job on one machine, and the final evaluation of the network it kept."""
+"""The evaluator of a job, and the final evaluation of the network it kept."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
+from replay_server.actors.rollout import Stop
 from replay_server.learner.checkpoint import BEST, newest_checkpoint, read_network, write_best
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
@@ -39,11 +40,11 @@ def run_evaluations(settings: ApexSettings, server_url: str, run_directory: Path
     run_evaluator(settings, server_url, stop, keep)
 
 
-def final_evaluation(settings: ApexSettings, run_directory: Path) -> dict[str, Any] | None:
+def final_evaluation(settings: ApexSettings, run_directory: Path, stop: Stop = lambda: False) -> dict[str, Any] | None:
     """Plays `settings.final_episodes` fresh games with the best network, or the newest checkpoint if none was judged.
 
     Returns the keys of summary.json: checkpoint, checkpoint_step, eval_episodes, eval_mean, eval_std, eval_scores; None
-    if there is no network to play with.
+    if there is no network to play with, or `stop` came first.
     """
     folder = run_directory / "checkpoints"
     path = folder / BEST if (folder / BEST / "counters.json").exists() else newest_checkpoint(folder)
@@ -53,7 +54,9 @@ def final_evaluation(settings: ApexSettings, run_directory: Path) -> dict[str, A
     network = make_network(settings, environment_spec(settings)).eval()
     counters = read_network(path, network)
     seed = int(np.random.SeedSequence([settings.seed, FINAL_SEED]).generate_state(1)[0])
-    scores = evaluate(network, settings, settings.final_episodes, seed)
+    scores = evaluate(network, settings, settings.final_episodes, seed, stop=stop)
+    if not scores:
+        return None
     return {
         "checkpoint": str(path.relative_to(run_directory)),
         "checkpoint_step": int(counters["step"]),

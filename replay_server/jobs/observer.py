@@ -33,7 +33,10 @@ class Observer:
         self.earlier = {name: (earlier or {}).get(name, 0.0) for name in totals}
         self.snapshot = Snapshot(
             elapsed_s=self.earlier["elapsed_s"],
-            **{name: int(self.earlier[name]) for name in totals[1:]},
+            frames=int(self.earlier["frames"]),
+            transitions=int(self.earlier["transitions"]),
+            updates=int(self.earlier["updates"]),
+            restarts=int(self.earlier["restarts"]),
             capacity=settings.capacity,
         )
         self._actors = {index: _ActorReports() for index in actors}
@@ -43,7 +46,10 @@ class Observer:
         self._seen = {"evaluations": 0, "messages": 0}
 
     def begin_after(self, client: rs.Client) -> None:
-        """What the table and its lists hold now is of a session before this one: it is not counted again."""
+        """What the table and its lists hold now is of a session before this one: it is not counted again.
+
+        Raises TableNotFound where there is no table.
+        """
         info = client.info(self.settings.table)
         self._added_before, self._sampled_before = int(info["added"]), int(info["sampled"])
         for name in self._seen:
@@ -53,10 +59,12 @@ class Observer:
         """Asks the server. Raises TableNotFound while there is no table, and what a lost server raises."""
         settings, snapshot, now = self.settings, self.snapshot, time.monotonic()
         info = client.info(settings.table)
-        learner = _numbers(client.redis.hgetall(f"{settings.table}:learner"))
+        asked = client.redis.pipeline(transaction=False)
+        for part in ("learner", *(f"actor:{index}" for index in self._actors)):
+            asked.hgetall(f"{settings.table}:{part}")
+        learner, *actors = (_numbers(report) for report in asked.execute())
         snapshot.actors = [
-            actor.state(_numbers(client.redis.hgetall(f"{settings.table}:actor:{index}")), now)
-            for index, actor in self._actors.items()
+            actor.state(report, now) for actor, report in zip(self._actors.values(), actors, strict=True)
         ]
         frames = sum(actor.frames for actor in snapshot.actors)
         added, sampled = int(info["added"]) - self._added_before, int(info["sampled"]) - self._sampled_before
@@ -68,7 +76,8 @@ class Observer:
         snapshot.elapsed_s = self.earlier["elapsed_s"] + (now - self._first_step if self._first_step else 0.0)
         snapshot.frames = int(self.earlier["frames"]) + frames
         snapshot.transitions = int(self.earlier["transitions"]) + added
-        snapshot.size = int(info["size"])
+        snapshot.size, snapshot.capacity = int(info["size"]), int(info["capacity"])
+        snapshot.closed = bool(info["closed"])
         snapshot.waiting, snapshot.waiting_add = str(info["reason"]), str(info["reason_add"])
         after_warm_up = added - settings.min_size_to_sample
         snapshot.samples_per_insert = sampled / after_warm_up if after_warm_up > 0 else 0.0

@@ -47,6 +47,8 @@ class Snapshot:
     """Why sampling would wait now, "" if it would not."""
     waiting_add: str = ""
     """And adding."""
+    closed: bool = False
+    """Whether the table is closed."""
     learner: dict[str, float] = field(default_factory=dict)
     """loss, mean_q, td_error, version, waiting_share …, as the learner last reported them."""
     actors: list[ActorState] = field(default_factory=list)
@@ -124,6 +126,8 @@ def plain_line(snapshot: Snapshot) -> str:
         )
     elif snapshot.waiting:
         parts.append(f"learner waits: {snapshot.waiting}")
+    if snapshot.waiting_add and not snapshot.transitions_per_s:
+        parts.append(f"actors wait: {snapshot.waiting_add}")
     scores = " ".join(f"{actor.score_mean:.1f}" for actor in snapshot.actors if actor.episodes)
     if scores:
         parts.append(f"actor scores {scores}")

@@ -14,6 +14,7 @@ from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.rl.settings import ApexSettings
 
 STOP_CONDITIONS = ("minutes", "max_updates", "max_transitions", "target_score")
+TABLE_CLOSED = "table closed"
 ROW_EVERY_S = 10.0
 DRAW_EVERY_S = 60.0
 
@@ -21,11 +22,13 @@ DRAW_EVERY_S = 60.0
 class JobRecord:
     """Looks at a job through an `Observer`, writes rows and scores, and at the end the summary.
 
-    Of a run that is resumed the numbers go on: frames, transitions, restarts and minutes are of all sessions.
+    Of a run that is resumed the numbers go on: frames, transitions, restarts and minutes are of all sessions. `part`:
+    the part that looks, whose own messages were said by itself.
     """
 
-    def __init__(self, settings: ApexSettings, run_directory: RunDirectory) -> None:
+    def __init__(self, settings: ApexSettings, run_directory: RunDirectory, part: str = "") -> None:
         self.settings = settings
+        self._part = part
         self.run_directory = run_directory
         self.evaluations: list[dict[str, Any]] = []
         self._good_evaluations = 0
@@ -42,7 +45,8 @@ class JobRecord:
         if silence := self._silence.look(time.monotonic(), self.snapshot.updates, bool(self.snapshot.waiting)):
             say(silence)
         for message in self.observer.new_messages(client):
-            say(f"{message['part']}: {message['text']}")
+            if message["part"] != self._part:
+                say(f"{message['part']}: {message['text']}")
         for evaluation in self.observer.new_evaluations(client):
             self._take_evaluation(evaluation)
             self.draw(DRAW_EVERY_S)
@@ -52,8 +56,13 @@ class JobRecord:
             )
 
     def met_condition(self) -> str:
-        """The name of the setting whose limit is reached, "" if none is. The learner itself sees to `max_updates`."""
+        """The name of the setting whose limit is reached, "table closed" where somebody closed the table, "" else.
+
+        The learner itself sees to `max_updates`.
+        """
         settings, snapshot = self.settings, self.snapshot
+        if snapshot.closed:
+            return TABLE_CLOSED
         if self._good_evaluations >= settings.target_evaluations:
             return "target_score"
         played_s = snapshot.elapsed_s - self.observer.earlier["elapsed_s"]

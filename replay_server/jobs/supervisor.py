@@ -95,8 +95,8 @@ Launch = Callable[[dict[str, Any], Path, int], PartProcess]
 class Part:
     """One part of a job: its process, its log file and its history of restarts. `launch` says where it runs.
 
-    A part that dies is started again, with `restarts` in its instructions. One that `ends` is done when its exit code
-    is 0, and the job has failed when it is `EXIT_FAILED`; others are never done, and are always started again.
+    A part that dies is started again, with `restarts` in its instructions; one whose exit code is 0 is done. The job
+    has failed when one that `ends` it has the exit code `EXIT_FAILED`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Part:
         if code is None:
             return None
         self._process.hang_up()
-        self.finished = self.ends and code == 0
+        self.finished = code == 0
         if self.finished or code == EXIT_SERVER_LOST:
             self._process = None
             return code

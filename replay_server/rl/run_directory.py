@@ -81,7 +81,7 @@ class RunDirectory:
         resumed) the sessions before it began, the server, its parts.
 
         Args:
-            kind: apex or train.
+            kind: apex, train, or the part that it is of: learner, evaluator.
             server: its URL; a password in it is left out.
             parts: of each process of the job name, running, restarts.
         """
@@ -197,12 +197,12 @@ def process_started(pid: int) -> int:
         return 0
 
 
-def new_run_path(settings: RunSettings) -> Path:
-    """Returns the folder a run is written to: --logdir, or runs/<env>-<seed>-<time>."""
+def new_run_path(settings: RunSettings, part: str = "") -> Path:
+    """Returns the folder a run, or a part of it, is written to: --logdir, or runs/<env>-<seed>-<time>[-<part>]."""
     if settings.logdir is not None:
         return Path(settings.logdir)
     env = re.sub(r"[^A-Za-z0-9.-]+", "-", settings.env)
-    return Path("runs") / f"{env}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("runs") / f"{env}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}{f'-{part}' if part else ''}"
 
 
 def _without_password(value: Any) -> Any:

@@ -237,12 +237,17 @@ def test_how_a_job_is(fake_apex: Callable[..., FakeApex]) -> None:
     assert run.state == "running"
 
 
-def test_a_learner_by_itself_ends_without_a_summary(fake_apex: Callable[..., FakeApex]) -> None:
+@pytest.mark.parametrize("part", ["learner", "evaluator"])
+def test_a_part_by_itself_is_a_job_of_its_own_named_as_that_part(fake_apex: Callable[..., FakeApex], part: str) -> None:
     job = fake_apex(actors=1)
     about = json.loads((job.path / "job.json").read_text())
-    (job.path / "job.json").write_text(json.dumps({**about, "kind": "learner", "pid": 1, "pid_started": -1}))
+    (job.path / "job.json").write_text(json.dumps({**about, "kind": part, "pid": 1, "pid_started": -1}))
     watch = Watch([], [job.path])
-    assert ApexView(watch.runs[0], watch).state == ("ended", "")
+    assert watch.runs[0].title.split(" · ")[1:3] == ["Ape-X", part]
+    assert ApexView(watch.runs[0], watch).state[0] == "killed"
+    (job.path / "summary.json").write_text(json.dumps({"ended_by": "table closed"}))
+    watch.look()
+    assert ApexView(watch.runs[0], watch).state == ("ended: table closed", "")
 
 
 def test_a_serverless_job_is_shown(tmp_path: Path) -> None:

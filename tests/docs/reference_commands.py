@@ -12,7 +12,7 @@ from replay_server import cli
 
 TITLE = "reference/commands.md"
 SHARED = "settings of the run"
-"""Begin of the title of the group that `apex`, `actor` and `learner` share: told once."""
+"""Begin of the title of the group that `apex`, `actor`, `learner` and `evaluator` share: told once."""
 
 HEAD = """# Command line
 
@@ -32,7 +32,7 @@ EXIT_CODES = """
 | 2 | usage: an option, a value or the configuration file is wrong; nothing was started |
 | 3 | `serve`, `dashboard`: the address is in use |
 | 4 | `serve`: a snapshot or an append-only file was refused |
-| 5 | `apex`, `actor`, `learner`, `train`, `scheduler`: the replay server was lost; `top --once`: none answered |
+| 5 | `apex` and its parts, `train`, `scheduler`: the replay server was lost; `top --once`: none answered |
 | 130 | interrupted (Ctrl-C, SIGTERM) before the end; what was done is saved |
 
 More on signals: [operations](../operations.md#signals-and-exit-statuses).
@@ -80,7 +80,10 @@ def _is_hidden(action: argparse.Action) -> bool:
 
 def _as_before(actions: list[argparse.Action], before: list[argparse.Action]) -> str:
     names = {each.dest for each in actions}
+    these = [f"`{each.option_strings[0]}`" for each in before if each.dest in names]
     without = [f"`{each.option_strings[0]}`" for each in before if each.dest not in names]
+    if len(these) < len(without):
+        return f"Of those of [`apex`](#replay-server-apex): {', '.join(these)}.\n"
     return "Those of [`apex`](#replay-server-apex)" + (f", without {', '.join(without)}" if without else "") + ".\n"
 
 

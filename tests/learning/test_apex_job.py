@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 import gymnasium
 from safetensors.torch import load_file
 
+import replay_server as rs
 from replay_server.jobs.apex import ApexJob
 from replay_server.jobs.progress import Silence
 from replay_server.learner.metrics import Metrics
@@ -135,6 +136,19 @@ def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
     assert resumed.summary()["updates"] == 800
     assert resumed.summary()["frames"] > summary["frames"]
     assert len(resumed.summary()["evaluations"]) >= len(summary["evaluations"])
+
+
+def test_a_job_whose_table_somebody_closes_ends_in_order(start):
+    job = start("--samples-per-insert", "8")
+    address = job.wait_for(r"server redis://(\S+)").group(1)
+    with rs.Client(f"redis://{address}") as client:
+        job.wait_for(r"updates [1-9]")
+        client.close_table("apex", "the machine is needed")
+        assert job.wait() == 0, job.text
+    assert "ending (table closed)" in job.text
+    assert job.summary()["ended_by"] == "table closed"
+    assert job.summary()["restarts"] == 0
+    assert "table 'apex' is closed: the machine is needed" in (job.run / "logs" / "actor-0.log").read_text()
 
 
 def test_totals_survive_a_resumed_session_that_ends_at_once(tmp_path, monkeypatch):

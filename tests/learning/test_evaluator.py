@@ -122,6 +122,25 @@ def test_the_evaluator_waits_for_due_versions_and_reports_each_once() -> None:
     assert newest[b"evaluations"] == b"2"
 
 
+def test_the_weights_at_the_close_of_the_table_are_the_last_that_are_evaluated() -> None:
+    network = make_network(COIN_GAME, environment_spec(COIN_GAME))
+    with rs.Server() as server, rs.Client(server.url) as client:
+        client.create_table(rs.Table("apex", 10, {"x": rs.Column("int64")}))
+        client.publish_weights("apex", module_arrays(network), version=10)
+        results: list[int] = []
+
+        def keep(result: Evaluation, _: nn.Module) -> None:
+            results.append(result.version)
+            if result.version == 10:
+                client.publish_weights("apex", module_arrays(network), version=12)  # not due, but the last
+                client.close_table("apex", "the run is over")
+
+        for _ in range(2):  # one that begins late plays with them, too
+            with pytest.raises(rs.TableClosed, match="the run is over"):
+                run_evaluator(COIN_GAME, server.url, threading.Event(), keep)
+    assert results == [10, 12, 12]
+
+
 def test_weights_of_another_environment_end_the_evaluator_with_the_reason() -> None:
     settings = ApexSettings(env="CartPole-v1", hidden=16)
     with rs.Server() as server, rs.Client(server.url) as client:

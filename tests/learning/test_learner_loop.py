@@ -103,6 +103,32 @@ def test_resumed_learner_goes_on_counting_steps_and_versions(server, client, tmp
         assert second.fetch_weights("apex")[0] == 50
 
 
+def test_a_learner_opens_its_table_and_ends_with_what_it_learned_when_somebody_closes_it(server, client, tmp_path):
+    add_transitions(client, 200)
+    client.close_table("apex", "an earlier run ended")
+    settings = dataclasses.replace(SETTINGS, max_updates=None, samples_per_insert=None)
+    raised: list[BaseException] = []
+
+    def learn() -> None:
+        try:
+            run_learner(settings, server.url, tmp_path / "run", threading.Event())
+        except rs.ReplayError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    wait_until(lambda: int(client.redis.hget("apex:learner", "updates") or 0) > 10)
+    assert not client.info("apex")["closed"]
+    client.close_table("apex", "enough")
+    client.reset("apex")  # with items in it a closed table goes on giving batches
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [type(error) for error in raised] == [rs.TableClosed]
+    newest = saving.newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    assert client.fetch_weights("apex")[0] == int(newest.name.removeprefix("step_"))
+
+
 def test_learner_that_waits_for_its_first_batch_stops_when_told(server, client, tmp_path):
     stop = threading.Event()
     thread = threading.Thread(target=run_learner, args=(SETTINGS, server.url, tmp_path / "run", stop))

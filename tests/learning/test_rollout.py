@@ -147,6 +147,21 @@ def test_the_rate_limiter_holds_the_actor_and_stop_still_ends_it() -> None:
     assert progress.transitions <= held + 100
 
 
+def test_an_actor_ends_when_its_table_is_closed_also_while_it_waits() -> None:
+    settings = dataclasses.replace(CARTPOLE, samples_per_insert=4.0, batch_size=32)
+    for waits in (True, False):
+        with rs.Server() as server, rs.Client(server.url) as client:
+            actor = Actor(settings if waits else CARTPOLE, server.url)
+            report = "blocked_s" if waits else "transitions"
+            wait_until(lambda client=client, report=report: float(client.redis.hget("apex:actor:0", report) or 0) > 0)
+            client.close_table("apex", "the run is over")
+            actor.thread.join(30)
+            assert not actor.stop.is_set()
+            with pytest.raises(rs.TableClosed, match="table 'apex' is closed: the run is over"):
+                actor.join()
+            assert client.info("apex")["waiting"] == 0
+
+
 def test_no_server_ends_the_actor_after_its_patience() -> None:
     with pytest.raises(rs.ConnectionLost, match="no server for 1 s"):
         run_actor(CARTPOLE, "redis://127.0.0.1:1", 0, threading.Event(), patience_s=1.0)

@@ -81,7 +81,8 @@ def test_every_option_of_a_subcommand_is_offered(folder: Path) -> None:
     for name in ("apex", "train", "actor"):
         parser = completion.find_parser(lambda name=name: cli.main([name]))
         assert parser is not None
-        expected = {option for action in parser._actions for option in action.option_strings}
+        offered = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+        expected = {option for action in offered for option in action.option_strings}
         assert set(bash(folder, name, "-")) == expected
 
 

@@ -1,0 +1,339 @@
+"""`replay-server learner`, `actor` and `evaluator`: what each takes, what it says, and how they end together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import replay_server as rs
+from replay_server.actors.envs import make_environments
+from replay_server.actors.rollout import run_actor
+from replay_server.jobs.evaluation import final_evaluation, run_evaluations
+from replay_server.jobs.parts import main_actor, main_evaluator, main_learner
+from replay_server.jobs.record import JobRecord
+from replay_server.learner.loop import run_learner
+from replay_server.learner.metrics import read_metrics
+from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.run_directory import RunDirectory
+from replay_server.rl.settings import ApexSettings
+
+PARTS = {"learner": main_learner, "actor": main_actor, "evaluator": main_evaluator}
+
+# Of each setting: L the learner, A the actor, E the evaluator honour it. The others refuse it.
+HONOURED = {
+    "env": "LAE", "profile": "LAE", "seed": "LAE", "actors": "LAE", "actors_on": "", "envs_per_actor": "LA",
+    "minutes": "L", "max_updates": "L", "max_transitions": "L", "target_score": "L", "target_evaluations": "L",
+    "sticky_actions": "LAE", "frame_stack": "LAE", "noop_max": "LAE", "episodic_life": "LA", "fire_on_reset": "LAE",
+    "reward_clip": "LA", "max_frames_per_episode": "LAE", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
+    "epsilon_exponent": "A", "priority_exponent": "LA", "importance_sampling_exponent": "L",
+    "priority_epsilon": "LA", "prioritized": "LA", "loss": "L", "hidden": "LAE", "network": "LAE", "table": "LAE",
+    "capacity": "LA", "min_size_to_sample": "LAE", "batch_size": "LA", "samples_per_insert": "LA",
+    "compression": "LA", "push_every": "LA", "optimizer": "L", "learning_rate": "L", "learning_rate_end": "L",
+    "learning_rate_decay_updates": "L", "optimizer_epsilon": "L", "rmsprop_decay": "L", "gradient_norm": "L",
+    "target_update_every": "L", "target_mix": "L", "publish_every": "L", "pull_every_frames": "A", "precision": "L",
+    "device": "L", "learner_threads": "L", "prefetch": "L", "checkpoint_every_s": "L", "checkpoints_kept": "L",
+    "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "final_episodes": "E", "dashboard": "",
+    "wandb": "L", "logdir": "LE", "resume": "LE",
+}  # fmt: skip
+# Read where the command line is, before the part's own work: what a run is called and where it is kept.
+BY_THE_COMMAND = {"profile", "logdir", "resume", "wandb"}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_setting_is_offered_by_the_parts_that_honour_it_and_refused_by_the_others(part, capsys):
+    assert {field.name for field in dataclasses.fields(ApexSettings)} == set(HONOURED), "say who honours the new one"
+    with pytest.raises(SystemExit):
+        PARTS[part](["--help"])
+    help_text = capsys.readouterr().out
+    wrong = []
+    for name, honoured_by in HONOURED.items():
+        flag = "--" + name.replace("_", "-")
+        offered = re.search(rf"^  {flag}\b(?!-)", help_text, re.MULTILINE) is not None
+        if offered != (part[0].upper() in honoured_by):
+            wrong.append(name)
+        if offered:
+            continue
+        for given in ([flag, "1"], [f"{flag}=1"], [flag]):
+            with pytest.raises(SystemExit) as ended:
+                PARTS[part](["--server", "redis://127.0.0.1:1", *given])
+            said = capsys.readouterr().err
+            assert (ended.value.code, f"{flag}: the {part} does not use it; " in said) == (2, True), said
+    assert wrong == []
+
+
+class Reads:
+    """Which settings a part has read."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def settings(self, **values: Any) -> ApexSettings:
+        names = self.names
+
+        class Recorded(ApexSettings):
+            def __getattribute__(self, name: str) -> Any:
+                names.add(name)
+                return super().__getattribute__(name)
+
+        made = Recorded(**values)
+        names.clear()
+        return made
+
+
+SMALL = {
+    "env": "CartPole-v1", "profile": "cartpole", "actors": 1, "envs_per_actor": 2, "hidden": 16, "batch_size": 32,
+    "min_size_to_sample": 100, "capacity": 1000, "n_step": 2, "push_every": 10, "learner_threads": 1,
+    "eval_every_updates": 20, "eval_episodes": 1, "final_episodes": 1, "optimizer": "rmsprop",
+    "samples_per_insert": 8.0, "target_update_every": 5, "learning_rate_end": 1e-5, "learning_rate_decay_updates": 10,
+}  # fmt: skip
+
+
+def read_of_screens(reads: Reads, plays: bool) -> None:
+    """The settings of screens are read where environments of Atari are made."""
+    settings = reads.settings(env="ALE/Pong-v5")
+    environment_spec(settings)
+    if plays:
+        make_environments(settings, 1, np.random.SeedSequence(1)).close()
+
+
+def test_every_setting_that_a_part_offers_is_read_by_it(tmp_path):
+    pytest.importorskip("ale_py")
+    read = {part: Reads() for part in PARTS}
+    folders = {part: RunDirectory(tmp_path / part) for part in PARTS}
+    stop = threading.Event()
+    with rs.Server() as server, rs.Client(server.url) as client:
+        # Not recorded: writing config.json reads all of them.
+        for folder in folders.values():
+            folder.create(ApexSettings(**SMALL))
+        learning = read["learner"].settings(**SMALL, max_updates=60)
+        acting = read["actor"].settings(**SMALL)
+        playing = read["evaluator"].settings(**SMALL)
+        ending = contextlib.suppress(rs.TableClosed)
+
+        def run(work: Callable[[], Any]) -> None:
+            with ending:
+                work()
+
+        evaluator = folders["evaluator"].path
+        threads = [
+            threading.Thread(target=run, args=(work,), daemon=True)
+            for work in (
+                functools.partial(run_actor, acting, server.url, 0, stop),
+                functools.partial(run_evaluations, playing, server.url, evaluator, stop),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        record = JobRecord(learning, folders["learner"])
+        run_learner(learning, server.url, folders["learner"].path, stop)
+        record.look(client, print)
+        assert record.met_condition() == ""
+        record.close("", None)
+        client.close_table("apex")
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        final_evaluation(playing, evaluator)
+        seen = JobRecord(playing, folders["evaluator"])
+        seen.look(client, print)
+        seen.close("", None)
+    for part, reads in read.items():
+        before = set(reads.names)
+        read_of_screens(reads, plays=part != "learner")
+        reads.names |= before
+        offered = {name for name, by in HONOURED.items() if part[0].upper() in by}
+        unread = offered - reads.names - BY_THE_COMMAND
+        assert unread == set(), part
+
+
+# ---- real processes --------------------------------------------------------------------------------------------------
+
+COMMON = ["--env", "CartPole-v1", "--actors", "1", "--hidden", "16", "--min-size-to-sample", "200"]
+TRANSITIONS = ["--envs-per-actor", "2", "--samples-per-insert", "8", "--batch-size", "32", "--push-every", "10"]
+OF_PART = {
+    "learner": [*TRANSITIONS, "--publish-every", "5", "--precision", "float32", "--learner-threads", "1"],
+    "actor": [*TRANSITIONS, "--actor-id", "0"],
+    "evaluator": ["--eval-every-updates", "20", "--eval-episodes", "1", "--final-episodes", "2"],
+}
+
+
+class Part:
+    """One part in a process of its own, with what it prints in a file."""
+
+    def __init__(self, folder: Path, url: str, part: str, *words: str) -> None:
+        self.run = folder / f"{part}-run"
+        self.output = folder / f"{part}.log"
+        logdir = ["--logdir", str(self.run)] if part != "actor" else []
+        given = ["--server", url, *COMMON, *OF_PART[part], *logdir, *words]
+        with open(self.output, "ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "replay_server", part, *given],
+                stdout=output, stderr=output, cwd=folder, start_new_session=True, env=dict(os.environ),
+            )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(120)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end:\n{self.text}") from None
+
+    def wait_for(self, words: str) -> None:
+        deadline = time.monotonic() + 120
+        while words not in self.text:
+            assert time.monotonic() < deadline, f"no {words!r} in time:\n{self.text}"
+            assert self.process.poll() is None or words in self.text, self.text
+            time.sleep(0.05)
+
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.run / "summary.json").read_text())
+
+
+@pytest.fixture
+def server() -> Iterator[rs.Server]:
+    with rs.Server() as running:
+        yield running
+
+
+@pytest.fixture
+def start(server, tmp_path) -> Iterator[Callable[..., Part]]:
+    started: list[Part] = []
+
+    def make(part: str, *words: str) -> Part:
+        started.append(Part(tmp_path, server.url, part, *words))
+        return started[-1]
+
+    yield make
+    for part in started:
+        part.process.kill()
+        part.process.wait()
+
+
+def wait_until_it_learns(client: rs.Client, learner: Part) -> None:
+    deadline = time.monotonic() + 120
+    while not client.redis.hexists("apex:learner", "updates"):
+        assert time.monotonic() < deadline, learner.text
+        assert learner.process.poll() is None, learner.text
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--minutes 0.05", "--max-updates 30", "--max-transitions 900", "--target-score 1 --target-evaluations 2"],
+)
+def test_a_job_ends_at_the_learners_limit_with_all_its_parts(start, server, words):
+    actor, evaluator, learner = start("actor"), start("evaluator"), start("learner", *words.split())
+    condition = words.split()[0][2:].replace("-", "_")
+    assert learner.wait() == 0, learner.text
+    assert f"ending ({condition}): table apex is closed" in learner.text
+    assert actor.wait() == 0, actor.text
+    assert f"actor 0 ends: table 'apex' is closed: the learner ended ({condition})" in actor.text
+    assert evaluator.wait() == 0, evaluator.text
+    summary = learner.summary()
+    assert summary["ended_by"] == condition
+    if condition == "max_updates":
+        assert summary["updates"] == 30
+    if condition == "max_transitions":
+        assert summary["transitions"] >= 900
+    if condition == "minutes":
+        assert summary["minutes"] >= 0.05
+    if condition == "target_score":
+        assert len(summary["evaluations"]) >= 2
+        assert read_metrics(learner.run, "evaluation")
+    # The evaluator has played with the last weights, whenever the learner ended.
+    scores = evaluator.summary()
+    assert (scores["ended_by"], scores["eval_episodes"]) == ("table closed", 2)
+    assert scores["evaluations"][-1]["version"] == summary["updates"]
+    assert [row["version"] for row in read_metrics(evaluator.run, "evaluation")][-1] == summary["updates"]
+    assert "evaluation of version" in evaluator.text
+    for part in (learner, actor, evaluator):
+        assert re.search(r"transitions \d+ .* updates \d+ .* staleness \d+", part.text), part.text
+    with rs.Client(server.url) as client:
+        assert client.info("apex")["closed"]
+
+
+def test_a_learner_that_ctrl_c_ends_closes_the_table_and_a_new_one_opens_it(start, server):
+    actor, learner = start("actor"), start("learner")
+    with rs.Client(server.url) as client:
+        wait_until_it_learns(client, learner)
+        learner.process.send_signal(signal.SIGINT)
+        assert learner.wait() == 130
+        assert actor.wait() == 0, actor.text
+        before = client.info("apex")
+        assert before["closed_reason"] == "the learner ended (interrupted)"
+        assert learner.summary()["ended_by"] == "interrupted"
+        late, other = start("actor"), start("learner", "--n-step", "5", "--logdir", f"{learner.run}-5")
+        assert late.wait() == 0, late.text
+        assert other.wait() == 1, other.text
+        assert "--n-step 3 there, 5 here" in other.text
+        assert client.info("apex")["closed"], "one that is refused changes nothing"
+        # Of the run before nothing counts: not its transitions, not its evaluations.
+        assert before["added"] > 200
+        client.redis.rpush("apex:evaluations", json.dumps({"version": 1, "score_mean": 500.0}))
+        limits = ["--max-transitions", "200", "--target-score", "499", "--target-evaluations", "1"]
+        again = start("learner", *limits, "--logdir", f"{learner.run}-2")
+        while client.info("apex")["closed"]:
+            assert again.process.poll() is None, again.text
+            time.sleep(0.05)
+        actor = start("actor")
+        assert again.wait() == 0, again.text
+        assert actor.wait() == 0, actor.text
+        assert "ending (max_transitions)" in again.text
+        assert client.info("apex")["added"] >= before["added"] + 200
+
+
+@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGKILL])
+def test_a_learner_that_may_come_back_leaves_the_table_open_and_its_actors_wait(start, server, way):
+    actor, learner = start("actor"), start("learner", "--checkpoint-every-s", "0.1")
+    with rs.Client(server.url) as client:
+        wait_until_it_learns(client, learner)
+        learner.process.send_signal(way)
+        learner.wait()
+        assert not client.info("apex")["closed"]
+        actor.wait_for("actors wait: rate limiter: adding")
+        assert actor.process.poll() is None
+        learner = start("learner", "--resume", "--max-updates", "100000", "--minutes", "0.05")
+        assert learner.wait() == 0, learner.text
+    assert actor.wait() == 0, actor.text
+    assert learner.summary()["ended_by"] == "minutes"
+
+
+def test_an_evaluator_says_that_it_waits_and_ctrl_c_ends_it(start):
+    evaluator = start("evaluator")
+    evaluator.wait_for("waiting for table apex")
+    evaluator.process.send_signal(signal.SIGINT)
+    assert evaluator.wait() == 130
+    assert evaluator.summary()["ended_by"] == "interrupted"
+
+
+@pytest.mark.parametrize("ratio", ["8", "none"])
+def test_a_learner_whose_table_somebody_closes_keeps_what_it_learned_and_ends(start, server, ratio):
+    # Without a ratio a closed table would go on giving batches for ever.
+    actor, learner = (start(part, "--samples-per-insert", ratio) for part in ("actor", "learner"))
+    with rs.Client(server.url) as client:
+        wait_until_it_learns(client, learner)
+        client.close_table("apex", "the cluster is needed")
+    assert (learner.wait(), actor.wait()) == (0, 0)
+    assert "learner ends: table 'apex' is closed: the cluster is needed" in learner.text
+    assert learner.summary()["ended_by"] == "table closed"
+    assert list((learner.run / "checkpoints").glob("step_*"))
