@@ -129,6 +129,33 @@ static void a_turn_reads_no_more_from_many_pushers_than_from_one(void) {
     close_server();
 }
 
+/* ---- many requests at once ---------------------------------------------------------------------------- */
+
+/* All of them together take many times as long as one client may run commands in a turn, however fast the machine is. */
+static void a_pipelining_client_runs_no_more_in_a_turn_than_its_share(void) {
+    enum { REQUESTS = 3000 };
+    open_server(false, NULL);
+    struct memory_peer *other = connect_peer(), *pipelining = connect_peer();
+    CHECK(answers(other, "SETRANGE k 200000 x\r\n", ":200001\r\n"));
+    for (int i = 0; i < REQUESTS; i++) say(pipelining, "BITCOUNT k\r\n");
+    uint64_t most = 0, before = 0;
+    const struct client *client = server->clients.tail;
+    for (int turns = 0; client->commands < REQUESTS; turns++) {
+        CHECK(turns < REQUESTS);
+        say(other, "PING\r\n");
+        transport->operations->poll(transport, 0);
+        uint64_t ran = client->commands - before;
+        most = ran > most ? ran : most;
+        before = client->commands;
+        server_step(server);
+        CHECK(received(other, "+PONG\r\n"));
+    }
+    CHECK(most < REQUESTS / 2);
+    settle();
+    CHECK(received_bytes(pipelining) == REQUESTS * strlen(":4\r\n"));
+    close_server();
+}
+
 /* ---- slow readers ------------------------------------------------------------------------------------ */
 
 /* Two readers that stop once held every item that may be pinned, and whoever else sampled was refused for a minute. */
@@ -199,6 +226,7 @@ int main(void) {
     size_t before = memory_used_bytes();
     RUN(a_turn_writes_no_more_for_many_readers_than_for_one);
     RUN(a_turn_reads_no_more_from_many_pushers_than_from_one);
+    RUN(a_pipelining_client_runs_no_more_in_a_turn_than_its_share);
     RUN(readers_that_stop_do_not_keep_items_from_others);
     RUN(a_reader_that_only_trickles_goes_when_others_lack_items);
     CHECK(memory_used_bytes() == before);
