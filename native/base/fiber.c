@@ -87,6 +87,7 @@ struct fiber *fiber_new(void) {
 
 void fiber_free(struct fiber *fiber) {
     if (!fiber) return;
+    (void)mprotect(fiber->stack, fiber->guard_bytes, PROT_READ | PROT_WRITE); /* the reclaimer writes its list there */
     memory_unmap(fiber->stack, fiber->guard_bytes + FIBER_STACK_BYTES);
     memory_free(fiber);
 }

@@ -9,6 +9,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -198,7 +199,36 @@ static int open_shared(size_t size_bytes) {
     return descriptor;
 }
 
-void *memory_map_shared(size_t size_bytes, int *descriptor) {
+/* Readers are counted by opened file: the copies and mappings of one that was opened for them keep it open. A lease to
+ * write is given to whoever has the only file that is open for reading. The mapping to write through counts for nothing. */
+bool memory_shared_is_held(int watch) {
+    if (fcntl(watch, F_SETLEASE, F_WRLCK) < 0) return errno == EAGAIN;
+    (void)fcntl(watch, F_SETLEASE, F_UNLCK);
+    return false;
+}
+
+static int open_again(int descriptor) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* A file of its own for those who read, and another to watch it with; or the one that there is, unwatched. */
+static void open_for_readers(int *descriptor, int *watch) {
+    *watch = open_again(*descriptor);
+    bool can_tell = *watch >= 0 && !memory_shared_is_held(*watch);
+    int readers = can_tell ? open_again(*descriptor) : -1;
+    if (readers >= 0 && memory_shared_is_held(*watch)) {
+        close(*descriptor);
+        *descriptor = readers;
+        return;
+    }
+    if (readers >= 0) close(readers);
+    if (*watch >= 0) close(*watch);
+    *watch = -1;
+}
+
+void *memory_map_shared(size_t size_bytes, int *descriptor, int *watch) {
     size_t own_bytes = own_page_bytes();
     *descriptor = open_shared(size_bytes);
     uint8_t *own = *descriptor < 0 ? NULL : memory_map(own_bytes + size_bytes);
@@ -206,7 +236,10 @@ void *memory_map_shared(size_t size_bytes, int *descriptor) {
     if (own && mmap(own + own_bytes, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, *descriptor, 0) !=
                    MAP_FAILED) {
         int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-        if (fcntl(*descriptor, F_ADD_SEALS, seals) == 0) return own + own_bytes;
+        if (fcntl(*descriptor, F_ADD_SEALS, seals) == 0) {
+            open_for_readers(descriptor, watch);
+            return own + own_bytes;
+        }
     }
     if (own) {
         error = errno == EINVAL ? ENOSYS : errno; /* a kernel that does not know the seal */
@@ -224,9 +257,9 @@ void memory_unmap_shared(void *pointer, size_t size_bytes) {
     memory_unmap((uint8_t *)pointer - own_bytes, own_bytes + size_bytes);
 }
 #else
-void *memory_map_shared(size_t size_bytes, int *descriptor) {
+void *memory_map_shared(size_t size_bytes, int *descriptor, int *watch) {
     (void)size_bytes;
-    *descriptor = -1;
+    *descriptor = *watch = -1;
     errno = ENOSYS;
     return NULL;
 }
@@ -234,6 +267,11 @@ void *memory_map_shared(size_t size_bytes, int *descriptor) {
 void memory_unmap_shared(void *pointer, size_t size_bytes) {
     (void)pointer;
     (void)size_bytes;
+}
+
+bool memory_shared_is_held(int watch) {
+    (void)watch;
+    return false;
 }
 #endif
 

@@ -26,9 +26,13 @@ size_t memory_mapped_bytes(void); /* address space, not resident pages */
 
 /* Memory that other processes can map, read-only: `*descriptor` (the caller's, close-on-exec) is sealed against a change of
  * its size and against any write but through the mapping returned here. Committed when first touched; counted as mapped.
- * NULL with `errno` set: no memory, or a system that has no such thing (ENOSYS). */
-void *memory_map_shared(size_t size_bytes, int *descriptor);
+ * `*watch` (the caller's) is for memory_shared_is_held; -1 where the system cannot tell. NULL with `errno` set: no memory,
+ * or a system that has no such thing (ENOSYS). */
+void *memory_map_shared(size_t size_bytes, int *descriptor, int *watch);
 void memory_unmap_shared(void *pointer, size_t size_bytes);
+/* Whether anyone still has the descriptor given above, a copy of it, or a mapping made through one: its pages then stay
+ * committed, though this process has unmapped them. */
+bool memory_shared_is_held(int watch);
 
 /* For a process whose memory this is to manage. Large blocks come from the heap and go back to it, rather than to the system,
  * which has to clear every page again; of what is free at the heap's end no more

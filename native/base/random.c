@@ -22,9 +22,14 @@ void random_seed(struct random_state *state, uint64_t seed) {
     for (int i = 0; i < 4; i++) state->words[i] = splitmix(&seed);
 }
 
+bool random_secret(void *bytes, size_t length) {
+    assert(length <= 256); /* given whole, without interruption */
+    return getrandom(bytes, length, GRND_NONBLOCK) == (ssize_t)length;
+}
+
 uint64_t random_entropy(void) {
     uint64_t value;
-    if (getrandom(&value, sizeof value, GRND_NONBLOCK) == (ssize_t)sizeof value) return value;
+    if (random_secret(&value, sizeof value)) return value;
     /* Early in boot the pool may not be ready; clocks differ enough between runs for sampling. */
     value = clock_monotonic_ns() ^ ((uint64_t)clock_unix_ms() << 20);
     return splitmix(&value);

@@ -90,7 +90,9 @@ void *client_opened(void *context, struct connection *connection) {
     }
     struct client *client = NULL;
     uint64_t most = (uint64_t)server->config.maxclients + (connection->is_admin ? LIMIT_ADMIN_CLIENTS : 0);
-    if (server->clients.count < most && !server->stopping) client = memory_calloc(1, sizeof *client);
+    if (server->clients.count + server->shares.watches >= most) share_forget_let_go(server);
+    bool has_room = server->clients.count + server->shares.watches < most;
+    if (has_room && !server->stopping) client = memory_calloc(1, sizeof *client);
     if (!client) {
         turn_away(server, connection, "-ERR max number of clients reached\r\n");
         return NULL;

@@ -119,6 +119,7 @@ void server_free(struct server *server) {
     rewrite_free(server->rewrite);
     for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
     exclusive_free(server);
+    share_free_left(server);
     scripts_free(server);
     watch_free(server);
     append_log_free(server->append_log);

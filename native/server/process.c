@@ -60,6 +60,7 @@ static int watch_signals(struct signals *signals, struct transport *transport, i
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGIO, SIG_IGN); /* someone opens shared memory in the very moment in which memory_shared_is_held looks */
     signal(SIGXFSZ, SIG_IGN); /* saving or sharing more than a file may hold fails and says so, and service goes on */
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return error_set(error, ERROR_GENERIC, "cannot block signals: %s", strerror(errno));

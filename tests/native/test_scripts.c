@@ -45,6 +45,15 @@ static void a_fiber_is_put_down_and_taken_up_again(void) {
     fiber_free(fiber); /* in its midst */
 }
 
+/* Whose guard page nobody may write to, not even the reclaimer, which writes into what it is to give back. */
+static void a_fiber_goes_while_the_reclaimer_runs(void) {
+    size_t before = memory_mapped_bytes();
+    CHECK(memory_start_reclaimer());
+    for (int i = 0; i < 3; i++) fiber_free(fiber_new());
+    memory_stop_reclaimer();
+    CHECK(memory_mapped_bytes() == before);
+}
+
 /* The examples of FIPS 180. */
 static void names_are_sha1(void) {
     char hex[SHA1_HEX_BYTES];
@@ -339,6 +348,7 @@ static void a_script_takes_the_least_integer(void) {
 int main(void) {
     size_t before = memory_used_bytes();
     RUN(a_fiber_is_put_down_and_taken_up_again);
+    RUN(a_fiber_goes_while_the_reclaimer_runs);
     RUN(names_are_sha1);
     if (!has_lua()) return 0;
     RUN(commands_wait_until_a_script_has_ended);

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -380,17 +381,16 @@ def test_the_client_cannot_write_what_the_server_shares(server, tmp_path):
     connection._descriptors = []
     size = connection.execute(commands.share(1 << 20))
     (descriptor,) = connection._descriptors
-    for write in (
-        lambda: mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE),
-        lambda: os.pwrite(descriptor, b"x", 0),
-        lambda: os.ftruncate(descriptor, 0),
-    ):
-        with pytest.raises(PermissionError):
-            write()
-    again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
-    with pytest.raises(PermissionError):
-        os.pwrite(again, b"x", 0)
-    os.close(again)
+    opened_to_write = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)  # by the same user, or root
+    for number, error in ((descriptor, OSError), (opened_to_write, PermissionError)):
+        for write in (
+            lambda number=number: mmap.mmap(number, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE),
+            lambda number=number: os.pwrite(number, b"x", 0),
+            lambda number=number: os.ftruncate(number, 0),
+        ):
+            with pytest.raises(error):
+                write()
+    os.close(opened_to_write)
     os.close(descriptor)
     connection.close()
 
@@ -482,3 +482,85 @@ def test_whoever_takes_no_descriptor_gets_none(server, open_raw):
         while not came.endswith(b"+PONG\r\n"):
             came += plain.recv(100)
         assert came == b"+OK\r\n:1048576\r\n+PONG\r\n"
+
+
+# ---- what is counted ------------------------------------------------------------------------------------------------
+
+
+def share(path: str, size: int) -> tuple[socket.socket, list[int], bytes]:
+    """A connection that has asked for an arena; its descriptor, if it got one, and the answer."""
+    connected = socket.socket(socket.AF_UNIX)
+    connected.settimeout(20)
+    connected.connect(path)
+    connected.sendall(commands_of("REPLAY.SHARE", str(size)))
+    answer, descriptors, _, _ = socket.recv_fds(connected, 4096, 4)
+    return connected, descriptors, answer
+
+
+def commands_of(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+
+
+def wait_for_field(client: rs.Client, name: str, value: int) -> None:
+    deadline = time.monotonic() + 60
+    while field(client, name) != value:
+        assert time.monotonic() < deadline, (name, field(client, name))
+        time.sleep(0.01)
+
+
+def test_memory_that_a_client_keeps_counts_after_its_connection_has_closed(tmp_path):
+    size, path = 1 << 20, str(tmp_path / "socket")
+    settings = {"shared-memory-limit": 3 * size, "shared-memory-client-limit": size, "unixsocket": path}
+    with rs.Server(config=settings) as server, rs.Client(server.url) as client:
+        kept: list[Any] = []
+        for count in range(1, 4):  # kept as a descriptor, as a mapping, as a descriptor that another process has
+            connected, (descriptor,), answer = share(path, size)
+            assert answer == b":%d\r\n" % size
+            if count == 1:
+                kept.append(descriptor)
+            elif count == 2:
+                kept.append(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ))
+                os.close(descriptor)
+            else:
+                kept.append(subprocess.Popen(["sleep", "1000"], pass_fds=[descriptor]))
+                os.close(descriptor)
+            connected.close()
+            wait_for_field(client, "used_memory_shared_left", count * size)
+        connected, descriptors, answer = share(path, size)
+        connected.close()
+        assert not descriptors
+        assert answer.startswith(b"-LIMIT ")
+        assert b"3145728 of them through connections that have closed" in answer
+        os.close(kept[0])
+        wait_for_field(client, "used_memory_shared_left", 2 * size)
+        kept[1].close()
+        wait_for_field(client, "used_memory_shared_left", size)
+        kept[2].kill()
+        kept[2].wait()
+        connected, (descriptor,), answer = share(path, size)  # asks anew who has still any
+        assert answer == b":%d\r\n" % size
+        os.close(descriptor)
+        connected.close()
+        wait_for_field(client, "used_memory_shared_left", 0)
+        wait_for_field(client, "used_memory_shared", 0)
+
+
+def test_arenas_take_descriptors_and_count_as_clients(tmp_path):
+    size, path = 1 << 20, str(tmp_path / "socket")
+    with rs.Server(config={"maxclients": 4, "unixsocket": path}) as server, rs.Client(server.url) as client:
+        assert field(client, "connected_clients") == 1
+        first, (descriptor,), _ = share(path, size)  # two clients, one arena
+        second, none, answer = share(path, size)  # three clients, one arena
+        assert not none
+        assert answer.startswith(b"-LIMIT 3 clients and 1 arenas")
+        with socket.socket(socket.AF_UNIX) as refused:
+            refused.connect(path)
+            refused.settimeout(20)
+            assert refused.recv(100) == b"-ERR max number of clients reached\r\n"
+        second.close()
+        first.close()
+        os.close(descriptor)
+        wait_for_field(client, "used_memory_shared_left", 0)
+        again, (descriptor,), _ = share(path, size)
+        os.close(descriptor)
+        again.close()

@@ -224,10 +224,13 @@ static void acl_genpass(struct client *client) {
     }
     char password[GENPASS_MOST_BITS / 4];
     size_t length = (size_t)(bits + 3) / 4;
-    uint64_t random = 0;
-    for (size_t i = 0; i < length; i++, random >>= 4) {
-        if (i % 16 == 0) random = random_entropy(); /* from the system: a generator's outputs could be foretold */
-        password[i] = "0123456789abcdef"[random & 15];
+    uint8_t random[16];
+    for (size_t i = 0; i < length; i++) {
+        if (i % sizeof random == 0 && !random_secret(random, sizeof random)) {
+            reply_error(client, "ERR the system has no random numbers for secrets yet; try again later");
+            return;
+        }
+        password[i] = "0123456789abcdef"[random[i % sizeof random] & 15];
     }
     reply_bulk(client, password, length);
 }

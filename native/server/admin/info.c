@@ -77,8 +77,11 @@ static void memory_section(struct server *server, struct text *out) {
                 "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
                 memory_used_bytes(), used, server_resident_bytes(), memory_peak_bytes(), peak,
                 memory_mapped_bytes() - server->shares.bytes, server->output_pool.inline_bytes);
-    text_append(out, "used_memory_shared:%zu\r\nshared_memory_clients:%u\r\nshared_memory_leases:%u\r\n",
-                server->shares.bytes, server->shares.arenas, server->shares.leases);
+    share_forget_let_go(server);
+    text_append(out,
+                "used_memory_shared:%zu\r\nused_memory_shared_left:%zu\r\nshared_memory_clients:%u\r\n"
+                "shared_memory_leases:%u\r\n",
+                server->shares.bytes, server->shares.left_bytes, server->shares.arenas, server->shares.leases);
     text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
     info_more_memory(server, out);

@@ -23,10 +23,15 @@ static void tell_socket(struct client *client) {
                     client->connection->peer);
         return;
     }
+    const char *nonce = share_new_nonce(client);
+    if (!nonce) {
+        reply_error(client, "ERR the system has no random numbers for secrets yet; go on without, or try again later");
+        return;
+    }
     reply_array(client, 3);
     reply_bulk_string(client, server->share_socket);
     reply_bulk_string(client, server->run_id);
-    reply_bulk_string(client, share_new_nonce(client));
+    reply_bulk_string(client, nonce);
 }
 
 /* REPLAY.SHARE [bytes] */

@@ -26,16 +26,24 @@ static size_t allowed_bytes(const struct client *client, size_t asked, struct er
     if (bytes < SHARE_LEAST_BYTES) {
         bytes = SHARE_LEAST_BYTES;
     }
-    size_t used = client->server->shares.bytes, limit = (size_t)config->shared_memory_limit_bytes;
-    if (used + bytes <= limit) {
-        return bytes;
+    const struct share_totals *totals = &client->server->shares;
+    size_t used = totals->bytes + totals->left_bytes, limit = (size_t)config->shared_memory_limit_bytes;
+    if (used + bytes > limit) {
+        error_set(
+            error, ERROR_LIMIT,
+            "clients share %zu bytes of memory with the server (%zu of them through connections that have closed), "
+            "%zu more would exceed shared-memory-limit (%zu); go on without, or raise it",
+            used, totals->left_bytes, bytes, limit);
+        return 0;
     }
-    error_set(
-        error, ERROR_LIMIT,
-        "clients share %zu bytes of memory with the server, %zu more would exceed shared-memory-limit (%zu); go on "
-        "without, or raise it",
-        used, bytes, limit);
-    return 0;
+    if (client->server->clients.count + totals->watches >= (uint64_t)config->maxclients) {
+        error_set(error, ERROR_LIMIT,
+                  "%u clients and %u arenas of shared memory take as many descriptors as maxclients allows; go on "
+                  "without, or raise it",
+                  client->server->clients.count, totals->watches);
+        return 0;
+    }
+    return bytes;
 }
 
 int share_open(struct client *client, size_t asked, struct error *error) {
@@ -48,6 +56,7 @@ int share_open(struct client *client, size_t asked, struct error *error) {
     if (!operations->attach || !client->connection->is_unix) {
         return error_set(error, ERROR_GENERIC, "memory can be shared over a unix socket only");
     }
+    share_forget_let_go(server);
     size_t bytes = allowed_bytes(client, asked, error);
     if (bytes == 0) {
         return -1;
@@ -56,7 +65,8 @@ int share_open(struct client *client, size_t asked, struct error *error) {
     int descriptor = -1;
     if (share) {
         share->bytes = bytes;
-        share->base = memory_map_shared(bytes, &descriptor);
+        share->watch = -1;
+        share->base = memory_map_shared(bytes, &descriptor, &share->watch);
     }
     if (!share || !share->base) {
         memory_free(share);
@@ -67,12 +77,16 @@ int share_open(struct client *client, size_t asked, struct error *error) {
     close(descriptor);
     if (attached < 0) {
         memory_unmap_shared(share->base, bytes);
+        if (share->watch >= 0) {
+            close(share->watch);
+        }
         memory_free(share);
         return error_set(error, ERROR_GENERIC, "cannot pass a descriptor over this connection");
     }
     client->share = share;
     server->shares.bytes += bytes;
     server->shares.arenas++;
+    server->shares.watches += share->watch >= 0;
     return 0;
 }
 
@@ -87,7 +101,42 @@ void share_close(struct client *client) {
     totals->leases -= share->count;
     client->share = NULL;
     memory_unmap_shared(share->base, share->bytes);
+    if (share->watch < 0) {
+        memory_free(share);
+        return;
+    }
+    /* Whether the client has gone as well is seen later: its end of the connection closes first. */
+    totals->left_bytes += share->bytes;
+    share->next = totals->left;
+    totals->left = share;
+}
+
+static void forget(struct share_totals *totals, struct share *share) {
+    totals->left_bytes -= share->bytes;
+    totals->watches--;
+    close(share->watch);
     memory_free(share);
+}
+
+void share_forget_let_go(struct server *server) {
+    struct share_totals *totals = &server->shares;
+    for (struct share **link = &totals->left; *link;) {
+        struct share *share = *link;
+        if (memory_shared_is_held(share->watch)) {
+            link = &share->next;
+        } else {
+            *link = share->next;
+            forget(totals, share);
+        }
+    }
+}
+
+void share_free_left(struct server *server) {
+    while (server->shares.left) {
+        struct share *share = server->shares.left;
+        server->shares.left = share->next;
+        forget(&server->shares, share);
+    }
 }
 
 /* ---- leases ---------------------------------------------------------------------------------------------------------- */
@@ -146,7 +195,11 @@ bool share_is_same_host(const struct client *client) {
 }
 
 const char *share_new_nonce(struct client *client) {
-    snprintf(client->nonce, sizeof client->nonce, "%016" PRIx64 "%016" PRIx64, random_entropy(), random_entropy());
+    uint64_t secret[2];
+    if (!random_secret(secret, sizeof secret)) {
+        return NULL;
+    }
+    snprintf(client->nonce, sizeof client->nonce, "%016" PRIx64 "%016" PRIx64, secret[0], secret[1]);
     return client->nonce;
 }
 
