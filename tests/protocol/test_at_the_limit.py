@@ -36,7 +36,9 @@ def refused(connect: Callable[[], Any], *arguments: Any) -> str:
 
 def test_an_argument_is_as_long_as_it_may_be(connect):
     assert connect().command("SET", "k", b"x" * LEAST) == "OK"
-    assert "invalid bulk length" in refused(connect, "SET", "k", b"y" * (LEAST + 1))
+    longer = connect()
+    longer.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % (LEAST + 1))  # and none of it, since the server hangs up
+    assert "invalid bulk length" in str(longer.reply())
     assert connect().command("GET", "k") == b"x" * LEAST
 
 
