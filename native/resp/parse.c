@@ -71,11 +71,19 @@ bool resp_parser_midway(const struct resp_parser *parser) {
            parser->state != RESP_STATE_ERROR;
 }
 
-size_t resp_parser_held_bytes(const struct resp_parser *parser) {
-    size_t held = parser->arena_capacity + parser->capacity * sizeof *parser->arguments;
+static size_t blob_bytes(const struct resp_parser *parser) {
+    size_t bytes = parser->landing_blob ? parser->landing_blob->length : 0;
     for (uint32_t i = 0; i < parser->count; i++)
-        held += parser->arguments[i].blob ? parser->arguments[i].blob->length : 0;
-    return held + (parser->landing_blob ? parser->landing_blob->length : 0);
+        bytes += parser->arguments[i].blob ? parser->arguments[i].blob->length : 0;
+    return bytes;
+}
+
+size_t resp_parser_used_bytes(const struct resp_parser *parser) {
+    return parser->arena_used + parser->count * sizeof *parser->arguments + blob_bytes(parser);
+}
+
+size_t resp_parser_held_bytes(const struct resp_parser *parser) {
+    return parser->arena_capacity + parser->capacity * sizeof *parser->arguments + blob_bytes(parser);
 }
 
 static void fail(struct resp_parser *parser, const char *what) {

@@ -117,6 +117,8 @@ void resp_parser_landed(struct resp_parser *parser, size_t length);
 void resp_parser_next(struct resp_parser *parser);
 /* True when a request has begun but not ended. */
 bool resp_parser_midway(const struct resp_parser *parser);
-size_t resp_parser_held_bytes(const struct resp_parser *parser); /* arena and arguments, for CLIENT LIST */
+/* For CLIENT LIST: all that is held for requests; of that, what the arguments of the one at hand take. */
+size_t resp_parser_held_bytes(const struct resp_parser *parser);
+size_t resp_parser_used_bytes(const struct resp_parser *parser);
 
 #endif

@@ -256,6 +256,7 @@ static size_t feed(struct client *client, const uint8_t *data, size_t length) {
         size_t consumed;
         enum resp_status status = resp_parser_feed(&client->parser, data + at, length - at, &consumed);
         at += consumed;
+        client->request_bytes += consumed;
         if (status == RESP_REQUEST)
             client_run_request(client);
         else if (status == RESP_PROTOCOL_ERROR)
@@ -300,6 +301,7 @@ static void end_input(struct client *client) {
 static void count_input(struct client *client, size_t bytes) {
     client->input_bytes += bytes;
     client->server->stats.input_bytes += bytes;
+    client->server->stats.reads++;
     client->input_us = client->server->now_us;
 }
 
@@ -360,6 +362,7 @@ void client_readable(void *context, void *owner) {
     count_input(client, (size_t)got);
     size_t landed = (size_t)got < landing ? (size_t)got : landing;
     if (landed > 0) resp_parser_landed(&client->parser, landed);
+    client->request_bytes += landed;
     size_t rest = (size_t)got - landed;
     size_t consumed = feed(client, server->read_buffer, rest);
     keep_pending(client, server->read_buffer + consumed, rest - consumed);
@@ -438,6 +441,7 @@ void client_write(struct client *client) {
         if (sent > 0) {
             client->output_bytes += (uint64_t)sent;
             server->stats.output_bytes += (uint64_t)sent;
+            server->stats.writes++;
             client->output_us = server->now_us;
             output_sent(&client->output, (size_t)sent);
             if (client->timed) request_timed_sent(client);
@@ -505,5 +509,6 @@ void client_released(void *context, void *owner, size_t size_bytes) {
 
 size_t client_held_bytes(const struct client *client) {
     return sizeof *client + resp_parser_held_bytes(&client->parser) +
-           (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) + client->output.inline_bytes + transaction_bytes(client);
+           (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) + client->output.inline_bytes +
+           output_waiting(&client->output).blob_bytes + transaction_bytes(client);
 }

@@ -42,6 +42,7 @@ struct client {
     /* the rest belongs to the server's core */
     struct connection *connection; /* NULL: the server's own client, for scripts and for loading */
     struct resp_parser parser;
+    size_t request_bytes;       /* of input: of the request that is being read, or that runs */
     struct command_entry *entry;
     uint8_t *pending;           /* input read but not parsed yet: the client is blocked, or has had its turn */
     size_t pending_length, pending_at;

@@ -276,6 +276,7 @@ void client_request_done(struct client *client) {
     if (client->closing) return;
     if (client->timed) request_timed_answered(client);
     resp_parser_next(&client->parser);
+    client->request_bytes = 0;
     if (client->reply_mode == CLIENT_REPLY_SKIP_NEXT)
         client->reply_mode = CLIENT_REPLY_SKIP;
     else if (client->reply_mode == CLIENT_REPLY_SKIP)

@@ -74,6 +74,7 @@ static struct segment *push(struct output *output, struct output_pool *pool, enu
     output->tail = segment;
     if (!output->unsent) output->unsent = segment;
     output->inline_bytes += capacity_of(kind);
+    if (output->inline_bytes > output->most_inline_bytes) output->most_inline_bytes = output->inline_bytes;
     return segment;
 }
 
@@ -243,4 +244,16 @@ void output_released(struct output *output, struct output_pool *pool, size_t byt
 void output_clear(struct output *output, struct output_pool *pool) {
     while (output->head) drop_head(output, pool);
     *output = (struct output){0};
+}
+
+struct output_waiting output_waiting(const struct output *output) {
+    struct output_waiting waiting = {0};
+    for (const struct segment *segment = output->unsent; segment; segment = segment->next) {
+        if (is_inline(segment))
+            waiting.inline_bytes += segment->length - segment->sent;
+        else
+            waiting.pieces++;
+        if (segment->kind == SEGMENT_BLOB) waiting.blob_bytes += segment->blob->length;
+    }
+    return waiting;
 }

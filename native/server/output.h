@@ -46,7 +46,16 @@ struct output {
     size_t unsent_source_bytes; /* of these, in sources */
     size_t head_released;       /* bytes of `head` that the transport has released */
     size_t inline_bytes;        /* capacity of this chain's small and large segments */
+    size_t most_inline_bytes;   /* that there ever were */
 };
+
+/* What was not sent yet. */
+struct output_waiting {
+    size_t inline_bytes;        /* in small and large segments */
+    size_t blob_bytes;
+    uint32_t pieces;            /* blobs and sources */
+};
+struct output_waiting output_waiting(const struct output *output);
 
 void output_pool_free(struct output_pool *pool);
 

@@ -108,6 +108,7 @@ struct server_config {
 struct stats {
     uint64_t connections, connections_rejected, commands, errors, protocol_errors;
     uint64_t input_bytes, output_bytes;
+    uint64_t reads, writes; /* of transports, that moved something */
     uint64_t output_limit_closes, stall_closes;
     uint64_t started_us; /* monotonic */
     uint64_t turns; /* of the loop */

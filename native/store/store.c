@@ -17,6 +17,7 @@ struct store_discarded {
     struct store_discarded *next;
     struct value *value; /* NULL: keys */
     struct dict keys;
+    uint64_t objects; /* that are counted when all of it is gone: keys, or the value */
 };
 
 struct store *store_new(void) {
@@ -35,8 +36,10 @@ struct store *store_new(void) {
     return store;
 }
 
+static void discard(struct store *store, struct value *value, uint64_t objects);
+
 static void drop_value(void *context, void *value) {
-    store_discard(context, value);
+    discard(context, value, 0); /* its key is counted */
 }
 
 static void drop_at_once(void *context, void *value) {
@@ -58,6 +61,7 @@ static bool free_discarded(struct store *store, size_t steps) {
         while (*link != item) link = &(*link)->next;
         *link = item->next;
         store->discarded_count--;
+        store->freed_in_slices += item->objects;
         memory_free(item);
     }
     return true;
@@ -94,18 +98,25 @@ static struct store_discarded *discarded_push(struct store *store) {
     return discarded;
 }
 
-void store_discard(struct store *store, struct value *value) {
+static void discard(struct store *store, struct value *value, uint64_t objects) {
     struct store_discarded *discarded = value_free_effort(value) > FREE_AT_ONCE ? discarded_push(store) : NULL;
-    if (discarded != NULL)
+    if (discarded != NULL) {
         discarded->value = value;
-    else
+        discarded->objects = objects;
+    } else {
         value_free(value);
+    }
+}
+
+void store_discard(struct store *store, struct value *value) {
+    discard(store, value, 1);
 }
 
 void store_discard_keys(struct store *store, struct dict *keys) {
     struct store_discarded *discarded = dict_count(keys) > FREE_AT_ONCE ? discarded_push(store) : NULL;
     if (discarded != NULL) {
         discarded->keys = *keys;
+        discarded->objects = dict_count(keys);
         dict_init(keys);
     } else {
         size_t steps = SIZE_MAX;

@@ -62,6 +62,7 @@ struct store {
     /* for INFO */
     uint64_t changes; /* keys changed since start */
     uint64_t expired_keys, evicted_keys;
+    uint64_t freed_in_slices; /* values that were large, keys of whole databases */
     uint64_t keyspace_hits, keyspace_misses;
 };
 

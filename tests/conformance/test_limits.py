@@ -194,10 +194,10 @@ def test_a_right_that_is_granted_while_a_request_arrives_comes_too_late_for_it(p
             visitor.run(b"AUTH", b"alice", b"x")
             if begin:
                 visitor.run(*begin)
-            visitor.socket.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$20000\r\n" + b"v" * 10_000)
-            while f"qbuf={0}".encode() not in pair.ours.run(b"CLIENT", b"LIST")[1]:
+            half = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$20000\r\n" + b"v" * 10_000
+            visitor.socket.sendall(half)
+            while b" qbuf=%d " % len(half) not in pair.ours.run(b"CLIENT", b"LIST")[1]:
                 time.sleep(0.01)
-            time.sleep(0.1)
             pair.words("ACL SETUSER alice +set")
             visitor.socket.sendall(b"v" * 10_000 + b"\r\n")
             kind, text = visitor.read()

@@ -31,6 +31,22 @@ static void flag_letters(const struct client *client, char letters[16]) {
     *next = '\0';
 }
 
+/* What is held for the client: of input, the request at hand and what came behind it, and room for more; of output, bytes
+ * that were copied (rbs: room for them, rbp: the most there ever was, obl: not sent yet), and blobs and pieces of tables
+ * (oll, omem). */
+static void buffers_describe(struct text *out, const struct client *client) {
+    const struct resp_parser *parser = &client->parser;
+    struct output_waiting waiting = output_waiting(&client->output);
+    size_t room = parser->arena_capacity - parser->arena_used;
+    if (client->pending) room += LIMIT_PENDING_INPUT_BYTES - client->pending_length;
+    text_append(out, " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=%zu",
+                client->request_bytes + client->pending_length, room, resp_parser_used_bytes(parser),
+                transaction_bytes(client));
+    text_append(out, " rbs=%zu rbp=%zu obl=%zu oll=%u omem=%zu tot-mem=%zu", client->output.inline_bytes,
+                client->output.most_inline_bytes, waiting.inline_bytes, waiting.pieces, waiting.blob_bytes,
+                client_held_bytes(client));
+}
+
 void client_describe(struct text *out, const struct client *client) {
     const struct server *server = client->server;
     char flags[16];
@@ -43,12 +59,7 @@ void client_describe(struct text *out, const struct client *client) {
     text_append(out, " sub=%" PRIu64 " psub=%" PRIu64 " ssub=%" PRIu64 " multi=%" PRId64,
                 pubsub_count(client, PUBSUB_CHANNEL), pubsub_count(client, PUBSUB_PATTERN),
                 pubsub_count(client, PUBSUB_SHARD), transaction_count(client));
-    text_append(out,
-                " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=%zu rbs=%zu rbp=%zu obl=0 oll=%u omem=%zu tot-mem=%zu",
-                client->pending_length, client->pending ? LIMIT_PENDING_INPUT_BYTES - client->pending_length : 0,
-                resp_parser_held_bytes(&client->parser), transaction_bytes(client), client->output.inline_bytes,
-                client->output.inline_bytes, client->output.unsent_bytes > 0 ? 1u : 0u, client->output.unsent_bytes,
-                client_held_bytes(client));
+    buffers_describe(out, client);
     text_append(out, " events=%s%s cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
                 client->reading ? "r" : "", client->writing ? "w" : "",
                 client->command ? client->command->name : "NULL", client->user ? client->user->name : "default",

@@ -129,6 +129,7 @@ static void reset_stats(struct server *server) {
     *stats = (struct stats){.started_us = stats->started_us, .sample_us = server->now_us};
     struct store *store = server->store;
     store->expired_keys = store->evicted_keys = store->keyspace_hits = store->keyspace_misses = 0;
+    store->freed_in_slices = 0;
     server->append_log->delayed_fsyncs = 0;
     for (size_t i = 0; i < command_table_count(server->commands); i++) {
         struct command_entry *entry = command_table_at(server->commands, i);

@@ -15,7 +15,6 @@
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
 #include "server/pubsub/pubsub.h"
-#include "server/script/scripts.h"
 #include "server/server.h"
 #include "store/store.h"
 
@@ -85,14 +84,13 @@ static void memory_section(struct server *server, struct text *out) {
     text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
     info_more_memory(server, out);
-    text_append(out, "used_memory_lua:%zu\r\nnumber_of_cached_scripts:%" PRIu32 "\r\n", scripts_memory_bytes(server),
-                scripts_count(server));
 }
 
 static void persistence_section(struct server *server, struct text *out) {
     text_append(out, "# Persistence\r\n");
     snapshots_info(server->snapshots, out);
     append_log_info(server->append_log, out);
+    info_more_persistence(server, out);
 }
 
 static void stats_section(struct server *server, struct text *out) {

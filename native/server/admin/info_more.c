@@ -11,6 +11,9 @@
 #include "base/memory.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
+#include "server/durability/append_log.h"
+#include "server/durability/snapshots.h"
+#include "server/script/scripts.h"
 #include "store/store.h"
 
 void info_human(char *out, size_t size, double bytes) {
@@ -27,14 +30,13 @@ void info_human(char *out, size_t size, double bytes) {
 }
 
 void info_more_server(const struct server *server, struct text *out) {
-    (void)server;
     char path[512];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     path[length > 0 ? length : 0] = '\0';
     text_append(out, "redis_git_sha1:00000000\r\nredis_git_dirty:0\r\nredis_build_id:0\r\n"
                      "monotonic_clock:POSIX clock_gettime\r\nmultiplexing_api:epoll\r\natomicvar_api:c11-builtin\r\n");
-    text_append(out, "gcc_version:%d.%d.%d\r\nprocess_supervised:no\r\nhz:10\r\nconfigured_hz:10\r\n", __GNUC__,
-                __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+    text_append(out, "gcc_version:%d.%d.%d\r\nprocess_supervised:no\r\nhz:%" PRId64 "\r\nconfigured_hz:%" PRId64 "\r\n",
+                __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__, server->config.kept.hz, server->config.kept.hz);
     text_append(out, "lru_clock:%u\r\nexecutable:%s\r\nconfig_file:\r\nio_threads_active:0\r\n",
                 (unsigned)(clock_unix_ms() / 1000) & 0xffffffu, path);
 }
@@ -67,6 +69,24 @@ static size_t overhead_bytes(const struct server *server, size_t *clients) {
     return bytes + *clients;
 }
 
+/* Functions are not there, and take nothing. */
+static void scripts_describe(const struct server *server, struct text *out) {
+    size_t engine = scripts_memory_bytes(server), cache = scripts_cache_bytes(server);
+    char engine_text[32], cache_text[32];
+    info_human(engine_text, sizeof engine_text, (double)engine);
+    info_human(cache_text, sizeof cache_text, (double)cache);
+    text_append(out, "used_memory_lua:%zu\r\nused_memory_lua_human:%s\r\nused_memory_vm_eval:%zu\r\n", engine,
+                engine_text, engine);
+    text_append(out, "used_memory_vm_functions:0\r\nused_memory_vm_total:%zu\r\nused_memory_vm_total_human:%s\r\n",
+                engine, engine_text);
+    text_append(out, "used_memory_scripts_eval:%zu\r\nused_memory_functions:0\r\nused_memory_scripts:%zu\r\n", cache,
+                cache);
+    text_append(out,
+                "used_memory_scripts_human:%s\r\nnumber_of_cached_scripts:%" PRIu32
+                "\r\nnumber_of_functions:0\r\nnumber_of_libraries:0\r\n",
+                cache_text, scripts_count(server));
+}
+
 void info_more_memory(const struct server *server, struct text *out) {
     size_t used = memory_used_bytes(), peak = memory_peak_bytes(), resident = server_resident_bytes(), clients;
     size_t overhead = overhead_bytes(server, &clients), dataset = used > overhead ? used - overhead : 0;
@@ -88,12 +108,34 @@ void info_more_memory(const struct server *server, struct text *out) {
     text_append(out,
                 "mem_not_counted_for_evict:0\r\nmem_replication_backlog:0\r\nmem_total_replication_buffers:0\r\n"
                 "mem_clients_slaves:0\r\nmem_clients_normal:%zu\r\nmem_cluster_links:0\r\nmem_aof_buffer:0\r\n"
-                "active_defrag_running:0\r\nlazyfree_pending_objects:%" PRIu64 "\r\n",
-                clients, server->store->discarded_count);
+                "active_defrag_running:0\r\nlazyfree_pending_objects:%" PRIu64 "\r\nlazyfreed_objects:%" PRIu64 "\r\n",
+                clients, server->store->discarded_count, server->store->freed_in_slices);
+    scripts_describe(server, out);
+}
+
+/* Beside what is told of snapshots and the append-only file. Nothing forks: what a child would take is zero. */
+void info_more_persistence(const struct server *server, struct text *out) {
+    const struct snapshots *snapshots = server->snapshots;
+    bool runs = snapshots->running && !snapshots->is_base;
+    int64_t running_s = runs ? (int64_t)((server->now_us - snapshots->began_us) / 1000000) : -1;
+    int64_t took_s = snapshots->done_number > 0 ? (int64_t)(snapshots->took_us / 1000000) : -1;
+    text_append(out,
+                "rdb_saves:%" PRIu64 "\r\nrdb_last_bgsave_time_sec:%" PRId64 "\r\nrdb_current_bgsave_time_sec:%" PRId64
+                "\r\nrdb_last_load_keys_expired:0\r\nrdb_last_load_keys_loaded:%" PRIu64 "\r\n",
+                snapshots->saved, took_s, running_s, snapshots->loaded_keys);
+    text_append(out, "aof_rewrites_consecutive_failures:%" PRIu64 "\r\n", server->append_log->rewrites_failed_in_a_row);
+    text_append(out, "rdb_last_cow_size:0\r\naof_last_cow_size:0\r\ncurrent_cow_size:0\r\ncurrent_cow_peak:0\r\n"
+                     "current_cow_size_age:0\r\ncurrent_fork_perc:0.00\r\nmodule_fork_in_progress:0\r\n"
+                     "module_fork_last_cow_size:0\r\n");
 }
 
 void info_more_stats(const struct server *server, struct text *out) {
-    (void)server;
+    /* No threads move bytes of clients, and buffers of replies change no size: they come in pieces. */
+    text_append(out,
+                "total_reads_processed:%" PRIu64 "\r\ntotal_writes_processed:%" PRIu64
+                "\r\nio_threaded_reads_processed:0\r\nio_threaded_writes_processed:0\r\nreply_buffer_shrinks:0\r\n"
+                "reply_buffer_expands:0\r\n",
+                server->stats.reads, server->stats.writes);
     text_append(out,
                 "total_net_repl_input_bytes:0\r\ntotal_net_repl_output_bytes:0\r\ninstantaneous_input_kbps:%.2f\r\n"
                 "instantaneous_output_kbps:%.2f\r\ninstantaneous_input_repl_kbps:0.00\r\n"

@@ -9,6 +9,7 @@
 void info_more_server(const struct server *server, struct text *out);
 void info_more_clients(const struct server *server, struct text *out);
 void info_more_memory(const struct server *server, struct text *out);
+void info_more_persistence(const struct server *server, struct text *out);
 void info_more_stats(const struct server *server, struct text *out);
 void info_more_replication(const struct server *server, struct text *out);
 void info_more_cpu(const struct server *server, struct text *out);

@@ -50,7 +50,7 @@ struct append_log {
     struct append_manifest next; /* as it is once the base is there */
     uint64_t newest_base, newest_increment; /* numbers, none of which is used twice */
     uint64_t rewrite_began_us, rewrite_took_us, rewrite_retry_us;
-    uint64_t rewrites, rewrites_failed;
+    uint64_t rewrites, rewrites_failed, rewrites_failed_in_a_row;
     struct error rewrite_error; /* of the last; ERROR_NONE: it succeeded */
     uint64_t next_base_bytes, switched_bytes;
     uint64_t grown_from_bytes; /* how large all was after the last rewrite, or at the start */

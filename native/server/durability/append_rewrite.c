@@ -42,6 +42,7 @@ void append_rewrite_give_up(struct append_log *log) {
 
 static void failed(struct append_log *log) {
     log->rewrites_failed++;
+    log->rewrites_failed_in_a_row++;
     log->rewrite_retry_us = log->server->now_us + RETRY_US;
     log_event(LOG_WARNING, "append_only_rewrite_failed", NULL, "the append-only file could not be written anew: %s",
               log->rewrite_error.message);
@@ -117,6 +118,7 @@ static void ended(struct append_log *log) {
     log->manifest = log->next;
     log->rewrite = REWRITE_NONE;
     log->rewrites++;
+    log->rewrites_failed_in_a_row = 0;
     log->rewrite_error.code = ERROR_NONE;
     log->rewrite_took_us = log->server->now_us - log->rewrite_began_us;
     log->base_bytes = log->next_base_bytes;

@@ -87,6 +87,7 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
             return -1;
     }
     store_adopt(server->store, content->store);
+    server->snapshots->loaded_keys = content->keys;
     return 0;
 }
 
@@ -221,6 +222,7 @@ int restore_again(struct snapshots *snapshots, const char *path, struct error *e
     if (!failed) {
         for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(store, d);
         if (content.store.store) store_adopt(store, content.store.store);
+        snapshots->loaded_keys = content.store.keys;
         snapshots->saved_changes = store->changes;
         snapshots_note_restored(snapshots);
     }

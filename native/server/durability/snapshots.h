@@ -47,6 +47,7 @@ struct snapshots {
     struct wait_queue restorers;
     char restored[PATH_MAX]; /* file that was restored last; "": none */
     int64_t restored_cut_unix_ms;
+    uint64_t loaded_keys; /* of the snapshot that was loaded last, at the start or by DEBUG RELOAD */
 };
 
 struct snapshots *snapshots_new(struct server *server); /* NULL: memory is exhausted */

@@ -67,6 +67,13 @@ size_t scripts_memory_bytes(const struct server *server) {
     return server->scripts ? server->scripts->memory_bytes : 0;
 }
 
+size_t scripts_cache_bytes(const struct server *server) {
+    if (!server->scripts) return 0;
+    const struct dict *cache = &server->scripts->cache;
+    return dict_overhead_bytes(cache) +
+           dict_count(cache) * (sizeof(struct dict_entry) + SHA_BYTES + sizeof(struct script));
+}
+
 uint32_t scripts_count(const struct server *server) {
     return server->scripts ? (uint32_t)dict_count(&server->scripts->cache) : 0;
 }
@@ -442,6 +449,11 @@ void scripts_free(struct server *server) {
 }
 
 size_t scripts_memory_bytes(const struct server *server) {
+    (void)server;
+    return 0;
+}
+
+size_t scripts_cache_bytes(const struct server *server) {
     (void)server;
     return 0;
 }

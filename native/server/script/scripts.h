@@ -10,6 +10,7 @@
 void scripts_free(struct server *server);
 /* For INFO. */
 size_t scripts_memory_bytes(const struct server *server);
+size_t scripts_cache_bytes(const struct server *server); /* of what finds them, Lua apart */
 uint32_t scripts_count(const struct server *server);
 
 #endif
