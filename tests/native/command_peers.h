@@ -142,7 +142,7 @@ static bool step_over(struct scan *scan, int depth) {
     const uint8_t *end = memmem(scan->at, (size_t)(scan->end - scan->at), "\r\n", 2);
     if (!end) return false;
     char kind = (char)*scan->at;
-    CHECK(strchr("+-:$*_,#=%~>(", kind));
+    CHECK(strchr("+-:$*_,#=%~>(|", kind));
     /* A line may be empty, and what is blank behind it is not the server's to tell. */
     long long size = isspace(scan->at[1]) ? 0 : strtoll((const char *)scan->at + 1, NULL, 10);
     scan->at = end + 2;
@@ -154,9 +154,11 @@ static bool step_over(struct scan *scan, int depth) {
         CHECK(memcmp(scan->at + size, "\r\n", 2) == 0);
         see_bulk(scan->at, (size_t)size);
         scan->at += size + 2;
-    } else if (strchr("*%~>", kind)) {
+    } else if (strchr("*%~>|", kind)) {
         CHECK(size >= -1);
-        for (long long i = 0; i < (kind == '%' ? 2 * size : size); i++)
+        long long parts = kind == '%' || kind == '|' ? 2 * size : size;
+        if (kind == '|') parts++; /* the reply that the attributes are of */
+        for (long long i = 0; i < parts; i++)
             if (!step_over(scan, depth + 1)) return false;
     }
     return true;

@@ -66,6 +66,7 @@ __attribute__((no_sanitize("address", "undefined"), optimize("O2"))) void __sani
 }
 
 static uint8_t magnitude(uint8_t count) {
+    if (count == 0) return 0; /* a thread of the server was between its two steps */
     return (uint8_t)(count < 4     ? 1u << (count - 1)
                      : count < 8   ? 8
                      : count < 16  ? 16
@@ -86,7 +87,7 @@ static bool run_current(void) {
     for (uint32_t i = 0; i < touched_count; i++) {
         uint32_t edge = touched[i];
         uint8_t bit = magnitude(hits[edge]);
-        if (!(known[edge] & bit)) {
+        if (bit & ~known[edge]) {
             fresh = true;
             known_count += known[edge] == 0;
             known[edge] |= bit;

@@ -114,8 +114,12 @@ static void client_reply_is_refused_in_a_transaction(void) {
     close_server();
 }
 
+static void allow_debug(struct server_config *config) {
+    config->enable_debug_command = DEBUG_ALLOWED;
+}
+
 static void a_push_is_followed_by_the_reply(void) {
-    open_server(false, NULL);
+    open_server(false, allow_debug);
     struct memory_peer *peer = connect_peer();
     say(peer, "HELLO 3\r\n");
     settle();
