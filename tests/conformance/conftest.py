@@ -149,8 +149,9 @@ def peers(redis_peer: Peer, our_peer: Peer) -> tuple[Peer, Peer]:
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["resp2", "resp3"])
 def pair(request: pytest.FixtureRequest, peers: Any) -> Iterator[Pair]:
-    """A connection to each server, over RESP2 and then RESP3."""
+    """A connection to each server, over RESP2 and then RESP3, with no key that tests of ours alone have left."""
     connected = Pair(peers, request.param)
+    connected.words("FLUSHALL")
     yield connected
     connected.close()
 
