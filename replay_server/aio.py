@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import socket
-import ssl
 import time
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -15,16 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from . import commands
+from .aio_connection import AsyncConnection
 from .aio_gradients import AsyncGradientMethods
 from .aio_writer import AsyncNStepWriter, AsyncVectorNStepWriter, AsyncVectorWriter, AsyncWriter
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
 from .client import Client as BlockingClient
-from .codec import Buffer, Reading, encode_command
-from .commands import Command, ServedTable, SharedBatch, greet
-from .connection import Address, Exchanges, ReadBuffer, on_same_host, set_options
-from .connection import Connection as BlockingConnection
-from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, error_of_own_request
+from .commands import Command, ServedTable
+from .connection import Address
+from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, TableNotFound
 from .table import RateLimiter, Selector, Table
 
 if TYPE_CHECKING:
@@ -49,240 +46,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
-async def _open_socket(address: Address, timeout_s: float) -> socket.socket:
-    """A connected socket that does not block.
-
-    Raises:
-        ConnectionLost: nothing listens there, or it does not answer in time.
-    """
-    try:
-        if address.path is not None:
-            return await _connected(socket.AF_UNIX, address.path, timeout_s)
-        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        for number, (family, _, _, _, target) in enumerate(found, 1):
-            try:
-                opened = await _connected(family, target, timeout_s)
-                set_options(opened)
-                return opened
-            except (OSError, asyncio.TimeoutError):
-                if number == len(found):  # a name may stand for several addresses, such as ::1 and 127.0.0.1
-                    raise
-        raise OSError("the name has no address")
-    except (OSError, asyncio.TimeoutError) as error:
-        sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        raise ConnectionLost(f"cannot connect to {address}: {sentence}. Is the server running?") from error
-
-
-async def _connected(family: int, target: Any, timeout_s: float) -> socket.socket:
-    """A socket connected to one address, which does not block."""
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        opened.setblocking(False)
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(opened, target), timeout_s)
-    except BaseException:
-        opened.close()
-        raise
-    return opened
-
-
-class _TlsStream:
-    """TLS over a socket that does not block: event loops read and write plain sockets alone."""
-
-    def __init__(self, connected: socket.socket, address: Address) -> None:
-        self._socket, self._loop = connected, asyncio.get_running_loop()
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = address.tls_context().wrap_bio(self._incoming, self._outgoing, server_hostname=address.host)
-
-    async def _exchange(self) -> None:
-        """Sends what TLS has to say, and takes in what the server has sent."""
-        await self._flush()
-        if data := await self._loop.sock_recv(self._socket, 64 * 1024):
-            self._incoming.write(data)
-        else:
-            self._incoming.write_eof()
-
-    async def _flush(self) -> None:
-        if data := self._outgoing.read():
-            await self._loop.sock_sendall(self._socket, data)
-
-    async def handshake(self) -> None:
-        while True:
-            try:
-                self._tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                await self._exchange()
-        await self._flush()
-
-    async def send(self, buffer: Buffer) -> None:
-        view = memoryview(buffer).cast("B")
-        while view:
-            view = view[self._tls.write(view[: 64 * 1024]) :]
-            await self._flush()
-
-    async def receive_into(self, target: memoryview) -> int:
-        while True:
-            try:
-                count: Any = self._tls.read(len(target), target)  # with a target, a number
-                return count
-            except ssl.SSLWantReadError:
-                await self._exchange()
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                return 0
-
-
-class _Connection(Exchanges):
-    """One connection, one request at a time. Any failure but an error reply closes it, cancellation too."""
-
-    def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
-        super().__init__(address)
-        self._socket, self._timeout = connected, socket_timeout
-        self._loop = asyncio.get_running_loop()
-        self._buffer = ReadBuffer()
-        self._tls: _TlsStream | None = None
-
-    @classmethod
-    async def open(cls, address: Address, connect_timeout: float, socket_timeout: float) -> _Connection:
-        """Connects and greets; errors as for `connection.Connection`."""
-        connection = cls(address, await _open_socket(address, connect_timeout), socket_timeout)
-        try:
-            if address.is_encrypted:
-                await connection.encrypt(connect_timeout)
-            await connection.execute(greet(address.username, address.password))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    async def encrypt(self, connect_timeout: float) -> None:
-        """Begins TLS. Raises ConnectionLost where the two do not come to terms."""
-        try:
-            self._tls = _TlsStream(self._socket, self._address)
-            await asyncio.wait_for(self._tls.handshake(), connect_timeout)
-        except (OSError, asyncio.TimeoutError) as error:
-            sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            raise ConnectionLost(f"cannot connect to {self._address}: {sentence}") from error
-
-    @classmethod
-    async def open_shared(cls, address: Address, connect_timeout: float, socket_timeout: float) -> _Connection:
-        """As `open`, with shared memory where the server is on this host and has some to share.
-
-        asyncio has no way to receive a descriptor: connecting and greeting are left to a thread.
-        """
-
-        def connected() -> BlockingConnection:
-            opened = BlockingConnection(address, connect_timeout, socket_timeout)
-            if address.path is None:
-                opened = on_same_host(opened, address, connect_timeout, socket_timeout)
-            opened.share()
-            return opened
-
-        opened = await asyncio.get_running_loop().run_in_executor(None, connected)
-        if address.is_encrypted and opened.arena is None:
-            opened.close()  # on another host: TLS made by a thread does not go on here
-            return await cls.open(address, connect_timeout, socket_timeout)
-        detached = opened.detach()
-        detached.setblocking(False)
-        taken = cls(address, detached, socket_timeout)
-        taken.arena = opened.arena
-        return taken
-
-    async def execute(self, command: Command[T]) -> T:
-        buffers = encode_command(command.sent(self.arena))
-        self.begin(command.what)
-        try:
-            result: Any = await self._exchange(command, buffers)
-            if isinstance(result, SharedBatch):
-                result = commands.over_shared_memory(result, self.arena)
-            self.completed()
-        except BaseException as error:
-            self.close()
-            if isinstance(error, ReplayError) or not isinstance(error, OSError | asyncio.TimeoutError):
-                raise
-            sentence = getattr(error, "strerror", None) or str(error) or "no progress in time"
-            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
-        if isinstance(result, ReplayError):
-            raise error_of_own_request(result)
-        return result
-
-    async def _exchange(self, command: Command[T], buffers: list[Buffer]) -> T | ReplayError:
-        before = commands.release_returned(self.arena)
-        if before is not None:
-            buffers = encode_command(before.arguments) + buffers
-        try:
-            for buffer in buffers:
-                await self._within(self._send(buffer), self._timeout)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise await self._parting_words(command) or error from None
-        if before is not None:
-            await self._receive(before.read(), self._timeout)
-        return await self._receive(command.read(), None if command.wait_s is None else command.wait_s + self._timeout)
-
-    def _send(self, buffer: Buffer) -> Coroutine[Any, Any, None]:
-        return self._loop.sock_sendall(self._socket, buffer) if self._tls is None else self._tls.send(buffer)
-
-    async def _parting_words(self, command: Command[T]) -> ReplayError | None:
-        """The error reply that the server sent before it closed on a request that it would not read to the end."""
-        with contextlib.suppress(OSError, asyncio.TimeoutError, ReplayError):
-            result = await self._within(self._receive(command.read(), None), 1.0)
-            if isinstance(result, ReplayError):
-                return error_of_own_request(result)
-        return None
-
-    async def _receive(self, reading: Reading[T], wait: float | None) -> T:
-        wanted = next(reading)
-        try:
-            while True:
-                if wanted is None:
-                    while (line := self._buffer.line()) is None:
-                        await self._more(wait)
-                        wait = self._timeout  # the command's own wait is over once bytes come
-                    wanted = reading.send(line)
-                else:
-                    filled = self._buffer.take(wanted)
-                    while filled < len(wanted):
-                        filled += await self._some(wanted[filled:], self._timeout)
-                    while not self._buffer.skip_line_end():
-                        await self._more(self._timeout)
-                    wanted = reading.send(b"")
-        except StopIteration as stop:
-            return stop.value
-
-    async def _more(self, wait: float | None) -> None:
-        count = await self._some(self._buffer.space(), wait)
-        self._buffer.end += count
-
-    async def _some(self, target: memoryview, wait: float | None) -> int:
-        if self._tls is None:
-            count = await self._within(self._loop.sock_recv_into(self._socket, target), wait)
-        else:
-            count = await self._within(self._tls.receive_into(target), wait)
-        if count == 0:
-            raise ConnectionResetError("the server closed the connection")
-        return count
-
-    @staticmethod
-    async def _within(work: Any, seconds: float | None) -> Any:
-        return await work if seconds is None else await asyncio.wait_for(work, seconds)
-
-    def gone(self) -> bool:
-        """Whether the server has closed an idle connection, as far as can be seen without sending."""
-        try:
-            seen = self._socket.recv(1, socket.MSG_PEEK)
-            return seen == b"" or self._tls is not None  # of TLS, a good-bye is bytes too
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
-
-    def close(self) -> None:
-        self._complete = False
-        self._socket.close()
-
-    def __del__(self) -> None:
-        self._socket.close()
-
-
 class Client(AsyncGradientMethods):
     """`replay_server.Client` for asyncio, an asynchronous context manager: arguments, results and errors are the same.
 
@@ -300,9 +63,9 @@ class Client(AsyncGradientMethods):
         shared_memory: bool = False,
     ) -> None:
         self._shared_memory = self._shares = shared_memory
-        self._address = Address.parse(url)
+        self._address = Address.of_client(url)
         self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
-        self._idle: list[_Connection] = []
+        self._idle: list[AsyncConnection] = []
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._writers: weakref.WeakSet[BlockingClient] = weakref.WeakSet()
@@ -317,6 +80,16 @@ class Client(AsyncGradientMethods):
 
     def __repr__(self) -> str:
         return f"aio.Client({str(self._address)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _client, (type(self), self.url, self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What makes a client like this one, beside the URL."""
+        connect, sock, reconnect = self._timeouts
+        timeouts = {"connect_timeout": connect, "socket_timeout": sock, "reconnect_timeout": reconnect}
+        return {**timeouts, "shared_memory": self._shared_memory}
 
     @property
     def url(self) -> str:
@@ -354,14 +127,14 @@ class Client(AsyncGradientMethods):
         if self._redis is not None:
             await self._redis.aclose()
 
-    def _idle_one(self, shared: bool) -> _Connection | None:
+    def _idle_one(self, shared: bool) -> AsyncConnection | None:
         """An idle connection; those with shared memory are for commands that can use it."""
         for index in range(len(self._idle) - 1, -1, -1):
             if (self._idle[index].arena is not None) == shared:
                 return self._idle.pop(index)
         return self._idle.pop() if self._idle and not shared else None
 
-    async def _acquire(self, deadline: float, shared: bool = False) -> _Connection:
+    async def _acquire(self, deadline: float, shared: bool = False) -> AsyncConnection:
         while (connection := self._idle_one(shared and self._shares)) is not None:
             if connection.usable and not connection.gone():
                 return connection
@@ -371,14 +144,15 @@ class Client(AsyncGradientMethods):
             try:
                 connect, sock, _ = self._timeouts
                 if not (shared and self._shares):
-                    return await _Connection.open(self._address, connect, sock)
-                connection = await _Connection.open_shared(self._address, connect, sock)
+                    return await AsyncConnection.open(self._address, connect, sock)
+                connection = await AsyncConnection.open_shared(self._address, connect, sock)
                 self._shares = connection.arena is not None  # else the server is elsewhere, or has no more to share
                 return connection
             except ConnectionLost:
-                if time.monotonic() + delay > deadline:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise
-                await asyncio.sleep(delay)
+                await asyncio.sleep(min(delay, left))
                 delay = min(2 * delay, 0.5)
 
     async def _attempts(self, command: Command[T]) -> T:
@@ -402,6 +176,15 @@ class Client(AsyncGradientMethods):
 
     async def _run(self, command: Command[T]) -> T:
         """Runs a command in a task of its own, so that `close` can end it without cancelling the caller's task."""
+        try:
+            return await self._cancellable(command)
+        except TableNotFound as error:
+            known: list[str] = []
+            with contextlib.suppress(ReplayError):
+                known = await self._cancellable(commands.tables())
+            raise commands.with_known_tables(error, str(command.arguments[1]), known) from None
+
+    async def _cancellable(self, command: Command[T]) -> T:
         if self._closed:
             raise ConnectionLost(f"{command.what}: the client of {self._address} is closed")
         task = asyncio.ensure_future(self._attempts(command))
@@ -619,8 +402,7 @@ class Client(AsyncGradientMethods):
         """A blocking client for one writer, which owns its connection."""
         if self._closed:
             raise ConnectionLost(f"the client of {self._address} is closed")
-        connect, sock, reconnect = self._timeouts
-        client = BlockingClient(self.url, connect_timeout=connect, socket_timeout=sock, reconnect_timeout=reconnect)
+        client = BlockingClient(self.url, **{**self._options, "shared_memory": None})
         self._writers.add(client)
         return client
 
@@ -682,3 +464,8 @@ class Client(AsyncGradientMethods):
     async def fetch_weights(self, key: str, newer_than: int | None = None) -> tuple[int, dict[str, np.ndarray]] | None:
         """See `replay_server.Client.fetch_weights`."""
         return await self._run(commands.fetch_weights(key, newer_than))
+
+
+def _client(kind: type[Client], url: str, options: dict[str, Any]) -> Client:
+    """What a pickled client becomes."""
+    return kind(url, **options)

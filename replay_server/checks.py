@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import PriorityError, SchemaError
+from .errors import PriorityError, ReplayError, SchemaError
 from .table import Column, Table
 
 
@@ -59,15 +59,25 @@ def check_column(name: str, column: Column, value: Any) -> np.ndarray:
     return array
 
 
+def as_array(expected: str, value: Any, refusal: type[ReplayError] = SchemaError) -> np.ndarray:
+    """What NumPy makes of a value.
+
+    Raises:
+        refusal: NumPy cannot read it, such as a tensor that requires grad or lies on a GPU.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        first = value[0] if isinstance(value, list | tuple) and value else value
+        way = "; pass tensor.detach().cpu().numpy()" if hasattr(first, "detach") else ""
+        raise refusal(f"{expected}, got {type(value).__name__}, which NumPy cannot read: {error}{way}") from error
+
+
 def _column_array(name: str, column: Column, value: Any) -> np.ndarray:
     dtype = np.dtype(column.dtype)
     if isinstance(value, bool | int | float | list | tuple):
         return _from_python(name, dtype, value)
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        got = type(value).__name__
-        raise SchemaError(f"column {name!r} expects an array of {dtype}, got {got}: {error}") from error
+    array = as_array(f"column {name!r} expects an array of {dtype}", value)
     if array.dtype != dtype:
         raise SchemaError(
             f"column {name!r} expects dtype {dtype}, got {array.dtype}; convert it, e.g. with .astype({dtype.name!r})"
@@ -108,12 +118,13 @@ def check_priorities(priorities: Any, count: int) -> np.ndarray:
     Raises:
         PriorityError: not `count` numbers, or one is NaN, infinite or negative.
     """
+    given = as_array(f"expected {count} priorities, numbers of at least 0", priorities, PriorityError)
     try:
-        array = np.ascontiguousarray(priorities, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise PriorityError(f"expected {count} priorities, numbers of at least 0, got {priorities!r}") from error
-    if np.ndim(priorities) != 1 or array.shape != (count,):
-        raise PriorityError(f"expected {count} priorities, shape ({count},), got shape {np.shape(priorities)}")
+        array = np.ascontiguousarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise PriorityError(f"expected {count} priorities, numbers of at least 0, got {priorities!r:.200}") from error
+    if given.shape != (count,):
+        raise PriorityError(f"expected {count} priorities, shape ({count},), got shape {given.shape}")
     valid = np.isfinite(array) & (array >= 0)
     if not valid.all():
         at = int(np.argmin(valid))
@@ -161,7 +172,7 @@ def check_ids(ids: Any) -> np.ndarray:
         if not all(isinstance(item, int | np.integer) and 0 <= item < 2**64 for item in ids):
             raise SchemaError(f"expected item ids, whole numbers from 0 to 2^64 - 1, got {ids!r:.200}")
         return np.array(ids, np.uint64)
-    array = np.asarray(ids)
+    array = as_array("expected item ids, uint64 of shape (n,)", ids)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.dtype.kind == "i" and (array < 0).any()):
         raise SchemaError(f"expected item ids, uint64 of shape (n,), got {array.dtype} of shape {array.shape}")
     return np.ascontiguousarray(array, dtype=np.uint64)

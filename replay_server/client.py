@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,7 +17,7 @@ from .client_streams import ClientStreams
 from .commands import Command, ServedTable
 from .connection import Address
 from .connection_pool import ConnectionPool
-from .errors import ConnectionLost, SchemaError
+from .errors import ConnectionLost, ReplayError, SchemaError, TableNotFound
 from .n_step_writer import NStepWriter, VectorNStepWriter, make_vector_writer, make_writer
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table
@@ -37,7 +38,8 @@ class Client(GradientMethods):
     once and the next command connects anew.
 
     Args:
-        url: `redis://[:password@]host:port` or `unix:///path`.
+        url: `redis://[[user]:password@]host:port` or `unix:///path`. Where it carries no password, that of the
+            variable REPLAY_SERVER_PASSWORD is given.
         connect_timeout: seconds for one attempt to connect.
         socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
         reconnect_timeout: seconds to go on trying.
@@ -47,6 +49,9 @@ class Client(GradientMethods):
             socket by itself. The memory is given back when the last array over it has gone; a client that holds on to
             more than the server shares with it (CONFIG shared-memory-client-limit) gets further batches over the
             socket. See `Batch.release`.
+
+    A client can be pickled, for processes that were spawned: what is sent is the URL as it was given, a password in it
+    included, and the settings. A forked child may go on with its parent's client: it connects anew.
 
     Raises:
         ValueError: the URL is malformed. (Connecting happens with the first command.)
@@ -62,7 +67,7 @@ class Client(GradientMethods):
         shared_memory: bool | None = None,
     ) -> None:
         self._shared_memory = shared_memory
-        self._address = Address.parse(url)
+        self._address = Address.of_client(url)
         self._timeouts = (connect_timeout, socket_timeout, reconnect_timeout)
         self._pool = ConnectionPool(self._address, connect_timeout, socket_timeout, bool(shared_memory))
         self._tables: dict[str, ServedTable] = {}
@@ -76,6 +81,16 @@ class Client(GradientMethods):
 
     def __repr__(self) -> str:
         return f"Client({str(self._address)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _client, (type(self), self.url, self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What makes a client like this one, beside the URL."""
+        connect, sock, reconnect = self._timeouts
+        timeouts = {"connect_timeout": connect, "socket_timeout": sock, "reconnect_timeout": reconnect}
+        return {**timeouts, "shared_memory": self._shared_memory}
 
     @property
     def url(self) -> str:
@@ -122,6 +137,18 @@ class Client(GradientMethods):
 
     def _run(self, command: Command[T]) -> T:
         """Runs a command on a connection of its own, repeating it after a loss where that is safe."""
+        try:
+            return self._attempts(command)
+        except TableNotFound as error:
+            raise self._with_known_tables(error, str(command.arguments[1])) from None
+
+    def _with_known_tables(self, error: TableNotFound, name: str) -> TableNotFound:
+        known: list[str] = []
+        with contextlib.suppress(ReplayError):
+            known = self._attempts(commands.tables())
+        return commands.with_known_tables(error, name, known)
+
+    def _attempts(self, command: Command[T]) -> T:
         deadline = time.monotonic() + self._timeouts[2]
         while True:
             connection = self._pool.acquire(deadline, command.shared)
@@ -524,14 +551,7 @@ class Client(GradientMethods):
             replace: as in `sample`.
             coded: as in `sample`.
         """
-        connect, sock, reconnect = self._timeouts
-        source = Client(
-            self.url,
-            connect_timeout=connect,
-            socket_timeout=sock,
-            reconnect_timeout=reconnect,
-            shared_memory=self._shared_memory is not False,
-        )
+        source = Client(self.url, **{**self._options, "shared_memory": self._shared_memory is not False})
 
         def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
             options = {"beta": beta, "timeout": timeout, "columns": columns, "replace": replace}
@@ -570,3 +590,8 @@ class Client(GradientMethods):
     def fetch_weights(self, key: str, newer_than: int | None = None) -> tuple[int, dict[str, np.ndarray]] | None:
         """The newest published weights: version and arrays; None when there are none newer than `newer_than`."""
         return self._run(commands.fetch_weights(key, newer_than))
+
+
+def _client(kind: type[Client], url: str, options: dict[str, Any]) -> Client:
+    """What a pickled client becomes."""
+    return kind(url, **options)

@@ -83,9 +83,9 @@ class ClientStreams:
             raise ConnectionLost(f"{command.what}: the connection of this writer is lost")
         try:
             return connection.execute(command)
-        except TableNotFound:
+        except TableNotFound as error:
             self.close()
-            raise
+            raise self._client._with_known_tables(error, self._served.table.name) from None
         except SchemaError as error:
             if self._was_made_anew():
                 self.close()

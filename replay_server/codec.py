@@ -211,8 +211,12 @@ def encode_arrays(arrays: Mapping[str, Any]) -> Blob:
     count from the first multiple of 64 after the header, and are multiples of 64.
 
     Raises:
-        SchemaError: a value is not an array of numbers.
+        SchemaError: it is no dict, or a value is not an array of numbers.
     """
+    if not isinstance(arrays, Mapping):
+        raise SchemaError(
+            f"expected a dict of names and arrays or tensors, such as model.state_dict(), got {type(arrays).__name__}"
+        )
     header: dict[str, list[Any]] = {}
     pieces: list[Buffer] = []
     offset = 0

@@ -5,6 +5,7 @@ The blocking client and the asyncio client run the same commands.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from .codec import (
     read_value,
     value_after,
 )
-from .errors import ReplayError, SchemaError, ServerError, Timeout
+from .errors import ReplayError, SchemaError, ServerError, TableNotFound, Timeout
 from .expand import MOST_PLACES, expand_windows
 from .shared_memory import Arena, Lease
 from .table import Table, changes_map
@@ -121,15 +122,19 @@ def _nothing(_: Any) -> None:
     return None
 
 
-def greet(username: str | None, password: str | None) -> Command[dict[str, Any]]:
-    """HELLO 3, with AUTH where there is a password."""
-    login = ("AUTH", username or "default", password) if password is not None else ()
+def greet(address: str, username: str | None, password: str | None, source: str) -> Command[dict[str, Any]]:
+    """HELLO 3, with AUTH where there is a password. Errors name the address, and where the password is from."""
+    user = username or "default"
+    login = ("AUTH", user, password) if password is not None else ()
+    ways = "in the URL, redis://[user]:password@host:port, or in the variable REPLAY_SERVER_PASSWORD"
 
     def read() -> Reading[Any]:
         value = yield from read_value()
         if isinstance(value, ServerError) and value.code == "NOAUTH":
-            where = "in the URL, redis://:password@host:port; commands also take it from REPLAY_SERVER_PASSWORD"
-            return ServerError(f"the server needs a password: give it {where}", "NOAUTH")
+            return ServerError(f"the server at {address} needs a password, got none: give it {ways}", "NOAUTH")
+        if isinstance(value, ServerError) and value.code == "WRONGPASS":
+            sentence = f"the server at {address} refused the password of user {user!r}, which is from {source}"
+            return ServerError(f"WRONGPASS {sentence}: give the right one {ways}", "WRONGPASS")
         return value if isinstance(value, ReplayError) else as_dict(value)
 
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
@@ -187,6 +192,16 @@ def spec(name: str) -> Command[ServedTable]:
 
 def tables() -> Command[list[str]]:
     return plain("list of tables", ("REPLAY.LIST",), lambda names: [_text(name) for name in names], True)
+
+
+def with_known_tables(error: TableNotFound, wanted: str, known: Sequence[str]) -> TableNotFound:
+    """The server's error in the words of this library, with the known name that is nearest to the one wanted."""
+    said, is_missing, _ = str(error).partition("; REPLAY.LIST")
+    if not is_missing:  # such as one that was dropped meanwhile
+        return error
+    near = difflib.get_close_matches(wanted, known, 1, 0.6)
+    meant = f": did you mean {near[0]!r}?" if near else ";"
+    return TableNotFound(f"{said}{meant} client.tables() lists those there are, client.create_table() makes one")
 
 
 def drop(name: str) -> Command[None]:

@@ -20,6 +20,8 @@ from .shared_memory import Arena
 
 T = TypeVar("T")
 
+PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
+"""Environment variable with the password for URLs that carry none."""
 _BUFFER_BYTES = 64 * 1024
 _VECTORS = 256  # well under IOV_MAX
 _RECORD_BYTES = 16 * 1024  # the most that a record of TLS holds
@@ -48,6 +50,7 @@ class Address:
     """Options of TLS as in the URL; None = no TLS."""
     abstract: str | None = None
     """Name of an abstract unix socket to connect to in place of host and port, as the server there has told it."""
+    password_source: str = "the URL"
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -62,6 +65,18 @@ class Address:
             return cls(url, parts.hostname, parts.port or 6379, None, username, password, tls)
         shown = url if "@" not in url else f"{parts.scheme}://…@{url.rpartition('@')[2]}"
         raise ValueError(f"expected redis://[:password@]host:port, rediss://… for TLS, or unix:///path, got {shown!r}")
+
+    @classmethod
+    def of_client(cls, url: str) -> Address:
+        """As `parse`, with the password of the variable REPLAY_SERVER_PASSWORD where the URL carries none."""
+        address, password = cls.parse(url), os.environ.get(PASSWORD_VARIABLE)
+        if address.password is not None or not password:
+            return address
+        return replace(address, password=password, password_source=PASSWORD_VARIABLE)
+
+    def greeting(self) -> Command[dict[str, Any]]:
+        """What a connection begins with."""
+        return greet(str(self), self.username, self.password, self.password_source)
 
     @property
     def is_local(self) -> bool:
@@ -98,10 +113,12 @@ class Address:
         return context
 
     def redis_options(self) -> dict[str, Any]:
-        """What redis-py needs beside the URL: not to ask for notices of maintenance, which this server has none of (the
-        refusal would count as an error of its clients); and to check host names in certificates, as this client does
-        (redis-py before version 6 does not)."""
+        """What redis-py needs beside the URL: a password that is not in it; not to ask for notices of maintenance,
+        which this server has none of (the refusal would count as an error of its clients); and to check host names in
+        certificates, as this client does (redis-py before version 6 does not)."""
         options: dict[str, Any] = {}
+        if self.password is not None and self.password_source == PASSWORD_VARIABLE:
+            options |= {"username": self.username or "default", "password": self.password}
         with contextlib.suppress(ImportError):  # redis-py before version 7 does not ask.
             from redis.maint_notifications import MaintNotificationsConfig
 
@@ -319,7 +336,7 @@ class Connection(Exchanges):
         self._descriptors: list[int] | None = None
         self._may_share = address.path is not None or address.abstract is not None
         try:
-            self.execute(greet(address.username, address.password))
+            self.execute(address.greeting())
         except BaseException:
             self.close()
             raise

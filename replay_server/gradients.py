@@ -178,6 +178,11 @@ def await_taken(key: str, names: Sequence[str], most: int, timeout: float | None
 
 def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]) -> Command[int]:
     blobs: list[Argument] = []
+    if not isinstance(weights, Mapping):
+        raise SchemaError(
+            f"expected a dict of keys and their named arrays, such as {{'policy': model.state_dict()}}, got "
+            f"{type(weights).__name__}"
+        )
     for weights_key, arrays in weights.items():
         blobs += (weights_key, encode_arrays(arrays))
     arguments = ("GRAD.PUBLISH", key, check_version(version), len(names), *map(_sent, names), *blobs)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._native import ffi, lib
+from .checks import as_array
 from .errors import LimitExceeded, ReplayError, SchemaError, error_from_core
 
 _INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
@@ -139,7 +140,7 @@ def _checked(given: Any, dtype: np.dtype, what: str) -> np.ndarray:
     """A C-contiguous array (n,) of that dtype; integers are not made of anything else."""
     if isinstance(given, np.ndarray) and given.dtype is dtype and given.ndim == 1 and given.flags.c_contiguous:
         return given
-    array = np.asarray(given)
+    array = as_array(f"expected {what} of shape (n,) as {dtype}", given)
     if array.ndim != 1 or (array.size and array.dtype.kind not in ("iu" if dtype is _INT64 else "iufb")):
         raise SchemaError(f"expected {what} of shape (n,) as {dtype}, got {array.dtype} of shape {array.shape}")
     if dtype is _INT64 and array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .checks import check_column, check_priorities, check_timeout
+from .checks import as_array, check_column, check_priorities, check_timeout
 from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
 from .table import MAX_HISTORY, Column, Table
 
@@ -456,7 +456,7 @@ class VectorWriter:
     def _per_environment(self, name: str, value: Any, dtype: Any) -> np.ndarray:
         if type(value) is int and dtype is np.int64:
             return np.full(self._count, value)
-        array = np.asarray(value)
+        array = as_array(f"{name} must be {np.dtype(dtype)}", value)
         kinds = {"b": "b", "i": "iu", "f": "iuf"}[np.dtype(dtype).kind]
         if array.dtype.kind not in kinds or array.shape not in ((), (self._count,)):
             raise SchemaError(
@@ -526,7 +526,11 @@ class SingleRows:
         # Numbers that surely fit go the short way; others are converted, or refused, with care.
         if dtype is not None and type(value) in _SHORT_WAYS.get(dtype.kind, ()) and -128 < value < 128:
             return np.array((value,), dtype) if value >= 0 or dtype.kind != "u" else [value]
-        return [value] if isinstance(value, bool | int | float | list | tuple) else np.asarray(value)[None]
+        return (
+            [value]
+            if isinstance(value, bool | int | float | list | tuple)
+            else as_array(f"column {name!r} expects an array", value)[None]
+        )
 
 
 _SHORT_WAYS = {"i": (int,), "u": (int,), "f": (int, float)}
