@@ -271,9 +271,9 @@ uint64_t server_step(void *context) {
     server_begin_turn(server);
     run_ready(server);
     if (server->woken || key_wait_pending(server)) server_run_woken(server);
-    bool exclusive_left = exclusive_step(server);
-    uint64_t deadline_us =
-        earlier(server_run_deadlines(server), server->exclusive.on ? CLOCK_NEVER : pause_step(server));
+    uint64_t deadline_us = server->exclusive.on ? CLOCK_NEVER : pause_step(server);
+    bool exclusive_left = exclusive_step(server); /* also of what waited for the end of a pause */
+    deadline_us = earlier(deadline_us, server_run_deadlines(server));
     deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
     bool short_of_memory = !server->exclusive.on && make_room_step(server);
     bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);

@@ -19,8 +19,9 @@ void pause_end(struct server *server) {
 
 static void look_again(struct server *server) {
     struct pause *pause = &server->pause;
-    /* Those there are now: who begins another pause, by what it waited to do, holds back the rest of them again. */
-    for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head; left--) {
+    /* Those there are now: what one of them waited to do may begin another pause, which holds back the rest again. If it
+     * takes slices, the rest wait for its end. */
+    for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head && !server->exclusive.on; left--) {
         struct client *client = pause->waiting.head;
         client_unblock(client);
         client_resume_request(client);

@@ -158,3 +158,29 @@ def test_exec_waits_for_the_end_of_a_pause_that_began_after_a_script_was_queued(
             queued.close()
         assert other.run(b"GET", b"paused") == ("$", b"after")
         other.close()
+
+
+TAKES_SLICES = b"""
+redis.call('rpush', 'order', 'begin ' .. ARGV[1])
+for i = 1, 3000000 do local x = i end
+redis.call('rpush', 'order', 'end ' .. ARGV[1])"""
+
+
+def test_scripts_that_a_pause_held_run_one_after_the_other(our_peer: Any) -> None:
+    names = [b"%d" % number for number in range(4)]
+    waiting = {name: our_peer.connect() for name in names}
+    connection = our_peer.connect()
+    connection.run(b"DEL", b"order")
+    connection.run(b"CLIENT", b"PAUSE", b"100000", b"WRITE")
+    deadline = time.monotonic() + 30
+    for name, each in waiting.items():
+        _, number = each.run(b"CLIENT", b"ID")
+        each.send((b"EVAL", TAKES_SLICES, b"0", name))
+        while not is_waiting(connection, number):
+            assert time.monotonic() < deadline, f"script {name!r} is not held"
+    connection.run(b"CLIENT", b"UNPAUSE")
+    assert [each.read() for each in waiting.values()] == [("$", None)] * len(names)
+    expected = [("$", word + name) for name in names for word in (b"begin ", b"end ")]
+    assert connection.run(b"LRANGE", b"order", b"0", b"-1") == ("*", expected)
+    for each in (connection, *waiting.values()):
+        each.close()
