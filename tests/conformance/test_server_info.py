@@ -62,6 +62,15 @@ def test_info_has_the_sections_and_fields_of_redis(pair: Pair) -> None:
     assert set(sections(pair.ours, b"server", b"nosuch", b"CPU")) == {"Server", "CPU"}
 
 
+def test_info_tells_the_settings_of_replication_as_redis_does(pair: Pair) -> None:
+    told = ("min_slaves_good_slaves", "repl_backlog_size")
+    for line in ("repl-backlog-size 2mb", "min-replicas-to-write 1", "min-replicas-max-lag 0"):
+        pair.words(f"CONFIG SET {line}")
+        redis_told, ours_told = (sections(server, b"replication")["Replication"] for server in (pair.redis, pair.ours))
+        assert [ours_told.get(name) for name in told] == [redis_told.get(name) for name in told], line
+    pair.words("CONFIG SET repl-backlog-size 1mb min-replicas-to-write 0 min-replicas-max-lag 10")
+
+
 def test_commands_and_errors_are_counted_as_redis_counts_them(pair: Pair) -> None:
     pair.words("CONFIG RESETSTAT")
     pair.words("DEL k l")

@@ -152,12 +152,14 @@ void info_more_stats(const struct server *server, struct text *out) {
 }
 
 void info_more_replication(const struct server *server, struct text *out) {
+    if (server->config.min_replicas_to_write > 0 && server->config.min_replicas_max_lag_s > 0)
+        text_append(out, "min_slaves_good_slaves:0\r\n");
     text_append(out,
                 "master_failover_state:no-failover\r\nmaster_replid:%s\r\n"
                 "master_replid2:0000000000000000000000000000000000000000\r\nmaster_repl_offset:0\r\n"
-                "second_repl_offset:-1\r\nrepl_backlog_active:0\r\nrepl_backlog_size:1048576\r\n"
+                "second_repl_offset:-1\r\nrepl_backlog_active:0\r\nrepl_backlog_size:%" PRId64 "\r\n"
                 "repl_backlog_first_byte_offset:0\r\nrepl_backlog_histlen:0\r\n",
-                server->run_id);
+                server->run_id, server->config.kept.repl_backlog_size);
 }
 
 void info_more_cpu(const struct server *server, struct text *out) {
