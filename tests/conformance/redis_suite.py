@@ -2,33 +2,46 @@
 
     REDIS_SOURCE=redis-7.0.15 python tests/conformance/redis_suite.py              the core: strings to SORT
     REDIS_SOURCE=redis-7.0.15 python tests/conformance/redis_suite.py unit/multi   these files
+    REDIS_SOURCE=redis-7.0.15 python tests/conformance/redis_suite.py --record     the core, on Redis as well
 
 REDIS_SOURCE is the folder of an unpacked Redis 7.0 source tree, of which only `tests` is read. Nothing in it is
 changed: the suite runs in a copy, with a fresh server for each file, as against any server that is already running
 (`--host`, `--port`). It needs `tclsh`. The suite skips by itself what needs a server that it may start and stop.
+`--redis` runs it against `redis-server` instead. `--record` leaves what came of both in
+docs/benchmarks/redis-suite.json, from which compatibility.py writes a table.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import redis
 
 import replay_server as rs
 
 SOURCE = "REDIS_SOURCE"
 VERSION = "7.0"
 
+RECORD = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "redis-suite.json"
+
 CORE = [
     "unit/type/string",
+    "unit/type/incr",
     "unit/type/list",
     "unit/type/list-2",
     "unit/type/list-3",
@@ -46,6 +59,8 @@ CORE = [
 
 OPTIONS = ["--singledb", "--ignore-encoding", "--durable"]
 FILE_TIMEOUT_S = 600
+START_TIMEOUT_S = 20.0
+FOLDER = "redis-suite-server-"
 
 
 class NotHere(Exception):
@@ -100,20 +115,79 @@ def _copy(source: Path) -> Iterator[Path]:
         yield copy
 
 
-def run_files(source: Path, units: list[str]) -> Iterator[Result]:
+@dataclasses.dataclass
+class Tested:
+    """A server that a file runs against."""
+
+    port: int
+    why_ended: Callable[[], str]
+    """Why it is not running any more; "" = it is."""
+
+
+@contextlib.contextmanager
+def ours() -> Iterator[Tested]:
+    config = {"enable-debug-command": "yes"}
+    with (
+        tempfile.TemporaryDirectory(prefix=FOLDER) as directory,
+        rs.Server(directory=directory, config=config) as server,
+    ):
+        port = int(server.url.rpartition(":")[2])
+        yield Tested(port, lambda: "" if server.running else server.log()[-500:] or "without a word")
+
+
+@contextlib.contextmanager
+def theirs() -> Iterator[Tested]:
+    """`redis-server`, with all else as in its own configuration."""
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as directory:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        command = ["redis-server", "--port", str(port), "--dir", directory, "--enable-debug-command", "yes"]
+        with open(Path(directory) / "log", "w+") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            _wait_for(port)
+            yield Tested(port, lambda: "" if process.poll() is None else f"with status {process.returncode}")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with redis.Redis(port=port) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.ConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
+Start = Callable[[], contextlib.AbstractContextManager[Tested]]
+
+
+def run_files(source: Path, units: list[str], start: Start = ours) -> Iterator[Result]:
     """Runs these files one after the other, each against a server of its own."""
     with _copy(source) as folder:
         for unit in units:
-            with tempfile.TemporaryDirectory(prefix="redis-suite-server-") as directory:
-                config = {"enable-debug-command": "yes"}
-                with rs.Server(directory=directory, config=config) as server:
-                    yield _run_file(folder, unit, server)
+            with start() as server:
+                yield _run_file(folder, unit, server)
 
 
-def _run_file(folder: Path, unit: str, server: rs.Server) -> Result:
-    port = server.url.rpartition(":")[2]
+def _run_file(folder: Path, unit: str, server: Tested) -> Result:
     base = 20000 + os.getpid() % 20000  # two runs at once take different ports for their own talk
-    command = ["tclsh", "tests/test_helper.tcl", "--host", "127.0.0.1", "--port", port, "--baseport", str(base)]
+    command = [
+        "tclsh",
+        "tests/test_helper.tcl",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(server.port),
+        "--baseport",
+        str(base),
+    ]
     environment = {**os.environ, "TERM": "dumb", "LC_ALL": "C"}
     with open(folder / "output", "w+", errors="replace") as output:
         process = subprocess.Popen(
@@ -133,8 +207,8 @@ def _run_file(folder: Path, unit: str, server: rs.Server) -> Result:
         text = output.read()
     if not ended and "\n                   The End\n" not in text:
         ended = "broke off: " + " ".join(text.strip().splitlines()[-3:])[:200]
-    if not server.running:
-        ended = f"the server ended: {server.log()[-500:]}"
+    if why := server.why_ended():
+        ended = f"the server ended: {why}"
     return Result(
         unit,
         ok=len(re.findall(r"^\[ok\]: ", text, re.MULTILINE)),
@@ -144,24 +218,51 @@ def _run_file(folder: Path, unit: str, server: rs.Server) -> Result:
     )
 
 
-def main(arguments: list[str]) -> int:
+def _run_and_print(source: Path, units: list[str], start: Start) -> list[Result]:
+    results = []
+    print(f"{'file':<28} {'ok':>5} {'err':>5} {'skip':>5}")
+    for result in run_files(source, units, start):
+        print(result.row, flush=True)
+        for failure in result.failed:
+            print("    " + failure.strip().replace("\n", "\n      "), flush=True)
+        results.append(result)
+    failed = [failure for result in results for failure in result.failed]
+    print(Result("sum", sum(r.ok for r in results), failed, sum(r.skipped for r in results), "").row)
+    return results
+
+
+def _recorded(result: Result) -> dict[str, Any]:
+    failed = [" ".join(failure.split()) for failure in result.failed]
+    return {"passed": result.ok, "skipped": result.skipped, "failed": failed, "ended": result.ended}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("units", nargs="*", default=CORE)
+    parser.add_argument("--redis", action="store_true", help="against redis-server")
+    parser.add_argument("--record", action="store_true", help=f"against both, recorded in {RECORD.name}")
+    options = parser.parse_args()
     try:
         source = find_source()
     except NotHere as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{'file':<28} {'ok':>5} {'err':>5} {'skip':>5}")
-    total = Result("sum", 0, [], 0, "")
-    for result in run_files(source, arguments or CORE):
-        print(result.row, flush=True)
-        for failure in result.failed:
-            print("    " + failure.strip().replace("\n", "\n      "), flush=True)
-        total.ok += result.ok
-        total.failed += result.failed
-        total.skipped += result.skipped
-    print(total.row)
-    return 0 if not total.failed else 1
+    sides: dict[str, Start] = {"ours": ours} if not options.redis else {}
+    if options.redis or options.record:
+        sides["redis"] = theirs
+    results = {side: _run_and_print(source, options.units, start) for side, start in sides.items()}
+    if options.record:
+        record = {
+            "name": "redis-suite",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+            "command": "python tests/conformance/redis_suite.py --record",
+            "source": re.findall(r'REDIS_VERSION "([^"]*)"', _text(source / "src" / "version.h"))[0],
+            "options": OPTIONS,
+            "files": {side: {r.unit: _recorded(r) for r in files} for side, files in results.items()},
+        }
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if any(result.failed or result.ended for files in results.values() for result in files) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

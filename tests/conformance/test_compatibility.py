@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import redis
-from compatibility import DOCUMENT, FAMILIES, documented
+from compatibility import DOCUMENT, FAMILIES, documented, suite
 from differences import DIFFERENCES
+from redis_suite import CORE
+from redis_suite import RECORD as SUITE_RECORD
 
 WRITE_IT = "run: python tests/conformance/compatibility.py"
 
@@ -31,3 +34,9 @@ def test_the_document_lists_the_commands_of_both_servers(our_peer: Any, redis_pe
 
 def test_what_is_told_of_differences_is_of_commands_that_are_there(our_peer: Any, redis_peer: Any) -> None:
     assert set(DIFFERENCES) <= set(commands(our_peer)) | set(commands(redis_peer))
+
+
+def test_the_document_tells_what_was_recorded_of_redis_own_tests() -> None:
+    record = json.loads(SUITE_RECORD.read_text())
+    assert list(record["files"]["ours"]) == list(record["files"]["redis"]) == CORE
+    assert "\n".join(suite(record)) in DOCUMENT.read_text() + "\n", WRITE_IT

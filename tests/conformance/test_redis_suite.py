@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis_suite import CORE, NotHere, find_source, run_files
 
-FLOOR = 1000
-"""Tests of the core files that pass, of 1,074 that pass on Redis 7.0.15 itself. The others are about replication,
-streams, DUMP and RESTORE."""
+FLOOR = 1050
+"""Tests of the core files that pass. docs/compatibility.md tells how many did when it was recorded, and what the others
+ask for; the difference is for a busy machine, where the suite's own tests of times may fail."""
 
 
 @pytest.mark.slow
