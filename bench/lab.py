@@ -48,9 +48,9 @@ class LabServer(rs.Server):
         self._prefix = list(prefix)
         super().__init__(*arguments, **options)
 
-    def _spawn(self, command: list[str], setup: bytes) -> tuple[subprocess.Popen[bytes], int]:
+    def _spawn(self, command: list[str], setup: bytes, lifeline: int) -> subprocess.Popen[bytes]:
         # Nobody else is on this network, so that a server without a password is let out of loopback.
-        return super()._spawn([*self._prefix, *command, "--allow-remote"], setup)
+        return super()._spawn([*self._prefix, *command, "--allow-remote"], setup, lifeline)
 
 
 class Lab:

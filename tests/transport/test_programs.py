@@ -68,7 +68,6 @@ PASSWORD = "a password that nobody prints"
 UPDATES = 150
 SETTINGS = [
     "--env", "CartPole-v1", "--profile", "cartpole", "--actors", "2", "--seed", "1", "--min-size-to-sample", "200",
-    "--learner-threads", "1", "--eval-episodes", "1", "--final-episodes", "1",
 ]  # fmt: skip
 
 
@@ -83,7 +82,7 @@ SETTINGS = [
     indirect=True,
 )
 def test_a_whole_apex_run(site: Any, tmp_path: Path) -> None:
-    """Two actors and a learner on the client's side, until the learner has made its updates."""
+    """Two actors and a learner on the client's side, until the learner has made its updates and ended them."""
     pytest.importorskip("torch", reason="needs the extra rl (make setup installs it)")
     pytest.importorskip("gymnasium", reason="needs the extra rl (make setup installs it)")
     server = site.serve(password=PASSWORD)
@@ -92,7 +91,7 @@ def test_a_whole_apex_run(site: Any, tmp_path: Path) -> None:
     environment = {**os.environ, "REPLAY_SERVER_PASSWORD": PASSWORD, "OMP_NUM_THREADS": "1"}
     commands = {f"actor{i}": [*module, "actor", *to, "--actor-id", str(i)] for i in range(2)}
     commands["learner"] = [
-        *module, "learner", *to, "--max-updates", str(UPDATES), "--logdir", str(tmp_path / "run")
+        *module, "learner", *to, "--learner-threads", "1", "--max-updates", str(UPDATES), "--logdir", str(tmp_path / "run")
     ]  # fmt: skip
     running = {}
     try:
@@ -110,10 +109,7 @@ def test_a_whole_apex_run(site: Any, tmp_path: Path) -> None:
         assert information["sampled"] >= UPDATES * 32
         assert information["updates_applied"] > 0
         for actor in range(2):
-            assert running[f"actor{actor}"].poll() is None, (tmp_path / f"actor{actor}.log").read_text()
-            running[f"actor{actor}"].terminate()
-        for actor in range(2):
-            assert running[f"actor{actor}"].wait(timeout=20) == 130
+            assert running[f"actor{actor}"].wait(timeout=60) == 0, (tmp_path / f"actor{actor}.log").read_text()
         assert server.stop() == 0
     finally:
         for process in running.values():
