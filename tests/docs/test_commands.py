@@ -84,6 +84,7 @@ def sources() -> list:
         *REPOSITORY.glob("native/tools/*.c"),
         *REPOSITORY.glob("serverless/deploy/**/*.*"),
         *REPOSITORY.glob("examples/*.py"),
+        REPOSITORY / "tests/conformance/redis_suite.py",
     ]
 
 
