@@ -328,6 +328,8 @@ static bool may_be_sent(uint32_t number, struct peer *peer) {
     if (request_word_is(&made, 0, "client") &&
         (request_word_is(&made, 1, "reply") || request_word_is(&made, 1, "tracking")))
         peer->counts = false;
+    /* In a transaction its push stands within the reply of EXEC, as in Redis. */
+    if (request_word_is(&made, 0, "debug") && request_word_is(&made, 2, "push")) peer->counts = false;
     if (tracing) trace_request(number);
     send_kept(peer);
     return true;

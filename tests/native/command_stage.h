@@ -1,5 +1,5 @@
-/* command_stage: a server with files and secrets for its clients, what is checked when they have gone, and what becomes of
- * damaged files. */
+/* command_stage: a server with files and secrets for its clients, what is checked when they have gone, what a restart has
+ * to keep, and what becomes of damaged files. */
 #ifndef REPLAY_TESTS_COMMAND_STAGE_H
 #define REPLAY_TESTS_COMMAND_STAGE_H
 
@@ -16,6 +16,7 @@
 #include "server/pubsub/pubsub.h"
 #include "server/replay/weights_registry.h"
 #include "server/script/scripts.h"
+#include "store/digest.h"
 #include "store/store.h"
 
 #define IDLE_US 60000000u /* how long threads may take to end what they are at */
@@ -23,6 +24,7 @@
 
 static char folder[64];
 static size_t bytes_before; /* of heap, before the server was made */
+static bool has_damaged; /* a file was damaged, and the server may not read all of them any more */
 
 /* ---- files ----------------------------------------------------------------------------------------------------------- */
 
@@ -52,6 +54,7 @@ static void damage_file(struct maker *maker) {
     char path[PATH_MAX];
     uint8_t bytes[64];
     if (!choose_file(maker, folder, path, sizeof path) || strstr(path, "users.acl")) return;
+    has_damaged = true;
     int file = open(path, O_RDWR);
     off_t length = file < 0 ? 0 : lseek(file, 0, SEEK_END);
     if (length > 0 && one_in(maker, 3)) {
@@ -141,6 +144,7 @@ static void fill_stage(void) {
 
 static void open_stage(uint32_t chosen) {
     settings = chosen;
+    has_damaged = false;
     mkdir(folder, 0700);
     CHECK(chdir(folder) == 0);
     bytes_before = memory_used_bytes();
@@ -157,7 +161,7 @@ static void open_stage(uint32_t chosen) {
 #define MOST_COMMANDS 2048u
 static const struct command *answered[MOST_COMMANDS];
 static uint32_t answered_count;
-static uint64_t commands_run, servers_run;
+static uint64_t commands_run, servers_run, restarts, restarts_compared;
 
 static const struct command **answered_place(const struct command *command) {
     uint32_t place = (uint32_t)(((uintptr_t)command * 0x9e3779b97f4a7c15ull) >> 40) % MOST_COMMANDS;
@@ -182,6 +186,31 @@ static void note_answered(void) {
     commands_run += server->stats.commands;
 }
 
+/* Of a line of INFO that begins so; 0 where there is none. */
+static uint64_t info_number(const struct text *info, const char *line) {
+    const char *found = strstr(info->data, line);
+    return found ? strtoull(found + strlen(line), NULL, 10) : 0;
+}
+
+static void check_info(void) {
+    struct text info = {0};
+    struct client *client = client_new_own(server);
+    const struct resp_argument everything = {.data = (const uint8_t *)"everything", .length = 10};
+    CHECK(client);
+    server_info_text(client, &everything, 1, &info);
+    CHECK(!info.failed && info_number(&info, "\r\nconnected_clients:") == server->clients.count);
+    CHECK(info_number(&info, "\r\nblocked_clients:") == server->blocked_clients);
+    CHECK(info_number(&info, "\r\ntotal_commands_processed:") == server->stats.commands);
+    CHECK(info_number(&info, "\r\ntables:") == server->replay->count);
+    for (unsigned database = 0; database < STORE_DATABASES; database++) {
+        char line[32];
+        sprintf(line, "\r\ndb%u:keys=", database);
+        CHECK(info_number(&info, line) == dict_count(&server->store->databases[database].keys));
+    }
+    client_free_own(client);
+    text_free(&info);
+}
+
 /* What INFO tells is what there is. */
 static void check_counters(void) {
     uint64_t calls = 0;
@@ -202,7 +231,8 @@ static void check_counters(void) {
         table_info(entry->table, &info);
         CHECK(info.size <= info.capacity && info.size <= info.added && info.added - info.size <= info.removed);
     }
-    CHECK(calls >= server->stats.commands);
+    CHECK(calls == server->stats.commands);
+    check_info();
 }
 
 static bool is_idle_now(void) {
@@ -318,29 +348,80 @@ static void close_stage(void) {
     servers_run++;
 }
 
-/* The server goes and another comes up over its files, which may be damaged: then it says so, and over none. */
-static void restart(void) {
+/* What the append-only file has to keep: weights, gradients, and keys; but for those whose time may be over after it. */
+struct content {
+    struct digest keys;
+    uint64_t blobs;
+};
+
+static bool add_blob(void *context, const void *key, size_t length, int64_t version, struct blob *blob) {
+    struct content *content = context;
+    char sha[SHA1_HEX_BYTES];
+    uint64_t sum = (uint64_t)version;
+    for (size_t i = 0; i < length; i++) sum = sum * 31 + ((const uint8_t *)key)[i];
+    sha1_hex(blob->data, blob->length, sha);
+    for (size_t i = 0; i < sizeof sha; i++) sum = sum * 0x100000001b3ull + (uint8_t)sha[i];
+    content->blobs += sum;
+    return true;
+}
+
+static void take_content(struct content *content) {
+    *content = (struct content){0};
+    for (unsigned database = 0; database < STORE_DATABASES; database++) {
+        struct dict_position position = {0};
+        int64_t at_ms;
+        for (struct dict_entry *entry; (entry = dict_next(&server->store->databases[database].keys, &position));)
+            if (!store_expiry(server->store, database, entry, &at_ms))
+                digest_add_key(server->store, database, entry, &content->keys);
+    }
+    for (const struct weights_entry *entry = server->weights->entries; entry; entry = entry->next)
+        add_blob(content, entry->key, entry->key_length, entry->version, entry->blob);
+    CHECK(gradients_registry_save(server->gradients, add_blob, content));
+}
+
+/* A server over the files that there are. False: it refuses them. */
+static bool open_over_files(void) {
     struct text said = {0};
-    struct error error;
-    note_answered();
-    for (uint32_t i = 0; i < PEERS; i++) forget_peer(&peers[i]);
-    close_server();
+    struct error error = {0};
     open_server(settings & 1, configure);
     strcpy(server->share_socket, "nowhere");
-    bool restored = snapshots_restore_at_start(server->snapshots, "latest", &said, &error) == 0;
-    bool loaded = restored && append_log_start(server->append_log, &said, &error) == 0;
+    bool read = snapshots_restore_at_start(server->snapshots, "latest", &said, &error) == 0 &&
+                append_log_start(server->append_log, &said, &error) == 0;
+    server->snapshots->saved_changes = server->store->changes;
+    if (tracing)
+        fprintf(stderr, "restarted: %s %s\n", read ? "all is read" : error.message, said.data ? said.data : "");
     text_free(&said);
-    if (tracing) fprintf(stderr, "restarted: %s\n", loaded ? "all is read" : error.message);
-    if (loaded) {
-        server->snapshots->saved_changes = server->store->changes;
-        fill_stage();
-        return;
+    return read;
+}
+
+/* The server goes, and another starts over its files with what they had to keep. It may refuse them only where they are
+ * damaged, and starts over none then. */
+static void restart(void) {
+    struct content before, after;
+    note_answered();
+    for (uint32_t i = 0; i < PEERS; i++) {
+        if (peers[i].connection) memory_peer_vanish(peers[i].connection);
+        forget_peer(&peers[i]);
     }
+    wait_for_idleness();
+    const struct append_log *log = server->append_log;
+    bool kept = (settings & 2) && append_log_takes(log) && !log->failing && !log->broken && !has_damaged;
+    take_content(&before);
     close_server();
-    remove_files(".");
-    open_server(settings & 1, configure);
-    CHECK(append_log_start(server->append_log, &said, &error) == 0);
-    text_free(&said);
+    bool read = open_over_files();
+    restarts++;
+    CHECK(read || has_damaged);
+    if (read && kept) {
+        take_content(&after);
+        restarts_compared++;
+        CHECK(memcmp(&before.keys, &after.keys, sizeof before.keys) == 0 && before.blobs == after.blobs);
+    }
+    if (!read) {
+        close_server();
+        remove_files(".");
+        has_damaged = false;
+        CHECK(open_over_files());
+    }
     fill_stage();
 }
 
