@@ -50,7 +50,7 @@ static int append_check(struct client *client, struct replay_request *request, c
         return -1;
     }
     for (uint32_t i = 0; i < config->columns; i++) {
-        request->expected |= (uint64_t)config->column[i].in_steps << i;
+        if (config->column[i].in_steps) request->expected |= 1ull << i;
     }
     request->history = REPLAY_DEFAULT_HISTORY;
     return 0;
@@ -153,7 +153,7 @@ static int item_check(struct client *client, struct replay_request *request, con
                          request->n * sizeof(uint64_t), steps->length);
     }
     for (uint32_t i = 0; i < config->columns; i++) {
-        request->expected |= (uint64_t)(config->column[i].kind == COLUMN_ITEM) << i;
+        if (config->column[i].kind == COLUMN_ITEM) request->expected |= 1ull << i;
     }
     return replay_check_priorities(client, request, &arguments[ITEM_PRIORITIES], error);
 }
