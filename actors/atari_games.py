@@ -114,7 +114,7 @@ class AtariGame:
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from the state of a game with the same settings."""
         if state["stack"].shape != self.stack.shape:
-            raise StateError(f"expected a stack of shape {self.stack.shape}, came {state['stack'].shape}")
+            raise StateError(f"expected a stack of shape {self.stack.shape}, got {state['stack'].shape}")
         self._emulator.reset_game()
         if state["played"]:
             self._emulator.act(NOOP)
@@ -186,8 +186,8 @@ class AtariGames:
     def restore(self, state: bytes) -> None:
         values = unpack_state(state)
         if "games" not in values or len(values["games"]) != self.num_envs:
-            came = len(values.get("games", ()))
-            raise StateError(f"expected the states of {self.num_envs} Atari games, came those of {came}")
+            got = len(values.get("games", ()))
+            raise StateError(f"expected the states of {self.num_envs} Atari games, got those of {got}")
         for game, one in zip(self._games, values["games"], strict=True):
             game.restore(one)
         self._lives, self._must_fire, self._resetting = values["lives"], values["must_fire"], values["resetting"]

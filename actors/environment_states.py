@@ -69,9 +69,9 @@ def restore_environment(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> 
     """
     base, wrappers = _layers(env)
     kinds = [type(wrapper).__name__ for wrapper, _ in wrappers]
-    came = (state["class"], [wrapper[0] for wrapper in state["wrappers"]])
-    if came != (_name(base), kinds):
-        raise StateError(f"expected a state of {_name(base)} in {kinds}, came one of {came[0]} in {came[1]}")
+    got = (state["class"], [wrapper[0] for wrapper in state["wrappers"]])
+    if got != (_name(base), kinds):
+        raise StateError(f"expected a state of {_name(base)} in {kinds}, got one of {got[0]} in {got[1]}")
     for (wrapper, names), (_, *values) in zip(wrappers, state["wrappers"], strict=True):
         for name, value in zip(names, values, strict=True):
             setattr(wrapper, name, value)
@@ -185,9 +185,9 @@ def _mujoco_state(base: Any) -> dict[str, Any]:
 
 def _restore_mujoco(base: Any, state: dict[str, Any]) -> None:
     mujoco, kind = _mujoco_integration()
-    expected, came = mujoco.mj_stateSize(base.model, kind), len(state["integration"])
-    if came != expected:
-        raise StateError(f"expected a MuJoCo state of {expected} numbers, came {came}: play it with the same version")
+    expected, got = mujoco.mj_stateSize(base.model, kind), len(state["integration"])
+    if got != expected:
+        raise StateError(f"expected a MuJoCo state of {expected} numbers, got {got}: play it with the same version")
     mujoco.mj_setState(base.model, base.data, state["integration"], kind)
     for name, values in zip(MUJOCO_LAGGING, state["lagging"], strict=True):
         getattr(base.data, name)[:] = values

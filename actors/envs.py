@@ -159,7 +159,7 @@ class VectorEnvironments:
         values = unpack_state(state)
         states = values["environments"]
         if len(states) != self.num_envs:
-            raise StateError(f"expected the states of {self.num_envs} environments, came those of {len(states)}")
+            raise StateError(f"expected the states of {self.num_envs} environments, got those of {len(states)}")
         for env, one in zip(self._envs, states, strict=True):
             restore_environment(env, one)
         self._resetting = values["resetting"]
@@ -211,7 +211,7 @@ class EpisodeScores:
     @running.setter
     def running(self, scores: np.ndarray) -> None:
         if np.shape(scores) != self._running.shape:
-            raise ValueError(f"expected scores of shape {self._running.shape}, came {np.shape(scores)}")
+            raise ValueError(f"expected scores of shape {self._running.shape}, got {np.shape(scores)}")
         self._running = np.array(scores, np.float64)
 
     def add(self, step: EnvStep) -> list[tuple[int, float]]:

@@ -112,7 +112,7 @@ class FragmentCollector:
         """
         values = unpack_state(state)
         if not isinstance(values, dict) or "observations" not in values:
-            raise StateError("expected the state of a collector of fragments, came another one")
+            raise StateError("expected the state of a collector of fragments, got another one")
         self._environments.restore(values["environments"])
         self._generator.set_state(torch.from_numpy(values["generator"]))
         self._scores.running = values["scores"]

@@ -13,7 +13,7 @@ _KINDS = "biufc"
 
 
 class StateError(ValueError):
-    """Bytes that are no state of what is to be restored from them: what was expected, what came."""
+    """Bytes that are no state of what is to be restored from them: what was expected, what was got."""
 
 
 def pack_state(values: Any) -> bytes:
@@ -33,7 +33,7 @@ def unpack_state(packed: bytes) -> Any:
     try:
         return msgpack.unpackb(packed, raw=False, strict_map_key=False, ext_hook=_plain)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise StateError(f"expected a packed state, came {len(packed)} bytes that are none: {error}") from None
+        raise StateError(f"expected a packed state, got {len(packed)} bytes that are none: {error}") from None
 
 
 def _prepared(value: Any) -> Any:
@@ -55,7 +55,7 @@ def _extended(value: Any) -> msgpack.ExtType:
         code = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
         header = [value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
         return msgpack.ExtType(code, pack_state(header))
-    raise TypeError(f"expected plain values, numbers and arrays of numbers in a state, came {type(value).__name__}")
+    raise TypeError(f"expected plain values, numbers and arrays of numbers in a state, got {type(value).__name__}")
 
 
 def _plain(code: int, data: bytes) -> Any:
@@ -64,7 +64,7 @@ def _plain(code: int, data: bytes) -> Any:
     if code == _TUPLE:
         return tuple(unpack_state(data))
     if code not in (_ARRAY, _SCALAR):
-        raise StateError(f"expected extension {_ARRAY} to {_INTEGER}, came {code}")
+        raise StateError(f"expected extension {_ARRAY} to {_INTEGER}, got {code}")
     dtype, shape, content = unpack_state(data)
     array = np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy()
     return array if code == _ARRAY else array[()]

@@ -133,7 +133,7 @@ def cold_parts(invocation: Invocation) -> dict[str, float]:
     """
     measured = invocation.measured
     if measured is None or not measured.cold:
-        raise ValueError(f"expected a cold invocation with measurements, came {invocation}")
+        raise ValueError(f"expected a cold invocation with measurements, got {invocation}")
     inside = measured.ended - measured.started
     return {
         "dispatch": measured.started - measured.startup_s - invocation.started,
@@ -254,7 +254,7 @@ def options_by_backend(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, equals, text = each.partition("=")
         backend, dot, option = name.partition(".")
         if not equals or not dot or backend not in PLATFORMS:
-            raise ValueError(f"expected backend.option=value with a backend of {', '.join(PLATFORMS)}, came {each!r}")
+            raise ValueError(f"expected backend.option=value with a backend of {', '.join(PLATFORMS)}, got {each!r}")
         found.setdefault(backend, {}).update(json_options({option: text}))
     return found
 
@@ -290,7 +290,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
         parser.error(str(error))
     for name in ("steps", "environments", "actors", "concurrency", "rounds"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name}: expected at least 1, came {getattr(options, name)}")
+            parser.error(f"--{name}: expected at least 1, got {getattr(options, name)}")
     host = result.machine()
     rounds = list(measure(options, say))
     content = result.document(

@@ -14,9 +14,9 @@ def at_least(least: int) -> Callable[[str], int]:
         try:
             value = int(word)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a whole number, came {word!r}") from None
+            raise argparse.ArgumentTypeError(f"expected a whole number, got {word!r}") from None
         if value < least:
-            raise argparse.ArgumentTypeError(f"expected at least {least}, came {value}")
+            raise argparse.ArgumentTypeError(f"expected at least {least}, got {value}")
         return value
 
     return whole
@@ -27,9 +27,9 @@ def share(word: str) -> float:
     try:
         value = float(word)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, came {word!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a number, got {word!r}") from None
     if not 0.0 < value <= 1.0:
-        raise argparse.ArgumentTypeError(f"expected more than 0 and at most 1, came {word}")
+        raise argparse.ArgumentTypeError(f"expected more than 0 and at most 1, got {word}")
     return value
 
 

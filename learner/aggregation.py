@@ -30,7 +30,7 @@ def set_gradients(parameters: Sequence[nn.Parameter], vector: np.ndarray) -> Non
     """Gives parameters the gradients that `gradient_vector` made. ValueError where it is of another network."""
     expected = sum(each.numel() for each in parameters)
     if vector.shape != (expected,):
-        raise ValueError(f"expected a gradient of shape ({expected},), came {vector.shape}: of another network")
+        raise ValueError(f"expected a gradient of shape ({expected},), got {vector.shape}: of another network")
     source = torch.from_numpy(np.array(vector, np.float32))
     for each, part in zip(parameters, source.split([each.numel() for each in parameters]), strict=True):
         each.grad = part.view_as(each).to(each.device, each.dtype)
@@ -40,7 +40,7 @@ def weights(factors: Sequence[float]) -> np.ndarray:
     """f_i / Σ f_i, float64 (n,): how much of the step's direction each gradient is."""
     values = np.asarray(factors, np.float64)
     if values.ndim != 1 or not len(values) or not (np.isfinite(values).all() and (values > 0).all()):
-        raise ValueError(f"expected factors above 0, at least one, came {factors!r:.80}")
+        raise ValueError(f"expected factors above 0, at least one, got {factors!r:.80}")
     return values / values.sum()
 
 

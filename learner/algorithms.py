@@ -61,7 +61,7 @@ def algorithm_of(settings: Settings) -> str:
     for name, (kind, _) in ALGORITHMS.items():
         if isinstance(settings, kind):
             return name
-    raise ValueError(f"expected {_kinds()}, came {type(settings).__name__}")
+    raise ValueError(f"expected {_kinds()}, got {type(settings).__name__}")
 
 
 def make_learner(settings: Settings, spec: PolicySpec, device: torch.device | str = "cpu") -> Learner:
@@ -72,7 +72,7 @@ def make_learner(settings: Settings, spec: PolicySpec, device: torch.device | st
         return Impala(settings, spec, device)
     if isinstance(settings, PpoSettings):
         return Ppo(settings, spec, device)
-    raise ValueError(f"expected {_kinds()}, came {type(settings).__name__}")
+    raise ValueError(f"expected {_kinds()}, got {type(settings).__name__}")
 
 
 def _kinds() -> str:

@@ -162,7 +162,7 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[st
     if len(entries) != parameters or not expected <= entries[0].keys():
         raise ValueError(
             f"{path} holds the state of another optimizer: expected {sorted(expected)} of {parameters} parameters, "
-            f"came {sorted(entries.get(0, {}))} of {len(entries)}; use the optimizer it was written with"
+            f"got {sorted(entries.get(0, {}))} of {len(entries)}; use the optimizer it was written with"
         )
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 

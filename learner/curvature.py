@@ -43,10 +43,10 @@ class CurvatureOptions:
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.samples < 1:
-            raise ValueError(f"expected at least 1 of steps and samples, came {self.steps} and {self.samples}")
+            raise ValueError(f"expected at least 1 of steps and samples, got {self.steps} and {self.samples}")
         if not (0.0 < self.subset <= 1.0 and 0.0 <= self.tolerance < 1.0):
             raise ValueError(
-                f"expected a subset in (0, 1] and a tolerance in [0, 1), came {self.subset} and {self.tolerance}"
+                f"expected a subset in (0, 1] and a tolerance in [0, 1), got {self.subset} and {self.tolerance}"
             )
 
 

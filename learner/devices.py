@@ -17,6 +17,6 @@ def learner_device(wanted: str, slot: int) -> torch.device:
     Raises ValueError for another word.
     """
     if wanted not in ("cpu", "auto"):
-        raise ValueError(f"device: expected cpu or auto, came {wanted!r}")
+        raise ValueError(f"device: expected cpu or auto, got {wanted!r}")
     count = torch.cuda.device_count() if wanted == "auto" and torch.cuda.is_available() else 0
     return torch.device("cuda", slot % count) if count else torch.device("cpu")

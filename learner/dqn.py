@@ -53,7 +53,7 @@ def double_dqn_loss(
     elif kind == "huber":
         loss = nn.functional.huber_loss(q, target_value, reduction="none", delta=1.0)
     else:
-        raise ValueError(f"expected loss 'squared' or 'huber', came {kind!r}")
+        raise ValueError(f"expected loss 'squared' or 'huber', got {kind!r}")
     return Loss(total=(weights * loss).mean(), td_error=td_error.detach(), q=q.detach())
 
 
@@ -76,7 +76,7 @@ def make_optimizer(parameters: Any, settings: ApexSettings) -> torch.optim.Optim
         )
     if settings.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=settings.learning_rate, eps=settings.optimizer_epsilon, fused=True)
-    raise ValueError(f"expected optimizer 'rmsprop' or 'adam', came {settings.optimizer!r}")
+    raise ValueError(f"expected optimizer 'rmsprop' or 'adam', got {settings.optimizer!r}")
 
 
 def learning_rate_at(step: int, settings: ApexSettings) -> float:

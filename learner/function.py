@@ -206,7 +206,7 @@ def named_fragments(request: LearnerRequest | GradientRequest, context: Function
     """The fragments whose ids the request has. Raises ContractError, FragmentsMissing."""
     ids = np.frombuffer(request.fragments, "<u8")
     if len(np.unique(ids)) != len(ids):
-        raise ContractError(f"expected each fragment once, came {len(ids)} ids of {len(np.unique(ids))}")
+        raise ContractError(f"expected each fragment once, got {len(ids)} ids of {len(np.unique(ids))}")
     with context.phase("fetch_fragments"):
         try:
             batch = context.client.get(request.names.fragments, ids)

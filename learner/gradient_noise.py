@@ -25,7 +25,7 @@ class GradientNoiseOptions:
 
     def __post_init__(self) -> None:
         if self.small_batch < 1:
-            raise ValueError(f"expected a small_batch of at least 1, came {self.small_batch}")
+            raise ValueError(f"expected a small_batch of at least 1, got {self.small_batch}")
 
 
 def measure_gradient_noise(learner: Learner, fragments: Fragments, options: GradientNoiseOptions) -> dict[str, float]:

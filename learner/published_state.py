@@ -78,10 +78,10 @@ def state_arrays(learner: Learner, note: Note) -> dict[str, np.ndarray]:
 def read_note(arrays: Arrays) -> Note:
     """The note of a state. Raises StateError where there is none that this version reads."""
     if NOTE not in arrays:
-        raise StateError("expected the state of a learner, came arrays without a note: another program published them")
+        raise StateError("expected the state of a learner, got arrays without a note: another program published them")
     values = msgpack.unpackb(arrays[NOTE].tobytes(), raw=False)
     if (found := values.pop("format", None)) != FORMAT:
-        raise StateError(f"expected the state of a learner in format {FORMAT}, came {found!r}: update the older side")
+        raise StateError(f"expected the state of a learner in format {FORMAT}, got {found!r}: update the older side")
     spec: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.pop("spec").items()
     }
@@ -97,7 +97,7 @@ def policy_arrays(arrays: Arrays) -> dict[str, np.ndarray]:
 def restored_learner(settings: Settings, arrays: Arrays, note: Note, device: torch.device | str = "cpu") -> Learner:
     """A learner that goes on exactly as the one whose state it is. Raises StateError where it is of other settings."""
     if note.algorithm != algorithm_of(settings):
-        raise StateError(f"expected the state of a learner of {algorithm_of(settings)}, came one of {note.algorithm}")
+        raise StateError(f"expected the state of a learner of {algorithm_of(settings)}, got one of {note.algorithm}")
     learner = make_learner(settings, note.spec, device)
     try:
         for network, module in learner.networks().items():

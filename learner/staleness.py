@@ -20,7 +20,7 @@ def threshold(bound: int | None, round_number: int, decay: float = 0.9) -> float
         round_number: k, from 1 on, of the whole job.
     """
     if round_number < 1:
-        raise ValueError(f"expected a round from 1 on, came {round_number}")
+        raise ValueError(f"expected a round from 1 on, got {round_number}")
     if bound is None:
         return math.inf
     return float(max(1, min(bound, math.floor(bound * decay ** (round_number - 1)) + 1)))
@@ -61,7 +61,7 @@ def factor(staleness: int, root: float | None = 3.0) -> float:
     Stellaris' published code resets the staleness before it gets here, so that the factor is always 1: not copied.
     """
     if staleness < 0:
-        raise ValueError(f"expected a staleness of at least 0, came {staleness}: a gradient of a version yet to come")
+        raise ValueError(f"expected a staleness of at least 0, got {staleness}: a gradient of a version yet to come")
     if root is None or staleness == 0:
         return 1.0
     return float(staleness) ** (-1.0 / root)

@@ -25,7 +25,7 @@ LIMIT = "log_ratio_limit"
 def log_ratio_limit(log_ratios: Sequence[Tensor], limit: float = 1.0) -> Tensor:
     """log max(ρ, min_j r_j) of each sample, without gradient, from log r_j of every policy of the group, (B,) each."""
     if not limit > 0:
-        raise ValueError(f"expected a limit above 0, came {limit}")
+        raise ValueError(f"expected a limit above 0, got {limit}")
     return torch.stack([each.detach() for each in log_ratios]).amin(dim=0).clamp(min=math.log(limit))
 
 

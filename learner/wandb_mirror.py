@@ -23,7 +23,7 @@ STATE = "wandb.json"
 def check_wandb(mode: str) -> None:
     """Raises ValueError for a mode that is none, or one that needs the library where it is not installed."""
     if mode not in MODES:
-        raise ValueError(f"--wandb: expected {', '.join(MODES)}, came {mode}")
+        raise ValueError(f"--wandb: expected {', '.join(MODES)}, got {mode}")
     if mode != "off" and importlib.util.find_spec("wandb") is None:
         raise ValueError(f"--wandb {mode} needs wandb: pip install 'replay-server[wandb]'")
 

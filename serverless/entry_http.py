@@ -41,16 +41,16 @@ def handle(request: flask.Request) -> flask.Response:
     if request.method == "GET":
         return flask.Response(function.instance_name(), mimetype="text/plain")
     if request.method != "POST":
-        return _refusal(405, f"expected POST, came {request.method}")
+        return _refusal(405, f"expected POST, got {request.method}")
     if (request.content_length or 0) > REQUEST_BYTES:
-        return _refusal(413, f"expected at most {REQUEST_BYTES} bytes, came {request.content_length}")
+        return _refusal(413, f"expected at most {REQUEST_BYTES} bytes, got {request.content_length}")
     try:
         event = from_http(dict(request.headers), request.get_data(), lambda data: data)
     except (GenericException, ValueError) as error:
         return _refusal(400, f"expected a CloudEvent: {error}")
     data = event.get_data()
     if event["type"] != REQUEST_TYPE or not isinstance(data, bytes):
-        return _refusal(400, f"expected an event of type {REQUEST_TYPE} with bytes, came one of type {event['type']}")
+        return _refusal(400, f"expected an event of type {REQUEST_TYPE} with bytes, got one of type {event['type']}")
     attributes = {
         "type": RESPONSE_TYPE,
         "source": f"/replay-server/function/{function.instance_name()}",

@@ -52,7 +52,7 @@ def encode_event(payload: bytes) -> bytes:
 def decode_event(event: Any) -> bytes:
     """The bytes in a decoded event or answer. ValueError for anything that `encode_event` did not make."""
     if not isinstance(event, Mapping) or not isinstance(event.get("payload"), str):
-        raise ValueError(f'expected a JSON object with base64 under "payload", came {str(event)[:200]}')
+        raise ValueError(f'expected a JSON object with base64 under "payload", got {str(event)[:200]}')
     return base64.b64decode(event["payload"], validate=True)
 
 

@@ -40,7 +40,7 @@ def _read(path: Path) -> Iterator[Invocation]:
         except (ValueError, TypeError, AttributeError) as error:
             if number == len(lines):
                 return
-            raise ValueError(f"{path}, line {number}: expected an invocation, came {line[:80]!r}: {error}") from error
+            raise ValueError(f"{path}, line {number}: expected an invocation, got {line[:80]!r}: {error}") from error
 
 
 def _invocation(values: dict[str, Any]) -> Invocation:

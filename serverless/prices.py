@@ -163,7 +163,7 @@ def _checked(profile: Profile, where: str) -> Profile:
     ):
         ways = WAYS if part == "actor" else ("function", "machine")
         if way not in ways:
-            raise ValueError(f"{where}.{part}: expected one of {', '.join(ways)}, came {way!r}")
+            raise ValueError(f"{where}.{part}: expected one of {', '.join(ways)}, got {way!r}")
         if way == "machine" and machine is None:
             raise ValueError(f"{where}: {part} = 'machine' needs {part}_machine, the name of a table in [machines]")
         if way != "machine" and profile.function is None:
@@ -198,12 +198,12 @@ def _made(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
 def _value(type_name: str, value: Any, where: str) -> Any:
     if type_name == "Fraction":
         if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or not Decimal(value).is_finite():
-            raise ValueError(f"{where}: expected a number, came {value!r}")
+            raise ValueError(f"{where}: expected a number, got {value!r}")
         if value < 0:
-            raise ValueError(f"{where}: expected a number of at least 0, came {value}")
+            raise ValueError(f"{where}: expected a number of at least 0, got {value}")
         return Fraction(value)
     if type_name == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{where}: expected a whole number of at least 1, came {value!r}")
+        raise ValueError(f"{where}: expected a whole number of at least 1, got {value!r}")
     if type_name == "str" and not isinstance(value, str):
-        raise ValueError(f"{where}: expected a string, came {value!r}")
+        raise ValueError(f"{where}: expected a string, got {value!r}")
     return value

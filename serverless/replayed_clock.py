@@ -34,7 +34,7 @@ PLATFORM = "simulated"
 def cpu_share(memory_mb: int) -> float:
     """vCPUs of a Lambda function of that memory: in proportion; 1,024 MB have 0.58."""
     if memory_mb < 1:
-        raise ValueError(f"expected at least 1 MB of memory, came {memory_mb}")
+        raise ValueError(f"expected at least 1 MB of memory, got {memory_mb}")
     return memory_mb / VCPU_MB
 
 
@@ -108,7 +108,7 @@ class Measurements:
             if len(queued) > 1:
                 dispatches.append((queued[-1] - queued[0]) / (len(queued) - 1))
         if not rounds:
-            raise ValueError("expected the log of a run with at least one actor function that ended well, came none")
+            raise ValueError("expected the log of a run with at least one actor function that ended well, got none")
         return cls(
             rounds=tuple(rounds),
             platform_s=tuple(max(0.0, each.ended - each.started - _handler_s(each)) for each in warm) or (0.0,),
@@ -276,7 +276,7 @@ def replay(
     warm, now, rounds = stage.warm, 0.0, []
     for number, count in enumerate(actors, 1):
         if count < 1:
-            raise ValueError(f"expected at least 1 actor in a round, came {count}")
+            raise ValueError(f"expected at least 1 actor in a round, got {count}")
         simulated = _play_round(measurements, number, count, stage, profile, generator, warm, now)
         rounds.append(simulated)
         now += simulated.duration_s + _draw(generator, measurements.between_s)

@@ -148,17 +148,17 @@ def check_settings(settings: TrainSettings) -> None:
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(settings, name) < least:
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, came {getattr(settings, name)}")
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(settings, name)}")
     for name in ("concurrency", "timeout_s", "learner_timeout_s", "deadline_s", "budget"):
         value = getattr(settings, name)
         if value is not None and not value > 0:
-            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, came {value}")
+            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
     if settings.target_score is not None and math.isnan(settings.target_score):
-        raise ValueError("--target-score: expected a number, came nan")
+        raise ValueError("--target-score: expected a number, got nan")
     if not 0.0 < settings.quorum <= 1.0:
-        raise ValueError(f"--quorum: expected more than 0 and at most 1, came {settings.quorum}")
+        raise ValueError(f"--quorum: expected more than 0 and at most 1, got {settings.quorum}")
     if settings.job is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", settings.job):
-        raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, came {settings.job!r}")
+        raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, got {settings.job!r}")
     if settings.function_server is not None and settings.server is None:
         raise ValueError("--function-server needs --server: a server of the job's own is reached as it is")
     make_scaler(settings)
@@ -174,7 +174,7 @@ def _check_learners(settings: TrainSettings) -> None:
         return
     if settings.algo not in ASYNCHRONOUS:
         raise ValueError(
-            f"--learners async: expected --algo {' or '.join(ASYNCHRONOUS)}, came {settings.algo}: its V-trace "
+            f"--learners async: expected --algo {' or '.join(ASYNCHRONOUS)}, got {settings.algo}: its V-trace "
             "targets are made anew, of whole fragments, for each update, and a learner prepares its share only once"
         )
     learning = learning_settings(settings)
@@ -182,7 +182,7 @@ def _check_learners(settings: TrainSettings) -> None:
     if settings.concurrency is not None and settings.concurrency < needed:
         raise ValueError(
             f"--concurrency: expected at least {needed} with {learning.learners} asynchronous learners (they, their "
-            f"parameter function and an actor), came {settings.concurrency}"
+            f"parameter function and an actor), got {settings.concurrency}"
         )
 
 

@@ -111,9 +111,9 @@ def play_actors(works: Sequence[ActorWork], host: Host, *, warm: int = 0, dispat
 class _Round:
     def __init__(self, works: Sequence[ActorWork], host: Host, warm: int, dispatch_s: float) -> None:
         if host.concurrency < 1:
-            raise ValueError(f"expected a concurrency of at least 1, came {host.concurrency}")
+            raise ValueError(f"expected a concurrency of at least 1, got {host.concurrency}")
         if not host.cpu_share > 0:
-            raise ValueError(f"expected a share of a processor above 0, came {host.cpu_share}")
+            raise ValueError(f"expected a share of a processor above 0, got {host.cpu_share}")
         self._works = works
         self._places = host.concurrency
         self._warm = warm

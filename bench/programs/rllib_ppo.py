@@ -103,7 +103,7 @@ def take_state(core: Any, arrays: Mapping[str, np.ndarray]) -> None:
     parameters = _parameters(core)
     names = {name.removeprefix("parameter.") for name in arrays if name.startswith("parameter.")}
     if names != set(parameters):
-        raise ValueError(f"expected parameters {sorted(parameters)}, came {sorted(names)}")
+        raise ValueError(f"expected parameters {sorted(parameters)}, got {sorted(names)}")
     state = _optimizer(core).state
     state.clear()
     with torch.no_grad():

@@ -83,7 +83,7 @@ def told_statistics(results: Mapping[str, float]) -> dict[str, float]:
 def check_rllib(settings: Settings, spec: PolicySpec) -> None:
     """Raises ValueError for what RLlib's PPO has no equal of here."""
     if not isinstance(settings, PpoSettings):
-        raise ValueError(f"RLlib learns by PPO here: expected settings of it, came {type(settings).__name__}")
+        raise ValueError(f"RLlib learns by PPO here: expected settings of it, got {type(settings).__name__}")
     if settings.standardize_advantages != "batch":
         raise ValueError(f"RLlib standardises advantages over the batch, not by {settings.standardize_advantages!r}")
     if spec.is_image:
@@ -125,7 +125,7 @@ class RllibLearner:
         is none of PPO's, RllibLost, and RuntimeError with what RLlib said. `check_rllib` is the caller's.
         """
         if not isinstance(learner, Ppo):
-            raise ValueError(f"RLlib learns by PPO here, expected its learner, came {type(learner).__name__}")
+            raise ValueError(f"RLlib learns by PPO here, expected its learner, got {type(learner).__name__}")
         program = self.start()
         fragments = in_order(fragments)
         given, found = (str(Path(self._folder.name) / f"{name}.npz") for name in ("given", "found"))

@@ -40,7 +40,7 @@ class BoostSettings:
     def __post_init__(self) -> None:
         if not self.horizon >= 1 or not 1 <= self.first <= self.last:
             raise ValueError(
-                f"expected a horizon of at least 1 and a first round from 1 to {self.last} (rounds − horizon), came "
+                f"expected a horizon of at least 1 and a first round from 1 to {self.last} (rounds − horizon), got "
                 f"{self.horizon} and {self.first}"
             )
 
@@ -91,7 +91,7 @@ def choose_rounds(ratios: Mapping[int, float | None], settings: BoostSettings, s
     first, last = settings.first, settings.last
     known = {number: each for number, each in ratios.items() if each is not None and first <= number <= last}
     if len(known) < len(WHYS):
-        raise ValueError(f"expected at least {len(WHYS)} rounds from {first} to {last} with a ratio, came {len(known)}")
+        raise ValueError(f"expected at least {len(WHYS)} rounds from {first} to {last} with a ratio, got {len(known)}")
     by_ratio = sorted(known, key=lambda number: known[number])
     why: dict[int, list[str]] = {}
     for name, number in zip(WHYS, (by_ratio[0], by_ratio[(len(by_ratio) - 1) // 2], by_ratio[-1]), strict=True):

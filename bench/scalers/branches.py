@@ -68,7 +68,7 @@ class Job:
         """The first half of `play`: what its actors bring."""
         more = (self.actors if actors is None else actors) - self.actors
         if more < 0:
-            raise ValueError(f"expected at least the job's {self.actors} actors, came {actors}")
+            raise ValueError(f"expected at least the job's {self.actors} actors, got {actors}")
         parts = [self._own()]
         if more:
             seed = [self.settings.seed, self.round, BOOST_SEED]
@@ -127,7 +127,7 @@ def lowest_median_highest(played: list[Played]) -> dict[str, Played]:
     """Three rounds by their R. RuntimeError where fewer than three have one."""
     ranked = sorted((each for each in played if each.ratio is not None), key=lambda each: each.ratio or 0.0)
     if len(ranked) < 3:
-        raise RuntimeError(f"expected at least 3 rounds with a ratio R, came {len(ranked)}: play more rounds")
+        raise RuntimeError(f"expected at least 3 rounds with a ratio R, got {len(ranked)}: play more rounds")
     return {"lowest": ranked[0], "median": ranked[len(ranked) // 2], "highest": ranked[-1]}
 
 
@@ -151,7 +151,7 @@ def job_options(parser: argparse.ArgumentParser, rounds: int) -> None:
 def check_boosts(options: argparse.Namespace, *boosts: int) -> None:
     """ValueError for a boosted round of fewer actors than the job has: those that it has go on with their episodes."""
     if min(boosts) < options.actors:
-        raise ValueError(f"expected boosts of at least the job's {options.actors} actors, came {min(boosts)}")
+        raise ValueError(f"expected boosts of at least the job's {options.actors} actors, got {min(boosts)}")
 
 
 def job_of(options: argparse.Namespace, seed: int) -> Job:

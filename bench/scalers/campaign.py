@@ -155,12 +155,12 @@ class Campaign:
         """ValueError for settings that no cell can have: now, and not in each cell."""
         job = self.job
         if job.actors > job.actors_max:
-            raise ValueError(f"expected at most --actors-max {job.actors_max} actors of fixed, came {job.actors}")
+            raise ValueError(f"expected at most --actors-max {job.actors_max} actors of fixed, got {job.actors}")
         if job.final_episodes < 1 or job.memory_mb < 1:
             numbers = f"{job.final_episodes} and {job.memory_mb}"
-            raise ValueError(f"expected at least 1 of --final-episodes and --memory-mb, came {numbers}")
+            raise ValueError(f"expected at least 1 of --final-episodes and --memory-mb, got {numbers}")
         if min(self.seeds) < 0:
-            raise ValueError(f"expected seeds of at least 0, came {min(self.seeds)}")
+            raise ValueError(f"expected seeds of at least 0, got {min(self.seeds)}")
         settings = train_settings(CellName(self.environments[0], FIXED, self.seeds[0]), job, "")
         check_settings(settings)
         algorithm_settings(settings)

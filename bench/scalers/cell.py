@@ -142,7 +142,7 @@ class Cell:
         try:
             values = json.loads(path.read_text())
             if values["format"] != FORMAT:
-                raise ValueError(f"expected format {FORMAT}, came {values['format']}")
+                raise ValueError(f"expected format {FORMAT}, got {values['format']}")
             as_tuples: dict[str, Any] = {
                 name: tuple(tuple(each) if isinstance(each, list) else each for each in value)
                 if isinstance(value, list) else value

@@ -30,7 +30,7 @@ def breakdown(invocations: Sequence[Invocation]) -> dict[str, float]:
     """Part → seconds, the median over the rounds but the first. ValueError with fewer than two rounds."""
     rounds = [round_breakdown(members) for members in list(by_round(invocations).values())[1:]]
     if not rounds:
-        raise ValueError("expected at least two rounds, came fewer: the first one starts cold and is left out")
+        raise ValueError("expected at least two rounds, got fewer: the first one starts cold and is left out")
     return {part: statistics.median(each[part] for each in rounds) for part in PARTS}
 
 

@@ -35,7 +35,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     parser.add_argument("--round", type=at_least(0), default=0, help="boost the one after this (0: after the lowest R)")
     options = parser.parse_args(argv)
     if options.round > options.rounds:
-        parser.error(f"--round: expected at most {options.rounds}, the --rounds of the job, came {options.round}")
+        parser.error(f"--round: expected at most {options.rounds}, the --rounds of the job, got {options.round}")
     try:
         check_boosts(options, *options.boosts)
     except ValueError as error:

@@ -72,7 +72,7 @@ def series(cell: Cell, algorithm: str) -> Series:
 
 def _ratio(found: Mapping[str, float | None], cell: Cell) -> float | None:
     if "curvature_max" not in found:
-        raise ValueError(f"{cell.env} {cell.scheme} seed {cell.seed}: expected rounds with their curvature, came none")
+        raise ValueError(f"{cell.env} {cell.scheme} seed {cell.seed}: expected rounds with their curvature, got none")
     most, least = found["curvature_max"], found["curvature_min"]
     return None if most is None or least is None else convexity_ratio(most, least)
 
@@ -154,7 +154,7 @@ def campaigns(options: argparse.Namespace) -> dict[str, tuple[Campaign, Scheme]]
 def _algorithm_and_folder(word: str) -> tuple[str, Path]:
     algorithm, _, folder = word.partition("=")
     if algorithm not in ALGORITHMS or not folder:
-        raise ValueError(f"--kept: expected ALGORITHM=DIR, one of {', '.join(ALGORITHMS)}, came {word!r}")
+        raise ValueError(f"--kept: expected ALGORITHM=DIR, one of {', '.join(ALGORITHMS)}, got {word!r}")
     return algorithm, Path(folder)
 
 

@@ -52,7 +52,7 @@ class Scheme:
         """As above. ValueError names what it is not."""
         found = re.fullmatch(r"([a-z_]+)(?::([^@]+))?(?:@(reserved|memory_mb=[1-9]\d*))?", word)
         if not found:
-            raise ValueError(f"expected NAME, NAME:option=value,..., NAME@reserved or NAME@memory_mb=N, came {word!r}")
+            raise ValueError(f"expected NAME, NAME:option=value,..., NAME@reserved or NAME@memory_mb=N, got {word!r}")
         name, options, stage = found.groups()
         if name not in (*SCALERS, *CONTROLS, WORKERS):
             known = ", ".join(sorted({*SCALERS, *CONTROLS, WORKERS}))
@@ -98,15 +98,13 @@ class Scheme:
                 count = options.pop("actors")
                 check_whole(actors=count)
                 if count > settings.actors_max:
-                    raise ValueError(f"expected at most --actors-max {settings.actors_max} actors, came {count}")
+                    raise ValueError(f"expected at most --actors-max {settings.actors_max} actors, got {count}")
                 settings = replace(settings, actors=count)
             return make_scaler(replace(settings, scaler=self.name), options)  # type: ignore[arg-type]
         if options and self.name != "inverted":
-            raise ValueError(
-                f"expected no options, since its counts follow from {BOOSTED}'s: came {', '.join(options)}"
-            )
+            raise ValueError(f"expected no options, since its counts follow from {BOOSTED}'s: got {', '.join(options)}")
         if boosted is None:
-            raise ValueError(f"{self}: expected the counts of {BOOSTED}, came none")
+            raise ValueError(f"{self}: expected the counts of {BOOSTED}, got none")
         total, rounds, most = sum(boosted), settings.rounds, settings.actors_max
         outlook = decayed(rounds, most, LEAST, DECAY)
         if self.name == "inverted":
@@ -120,7 +118,7 @@ class Scheme:
 def _option(part: str) -> tuple[str, Any]:
     name, equals, word = part.partition("=")
     if not equals:
-        raise ValueError(f"expected option=value, came {part!r}")
+        raise ValueError(f"expected option=value, got {part!r}")
     try:
         value = json.loads(word)
         return name, tuple(value) if isinstance(value, list) else value

@@ -30,7 +30,7 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
     """
     ordered = np.sort(np.asarray(values, np.float64))
     if not len(ordered):
-        raise ValueError("expected at least one value to take the interquartile mean of, came none")
+        raise ValueError("expected at least one value to take the interquartile mean of, got none")
     cut = len(ordered) // 4
     return float(ordered[cut : len(ordered) - cut].mean())
 
@@ -44,7 +44,7 @@ def stratified_interval(
     """A statistic of all values together; resampled within each stratum (a task), as runs of one task are alike."""
     arrays = [np.asarray(each, np.float64) for each in strata if len(each)]
     if not arrays:
-        raise ValueError("expected at least one value, came none")
+        raise ValueError("expected at least one value, got none")
     generator = np.random.default_rng(seed)
     drawn = np.concatenate([each[generator.integers(0, len(each), (resamples, len(each)))] for each in arrays], axis=1)
     found = [statistic(row) for row in drawn]
@@ -55,7 +55,7 @@ def stratified_interval(
 def paired_interval(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Interquartile mean of ours − theirs, the same seeds in the same order."""
     if len(ours) != len(theirs):
-        raise ValueError(f"expected as many values on both sides, came {len(ours)} and {len(theirs)}")
+        raise ValueError(f"expected as many values on both sides, got {len(ours)} and {len(theirs)}")
     return stratified_interval([np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)])
 
 

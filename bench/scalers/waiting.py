@@ -57,10 +57,10 @@ class WaitSettings:
 
     def __post_init__(self) -> None:
         if not 2 <= self.round <= self.rounds:
-            raise ValueError(f"expected a boosted round from 2 to {self.rounds}, came {self.round}")
+            raise ValueError(f"expected a boosted round from 2 to {self.rounds}, got {self.round}")
         starts = (self.machine_start_s, self.function_start_s)
         if not all(0.0 <= each < math.inf for each in starts) or self.replays < 0:
-            raise ValueError(f"expected finite start times and replays of at least 0, came {starts} and {self.replays}")
+            raise ValueError(f"expected finite start times and replays of at least 0, got {starts} and {self.replays}")
 
 
 @dataclass(frozen=True)

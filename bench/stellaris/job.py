@@ -101,7 +101,7 @@ def play(settings: Settings, method: Method, *, actors: int, rounds: int, clock:
     spec = policy_spec(settings)
     learner = make_learner(settings, spec)
     if not isinstance(learner, Ppo | Impact):
-        raise ValueError(f"expected ppo or impact, came {type(learner).__name__}: it has no asynchronous learners")
+        raise ValueError(f"expected ppo or impact, got {type(learner).__name__}: it has no asynchronous learners")
     learning, times = method.learning, clock.learner
     simulated = SimulatedLearners(
         learner, learning, dataclasses.replace(times, start_s=0.0) if method.machines else times, settings.seed,

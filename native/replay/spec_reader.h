@@ -1,4 +1,4 @@
-/* spec_reader: reads the values of a table's spec, and says of a wrong one what was expected and what came.
+/* spec_reader: reads the values of a table's spec, and says of a wrong one what was expected and what was got.
  *
  * `what` names the setting in messages. All return 0, or -1 with ERROR_BADSCHEMA set. */
 #ifndef REPLAY_REPLAY_SPEC_READER_H

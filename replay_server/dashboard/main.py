@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     if not 0 <= options.port <= 65535:
-        parser.error(f"--port: expected 0 to 65535, came {options.port}")
+        parser.error(f"--port: expected 0 to 65535, got {options.port}")
     if options.host not in LOOPBACK and not options.allow_remote:
         parser.error(
             f"--host {options.host} lets everyone who reaches it read these pages, which ask for no password: "

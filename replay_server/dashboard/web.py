@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import fastapi
@@ -24,14 +23,6 @@ def is_page_open() -> bool:
     return any(client.has_socket_connection for client in list(Client.instances.values()))
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: they end the process by the signal that asked it to stop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def serve(watch: Watch, listener: socket.socket, host: str) -> None:
     """Looks at everything and serves the pages, until a signal or cancellation. Prints the address when it is ready."""
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -45,8 +36,8 @@ async def serve(watch: Watch, listener: socket.socket, host: str) -> None:
     # Where uvicorn has it: the older one warns that it is outdated.
     protocol: Any = "websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto"
     config = uvicorn.Config(application, log_level="warning", lifespan="on", ws=protocol, timeout_graceful_shutdown=1)
-    server = _Server(config)
-    # SIGTERM is how it is stopped in order; SIGINT ends the program as an interrupt does, through asyncio.run.
+    server = uvicorn.Server(config)
+    # uvicorn ends at a signal and raises it again: SIGTERM is met here, SIGINT ends the program through asyncio.run.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(server, "should_exit", True))
     looking = asyncio.create_task(watch.run())
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -58,13 +58,13 @@ def check_settings(settings: ApexSettings) -> None:
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(settings, name) < least:
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, came {getattr(settings, name)}")
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(settings, name)}")
     for name in ("minutes", "max_updates", "max_transitions"):
         value = getattr(settings, name)
         if value is not None and value <= 0:
-            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, came {value}")
+            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
     if settings.actors_on not in ("processes", "ray") and not settings.actors_on.startswith("ray:"):
-        raise ValueError(f"--actors-on: expected processes, ray or ray:HOST:PORT, came {settings.actors_on}")
+        raise ValueError(f"--actors-on: expected processes, ray or ray:HOST:PORT, got {settings.actors_on}")
     if settings.min_size_to_sample > settings.capacity:
         raise ValueError(
             f"--min-size-to-sample {settings.min_size_to_sample} is more than --capacity {settings.capacity}: "
@@ -73,9 +73,9 @@ def check_settings(settings: ApexSettings) -> None:
     check_dashboard(settings.dashboard)
     check_wandb(settings.wandb)
     if not 0.0 <= settings.discount <= 1.0:
-        raise ValueError(f"--discount: expected 0 to 1, came {settings.discount}")
+        raise ValueError(f"--discount: expected 0 to 1, got {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:
-        raise ValueError(f"--target-mix: expected more than 0 and at most 1, came {settings.target_mix}")
+        raise ValueError(f"--target-mix: expected more than 0 and at most 1, got {settings.target_mix}")
 
 
 def check_environment(settings: ApexSettings) -> None:

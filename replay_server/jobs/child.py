@@ -70,7 +70,7 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
         from replay_server.jobs.evaluation import run_evaluations
 
         return lambda stop: run_evaluations(settings, url, run_directory, stop)
-    raise ValueError(f"expected part actor, learner or evaluator, came {name!r}")
+    raise ValueError(f"expected part actor, learner or evaluator, got {name!r}")
 
 
 def _hold_lifeline(stop: threading.Event) -> None:

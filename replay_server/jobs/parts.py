@@ -42,7 +42,7 @@ def main_actor(argv: list[str] | None = None) -> int:
     settings = _settings(parser, namespace)
     actor_id = namespace.actor_id
     if not 0 <= actor_id < settings.actors:
-        parser.error(f"--actor-id: expected 0 to {settings.actors - 1} (--actors {settings.actors}), came {actor_id}")
+        parser.error(f"--actor-id: expected 0 to {settings.actors - 1} (--actors {settings.actors}), got {actor_id}")
     from replay_server.actors.rollout import run_actor
 
     observer = Observer(settings, [actor_id])

@@ -63,23 +63,23 @@ class AsynchronousLearning:
         check_types(type(self), dataclasses.asdict(self), "learner option")
         for name, least in {"learners": 1, "ahead": 1, "delay": 0, "actors_ahead": 0}.items():
             if getattr(self, name) < least:
-                raise ValueError(f"learner option {name}: expected at least {least}, came {getattr(self, name)}")
+                raise ValueError(f"learner option {name}: expected at least {least}, got {getattr(self, name)}")
         if not 0.0 < self.threshold_decay <= 1.0:
-            raise ValueError(f"learner option threshold_decay: expected (0, 1], came {self.threshold_decay}")
+            raise ValueError(f"learner option threshold_decay: expected (0, 1], got {self.threshold_decay}")
         for name in ("modulation_root", "truncation", "patience_s"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"learner option {name}: expected a number above 0, came {value}")
+                raise ValueError(f"learner option {name}: expected a number above 0, got {value}")
         if self.flush_count is not None and self.flush_count < 1:
-            raise ValueError(f"learner option flush_count: expected at least 1, came {self.flush_count}")
+            raise ValueError(f"learner option flush_count: expected at least 1, got {self.flush_count}")
         if self.max_staleness is not None and self.max_staleness < 0:
-            raise ValueError(f"learner option max_staleness: expected at least 0, came {self.max_staleness}")
+            raise ValueError(f"learner option max_staleness: expected at least 0, got {self.max_staleness}")
         if self.slack is not None and (self.slack < 0 or self.flush != "every"):
             raise ValueError(
-                f"learner option slack: expected at least 0, and flush=every, came {self.slack} and {self.flush}"
+                f"learner option slack: expected at least 0, and flush=every, got {self.slack} and {self.flush}"
             )
         if self.delay > HISTORY - self.learners:
-            raise ValueError(f"learner option delay: expected at most {HISTORY - self.learners}, came {self.delay}")
+            raise ValueError(f"learner option delay: expected at most {HISTORY - self.learners}, got {self.delay}")
 
     def flush_size(self, running: int) -> int:
         """How many queued gradients are applied whatever their staleness, while so many learners run."""

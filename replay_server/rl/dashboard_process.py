@@ -23,7 +23,7 @@ LEAVING_S = 0.5
 def check_dashboard(wish: str) -> None:
     """ValueError where it is not auto, off or a port."""
     if wish not in ("auto", "off") and not (wish.isdecimal() and int(wish) <= 65535):
-        raise ValueError(f"--dashboard: expected auto, off or a port, came {wish!r}")
+        raise ValueError(f"--dashboard: expected auto, off or a port, got {wish!r}")
 
 
 class DashboardProcess:

@@ -28,17 +28,17 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
         return plain(value.item(), where, depth)
     if depth >= MAX_DEPTH:
-        raise ValueError(f"{where}: expected at most {MAX_DEPTH} levels of maps and lists, came more")
+        raise ValueError(f"{where}: expected at most {MAX_DEPTH} levels of maps and lists, got more")
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Mapping):
         wrong = next((key for key in value if not isinstance(key, str)), None)
         if wrong is not None:
-            raise ValueError(f"{where}: expected names as keys, came {_shown(wrong)}")
+            raise ValueError(f"{where}: expected names as keys, got {_shown(wrong)}")
         return {str(key): plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise ValueError(f"{where}: expected plain data (numbers, strings, bytes, lists, maps), came {_shown(value)}")
+    raise ValueError(f"{where}: expected plain data (numbers, strings, bytes, lists, maps), got {_shown(value)}")
 
 
 def check_names(kind: type[Any], values: Mapping[str, Any], what: str) -> None:
@@ -56,7 +56,7 @@ def check_types(kind: type[Any], values: Mapping[str, Any], what: str) -> None:
     """ValueError for the first value, of those that are fields of the dataclass, that is not of its field's type."""
     for name, annotation in _annotations(kind).items():
         if name in values and not _fits(values[name], annotation):
-            raise ValueError(f"{what}.{name}: expected {_named(annotation)}, came {_shown(values[name])}")
+            raise ValueError(f"{what}.{name}: expected {_named(annotation)}, got {_shown(values[name])}")
 
 
 @functools.cache

@@ -29,7 +29,7 @@ NAME_BYTES = 120
 
 
 class ContractError(ValueError):
-    """A message that is not one of these: what was expected, what came."""
+    """A message that is not one of these: what was expected, what was got."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Request:
         """ContractError for a value of a wrong type, or one that no request may have."""
         _checked(self)
         if not (self.deadline >= 0 and math.isfinite(self.deadline)):
-            raise ContractError(f"request.deadline: expected seconds since 1970, or 0 = none, came {self.deadline}")
+            raise ContractError(f"request.deadline: expected seconds since 1970, or 0 = none, got {self.deadline}")
         _at_least(self, 0, "round", "version")
         _check_name(self, "request", 1)
         _check_name(self, "run", 0)
@@ -167,9 +167,9 @@ class LearnerRequest(Request):
         _at_least(self, 0, "sample", "threads")
         _at_least(self, 1, "updates")
         if len(self.fragments) % 8:
-            raise ContractError(f"request.fragments: expected ids of 8 bytes each, came {len(self.fragments)} bytes")
+            raise ContractError(f"request.fragments: expected ids of 8 bytes each, got {len(self.fragments)} bytes")
         if bool(self.fragments) == bool(self.sample):
-            raise ContractError("request: expected either fragments (ids) or sample (how many), came both or neither")
+            raise ContractError("request: expected either fragments (ids) or sample (how many), got both or neither")
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class GradientRequest(Request):
         super().__post_init__()
         _at_least(self, 0, "learner", "threads")
         if not self.fragments or len(self.fragments) % 8:
-            raise ContractError(f"request.fragments: expected ids of 8 bytes each, came {len(self.fragments)} bytes")
+            raise ContractError(f"request.fragments: expected ids of 8 bytes each, got {len(self.fragments)} bytes")
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class ParameterRequest(Request):
         super().__post_init__()
         _at_least(self, 1, "round")
         if not 0 < self.serve_s <= 86_400:
-            raise ContractError(f"request.serve_s: expected above 0 and up to 86,400 seconds, came {self.serve_s}")
+            raise ContractError(f"request.serve_s: expected above 0 and up to 86,400 seconds, got {self.serve_s}")
 
 
 @dataclass(frozen=True)
@@ -255,9 +255,9 @@ class WarmRequest(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.hold_s <= HOLD_S:
-            raise ContractError(f"request.hold_s: expected 0 to {HOLD_S:g} seconds, came {self.hold_s}")
+            raise ContractError(f"request.hold_s: expected 0 to {HOLD_S:g} seconds, got {self.hold_s}")
         if unknown := [kind for kind in self.work if kind not in WORK]:
-            raise ContractError(f"request.work: expected kinds of request ({', '.join(WORK)}), came {unknown[0]!r}")
+            raise ContractError(f"request.work: expected kinds of request ({', '.join(WORK)}), got {unknown[0]!r}")
 
 
 WORK = (ActorRequest.kind, LearnerRequest.kind, GradientRequest.kind, ParameterRequest.kind, EvaluationRequest.kind)
@@ -338,7 +338,7 @@ class Response:
     def __post_init__(self) -> None:
         _checked(self)
         if (self.result is None) == (self.failure is None):
-            raise ContractError("response: expected either a result or a failure, came both or neither")
+            raise ContractError("response: expected either a result or a failure, got both or neither")
 
 
 def encode_request(request: Request) -> bytes:
@@ -351,7 +351,7 @@ def decode_request(payload: bytes) -> Request:
     values = _unpack(payload, "request")
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in REQUESTS:
-        raise ContractError(f"expected a request of kind {', '.join(REQUESTS)}, came {kind!r:.80}")
+        raise ContractError(f"expected a request of kind {', '.join(REQUESTS)}, got {kind!r:.80}")
     return _made(REQUESTS[kind], values, "request")
 
 
@@ -403,26 +403,24 @@ def _pack(values: Mapping[str, Any], what: str) -> bytes:
 
 def _unpack(payload: bytes, what: str) -> dict[str, Any]:
     if not isinstance(payload, bytes | bytearray | memoryview):
-        raise ContractError(f"expected a {what} as bytes, came {type(payload).__name__}")
+        raise ContractError(f"expected a {what} as bytes, got {type(payload).__name__}")
     _check_size(payload, what)
     try:
         values = msgpack.unpackb(payload, raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException, OverflowError, RecursionError) as error:
         reason = f"{error or type(error).__name__}"
-        raise ContractError(
-            f"expected a {what} in msgpack, came {len(payload)} bytes that are none: {reason}"
-        ) from None
+        raise ContractError(f"expected a {what} in msgpack, got {len(payload)} bytes that are none: {reason}") from None
     if not isinstance(values, dict):
-        raise ContractError(f"expected a {what} as a msgpack map, came {type(values).__name__}")
+        raise ContractError(f"expected a {what} as a msgpack map, got {type(values).__name__}")
     if type(contract := values.pop("contract", None)) is not int or contract != CONTRACT:
-        raise ContractError(f"expected a {what} of contract {CONTRACT}, came {contract!r:.80}: update the older side")
+        raise ContractError(f"expected a {what} of contract {CONTRACT}, got {contract!r:.80}: update the older side")
     return values
 
 
 def _check_size(message: bytes | bytearray | memoryview, what: str) -> None:
     if len(message) > MESSAGE_BYTES:
         raise ContractError(
-            f"expected a {what} of at most {MESSAGE_BYTES} bytes, came {len(message)}: put what is large on the replay "
+            f"expected a {what} of at most {MESSAGE_BYTES} bytes, got {len(message)}: put what is large on the replay "
             "server and send its name"
         )
 
@@ -450,7 +448,7 @@ def _checked(message: Any) -> None:
 def _at_least(request: Request, least: int, *names: str) -> None:
     for name in names:
         if not least <= getattr(request, name) < 2**63:
-            raise ContractError(f"request.{name}: expected at least {least}, came {getattr(request, name)}")
+            raise ContractError(f"request.{name}: expected at least {least}, got {getattr(request, name)}")
 
 
 def _check_name(request: Request, name: str, least: int) -> None:
@@ -458,4 +456,4 @@ def _check_name(request: Request, name: str, least: int) -> None:
     text = getattr(request, name)
     size = len(text.encode(errors="replace"))
     if not least <= size <= NAME_BYTES or not (text.isprintable() and " " not in text):
-        raise ContractError(f"request.{name}: expected {least} to {NAME_BYTES} bytes without blanks, came {text!r:.80}")
+        raise ContractError(f"request.{name}: expected {least} to {NAME_BYTES} bytes without blanks, got {text!r:.80}")

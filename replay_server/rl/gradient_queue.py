@@ -187,4 +187,4 @@ class GradientQueue:
 def _check(found: Sequence[str], expected: Sequence[Gradient]) -> None:
     names = [each.name for each in expected]
     if list(found) != names:
-        raise ValueError(f"expected {len(names)} gradients from {names[0]!r} on as the oldest, came {list(found)[:3]}")
+        raise ValueError(f"expected {len(names)} gradients from {names[0]!r} on as the oldest, got {list(found)[:3]}")

@@ -71,7 +71,7 @@ def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.
         return DuelingNetwork
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise ValueError(f"--network: expected module:name, came {name!r}")
+        raise ValueError(f"--network: expected module:name, got {name!r}")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -98,7 +98,7 @@ def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
     if shape != (2, spec.num_actions):
         raise ValueError(
             f"--network {settings.network}: expected values of shape (2, {spec.num_actions}) for 2 observations, "
-            f"came {shape}"
+            f"got {shape}"
         )
 
 

@@ -67,23 +67,23 @@ def _typed(name: str, kind: Any, word: Any) -> Any:
     if kind is bool:
         values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if word.lower() not in values:
-            raise ValueError(f"{name}: expected true or false, came {word!r}")
+            raise ValueError(f"{name}: expected true or false, got {word!r}")
         return values[word.lower()]
     if typing.get_origin(kind) is typing.Literal:
         if word not in typing.get_args(kind):
-            raise ValueError(f"{name}: expected one of {', '.join(typing.get_args(kind))}, came {word!r}")
+            raise ValueError(f"{name}: expected one of {', '.join(typing.get_args(kind))}, got {word!r}")
         return word
     convert = _converter(kind)
     try:
         return convert(word)
     except ValueError:
-        raise ValueError(f"{name}: expected {convert.__name__}, came {word!r}") from None
+        raise ValueError(f"{name}: expected {convert.__name__}, got {word!r}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, came {text!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     return name.replace("-", "_"), value
 
 

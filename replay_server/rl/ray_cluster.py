@@ -74,7 +74,7 @@ class RayCluster:
             elif address not in (None, RayCluster._address):
                 raise ValueError(
                     f"expected the Ray cluster that this process is connected to ({RayCluster._address or 'its own'}), "
-                    f"came {address}: a process can be connected to one only"
+                    f"got {address}: a process can be connected to one only"
                 )
             _users.add(self)
 
@@ -142,7 +142,7 @@ def _connect(address: str | None) -> None:
         there = ray.get_runtime_context().gcs_address
         if address not in (None, there):
             raise ValueError(
-                f"expected the Ray cluster that this process is connected to ({there}), came {address}: "
+                f"expected the Ray cluster that this process is connected to ({there}), got {address}: "
                 "a process can be connected to one only"
             )
         return
@@ -175,7 +175,7 @@ def _connect(address: str | None) -> None:
                     **quiet,
                 )
             if not (there := ray.util.get_node_ip_address()).startswith("127."):
-                raise ConnectionError(f"expected Ray to listen on loopback only, came {there}: not used")
+                raise ConnectionError(f"expected Ray to listen on loopback only, got {there}: not used")
         except BaseException:
             _disconnect()
             raise

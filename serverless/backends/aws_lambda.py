@@ -100,7 +100,7 @@ class LambdaPlatform:
     ) -> None:
         self._functions = {"actor": function} if isinstance(function, str) else dict(function)
         if "actor" not in self._functions:
-            raise ValueError(f'expected a function for the kind "actor", came functions for {sorted(self._functions)}')
+            raise ValueError(f'expected a function for the kind "actor", got functions for {sorted(self._functions)}')
         session = Session()
         place: dict[str, Any] = {"region_name": region, "endpoint_url": endpoint_url}
         if memory_mb is None or function_timeout_s is None:
@@ -260,7 +260,7 @@ def _parsed(text: bytes, function: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise FunctionLost(f"{function}: expected JSON, came {text[:200]!r}") from None
+        raise FunctionLost(f"{function}: expected JSON, got {text[:200]!r}") from None
 
 
 def _function_error(answer: Any, function: str) -> FunctionError:

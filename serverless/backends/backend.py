@@ -207,7 +207,7 @@ class Backend:
         on_invocation: Callable[[Invocation], None] = lambda invocation: None,
     ) -> None:
         if concurrency < 1:
-            raise ValueError(f"concurrency: expected at least 1 invocation at a time, came {concurrency}")
+            raise ValueError(f"concurrency: expected at least 1 invocation at a time, got {concurrency}")
         self.platform = platform
         self.concurrency = concurrency
         self._timeout_s = _checked_timeout(timeout_s)
@@ -263,7 +263,7 @@ class Backend:
         The calls that it takes are recorded like others: a platform bills them.
         """
         if count < 0:
-            raise ValueError(f"expected a count of instances, came {count}")
+            raise ValueError(f"expected a count of instances, got {count}")
         if self._closed.is_set():
             raise RuntimeError(f"the backend on {self.platform.name} is closed: make another one")
         if count:
@@ -427,7 +427,7 @@ class Backend:
         # A function that could not read its request does not know what it is called.
         if response.request != call.request.request and not (response.failure and not response.request):
             raise FunctionLost(
-                f"expected an answer to {call.request.request} from {self.platform.name}, came one to "
+                f"expected an answer to {call.request.request} from {self.platform.name}, got one to "
                 f"{response.request!r}"
             )
         return response
@@ -460,13 +460,13 @@ def _outcome(error: FunctionError | None) -> str:
 
 def _checked_timeout(timeout_s: float) -> float:
     if not timeout_s > 0:
-        raise ValueError(f"timeout_s: expected seconds above 0, came {timeout_s}")
+        raise ValueError(f"timeout_s: expected seconds above 0, got {timeout_s}")
     return timeout_s
 
 
 def _checked_retries(retries: int) -> int:
     if retries < 0:
-        raise ValueError(f"retries: expected 0 or more, came {retries}")
+        raise ValueError(f"retries: expected 0 or more, got {retries}")
     return retries
 
 

@@ -216,7 +216,7 @@ class HttpPlatform:
             if response.status != 200 and len(body) >= TOLD_BYTES:
                 return bytes(body)
             if len(body) > self._answer_bytes:
-                raise FunctionError(f"expected an answer of at most {self._answer_bytes} bytes, came more")
+                raise FunctionError(f"expected an answer of at most {self._answer_bytes} bytes, got more")
         if response.length:
             raise FunctionLost(f"the answer broke off {response.length} bytes before its end")
         return bytes(body)
@@ -330,7 +330,7 @@ class _Remote:
     def __init__(self, url: str, ca_file: str | os.PathLike[str] | None) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"expected the URL of a service, https://host/path or http://host:port/path, came {url!r}")
+            raise ValueError(f"expected the URL of a service, https://host/path or http://host:port/path, got {url!r}")
         if parts.username or parts.password:
             raise ValueError(f"expected a URL without a password: the token comes from {TOKEN} or a file")
         self.url = url
@@ -352,8 +352,8 @@ def _checked(response: http.client.HTTPResponse, body: bytes) -> bytes:
         kind = FunctionLost if response.status >= 500 or response.status == 429 else FunctionError
         told = body[:TOLD_BYTES].decode(errors="replace").strip()
         raise kind(f"status {response.status} {response.reason}{': ' if told else ''}{told}")
-    if (came := response.headers.get("ce-type")) != RESPONSE_TYPE:
-        raise FunctionLost(f"expected an event of type {RESPONSE_TYPE}, came {came!r}: is the URL the function's?")
+    if (got := response.headers.get("ce-type")) != RESPONSE_TYPE:
+        raise FunctionLost(f"expected an event of type {RESPONSE_TYPE}, got {got!r}: is the URL the function's?")
     return body
 
 

@@ -42,11 +42,11 @@ class FrameReader:
         """The number and content of the next frame, None while it is not all there. PipeError for what is none."""
         if len(self._bytes) < HEADER.size:
             if self._bytes and not MARK.startswith(self._bytes[: len(MARK)]) and not self._bytes.startswith(MARK):
-                raise PipeError(f"expected a frame, came {bytes(self._bytes)!r}")
+                raise PipeError(f"expected a frame, got {bytes(self._bytes)!r}")
             return None
         mark, number, size_bytes = HEADER.unpack_from(self._bytes)
         if mark != MARK:
-            raise PipeError(f"expected a frame, came {bytes(self._bytes[:40])!r}")
+            raise PipeError(f"expected a frame, got {bytes(self._bytes[:40])!r}")
         if size_bytes > self._limit_bytes:
             raise PipeError(f"an answer of {size_bytes} bytes: more than the {self._limit_bytes} that are allowed")
         end = HEADER.size + size_bytes

@@ -66,7 +66,7 @@ class ProcessPlatform:
         handler: str = HANDLER,
     ) -> None:
         if isinstance(command, str):
-            raise ValueError(f"command: expected a list of arguments, came the string {command!r}")
+            raise ValueError(f"command: expected a list of arguments, got the string {command!r}")
         for what, value in (
             ("memory_mb", memory_mb),
             ("idle_s", idle_s),
@@ -75,7 +75,7 @@ class ProcessPlatform:
             ("answer_bytes", answer_bytes),
         ):
             if value is not None and not value > 0:
-                raise ValueError(f"{what}: expected more than 0, came {value}")
+                raise ValueError(f"{what}: expected more than 0, got {value}")
         self.memory_mb = memory_mb
         self._environment = dict(environment or {})
         self._idle_s = idle_s

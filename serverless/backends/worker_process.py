@@ -167,7 +167,7 @@ class WorkerProcess:
                 elif number == self.calls:
                     return content
                 else:
-                    raise PipeError(f"expected the answer to call {self.calls}, came one to {number}")
+                    raise PipeError(f"expected the answer to call {self.calls}, got one to {number}")
         except (PipeError, ValueError) as error:
             raise WorkerDied(f"it wrote what is no answer into its pipe: {error}{self._said()}") from None
         return None

@@ -27,7 +27,7 @@ class Adapt(PlainScaler):
 
     def __init__(self, target: float, most: int) -> None:
         if not 0.0 < target < math.inf:
-            raise ValueError(f"expected a finite target score above 0 to be adapted to, came {target}")
+            raise ValueError(f"expected a finite target score above 0 to be adapted to, got {target}")
         self._target = target
         self._most = most
         self._scores: list[float] = []

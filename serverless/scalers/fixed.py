@@ -11,7 +11,7 @@ class Fixed(PlainScaler):
 
     def __init__(self, count: int) -> None:
         if count < 1:
-            raise ValueError(f"expected at least 1 actor, came {count}")
+            raise ValueError(f"expected at least 1 actor, got {count}")
         self._count = count
 
     def actors(self, before: RoundRecord | None) -> int:

@@ -15,7 +15,7 @@ class Hydrozoa(PlainScaler):
     def __init__(self, most: int, start: int = 8, every: int = 10) -> None:
         check_whole(start=start, every=every)
         if start < 1 or every < 1:
-            raise ValueError(f"expected start and every of at least 1, came {start} and {every}")
+            raise ValueError(f"expected start and every of at least 1, got {start} and {every}")
         self._most, self._start, self._every = most, start, every
         self._round = 0
 

@@ -24,7 +24,7 @@ class KungFu:
     def __init__(self, start: int, most: int) -> None:
         check_whole(start=start)
         if not 1 <= start <= most:
-            raise ValueError(f"expected to start with 1 to {most} actors, came {start}")
+            raise ValueError(f"expected to start with 1 to {most} actors, got {start}")
         self._start, self._most = start, most
         self._signal: float | None = None
         self._noise = 0.0

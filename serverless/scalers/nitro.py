@@ -54,13 +54,13 @@ class Nitro:
         check_whole(least=least, window=window)
         check_truth(inverted=inverted)
         if not 1 <= least <= most:
-            raise ValueError(f"expected 1 ≤ least ≤ most actors, came {least} and {most}")
+            raise ValueError(f"expected 1 ≤ least ≤ most actors, got {least} and {most}")
         if not 0.0 < decay <= 1.0 or window < 1:
-            raise ValueError(f"expected a decay in (0, 1] and a window of at least 1, came {decay} and {window}")
+            raise ValueError(f"expected a decay in (0, 1] and a window of at least 1, got {decay} and {window}")
         self._most, self._least, self._decay, self._window = most, least, decay, window
         self._inverted = inverted
         if not isinstance(curvature or {}, Mapping):
-            raise ValueError(f"expected curvature as a map of the probe's options, came {curvature!r}")
+            raise ValueError(f"expected curvature as a map of the probe's options, got {curvature!r}")
         self._curvature = dict(curvature or {})
         self._ratios: list[float] = []
         self._score = decay

@@ -24,11 +24,11 @@ class Paced:
 
     def __init__(self, scaler: Scaler, total: int, outlook: tuple[float, ...], least: int, most: int) -> None:
         if not 1 <= least <= most:
-            raise ValueError(f"expected 1 ≤ least ≤ most actors, came {least} and {most}")
+            raise ValueError(f"expected 1 ≤ least ≤ most actors, got {least} and {most}")
         if not outlook or not len(outlook) * least <= total <= len(outlook) * most or min(outlook) <= 0.0:
             raise ValueError(
                 f"expected a total within {len(outlook)} rounds of {least} to {most} actors, each outlook above 0; "
-                f"came {total}"
+                f"got {total}"
             )
         self._scaler = scaler
         self._total, self._outlook = total, outlook

@@ -52,21 +52,21 @@ def check_whole(**values: Any) -> None:
     """ValueError, naming it, for a number that is not whole: options come as words, and a count has no halves."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-            raise ValueError(f"expected a whole number of {name}, came {value!r}")
+            raise ValueError(f"expected a whole number of {name}, got {value!r}")
 
 
 def check_seed(seed: Any) -> None:
     """ValueError for what no random numbers can begin with."""
     check_whole(seed=seed)
     if seed < 0:
-        raise ValueError(f"expected a seed of at least 0, came {seed}")
+        raise ValueError(f"expected a seed of at least 0, got {seed}")
 
 
 def check_truth(**values: Any) -> None:
     """ValueError, naming it, for what is neither true nor false: a word is taken for neither."""
     for name, value in values.items():
         if not isinstance(value, bool):
-            raise ValueError(f"expected {name} true or false, came {value!r}")
+            raise ValueError(f"expected {name} true or false, got {value!r}")
 
 
 def clip(count: float, least: int, most: int) -> int:

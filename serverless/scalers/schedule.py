@@ -16,12 +16,12 @@ class Schedule(PlainScaler):
 
     def __init__(self, counts: Sequence[int], rounds: int = 1) -> None:
         if isinstance(counts, str) or not isinstance(counts, Sequence):
-            raise ValueError(f"expected a list of counts, came {counts!r}")
+            raise ValueError(f"expected a list of counts, got {counts!r}")
         check_whole(rounds=rounds, **{f"count {number}": count for number, count in enumerate(counts, 1)})
         if not counts or min(counts) < 1:
-            raise ValueError(f"expected counts of at least 1 actor, came {list(counts)}")
+            raise ValueError(f"expected counts of at least 1 actor, got {list(counts)}")
         if rounds < 1:
-            raise ValueError(f"expected at least 1 of rounds, came {rounds}")
+            raise ValueError(f"expected at least 1 of rounds, got {rounds}")
         self._counts = tuple(int(count) for count in counts)
         self._each = int(rounds)
         self._round = 0
@@ -44,7 +44,7 @@ def decayed(rounds: int, most: int, least: int, decay: float) -> list[int]:
     """
     check_whole(least=least)
     if not 1 <= least <= most or not 0.0 < decay <= 1.0:
-        raise ValueError(f"expected 1 to {most} actors at least and a decay in (0, 1], came {least} and {decay}")
+        raise ValueError(f"expected 1 to {most} actors at least and a decay in (0, 1], got {least} and {decay}")
     return [clip(most * decay**number, least, most) for number in range(1, rounds + 1)]
 
 
@@ -59,7 +59,7 @@ def scaled_to(counts: Sequence[int], total: int, most: int) -> list[int]:
     Raises ValueError where no such counts are: `total` below one or above `most` actors a round.
     """
     if not len(counts) <= total <= most * len(counts):
-        raise ValueError(f"expected a total of {len(counts)} to {most * len(counts)} actors, came {total}")
+        raise ValueError(f"expected a total of {len(counts)} to {most * len(counts)} actors, got {total}")
     low, high = 0.0, float(most * len(counts))
     shares = np.asarray(counts, np.float64)
     for _ in range(100):  # The sum grows with the factor: halve the interval until nothing is left of it.

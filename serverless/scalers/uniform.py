@@ -15,7 +15,7 @@ class Uniform(PlainScaler):
         check_whole(least=least)
         check_seed(seed)
         if not 1 <= least <= most:
-            raise ValueError(f"expected 1 ≤ least ≤ most actors, came {least} and {most}")
+            raise ValueError(f"expected 1 ≤ least ≤ most actors, got {least} and {most}")
         self._least, self._most, self._seed = least, most, seed
 
     def actors(self, before: RoundRecord | None) -> int:

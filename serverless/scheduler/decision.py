@@ -43,10 +43,10 @@ class Goal:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.budget < math.inf:
-            raise ValueError(f"expected a finite budget above 0 dollars, came {self.budget}")
+            raise ValueError(f"expected a finite budget above 0 dollars, got {self.budget}")
         if self.target == 0.0 or not math.isfinite(self.target):
             raise ValueError(
-                f"expected a finite target score other than 0, came {self.target}: scores are seen as shares of it"
+                f"expected a finite target score other than 0, got {self.target}: scores are seen as shares of it"
             )
 
 

@@ -66,13 +66,13 @@ class SchedulerSettings:
         least = {"scheduler_seed": 0, "actors_most": 1, "iterations": 1, "minibatch_size": 1, "hidden": 1}
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
-                raise ValueError(f"{name}: expected at least {lowest}, came {getattr(self, name)}")
+                raise ValueError(f"{name}: expected at least {lowest}, got {getattr(self, name)}")
         for name in ("time_weight", "clip", "entropy_coefficient", "value_coefficient", "learning_rate"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a finite number of at least 0, came {getattr(self, name)}")
+                raise ValueError(f"{name}: expected a finite number of at least 0, got {getattr(self, name)}")
         for name in ("discount", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}: expected 0 to 1, came {getattr(self, name)}")
+                raise ValueError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
 
     def ppo(self) -> PpoSettings:
         """The same for this package's PPO: no KL penalty, states normalised by all that was seen."""
@@ -154,7 +154,7 @@ class SchedulerPolicy:
             old = self.settings
             raise ValueError(
                 f"the policy has {old.hidden} units and decides on 1 to {old.actors_most} actors: expected the same of "
-                f"what it is tuned for, came {settings.hidden} and {settings.actors_most}"
+                f"what it is tuned for, got {settings.hidden} and {settings.actors_most}"
             ) from None
         moments = self.learner.network.moments
         if moments.count > MOMENTS_KEPT:
@@ -173,7 +173,7 @@ def episode_fragment(decisions: Sequence[Decision], rewards: Sequence[float], ve
     """An episode of T rounds as one fragment (`replay_server.rl.fragments`) that ends with its last step."""
     steps = len(decisions)
     if steps != len(rewards) or not steps:
-        raise ValueError(f"expected a reward for each of at least one decision, came {len(rewards)} for {steps}")
+        raise ValueError(f"expected a reward for each of at least one decision, got {len(rewards)} for {steps}")
     terminated = np.zeros((1, steps), bool)
     terminated[0, -1] = True
     seen = np.stack([each.seen for each in decisions])

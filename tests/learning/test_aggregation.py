@@ -65,5 +65,5 @@ def test_vectors_go_through_parameters_and_back():
     np.testing.assert_array_equal(gradient_vector(several), vector)
     several[1].grad = None
     np.testing.assert_array_equal(gradient_vector(several), [0, 1, 2, 3, 4, 5, 0, 0, 0, 0])
-    with pytest.raises(ValueError, match=r"expected a gradient of shape \(10,\), came \(9,\)"):
+    with pytest.raises(ValueError, match=r"expected a gradient of shape \(10,\), got \(9,\)"):
         set_gradients(several, vector[:9])

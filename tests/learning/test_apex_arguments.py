@@ -73,7 +73,7 @@ def test_a_profile_that_was_asked_for_stays():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"actors": 0}, "--actors: expected at least 1, came 0"),
+        ({"actors": 0}, "--actors: expected at least 1, got 0"),
         ({"minutes": -1.0}, "--minutes: expected more than 0"),
         ({"capacity": 10, "min_size_to_sample": 20}, "learning could never begin"),
         ({"target_mix": 0.0}, "--target-mix"),

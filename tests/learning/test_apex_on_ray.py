@@ -77,4 +77,4 @@ def test_a_place_that_is_none_is_refused(tmp_path: Path) -> None:
         [sys.executable, "-m", "replay_server.jobs.apex", *words], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert "expected processes, ray or ray:HOST:PORT, came mars" in done.stderr
+    assert "expected processes, ray or ray:HOST:PORT, got mars" in done.stderr

@@ -45,7 +45,7 @@ def test_a_copy_goes_on_as_the_job_does_and_a_boost_leaves_the_job_as_it_was():
         assert one.play()["reward"].shape == (1, 32)
         one.play()
     assert_same(job, copy)
-    with pytest.raises(ValueError, match="expected at least the job's 1 actors, came 0"):
+    with pytest.raises(ValueError, match="expected at least the job's 1 actors, got 0"):
         job.play(0)
 
 

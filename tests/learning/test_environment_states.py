@@ -286,11 +286,11 @@ def test_a_wrapper_that_is_not_known_is_refused():
 def test_the_state_of_another_environment_is_refused():
     one, other = environments("CartPole-v1"), environments("Acrobot-v1")
     one.reset()
-    with pytest.raises(StateError, match=r"expected a state of .*AcrobotEnv.*, came one of .*CartPoleEnv"):
+    with pytest.raises(StateError, match=r"expected a state of .*AcrobotEnv.*, got one of .*CartPoleEnv"):
         other.restore(one.state())
-    with pytest.raises(StateError, match="of 3 environments, came those of 2"):
+    with pytest.raises(StateError, match="of 3 environments, got those of 2"):
         environments("CartPole-v1", count=3).restore(one.state())
-    with pytest.raises(StateError, match="expected a packed state, came 4 bytes"):
+    with pytest.raises(StateError, match="expected a packed state, got 4 bytes"):
         one.restore(b"\xc1abc")
 
 
@@ -319,5 +319,5 @@ def test_values_come_back_with_the_types_they_had():
     assert back["float32"].dtype == np.float32
     assert back["array"].dtype == np.dtype(">i4")
     back["array"][:] = 0
-    with pytest.raises(TypeError, match="came object"):
+    with pytest.raises(TypeError, match="got object"):
         pack_state({"x": object()})

@@ -135,7 +135,7 @@ def test_a_network_of_ones_own_is_made_by_name_and_from_the_seed(monkeypatch: py
         ("no_such_module:Wide", "No module named 'no_such_module'; is the module's folder in PYTHONPATH"),
         ("my_networks:Nothing", "has no attribute 'Nothing'"),
         ("Wide", "expected module:name"),
-        ("my_networks:with_one_value", r"expected values of shape \(2, 2\) for 2 observations, came \(2, 1\)"),
+        ("my_networks:with_one_value", r"expected values of shape \(2, 2\) for 2 observations, got \(2, 1\)"),
         ("my_networks:broken", r"my_networks:broken failed: KeyError: 'no such size' \(.*test_networks.py, line \d+\)"),
         (
             "my_networks:of_wrong_input",

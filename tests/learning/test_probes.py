@@ -82,7 +82,7 @@ def test_unknown_probes_and_options_are_refused():
         check_probes({"hessian": {}})
     with pytest.raises(ValueError, match="probe curvature has no 'step'"):
         check_probes({"curvature": {"step": 3}})
-    with pytest.raises(ValueError, match=r"probe curvature\.steps: expected int, came '3'"):
+    with pytest.raises(ValueError, match=r"probe curvature\.steps: expected int, got '3'"):
         check_probes({"curvature": {"steps": "3"}})
     with pytest.raises(ValueError, match=r"expected a subset in \(0, 1\]"):
         check_probes({"curvature": {"subset": 0.0}})

@@ -21,7 +21,7 @@ def test_the_threshold_decays_with_the_rounds_within_its_bounds():
     assert [threshold(1, k) for k in (1, 20)] == [1, 1]
     assert threshold(4, 2, decay=0.5) == 3
     assert threshold(None, 1) == math.inf
-    with pytest.raises(ValueError, match="round from 1 on, came 0"):
+    with pytest.raises(ValueError, match="round from 1 on, got 0"):
         threshold(4, 0)
 
 
@@ -110,9 +110,9 @@ def test_statistics_tell_every_staleness():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"learners": "0"}, "learners: expected at least 1, came 0"),
+        ({"learners": "0"}, "learners: expected at least 1, got 0"),
         ({"learnerz": "2"}, "no setting 'learnerz'"),
-        ({"threshold_decay": "1.5"}, "threshold_decay: expected (0, 1], came 1.5"),
+        ({"threshold_decay": "1.5"}, "threshold_decay: expected (0, 1], got 1.5"),
         ({"truncation": "nan"}, "truncation: expected a number above 0"),
         ({"flush": "never"}, "flush: expected one of staleness, count, every"),
         ({"delay": "31"}, "delay: expected at most 28"),

@@ -79,7 +79,7 @@ def test_numpy_scalars_travel_as_python_numbers():
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        (ActorRequest, {"version": "2"}, r"request.version: expected int, came '2' \(str\)"),
+        (ActorRequest, {"version": "2"}, r"request.version: expected int, got '2' \(str\)"),
         (ActorRequest, {"version": True}, "request.version: expected int"),
         (ActorRequest, {"version": 2.0}, "request.version: expected int"),
         (ActorRequest, {"version": -1}, "request.version: expected at least 0"),
@@ -90,7 +90,7 @@ def test_numpy_scalars_travel_as_python_numbers():
         (ActorRequest, {"job": "a\nb"}, "request.job: .* without blanks"),
         (ActorRequest, {"job": "j" * 121}, "request.job: expected 1 to 120 bytes"),
         (ActorRequest, {"settings": [1]}, "request.settings: expected .*Mapping"),
-        (ActorRequest, {"settings": {1: 2}}, r"request.settings: expected names as keys, came 1 \(int\)"),
+        (ActorRequest, {"settings": {1: 2}}, r"request.settings: expected names as keys, got 1 \(int\)"),
         (ActorRequest, {"settings": {"w": np.zeros(3)}}, r"request.settings.w: expected plain data .* \(ndarray\)"),
         (ActorRequest, {"settings": {"w": {"v": {1, 2}}}}, r"request.settings.w.v: expected plain data"),
         (ActorRequest, {"deadline": math.nan}, "request.deadline: expected seconds since 1970"),
@@ -99,10 +99,10 @@ def test_numpy_scalars_travel_as_python_numbers():
         (ActorRequest, {"environments": 0}, "request.environments: expected at least 1"),
         (ActorRequest, {"state": 3}, r"request.state: expected str \| None"),
         (ActorRequest, {"exact": 1}, "request.exact: expected bool"),
-        (LearnerRequest, {"fragments": b"1234567"}, "ids of 8 bytes each, came 7 bytes"),
+        (LearnerRequest, {"fragments": b"1234567"}, "ids of 8 bytes each, got 7 bytes"),
         (LearnerRequest, {"fragments": "12345678"}, "request.fragments: expected bytes"),
-        (LearnerRequest, {}, "either fragments .* or sample .*, came both or neither"),
-        (LearnerRequest, {"fragments": b"12345678", "sample": 1}, "came both or neither"),
+        (LearnerRequest, {}, "either fragments .* or sample .*, got both or neither"),
+        (LearnerRequest, {"fragments": b"12345678", "sample": 1}, "got both or neither"),
         (LearnerRequest, {"sample": 1, "updates": 0}, "request.updates: expected at least 1"),
         (EvaluationRequest, {"episodes": 0}, "request.episodes: expected at least 1"),
         (WarmRequest, {"hold_s": math.nan}, "request.hold_s"),
@@ -171,7 +171,7 @@ def test_a_deep_message_is_refused():
 
 @pytest.mark.parametrize("payload", [None, "text", 3, ["list"]])
 def test_what_is_no_bytes_is_refused(payload: Any):
-    with pytest.raises(ContractError, match="expected a request as bytes, came"):
+    with pytest.raises(ContractError, match="expected a request as bytes, got"):
         decode_request(payload)
 
 

@@ -107,7 +107,7 @@ def test_any_bytes_are_answered_with_a_failure(payload: bytes):
 
 @pytest.mark.parametrize("payload", [None, "text", 7])
 def test_what_is_no_bytes_is_answered_with_a_failure(payload: Any):
-    assert "as bytes, came" in failed(decode_response(handle(payload)), "ContractError")
+    assert "as bytes, got" in failed(decode_response(handle(payload)), "ContractError")
 
 
 class Silent(Exception):
@@ -194,7 +194,7 @@ def test_settings_that_an_algorithm_does_not_have_are_named(server, job):
     request = LearnerRequest("l", server.url, job.job, values | {"clipp": 0.1}, "ppo", 1, 0, fragments=b"\0" * 8)
     assert "settings of ppo has no 'clipp'" in failed(ask(request), "ContractError")
     request = dataclasses.replace(request, settings=values | {"clip": "0.1"})
-    assert "settings of ppo.clip: expected float, came '0.1'" in failed(ask(request), "ContractError")
+    assert "settings of ppo.clip: expected float, got '0.1'" in failed(ask(request), "ContractError")
     del values["clip"]
     request = dataclasses.replace(request, settings=values)
     assert "lack clip" in failed(ask(request), "ContractError")

@@ -277,7 +277,7 @@ def test_the_emulator_refuses_what_is_larger_than_lambda_takes(emulator, make, m
 
 def test_what_another_function_answers_is_told_apart(emulator, make):
     misbehaving(emulator, "answer_something")
-    with pytest.raises(FunctionError, match=r"came hello: is it replay_server\.serverless\.entry_lambda"):
+    with pytest.raises(FunctionError, match=r"got hello: is it replay_server\.serverless\.entry_lambda"):
         make("answer_something").invoke(warm(), LIMIT_S)
 
 

@@ -432,7 +432,7 @@ def test_a_state_of_another_algorithm_or_network_is_refused(job):
     ids = one.act()
     for settings, message in (
         (dataclasses.replace(PPO, hidden=8), "weights of another network"),
-        (dataclasses.replace(IMPACT, env="Pendulum-v1"), "expected the state of a learner of impact, came one of ppo"),
+        (dataclasses.replace(IMPACT, env="Pendulum-v1"), "expected the state of a learner of impact, got one of ppo"),
     ):
         request = one.request(fragments=ids, settings=dataclasses.asdict(settings), algorithm=algorithm_of(settings))
         with pytest.raises(StateError, match=message):

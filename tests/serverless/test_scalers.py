@@ -89,7 +89,7 @@ def test_counts_can_be_brought_to_any_total(counts, total):
 
 
 def test_a_total_that_no_counts_have_is_refused():
-    with pytest.raises(ValueError, match="expected a total of 2 to 128 actors, came 129"):
+    with pytest.raises(ValueError, match="expected a total of 2 to 128 actors, got 129"):
         scaled_to([1, 1], 129, 64)
 
 

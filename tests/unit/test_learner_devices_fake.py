@@ -37,5 +37,5 @@ def test_each_learner_has_an_accelerator_of_its_own_as_far_as_there_are(fake_dev
 
 
 def test_another_word_is_refused():
-    with pytest.raises(ValueError, match="expected cpu or auto, came 'gpu'"):
+    with pytest.raises(ValueError, match="expected cpu or auto, got 'gpu'"):
         learner_device("gpu", 0)

@@ -49,6 +49,24 @@ def test_a_spec_may_be_short():
     assert made.rate_limiter == rs.MinSize(1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "selector"),
+    [
+        ("prioritized", rs.Prioritized()),
+        ("uniform", rs.Uniform()),
+        ("fifo", rs.Fifo()),
+        ("lifo", rs.Lifo()),
+        ("max_heap", rs.MaxHeap()),
+        ("min_heap", rs.MinHeap()),
+    ],
+)
+def test_a_selector_goes_by_its_name_in_a_spec(kind, selector):
+    spec = table(sampler=selector, remover=selector).to_spec()
+    assert (spec["sampler"]["kind"], spec["remover"]["kind"]) == (kind, kind)
+    made = rs.Table.from_spec({**spec, "sampler": kind, "remover": {"kind": kind}})
+    assert (made.sampler, made.remover) == (selector, selector)
+
+
 @pytest.mark.parametrize("dtype", COLUMN_DTYPES)
 def test_every_column_dtype_has_its_size(dtype):
     assert rs.Column(dtype, (3, 5)).item_bytes == 15 * np.dtype(dtype).itemsize

@@ -248,7 +248,7 @@ static int land(struct replay_request *request, const struct resp_argument *argu
     static const uint32_t one_piece[1] = {0};
     uint32_t column;
     if (index <= request->first_column || (index - request->first_column) % 2 == 0) {
-        return error_set(error, ERROR_BADSCHEMA, "a column's name is expected where %zu bytes came", length);
+        return error_set(error, ERROR_BADSCHEMA, "expected the name of a column, got %zu bytes", length);
     }
     if (replay_entry_missing(request->entry, error) || take_column(request, arguments, index, length, &column, error)) {
         return -1;
