@@ -102,7 +102,7 @@ static void configure(struct server_config *config) {
     strcpy(config->aclfile, "users.acl");
 }
 
-/* What some clients may not see, and those clients' users. */
+/* What some clients may not see, those clients' users, and something for commands to change. */
 static void fill_stage(void) {
     static const char *const lines[] = {
         "acl setuser confined on >pass +@all -@admin -@dangerous ~s? ~l? ~h? ~z? ~e? ~w? ~g? ~t? ~k? &*",
@@ -115,6 +115,12 @@ static void fill_stage(void) {
         "sadd private:e " SECRET,
         "weights.publish private:w * " SECRET,
         "grad.push private:g 1 n0 float32 " SECRET,
+        "set s0 10",
+        "rpush l0 a b c d e",
+        "hset h0 f 1 m1 2.5 m2 zz",
+        "sadd e0 a b c m1 m2 m3",
+        "sadd e1 1 2 3 4 5 6",
+        "zadd z0 1 a 2 b 3 m1 4 m2",
     };
     static const char *const tables[] = {"replay.create t0 $spec", "replay.create t1 $spec", "replay.create t2 $spec",
                                          "replay.create t3 $spec", NULL};
