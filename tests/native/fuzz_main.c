@@ -3,7 +3,7 @@
  * do. Takes -max_total_time=SECONDS (5), -runs=N (no limit), -seed=N (1), -corpus=FILE of inputs to begin with, and
  * -save=FILE for those found to be worth keeping; in both, an input is a line of hexadecimal digits. An input that fails is
  * kept in the file crash-input, which -shorten=FILE makes as short as it can while it still fails. Any other arguments are
- * files to run once each. */
+ * files to run, once each or -runs=N times. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -313,7 +313,7 @@ static int shorten(const char *path) {
     return 0;
 }
 
-static int run_file(const char *path) {
+static int run_file(const char *path, unsigned long long times) {
     FILE *file = fopen(path, "rb");
     if (!file) {
         perror(path);
@@ -321,8 +321,8 @@ static int run_file(const char *path) {
     }
     current_length = fread(current, 1, LONGEST_INPUT, file);
     fclose(file);
-    run_current();
-    printf("%s: ran\n", path);
+    for (unsigned long long i = 0; i < times; i++) run_current();
+    printf("%s: ran %llu times\n", path, times);
     return 0;
 }
 
@@ -382,12 +382,14 @@ int main(int argc, char **argv) {
             how.save = argv[i] + 6;
         } else if (strncmp(argv[i], "-shorten=", 9) == 0) {
             failing = argv[i] + 9;
-        } else {
-            if (run_file(argv[i]) != 0) return 1;
-            files++;
         }
     }
     if (failing) return shorten(failing);
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-') continue;
+        if (run_file(argv[i], how.runs == UINT64_MAX ? 1 : how.runs) != 0) return 1;
+        files++;
+    }
     int code = files > 0 ? 0 : run(&how);
     if (fuzz_report) fuzz_report();
     return code;
