@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Coroutine
+import sys
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from . import commands
@@ -16,6 +17,24 @@ from .connection import Address, Connection, Exchanges, ReadBuffer, on_same_host
 from .errors import ConnectionLost, ReplayError, error_of_own_request
 
 T = TypeVar("T")
+
+
+async def _within(work: Awaitable[T], seconds: float | None) -> T:
+    """As `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that arrives together with the result: the
+    command would go on, and wait for items that its caller no longer wants."""
+    if sys.version_info >= (3, 11):
+        async with asyncio.timeout(seconds):
+            return await work
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    if task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()
 
 
 async def _open_socket(address: Address, timeout_s: float) -> socket.socket:
@@ -47,7 +66,7 @@ async def _connected(family: int, target: Any, timeout_s: float) -> socket.socke
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setblocking(False)
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(opened, target), timeout_s)
+        await _within(asyncio.get_running_loop().sock_connect(opened, target), timeout_s)
     except BaseException:
         opened.close()
         raise
@@ -127,7 +146,7 @@ class AsyncConnection(Exchanges):
         """Begins TLS. Raises ConnectionLost where the two do not come to terms."""
         try:
             self._tls = _TlsStream(self._socket, self._address)
-            await asyncio.wait_for(self._tls.handshake(), connect_timeout)
+            await _within(self._tls.handshake(), connect_timeout)
         except (OSError, asyncio.TimeoutError) as error:
             sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise ConnectionLost(f"cannot connect to {self._address}: {sentence}") from error
@@ -180,7 +199,7 @@ class AsyncConnection(Exchanges):
             buffers = encode_command(before.arguments) + buffers
         try:
             for buffer in buffers:
-                await self._within(self._send(buffer), self._timeout)
+                await _within(self._send(buffer), self._timeout)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise await self._parting_words(command) or error from None
         if before is not None:
@@ -193,7 +212,7 @@ class AsyncConnection(Exchanges):
     async def _parting_words(self, command: Command[T]) -> ReplayError | None:
         """The error reply that the server sent before it closed on a request that it would not read to the end."""
         with contextlib.suppress(OSError, asyncio.TimeoutError, ReplayError):
-            result = await self._within(self._receive(command.read(), None), 1.0)
+            result = await _within(self._receive(command.read(), None), 1.0)
             if isinstance(result, ReplayError):
                 return error_of_own_request(result)
         return None
@@ -223,16 +242,12 @@ class AsyncConnection(Exchanges):
 
     async def _some(self, target: memoryview, wait: float | None) -> int:
         if self._tls is None:
-            count = await self._within(self._loop.sock_recv_into(self._socket, target), wait)
+            count = await _within(self._loop.sock_recv_into(self._socket, target), wait)
         else:
-            count = await self._within(self._tls.receive_into(target), wait)
+            count = await _within(self._tls.receive_into(target), wait)
         if count == 0:
             raise ConnectionResetError("the server closed the connection")
         return count
-
-    @staticmethod
-    async def _within(work: Any, seconds: float | None) -> Any:
-        return await work if seconds is None else await asyncio.wait_for(work, seconds)
 
     def gone(self) -> bool:
         """Whether the server has closed an idle connection, as far as can be seen without sending."""

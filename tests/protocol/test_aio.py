@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import numpy as np
 import pytest
@@ -103,6 +104,23 @@ def test_a_cancelled_wait_leaves_nothing_behind(server, client, run, table, item
             assert (await other.sample(table, 1)).data["k"].tolist() == [7]
 
     run(main())
+
+
+def test_a_wait_can_be_cancelled_at_any_moment(server, client, run, table, eventually):
+    """Also while it connects. A cancellation that met a result was lost, and the wait went on for ever."""
+    moments = random.Random(1)
+
+    async def main() -> None:
+        for _ in range(150):
+            async with rs.aio.Client(server.url) as other:
+                waiter = asyncio.ensure_future(other.sample(table, 1))
+                await asyncio.sleep(moments.random() * 0.004)
+                waiter.cancel()
+                await asyncio.wait([waiter], timeout=30)
+                assert waiter.cancelled()
+
+    run(main())
+    eventually(lambda: client.info(table)["waiting"] == 0, "the server forgets them")
 
 
 def test_close_ends_waits(server, run, table):
