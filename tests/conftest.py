@@ -40,7 +40,7 @@ class Raw:
 
     def __init__(self, url: str) -> None:
         self.socket = Address.parse(url).open_socket(10)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self._buffer = ReadBuffer()
 
     def send(self, data: bytes) -> None:
@@ -157,10 +157,11 @@ def items() -> Callable[..., dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., None]:
-    """Waits for something that another process is about to do."""
+    """Waits for something that another process is about to do. The bound only ends a test that hangs: it is no measure
+    of speed, which a loaded machine has not."""
 
-    def wait(condition: Callable[[], Any], what: str, within_s: float = 20) -> None:
-        deadline = time.monotonic() + within_s
+    def wait(condition: Callable[[], Any], what: str) -> None:
+        deadline = time.monotonic() + 100
         while not condition():
             assert time.monotonic() < deadline, f"never happened: {what}"
             time.sleep(0.005)

@@ -92,7 +92,7 @@ class Peer:
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"{path.name}: the server ended with status {process.returncode}")
@@ -109,7 +109,7 @@ def redis_program() -> str:
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("needs redis-server 7.0 to compare with: apt-get install redis-server")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20).stdout
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
     found = re.search(r"v=(\S+)", version)
     if found is None or not found[1].startswith(REDIS_VERSION + "."):
         pytest.skip(f"needs redis-server {REDIS_VERSION} to compare with; found {version.strip()!r}")
@@ -131,7 +131,7 @@ def redis_peer(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> 
         yield Peer("redis", path)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 @pytest.fixture(scope="session")

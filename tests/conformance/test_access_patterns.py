@@ -37,7 +37,7 @@ def test_weights_are_one_value_that_is_read_by_many(client: redis.Redis) -> None
     for thread in readers:
         thread.start()
     for thread in readers:
-        thread.join(30)
+        thread.join(60)
     assert read == [True] * 8
 
 

@@ -434,7 +434,7 @@ def test_users_are_saved_and_loaded(tmp_path: Path) -> None:
         assert admin.acl_users() == ["bob", "default"]
         path.write_text("user default on >secret ~* &* +@all\n")
         admin.acl_load()
-        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 20) as stranger:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 60) as stranger:
             stranger.sendall(b"GET a\r\n")
             assert stranger.recv(100).startswith(b"-NOAUTH")
             path.write_text("user default on nopass ~* &* +@all\n")

@@ -284,12 +284,12 @@ def test_watched_keys_and_subscribers_are_not_told_of_what_is_loaded(tmp_path: P
         client.set("k", "v")
         events = client.pubsub()
         events.psubscribe("__key*__:*")
-        while events.get_message(timeout=5) is None:
+        while events.get_message(timeout=60) is None:
             continue
         debug(client, "RELOAD")
         debug(client, "LOADAOF")
         client.publish("__keyevent@0__:done", "done")
-        message = events.get_message(timeout=10)
+        message = events.get_message(timeout=60)
         assert message is not None
         assert message["data"] == b"done"
         events.close()

@@ -73,7 +73,7 @@ def is_held(peer: Any, *requests: Request) -> bool:
         for request in requests[:-1]:
             asked.run(*request)
         asked.send(requests[-1])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not is_waiting(asking, number):
             if select.select([asked.socket], [], [], 0.01)[0]:
                 return False
@@ -148,7 +148,7 @@ def test_exec_waits_for_the_end_of_a_pause_that_began_after_a_script_was_queued(
             if not holds:
                 assert queued.read() == ("*", [("$", b"after")])
             else:
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 60
                 while not is_waiting(other, number):
                     assert time.monotonic() < deadline, f"{script!r} is not held"
                     time.sleep(0.01)
@@ -172,7 +172,7 @@ def test_scripts_that_a_pause_held_run_one_after_the_other(our_peer: Any) -> Non
     connection = our_peer.connect()
     connection.run(b"DEL", b"order")
     connection.run(b"CLIENT", b"PAUSE", b"100000", b"WRITE")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     for name, each in waiting.items():
         _, number = each.run(b"CLIENT", b"ID")
         each.send((b"EVAL", TAKES_SLICES, b"0", name))

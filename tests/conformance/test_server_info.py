@@ -277,7 +277,7 @@ def buffers(client: redis.Redis, name: str) -> dict[str, int]:
 
 
 def buffers_until(client: redis.Redis, name: str, holds: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not holds(found := buffers(client, name)):
         assert time.monotonic() < deadline, found
         time.sleep(0.01)
@@ -486,7 +486,7 @@ def test_shutdown_saves_where_it_is_asked_to(tmp_path: Any) -> None:
         with redis.Redis(unix_socket_path=str(tmp_path / "s")) as client:
             client.set("kept", "v")
             client.shutdown(save=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while pathlib.Path(f"/proc/{server.pid}/fd").exists() and time.monotonic() < deadline:
             try:
                 if pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

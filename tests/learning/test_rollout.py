@@ -48,7 +48,7 @@ class Actor:
 
     def join(self) -> ActorProgress:
         self.stop.set()
-        self.thread.join(20)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -82,7 +82,7 @@ def test_pushed_transitions_and_priorities_agree_with_the_network_that_acted() -
         wait_until(lambda: client.info("apex")["size"] >= 500)
         progress = actor.join()
         size = client.info("apex")["size"]
-        batch = client.sample("apex", 256, timeout=5)
+        batch = client.sample("apex", 256, timeout=60)
         hash_fields = client.redis.hgetall("apex:actor:0")
     assert progress.transitions == size
     assert progress.version == -1
@@ -107,7 +107,7 @@ def test_an_unprioritized_run_pushes_priority_one() -> None:
         actor = Actor(settings, server.url)
         wait_until(lambda: "apex" in client.tables() and client.info("apex")["size"] >= 100)
         actor.join()
-        batch = client.sample("apex", 50, timeout=5)
+        batch = client.sample("apex", 50, timeout=60)
     np.testing.assert_allclose(batch.probabilities, batch.probabilities[0])
 
 
@@ -155,7 +155,7 @@ def test_an_actor_ends_when_its_table_is_closed_also_while_it_waits() -> None:
             report = "blocked_s" if waits else "transitions"
             wait_until(lambda client=client, report=report: float(client.redis.hget("apex:actor:0", report) or 0) > 0)
             client.close_table("apex", "the run is over")
-            actor.thread.join(30)
+            actor.thread.join(60)
             assert not actor.stop.is_set()
             with pytest.raises(rs.TableClosed, match="table 'apex' is closed: the run is over"):
                 actor.join()

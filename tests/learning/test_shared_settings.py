@@ -198,7 +198,7 @@ def test_an_actor_that_is_started_again_plays_other_games(server, client):
         if "apex" in client.tables():
             client.reset("apex")
         run_actor(settings, server.url, 0, lambda: "apex" in client.tables() and client.info("apex")["size"] >= 60)
-        batch = client.sample("apex", 500, importance_sampling_exponent=0.0, timeout=5)
+        batch = client.sample("apex", 500, importance_sampling_exponent=0.0, timeout=60)
         return {row.tobytes() for row in batch.data["obs"]}
 
     lives = [play() for _ in range(3)]

@@ -41,7 +41,7 @@ def url(request: pytest.FixtureRequest, server: rs.Server, tmp_path: Path) -> It
     process = subprocess.Popen(["redis-server", *arguments], stdout=subprocess.DEVNULL)
     try:
         client = redis.Redis(port=port)
-        for _ in range(100):
+        for _ in range(1200):
             try:
                 client.ping()
                 break
@@ -50,7 +50,7 @@ def url(request: pytest.FixtureRequest, server: rs.Server, tmp_path: Path) -> It
         yield f"redis://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def test_every_request_of_every_round_arrives(url: str, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_lost_connection_and_a_foreign_protocol_are_told(tmp_path: Path, answe
         thread.start()
         with pytest.raises(RuntimeError, match=told):
             load.run(f"127.0.0.1:{server.getsockname()[1]}", [Role("a", {"p": request(["PING"])}, rounds=1)], tmp_path)
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_wrong_usage_is_refused_with_what_was_expected(tmp_path: Path, arguments
     (tmp_path / "HALF").write_bytes(b"*1\r\n$4\r\nPI")
     (tmp_path / "WHOLE").write_bytes(b"PING\r\n")
     command = [str(find_program("replay-bench-client")), *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert told in done.stderr
 

@@ -165,7 +165,7 @@ def test_a_server_killed_under_a_wait_is_noticed():
             while watcher.info("t")["waiting"] == 0:
                 time.sleep(0.005)
         os.kill(server.pid, signal.SIGKILL)
-        waiter.join(30)
+        waiter.join(60)
         assert [type(error) for error in outcome] == [rs.ConnectionLost]
 
 
@@ -186,7 +186,7 @@ def test_reads_wait_for_a_server_that_comes_back_later(free_port):
         reader = threading.Thread(target=lambda: results.append(client.tables()))
         reader.start()
         with rs.Server([small_table()], port=free_port):
-            reader.join(30)
+            reader.join(60)
             assert results == [["t"]]
 
 

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,7 +122,7 @@ def test_bfloat16_by_hand():
     assert np.isnan(widen(narrow(np.array([np.nan], np.float32)))).all()
 
 
-def test_a_taker_waits_until_the_rule_holds(server, client, key):
+def test_a_taker_waits_until_the_rule_holds(server, client, key, eventually):
     """Mean staleness at most β, or as many as n: versions 2 and 6, seen from 6, are stale by 4 and 0, in the mean 2."""
     (vector,) = random_vectors(1, 3)
     with pytest.raises(rs.Timeout, match="no gradient waits"):
@@ -138,38 +137,34 @@ def test_a_taker_waits_until_the_rule_holds(server, client, key):
     assert client.gradient_headers(key, 4, until=(9, float("inf")), timeout=0).names == ["a", "b"]
     found: list[rs.Gradients] = []
     thread = threading.Thread(
-        target=lambda: found.append(client.gradient_headers(key, 4, until=(6, 1.0), timeout=30)), daemon=True
+        target=lambda: found.append(client.gradient_headers(key, 4, until=(6, 1.0), timeout=60)), daemon=True
     )
     thread.start()
-    deadline = time.monotonic() + 10
-    while client.gradient_info(key)["takers"] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: client.gradient_info(key)["takers"] == 1, "it waits")
     client.push_gradient(key, 6, "c", vector)  # (4 + 0 + 0) / 3 is above 1 still
     assert thread.is_alive()
     assert client.gradient_info(key)["takers"] == 1
     client.push_gradient(key, 7, "d", vector)  # of a newer version than the taker knows: stale by 0; and four wait
-    thread.join(10)
+    thread.join(60)
     assert found[0].names == ["a", "b", "c", "d"]
 
 
-def test_a_taker_is_woken_when_the_stale_ones_are_dropped(client, key):
+def test_a_taker_is_woken_when_the_stale_ones_are_dropped(client, key, eventually):
     (vector,) = random_vectors(1, 3)
     client.push_gradient(key, 0, "late", vector)  # a hundred versions
     client.push_gradient(key, 100, "fresh", vector)
     found: list[rs.Gradients] = []
     thread = threading.Thread(
-        target=lambda: found.append(client.take_gradients(key, 4, until=(100, 1.0), timeout=30)), daemon=True
+        target=lambda: found.append(client.take_gradients(key, 4, until=(100, 1.0), timeout=60)), daemon=True
     )
     thread.start()
-    deadline = time.monotonic() + 10
-    while client.gradient_info(key)["takers"] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: client.gradient_info(key)["takers"] == 1, "it waits")
     assert client.drop_gradients(key, ["late"]) == 1
-    thread.join(10)
+    thread.join(60)
     assert found[0].names == ["fresh"]
 
 
-def test_learners_wait_for_their_own(client, key):
+def test_learners_wait_for_their_own(client, key, eventually):
     (vector,) = random_vectors(1, 3)
     for name in ("a", "b", "c"):
         client.push_gradient(key, 0, name, vector)
@@ -178,7 +173,7 @@ def test_learners_wait_for_their_own(client, key):
     left: dict[str, int] = {}
 
     def wait(name: str, names: list[str], most: int) -> None:
-        left[name] = client.await_gradients(key, names, most, timeout=30)
+        left[name] = client.await_gradients(key, names, most, timeout=60)
 
     threads = [
         threading.Thread(target=wait, args=("first", ["a", "b"], 0), daemon=True),
@@ -186,24 +181,29 @@ def test_learners_wait_for_their_own(client, key):
     ]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 10
-    while client.gradient_info(key)["takers"] < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: client.gradient_info(key)["takers"] == 2, "they wait")
     client.publish_applied(key, ["c"], 1, {key: {"w": vector}})
-    threads[1].join(10)
+    threads[1].join(60)
     assert left == {"second": 0}  # the first, which came before it, waits still
     client.publish_applied(key, ["a"], 2, {key: {"w": vector}})
     client.drop_gradients(key, ["b"])
-    threads[0].join(10)
+    threads[0].join(60)
     assert left == {"second": 0, "first": 0}
 
 
-def processor_seconds(server: rs.Server) -> float:
-    ticks = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+def rests(client: rs.Client) -> bool:
+    """Whether the loop turns for what it is asked and for its timer, which ticks ten times a second, and no more."""
+    turns = lambda: int(client.redis.info("stats")["loop_turns"])  # noqa: E731
+    began, before = client.redis.time(), turns()
+    for _ in range(20):
+        time.sleep(0.02)
+        client.redis.ping()
+    after, ended = turns(), client.redis.time()
+    passed_s = ended[0] - began[0] + (ended[1] - began[1]) / 1e6
+    return after - before <= 20 + 4 + 11 * passed_s
 
 
-def test_those_who_go_on_waiting_cost_nothing(key):
+def test_those_who_go_on_waiting_cost_nothing(key, eventually):
     """One wake tries each of many once, also where that takes longer than the loop has for it in one turn."""
     names = [f"g{index}" for index in range(1000)]
     with rs.Server([]) as server, rs.Client(server.url) as client, contextlib.ExitStack() as stack:
@@ -214,14 +214,10 @@ def test_those_who_go_on_waiting_cost_nothing(key):
         takers = [stack.enter_context(client.redis.client()) for _ in range(100)]
         for taker in takers:
             taker.connection.send_command("GRAD.AWAIT", key, 999, 1000, *names, "BLOCK", 0)
-        deadline = time.monotonic() + 20
-        while client.gradient_info(key)["takers"] < len(takers) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: client.gradient_info(key)["takers"] == len(takers), "all wait")
         client.push_gradient(key, 0, "one more", np.zeros(1, np.float32))  # wakes them for nothing
-        time.sleep(0.2)
-        before = processor_seconds(server)
-        time.sleep(1)
-        assert processor_seconds(server) - before < 0.04
+        with rs.Client(server.url) as looker:
+            eventually(lambda: rests(looker), "the loop rests when each has been tried")
         client.drop_gradients(key, ["g500"])
         assert [taker.connection.read_response() for taker in takers] == [999] * len(takers)
 
@@ -238,17 +234,17 @@ def test_names_that_are_no_text_can_be_taken_out(client, key):
     assert client.gradient_states(key, names) == ["dropped", "applied"]
 
 
-def test_a_key_may_be_waited_for_before_it_is_there(client, key):
+def test_a_key_may_be_waited_for_before_it_is_there(client, key, eventually):
     (vector,) = random_vectors(1, 3)
     found: list[rs.Gradients] = []
     thread = threading.Thread(
-        target=lambda: found.append(client.take_gradients(key, 2, weights=[1, 1], timeout=30)), daemon=True
+        target=lambda: found.append(client.take_gradients(key, 2, weights=[1, 1], timeout=60)), daemon=True
     )
     thread.start()
-    time.sleep(0.05)
+    eventually(lambda: client.redis.info("gradients")["gradients_takers"] == 1, "it waits")
     client.push_gradient(key, 0, "a", vector)
     client.push_gradient(key, 0, "b", vector)
-    thread.join(10)
+    thread.join(60)
     np.testing.assert_array_equal(found[0].sum, 2 * vector)
 
 
@@ -480,16 +476,14 @@ def check(client: rs.Client, vectors: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("rewrite", [False, True], ids=["increments", "base"])
-def test_the_append_only_file_brings_back_gradients_and_names(tmp_path, rewrite):
+def test_the_append_only_file_brings_back_gradients_and_names(tmp_path, eventually, rewrite):
     vectors = random_vectors(4, 50_000)
     settings = {"appendonly": "yes", "appendfsync": "always"}
     with rs.Server([], directory=str(tmp_path), config=settings) as server, rs.Client(server.url) as client:
         fill(client, vectors)
         if rewrite:
             client.redis.bgrewriteaof()
-            deadline = time.monotonic() + 20
-            while client.redis.info("persistence")["aof_rewrite_in_progress"] and time.monotonic() < deadline:
-                time.sleep(0.02)
+            eventually(lambda: not client.redis.info("persistence")["aof_rewrite_in_progress"], "it is written anew")
             assert client.redis.info("persistence")["aof_last_bgrewrite_status"] == "ok"
         kill(server)
     with rs.Server([], directory=str(tmp_path), config=settings) as server, rs.Client(server.url) as client:

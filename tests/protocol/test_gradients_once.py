@@ -64,7 +64,7 @@ class Job:
                     if meetings < 2:  # from the same version: one of them is refused
                         meetings += 1
                         with contextlib.suppress(threading.BrokenBarrierError):
-                            self._both.wait(5)
+                            self._both.wait(60)
                     try:
                         weights = {"counts": {"applied": arrays["applied"] + taken.sum}}
                         client.publish_applied("g", taken.names, version + 1, weights)
@@ -88,13 +88,13 @@ class Job:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         with self.client() as client:
             while client.gradient_info("g")["waiting"] and time.monotonic() < deadline:
                 time.sleep(0.02)
         self.over.set()
         for thread in self.appliers:
-            thread.join(10)
+            thread.join(60)
 
 
 def test_of_many_learners_and_two_appliers(server):

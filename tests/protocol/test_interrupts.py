@@ -264,11 +264,11 @@ def test_ctrl_c_in_a_flush_that_waits_sends_nothing_twice_and_the_next_flush_tel
     with subprocess.Popen([sys.executable, "-c", script]), pytest.raises(KeyboardInterrupt):
         writer.flush()
     taken = client.sample(name, 4).data["number"].tolist()
-    assert writer.flush(timeout=5).tolist() == [], "nobody knows whether 4 and 5 were stored: they are not sent again"
+    assert writer.flush(timeout=60).tolist() == [], "nobody knows whether 4 and 5 were stored: they are not sent again"
     for number in (6, 7):
         writer.append({"number": number})
         writer.create_item()
-    ids = writer.flush(timeout=5)
+    ids = writer.flush(timeout=60)
     assert client.get(name, ids).data["number"].tolist() == [6, 7]
     while client.info(name)["size"]:
         batch = client.sample(name, 1)

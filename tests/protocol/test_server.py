@@ -95,12 +95,11 @@ def test_an_admin_port_lets_in_when_all_other_places_are_taken():
                 another.tables()
 
 
-def test_a_server_that_polls_without_sleeping_serves_and_stops():
+def test_a_server_that_polls_without_sleeping_serves_and_stops(eventually):
     with rs.Server([TABLE], config={"busy-poll-us": 1_000_000}) as server, rs.Client(server.url) as client:
         assert client.tables() == ["t"]
         turns = int(client.redis.info("stats")["loop_turns"])
-        time.sleep(0.2)
-        assert int(client.redis.info("stats")["loop_turns"]) > turns + 1000
+        eventually(lambda: int(client.redis.info("stats")["loop_turns"]) > turns + 1000, "it turns by itself")
         client.redis.config_set("busy-poll-us", 0)
         turns = int(client.redis.info("stats")["loop_turns"])
         time.sleep(0.2)
@@ -140,7 +139,7 @@ def test_a_server_dies_with_its_parent(end):
     program += "os._exit(0)" if end == "returns" else "os.kill(os.getpid(), signal.SIGKILL)"
     parent = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     pid = int(parent.stdout)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while alive(pid):
         assert time.monotonic() < deadline, "the server outlived its parent"
         time.sleep(0.01)

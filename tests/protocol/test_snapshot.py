@@ -362,7 +362,7 @@ def test_who_waits_at_a_table_is_served_by_the_restored_one(tmp_path, items):
 
         def wait() -> None:
             with rs.Client(server.url) as other:
-                got.extend(other.sample("t", 4, timeout=20).data["k"])
+                got.extend(other.sample("t", 4, timeout=60).data["k"])
 
         waiter = threading.Thread(target=wait)
         waiter.start()
@@ -443,11 +443,11 @@ def test_serve_restores_and_refuses_with_4(saved, tmp_path):
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready ")
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "restored " + path.name in said
     damaged = damage(path, 200, tmp_path)
-    refused = subprocess.run([*command, str(damaged)], capture_output=True, text=True, timeout=20)
+    refused = subprocess.run([*command, str(damaged)], capture_output=True, text=True, timeout=60)
     assert refused.returncode == 4
     assert "byte " in refused.stderr
 

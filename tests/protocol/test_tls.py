@@ -70,7 +70,7 @@ def port_of(server: rs.Server) -> int:
 def raw(server: rs.Server, certificates: Path) -> Iterator[ssl.SSLSocket]:
     context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
     with (
-        socket.create_connection(("127.0.0.1", port_of(server)), 20) as plain,
+        socket.create_connection(("127.0.0.1", port_of(server)), 60) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connected,
     ):
         yield connected
@@ -181,20 +181,20 @@ def test_the_redis_command_line_connects(server: rs.Server, certificates: Path) 
         pytest.skip("needs redis-cli: apt-get install redis-tools")
     words = ["redis-cli", "--tls", "--cacert", str(certificates / "ca.crt"), "-p", str(port_of(server))]
     words += ["-a", "secret", "--no-auth-warning", "ping"]
-    assert subprocess.run(words, capture_output=True, timeout=20).stdout == b"PONG\n"
+    assert subprocess.run(words, capture_output=True, timeout=60).stdout == b"PONG\n"
 
 
 # ---- who may not come in ----------------------------------------------------------------------------------------
 
 
 def test_speech_without_tls_is_cut_off_and_others_are_served(server: rs.Server) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(server)), 20) as plain:
+    with socket.create_connection(("127.0.0.1", port_of(server)), 60) as plain:
         plain.sendall(b"*1\r\n$4\r\nPING\r\n" * 100)
-        plain.settimeout(20)
+        plain.settimeout(60)
         with contextlib.suppress(ConnectionResetError):
             while answer := plain.recv(4096):
                 assert b"PONG" not in answer
-    with socket.create_connection(("127.0.0.1", port_of(server)), 20) as idle:
+    with socket.create_connection(("127.0.0.1", port_of(server)), 60) as idle:
         idle.sendall(b"\x16\x03\x01")  # the beginning of a handshake that never goes on
         with redis.Redis.from_url(tls_url(server)) as client:
             assert client.ping()
@@ -254,7 +254,7 @@ def test_old_protocols_are_refused_unless_named(certificates: Path, server: rs.S
     only_new = settings(certificates, tls_protocols="TLSv1.3")
     with rs.Server([], config=only_new) as strict:
         for running, served in ((server, True), (strict, False)):
-            with socket.create_connection(("127.0.0.1", port_of(running)), 20) as plain:
+            with socket.create_connection(("127.0.0.1", port_of(running)), 60) as plain:
                 try:
                     context.wrap_socket(plain, server_hostname="127.0.0.1").close()
                     accepted = True

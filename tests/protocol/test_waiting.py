@@ -26,7 +26,7 @@ class Background(threading.Thread):
             self.error = error
 
     def outcome(self):
-        self.join(30)
+        self.join(60)
         assert not self.is_alive(), "it still waits"
         return self.error or self.result
 
@@ -128,11 +128,11 @@ def test_a_queue_passes_every_item_once_in_order(client, make_table, items):
 
     def consume() -> None:
         while len(seen) < 300:
-            seen.extend(client.sample(name, 3, timeout=30).data["k"].tolist())
+            seen.extend(client.sample(name, 3, timeout=60).data["k"].tolist())
 
     consumer = Background(consume)
     for start in range(0, 300, 2):
-        client.add(name, items(start, start + 1), timeout=30)
+        client.add(name, items(start, start + 1), timeout=60)
     assert consumer.outcome() is None
     assert seen == list(range(300))
 
@@ -142,7 +142,7 @@ def test_a_ratio_holds_samples_per_insert(client, make_table, items):
 
     def learn() -> None:
         for _ in range(30):
-            client.sample(name, 16, timeout=30)
+            client.sample(name, 16, timeout=60)
 
     learner = Background(learn)
     added = 0

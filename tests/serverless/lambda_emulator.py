@@ -307,7 +307,7 @@ class Instance:
     def end(self) -> None:
         """Ends the process and waits until it is gone."""
         self._signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
         self._work.put(None)
 
     def _watch(self) -> None:
@@ -329,7 +329,7 @@ class Instance:
             os.killpg(self.process.pid, number)
 
     def _exit_failure(self, request: str) -> FunctionFailure:
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         how = f"signal: {signal.Signals(-code).name.removeprefix('SIG').lower()}" if code < 0 else f"exit status {code}"
         return FunctionFailure("Runtime.ExitError", f"RequestId: {request} Error: Runtime exited with error: {how}")
 

@@ -420,7 +420,7 @@ def test_invocations_of_one_instance_run_one_after_the_other_and_are_billed_apar
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     for response in responses.values():
         done(response)
     spans = sorted((response.measured.started, response.measured.ended) for response in responses.values())

@@ -78,7 +78,7 @@ def group(pid: int) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about within 20 s"
         time.sleep(0.05)
@@ -140,7 +140,7 @@ def test_a_service_that_dies_is_a_lost_function(platform: HttpPlatform, silent_u
             for each in group(pid):
                 os.kill(each, signal.SIGKILL)
         with pytest.raises(FunctionLost, match="was lost"):
-            running.result(timeout=20)
+            running.result(timeout=60)
     assert answer(platform).measured.cold  # those that died idle are not handed out
 
 
@@ -162,7 +162,7 @@ def test_closing_ends_what_runs(silent_url: str) -> None:
         time.sleep(0.3)
         platform.close()
         with pytest.raises(FunctionLost, match="closed"):
-            running.result(timeout=20)
+            running.result(timeout=60)
     assert not group(service)
     with pytest.raises(FunctionLost, match="closed"):
         platform.invoke(GARBAGE, 1.0)
@@ -201,7 +201,7 @@ BINARY = {
 def post(
     service: HttpService, body: bytes = GARBAGE, headers: dict[str, str] | None = None, method: str = "POST"
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     with contextlib.closing(connection):
         connection.request(method, "/", body, {**BINARY, **(headers or {})})
         response = connection.getresponse()
@@ -222,7 +222,7 @@ def test_events_in_structured_mode_are_taken_too(service: HttpService) -> None:
         "specversion": "1.0", "id": "18", "source": "/test", "type": REQUEST_TYPE, "datacontenttype": CONTENT_TYPE,
         "data_base64": base64.b64encode(encode_request(WarmRequest(work=()))).decode(),
     }  # fmt: skip
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     with contextlib.closing(connection):
         sent = {"Authorization": BINARY["Authorization"], "Content-Type": "application/cloudevents+json"}
         connection.request("POST", "/", json.dumps(event), sent)

@@ -400,7 +400,7 @@ def test_an_apex_job_and_a_serverless_job_on_one_server_leave_each_other_alone(t
     finally:
         stop.set()
         for part in parts:
-            part.join(30)
+            part.join(60)
     # The serverless job: to the last bit what it is without the other one.
     assert beside.keys() == alone.keys()
     for name, array in beside.items():

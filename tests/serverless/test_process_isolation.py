@@ -58,7 +58,7 @@ def unshare() -> list[str]:
     command = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         command += ["--user", "--map-root-user"]
-    tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, timeout=30)
+    tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, timeout=60)
     if tried.returncode != 0:
         pytest.skip(f"no namespaces here: {tried.stderr.decode().strip()}")
     return command

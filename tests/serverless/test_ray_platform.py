@@ -95,7 +95,7 @@ def listening_addresses(pids: set[int]) -> set[str]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about within 20 s"
         time.sleep(0.05)
@@ -151,7 +151,7 @@ def test_a_process_that_dies_is_a_lost_function(platform: RayPlatform, silent_ur
     time.sleep(0.5)
     for pid in instances():
         os.kill(pid, signal.SIGKILL)
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert [type(each) for each in outcomes] == [FunctionLost]
 
 
@@ -237,7 +237,7 @@ def test_nothing_is_said_and_nothing_is_left() -> None:
             assert process.stdout.readline() == b"closed True\n"
             left = {pid: _comm(pid) for pid in processes if Path(f"/proc/{pid}").exists()}
             assert not {pid for pid in left if "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]}
-            rest, errors = process.communicate(b"\n", timeout=30)
+            rest, errors = process.communicate(b"\n", timeout=60)
             assert (rest, errors) == (b"", b"")
             assert list(home.iterdir()) == []
         finally:

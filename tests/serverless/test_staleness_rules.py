@@ -88,7 +88,7 @@ def test_a_learners_ratios_are_cut_by_the_policy_that_another_has(job):
         (found,) = made.queue.waiting()
         (vector,) = made.queue.vectors([found])
         made.queue.drop([found])
-        answer = working.result(20)
+        answer = working.result(60)
     assert found.version == 1
     samples = learner.samples(in_order(made.client.get(made.names.fragments, ids).data))
     (minibatch,) = all_minibatches(learner, samples, 1, 0)

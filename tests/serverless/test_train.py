@@ -195,7 +195,7 @@ def test_interrupt_ends_functions_saves_a_checkpoint_and_clears_a_shared_server(
             children = children_of(process.pid)
             assert children
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            assert process.wait(20) == 130, output.read_text()
+            assert process.wait(60) == 130, output.read_text()
         finally:
             if process.poll() is None:
                 process.kill()

@@ -72,7 +72,7 @@ class Network:
                 process.terminate()
         for process in self.processes:
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -76,7 +76,7 @@ def test_a_stopped_server_does_not_outlive_a_benchmark_that_was_killed() -> None
     child = int(os.read(ready, 100))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while Path(f"/proc/{child}").exists() and state(child) != "Z":
         assert time.monotonic() < end, "the stopped process is still there"
         time.sleep(0.05)

@@ -40,7 +40,7 @@ def connect(site: Any, server: Any) -> Iterator[Callable[..., socket.socket]]:
             made = stack.enter_context(socket.socket())
             if receive_bytes is not None:  # before it is connected, so that the first window has it
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-            made.settimeout(20)
+            made.settimeout(60)
             made.connect((site.address, 6379))
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return made
@@ -76,7 +76,7 @@ def exchange(sends: dict[socket.socket, bytes], expected_bytes: dict[socket.sock
         end = time.monotonic() + 60
         while waiting:
             assert time.monotonic() < end, f"{waiting} connections got no whole answer"
-            for key, events in selector.select(timeout=5):
+            for key, events in selector.select(timeout=60):
                 connection: Any = key.fileobj
                 if events & selectors.EVENT_WRITE:
                     left[connection] = left[connection][connection.send(left[connection]) :]
@@ -88,7 +88,7 @@ def exchange(sends: dict[socket.socket, bytes], expected_bytes: dict[socket.sock
                     received[connection] += piece
                     if len(received[connection]) >= expected_bytes[connection]:
                         selector.unregister(connection)
-                        connection.settimeout(20)
+                        connection.settimeout(60)
                         waiting -= 1
     return {connection: bytes(data) for connection, data in received.items()}
 
@@ -183,7 +183,7 @@ def test_who_sends_behind_a_wait_is_held_back_and_loses_nothing(
     assert 0 < sent < len(behind), "the server took in what it has no use for yet"
     assert client.info(table)["waiting"] == 1
     client.add(table, items(3))
-    connection.settimeout(20)
+    connection.settimeout(60)
     connection.sendall(behind[sent:])
     answer = receive(connection, 40 * 5 + 7 + 1)
     while not answer.endswith(b"+OK\r\n" * 40 + b"+PONG\r\n"):
@@ -253,9 +253,9 @@ def resident_bytes(pid: int) -> int:
 def connect_from(connection: socket.socket, place: Any, to: Any) -> None:
     """From a place whose last connection may still wait for the acknowledgement of its end."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    connection.settimeout(20)
+    connection.settimeout(60)
     connection.bind(place)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         try:
             return connection.connect(to)
@@ -284,7 +284,7 @@ def test_ten_thousand_connects_and_disconnects_leave_nothing(
     before_bytes = 0
     began = client.redis.info("stats")["total_connections_received"]
     for number in range(10_000):
-        connection = socket.create_connection((site.address, 6379), 20)
+        connection = socket.create_connection((site.address, 6379), 60)
         if number % 10 == 0:
             connection.sendall(b"PING\r\n")
             assert receive(connection, 7) == b"+PONG\r\n"

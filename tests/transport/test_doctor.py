@@ -255,7 +255,7 @@ def test_a_server_that_runs_is_not_disturbed_and_not_taken_for_another_host() ->
         assert not report.messages("address")
         assert server.admin_url is not None
         ping = [sys.executable, "-c", f"import redis; assert redis.Redis(host='{lab.address}').ping()"]
-        subprocess.run([*lab.client_command, *ping], check=True, timeout=30)
+        subprocess.run([*lab.client_command, *ping], check=True, timeout=60)
 
 
 # ---- rights, for real -----------------------------------------------------------------------------------------------

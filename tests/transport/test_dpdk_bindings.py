@@ -51,7 +51,7 @@ def until(condition, seconds=5):
 
 @functools.cache
 def namespaces_are_allowed() -> bool:
-    return subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=20).returncode == 0
+    return subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=60).returncode == 0
 
 
 def run(code: str) -> str:
@@ -164,7 +164,7 @@ def test_frames_cross_a_veth_by_af_packet() -> None:
         assert port.mtu == 1400 and "mtu 1400" in ip("link", "show", "here")
         peer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
         peer.bind(("there", 0x88B5))
-        peer.settimeout(5)
+        peer.settimeout(60)
         header = b"\\xff" * 6 + bytes.fromhex(info.mac.replace(":", "")) + b"\\x88\\xb5"
         sent = header + os.urandom(200)
         assert port.send([sent]) == 1 and peer.recv(2000) == sent
@@ -261,7 +261,7 @@ def test_a_second_process_reads_the_first_ones_ports() -> None:
         port = eal.port("net_null0")
         port.start(buffers=1023)
         assert len(port.receive(limit=7)) == 7
-        subprocess.run([sys.executable, "-c", {SECOND_PROCESS.format(prefix=prefix)!r}], check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", {SECOND_PROCESS.format(prefix=prefix)!r}], check=True, timeout=60)
         assert port.link().up and len(port.receive(limit=1)) == 1
     """)
     finally:

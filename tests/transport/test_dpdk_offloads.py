@@ -148,8 +148,8 @@ def test_64_mb_each_way_through_faults_stand_still_no_longer_than_timers(make_la
     with rs.Client(server.url) as client:
         for number in range(8):
             client.redis.set(f"v{number}", value[number:] + value[:number])
-        with socket.create_connection((lab.address, 6379), 20) as reader:
-            reader.settimeout(20)
+        with socket.create_connection((lab.address, 6379), 60) as reader:
+            reader.settimeout(60)
             reader.sendall(b"".join(b"GET v%d\r\n" % number for number in range(8)))
             expected = b"".join(b"$%d\r\n%b%b\r\n" % (len(value), value[n:], value[:n]) for n in range(8))
             received, stalls = bytearray(), []

@@ -76,15 +76,15 @@ def test_batches_are_bit_by_bit_what_was_added(client: Any, make_table: Any) -> 
     frames = np.random.default_rng(1).integers(0, 256, (300, 4, 84, 84), np.uint8)
     for begin in range(0, 300, 50):
         keys = np.arange(begin, begin + 50)
-        client.add(name, {"k": keys, "x": frames[keys]}, timeout=20)
+        client.add(name, {"k": keys, "x": frames[keys]}, timeout=60)
     for _ in range(4):
-        batch = client.sample(name, 128, timeout=20)
+        batch = client.sample(name, 128, timeout=60)
         np.testing.assert_array_equal(batch.data["x"], frames[batch.data["k"]])
 
 
 def test_no_answer_takes_longer_than_retransmissions_take(site: Any, server: Any) -> None:
-    with socket.create_connection((site.address, 6379), 30) as connection:
-        connection.settimeout(30)
+    with socket.create_connection((site.address, 6379), 60) as connection:
+        connection.settimeout(60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         took = []
         for number in range(500):

@@ -292,7 +292,7 @@ def test_a_client_that_takes_small_segments_gets_large_replies(site: Any, client
     client.redis.set("small", value)
     with socket.socket() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, most)
-        connection.settimeout(20)
+        connection.settimeout(60)
         connection.connect((site.address, 6379))
         connection.sendall(b"GET small\r\n")
         expected, got = b"$300000\r\n" + value + b"\r\n", b""

@@ -66,7 +66,7 @@ def send_all_it_takes(outputs: dict[socket.socket, memoryview], client: rs.Clien
             copied = transport_info(client)["transport_copies_free_bytes"] < COPIES_LEFT
             longest = max(longest, time.monotonic() - begin)
     for connection in outputs:
-        connection.settimeout(30)
+        connection.settimeout(60)
     return longest
 
 
@@ -84,7 +84,7 @@ def finish(connection: socket.socket, rest: memoryview) -> None:
         end = time.monotonic() + 60
         while len(received) < expected:
             assert time.monotonic() < end, f"{len(received)} of {expected} bytes of replies came"
-            for _, events in selector.select(timeout=5):
+            for _, events in selector.select(timeout=60):
                 if events & selectors.EVENT_READ:
                     piece = connection.recv(1 << 20)
                     assert piece, "closed by the server"
@@ -102,7 +102,7 @@ def test_frames_that_slow_clients_hold_are_copied_and_then_refused(small_site: A
     values = [np.random.default_rng(number).bytes(3 << 20) for number in range(2)]
     with contextlib.ExitStack() as stack:
         connections = [
-            stack.enter_context(socket.create_connection((small_site.address, 6379), timeout=20)) for _ in range(60)
+            stack.enter_context(socket.create_connection((small_site.address, 6379), timeout=60)) for _ in range(60)
         ]
         outputs = {
             connection: memoryview(
@@ -129,7 +129,7 @@ def test_frames_that_slow_clients_hold_are_copied_and_then_refused(small_site: A
 
 def test_a_byte_a_frame_holds_no_more_than_its_share(small_site: Any, client: rs.Client) -> None:
     """The window counts bytes, but each of these holds a frame."""
-    with socket.create_connection((small_site.address, 6379), timeout=20) as connection:
+    with socket.create_connection((small_site.address, 6379), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request("GET", "value") * GETS)
         time.sleep(0.3)

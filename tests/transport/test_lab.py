@@ -51,7 +51,7 @@ def interfaces() -> str:
 
 
 def wait_until_gone(namespace: str) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while namespace in namespaces():
         assert time.monotonic() < end, "a process is left in the lab's network"
         time.sleep(0.02)
@@ -86,7 +86,7 @@ def test_nothing_is_left_after_a_failure() -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     lab, network, forgotten = made
-    assert forgotten.wait(timeout=10) == -signal.SIGTERM
+    assert forgotten.wait(timeout=60) == -signal.SIGTERM
     assert network not in namespaces()
     assert interfaces() == before
     assert not lab.folder.exists()
@@ -109,7 +109,7 @@ def test_nothing_is_left_after_a_signal(number: signal.Signals, tmp_path: Path) 
     made = namespaces(lab.pid) - {os.readlink("/proc/self/ns/net")}
     assert len(made) >= 3, printed
     lab.send_signal(number)
-    assert lab.wait(timeout=20) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+    assert lab.wait(timeout=60) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
     for network in made:
         wait_until_gone(network)
     lab.stdout.close()
@@ -155,7 +155,7 @@ def test_the_cable_can_be_pulled_and_plugged_in() -> None:
                     f"import socket; socket.create_connection(('{lab.address}', 6379), 1)"]  # fmt: skip
         for up, status in ((True, 0), (False, 1), (True, 0)):
             lab.set_link(up)
-            assert subprocess.run(connects, stderr=subprocess.DEVNULL, timeout=30).returncode == status
+            assert subprocess.run(connects, stderr=subprocess.DEVNULL, timeout=60).returncode == status
 
 
 @pytest.mark.parametrize(

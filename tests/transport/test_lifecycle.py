@@ -59,7 +59,7 @@ def at_work(*jobs: Callable[[], None]) -> Iterator[list[threading.Thread]]:
         yield threads
     finally:
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -125,14 +125,14 @@ def test_a_full_server_says_so_and_lets_the_administrator_in(site: Any) -> None:
     for connection in connections:
         connection.sendall(b"PING\r\n")
         assert connection.recv(7) == b"+PONG\r\n"
-    with socket.create_connection((site.address, 6379), 5) as refused:
-        refused.settimeout(5)
+    with socket.create_connection((site.address, 6379), 60) as refused:
+        refused.settimeout(60)
         assert b"max number of clients" in receive_all(refused)
     with site.lab.on_server(), redis.Redis(port=int(server.admin_url.rpartition(":")[2])) as admin:
         assert admin.info("clients")["connected_clients"] == 21
     for connection in connections:
         connection.close()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while True:  # places become free
         try:
             with redis.Redis(site.address, 6379) as own:
@@ -149,7 +149,7 @@ def test_a_full_server_says_so_and_lets_the_administrator_in(site: Any) -> None:
 def test_after_kill_9_a_new_server_serves_at_once_at_the_same_address(site: Any, own_server: Any) -> None:
     url = own_server.url
     table = rs.Table("t", 10, {"k": rs.Column("int64")})
-    with rs.Client(url) as client, socket.create_connection((site.address, 6379), 10) as old:
+    with rs.Client(url) as client, socket.create_connection((site.address, 6379), 60) as old:
         client.create_table(table)
         client.add("t", {"k": [1]})
         old.sendall(b"PING\r\n")
@@ -163,7 +163,7 @@ def test_after_kill_9_a_new_server_serves_at_once_at_the_same_address(site: Any,
                 assert own.ping()
             assert time.monotonic() - started < 1.5
             # The stack knows nothing of the old connection, and says so.
-            old.settimeout(5)
+            old.settimeout(60)
             assert is_cut_off(old)
             assert client.info("t")["size"] == 0
             assert len(client.add("t", {"k": [1, 2]})) == 2
@@ -216,8 +216,8 @@ def test_a_stop_finishes_the_replies_that_are_being_sent(site: Any, own_server: 
             "REPLAY.CREATE", "t", rs.codec.pack({"capacity": 1, "signature": {"k": {"dtype": "int8"}}})
         )
     with (
-        socket.create_connection((site.address, 6379), 20) as reader,
-        socket.create_connection((site.address, 6379), 20) as waiting,
+        socket.create_connection((site.address, 6379), 60) as reader,
+        socket.create_connection((site.address, 6379), 60) as waiting,
     ):
         waiting.sendall(b"REPLAY.SAMPLE t 1 BLOCK 0\r\n")
         reader.sendall(b"GET large\r\n")
@@ -234,7 +234,7 @@ def test_a_stop_does_not_wait_for_who_does_not_read(site: Any, own_server: Any) 
         client.set("large", bytes(16 << 20))
     with socket.socket() as never:
         never.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        never.settimeout(20)
+        never.settimeout(60)
         never.connect((site.address, 6379))
         never.sendall(b"GET large\r\n" * 4)
         assert never.recv(1) == b"$"
@@ -246,7 +246,7 @@ def test_a_stop_does_not_wait_for_who_does_not_read(site: Any, own_server: Any) 
 
 def test_shutdown_by_the_admin_port_ends_the_server(site: Any, own_server: Any) -> None:
     place = ("127.0.0.1", int(own_server.admin_url.rpartition(":")[2]))
-    with site.lab.on_server(), socket.create_connection(place, 10) as admin:
+    with site.lab.on_server(), socket.create_connection(place, 60) as admin:
         admin.sendall(b"SHUTDOWN NOSAVE\r\n")
         assert receive_all(admin) == b""
     assert wait_for_exit(own_server, 10) == 0

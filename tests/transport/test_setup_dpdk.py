@@ -46,14 +46,14 @@ class Host:
             "ETC": str(folder / "etc"),
             "STATE": str(folder / "state"),
         }
-        subprocess.run([IP, "netns", "add", self.name], check=True, timeout=20)
+        subprocess.run([IP, "netns", "add", self.name], check=True, timeout=60)
         self.ip("link", "set", "lo", "up")
         self.ip("link", "add", "nic", "type", "veth", "peer", "name", "far")
         self.ip("link", "set", "far", "up")
 
     def ip(self, *arguments: str) -> str:
         command = [IP, "-n", self.name, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
     def run(self, *command: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -92,7 +92,7 @@ class Host:
         return "UP" in link["flags"], link["mtu"], addresses, self.run(ETHTOOL, "-k", "nic").stdout, written
 
     def close(self) -> None:
-        subprocess.run([IP, "netns", "delete", self.name], check=False, timeout=20)
+        subprocess.run([IP, "netns", "delete", self.name], check=False, timeout=60)
 
 
 @pytest.fixture
@@ -422,7 +422,7 @@ def test_what_was_set_up_serves(host: Host, transport: str) -> None:
             assert client.run(sys.executable, "-c", ping) == "True\n"
         finally:
             server.terminate()
-            _, errors = server.communicate(timeout=20)
+            _, errors = server.communicate(timeout=60)
         assert server.returncode == 0, errors
 
 
@@ -524,7 +524,7 @@ class StandInKernel(threading.Thread):
 
     def close(self) -> None:
         self.ended.set()
-        self.join(5)
+        self.join(60)
 
 
 MakeKernel = Callable[..., StandInKernel]

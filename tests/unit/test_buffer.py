@@ -130,13 +130,13 @@ def test_a_waiting_sample_is_woken_by_an_add_and_a_waiting_add_by_a_sample():
 
     def consume() -> None:
         while len(seen) < 300:
-            seen.extend(queue.sample(3, timeout=30).data["k"].tolist())
+            seen.extend(queue.sample(3, timeout=60).data["k"].tolist())
 
     consumer = threading.Thread(target=consume)
     consumer.start()
     for start in range(0, 300, 2):
-        queue.add(items(start, start + 1), timeout=30)
-    consumer.join(30)
+        queue.add(items(start, start + 1), timeout=60)
+    consumer.join(60)
     assert seen == list(range(300))
     assert queue.info()["size"] == 0
 
@@ -228,13 +228,13 @@ def test_configure_changes_the_limiter_of_a_live_buffer():
     woken = threading.Event()
 
     def wait() -> None:
-        buffer.sample(1, timeout=30)
+        buffer.sample(1, timeout=60)
         woken.set()
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     buffer.configure(rate_limiter=rs.MinSize(2))
-    assert woken.wait(30)
+    assert woken.wait(60)
     waiter.join()
     assert buffer.table.rate_limiter == rs.MinSize(2)
 
@@ -270,7 +270,7 @@ def test_closing_a_sampler_ends_a_wait_from_another_thread():
     waiter = threading.Thread(target=lambda: outcome.append(list(batches)))
     waiter.start()
     batches.close()
-    waiter.join(30)
+    waiter.join(60)
     assert outcome == [[]]
     assert list(batches) == []
 
