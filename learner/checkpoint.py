@@ -98,7 +98,10 @@ def newest_checkpoint(folder: Path, say: Callable[[str], None] = print) -> Path 
 
 
 class WrittenWhole:
-    """Context of a temporary folder beside `path` that takes its place when the block ends without an error."""
+    """Context of a temporary folder beside `path` that takes its place when the block ends without an error.
+
+    The files are on the disk before the folder has its name, and the name before anything older is removed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,17 +116,27 @@ class WrittenWhole:
         if kind is not None:
             shutil.rmtree(self.partial, ignore_errors=True)
             return
-        for file in self.partial.iterdir():
-            with open(file, "rb") as handle:
-                os.fsync(handle.fileno())
+        for path in [*self.partial.iterdir(), self.partial]:
+            _sync(path)
         if self.path.exists():
             # A folder cannot be renamed over one that holds files: the old one steps aside first.
             old = self.path.with_name(f".{self.path.name}.{os.getpid()}.old")
             self.path.rename(old)
             self.partial.rename(self.path)
+            _sync(self.path.parent)
             shutil.rmtree(old, ignore_errors=True)
         else:
             self.partial.rename(self.path)
+            _sync(self.path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Brings a file, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def save_tensors(state: Mapping[str, Tensor], file: Path) -> None:

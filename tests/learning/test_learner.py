@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,6 +203,25 @@ def test_newest_checkpoints_are_kept_and_unfinished_ones_ignored(tmp_path):
     (tmp_path / "step_800").mkdir()  # no counters: not one of ours
     assert [path.name for path in saving.checkpoints(tmp_path)] == ["step_100", "step_300"]
     assert saving.newest_checkpoint(tmp_path).name == "step_300"
+
+
+def test_checkpoint_is_on_the_disk_before_it_has_its_name_and_before_an_older_one_goes(tmp_path, monkeypatch):
+    """After a power failure there is a whole checkpoint, whenever it was."""
+    learner = make_learner()
+    saving.write_checkpoint(tmp_path, learner, {}, keep=1)
+    done = []
+    sync, rename, remove = os.fsync, os.rename, shutil.rmtree
+    monkeypatch.setattr(os, "fsync", lambda fd: (sync(fd), done.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))))
+    monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), done.append(("name", str(new)))))
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **how: (remove(path, **how), done.append(("remove", str(path)))))
+    learner.step = 7
+    path = saving.write_checkpoint(tmp_path, learner, {}, keep=1)
+    named = done.index(("name", str(path)))
+    partial = {Path(what).name for how, what in done[:named] if how == "sync"}
+    assert partial > {file.name for file in path.iterdir()}
+    assert any(name.endswith(".partial") for name in partial)
+    later = done[named:]
+    assert later.index(("sync", str(tmp_path))) < later.index(("remove", str(tmp_path / "step_0")))
 
 
 def test_checkpoint_that_fails_half_way_leaves_the_one_before(tmp_path, monkeypatch):
