@@ -25,12 +25,12 @@ import numpy as np
 import replay_server as rs
 from replay_server.bench import result
 from replay_server.bench.namespace import Namespace, connect, program
+from replay_server.connection import PASSWORD_VARIABLE
 
 TABLE = "link"
 PORT = 6399
 ADDRESSES = {"server": "10.78.0.1", "learner": "10.78.0.2"}
 WAYS = {"coded": True, "plain": False}
-PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 BURST_BYTES = 256 * 1024
 """Of the token bucket: what may pass at once before the rate holds."""
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from .arguments import Parser, did_you_mean
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
+from .connection import PASSWORD_VARIABLE
 from .errors import ServerError
 from .reload import reload_command
 from .server import TRANSPORTS, find_executable, server_arguments, setup_message
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 
 SUBCOMMANDS = {
     "serve": "run a server",

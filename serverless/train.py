@@ -15,7 +15,7 @@ import replay_server as rs
 from replay_server.actors.environment_states import StateUnsupported
 from replay_server.actors.envs import check_states
 from replay_server.arguments import Parser
-from replay_server.connection import url_with_password
+from replay_server.connection import PASSWORD_VARIABLE, url_with_password
 from replay_server.learner.probes import check_probes
 from replay_server.learner.wandb_mirror import check_wandb, start_wandb
 from replay_server.rl.dashboard_process import start_dashboard
@@ -37,7 +37,6 @@ from replay_server.serverless.settings import (
 )
 from replay_server.serverless.train_view import make_view
 
-PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SERVER_LOST = 5

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from replay_server.connection import Address, url_with_password
+from replay_server.connection import PASSWORD_VARIABLE, Address, url_with_password
 from replay_server.dashboard.run_source import RunSource, runs_below
 from replay_server.dashboard.server_source import ServerSource
 
@@ -20,7 +20,6 @@ SEARCH_EVERY_S = 5.0
 """Seconds between two searches for new run directories in the folders given."""
 MOST_RUNS = 32
 """Run directories shown of a folder, the newest."""
-PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 
 
 class Watch:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -15,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import redis.exceptions
+
 import replay_server as rs
 from replay_server.arguments import Parser
-from replay_server.connection import url_with_password
+from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.jobs.arguments import check_environment, check_settings, given_settings, resolve_settings
 from replay_server.jobs.observer import Observer
 from replay_server.jobs.part_report import PartReport
@@ -25,9 +26,8 @@ from replay_server.jobs.part_settings import add_part_settings
 from replay_server.jobs.record import TABLE_CLOSED, JobRecord
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.shared_settings import check_settings_of_run
+from replay_server.rl.shared_settings import PLAYED, SHARED, check_settings_of_run
 
-PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 EXIT_SERVER_LOST = 5
 EXIT_INTERRUPTED = 130
 
@@ -62,10 +62,11 @@ def main_evaluator(argv: list[str] | None = None) -> int:
         "network in a run directory. When the learner has closed the table, it plays the last games and ends.",
     )  # fmt: skip
     namespace = parser.parse_args(argv)
-    settings, run_directory = _with_run_directory(parser, namespace, "evaluator")
+    settings = _settings_of_run(parser, namespace)
     from replay_server.jobs.evaluation import final_evaluation, run_evaluations
 
     def part(stop: _Stop) -> None:
+        run_directory = _create_run_directory(parser, namespace.server, settings, "evaluator")
         record = JobRecord(settings, run_directory)
         ended_by, final = "failure", None
         try:
@@ -97,8 +98,12 @@ def main_learner(argv: list[str] | None = None) -> int:
         "stays open, and they wait for the learner to go on (--resume).",
     )  # fmt: skip
     namespace = parser.parse_args(argv)
-    settings, run_directory = _with_run_directory(parser, namespace, "learner")
-    return _run("learner", lambda stop: _learn(settings, namespace.server, run_directory, stop))
+    settings = _settings_of_run(parser, namespace)
+
+    def part(stop: _Stop) -> None:
+        _learn(settings, namespace.server, _create_run_directory(parser, namespace.server, settings, "learner"), stop)
+
+    return _run("learner", part)
 
 
 def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory, stop: _Stop) -> None:
@@ -144,11 +149,7 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
 
 
 def _begin(client: rs.Client, settings: ApexSettings, observer: Observer) -> None:
-    """Keeps what an earlier run left on the server out of this one's numbers, and opens the table that it closed.
-
-    Raises SettingsDiffer, with nothing changed, where the table is of other settings.
-    """
-    check_settings_of_run(client, settings)
+    """Keeps what an earlier run left on the server out of this one's numbers, and opens the table that it closed."""
     try:
         closed = client.info(settings.table)["closed"]
         if settings.resume or closed:
@@ -171,18 +172,11 @@ def _parser(part: str, more: str, description: str) -> Parser:
         "--server",
         required=True,
         metavar="URL",
-        type=_with_password,
         help="redis://host:port or unix:///path of the replay server. Its password comes from the variable "
         f"{PASSWORD_VARIABLE}, so that it does not stand in the list of processes",
     )
     add_part_settings(parser, part)
     return parser
-
-
-def _with_password(url: str) -> str:
-    """The URL with the environment's password, unless it has one of its own."""
-    password = os.environ.get(PASSWORD_VARIABLE)
-    return url if "@" in url else url_with_password(url, password or None)
 
 
 def _settings(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> ApexSettings:
@@ -196,27 +190,39 @@ def _settings(parser: argparse.ArgumentParser, namespace: argparse.Namespace) ->
     return settings
 
 
-def _with_run_directory(
-    parser: argparse.ArgumentParser, namespace: argparse.Namespace, part: str
-) -> tuple[ApexSettings, RunDirectory]:
-    """The settings of a new run or of one that is resumed, and its folder, made."""
+def _settings_of_run(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> ApexSettings:
+    """The settings of a new run, or of one that is resumed."""
     given = given_settings(namespace)
+    if not given.get("resume"):
+        return _settings(parser, namespace)
     try:
-        if given.get("resume"):
-            if given.get("logdir") is None:
-                raise ValueError("--resume needs --logdir: the run directory to go on with")
-            settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
-            check_settings(settings)
-            check_environment(settings)
-        else:
-            settings = _settings(parser, namespace)
-        run_directory = RunDirectory(new_run_path(settings, "" if part == "learner" else part))
+        if given.get("logdir") is None:
+            raise ValueError("--resume needs --logdir: the run directory to go on with")
+        settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
+        check_settings(settings)
+        check_environment(settings)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    return settings
+
+
+def _create_run_directory(
+    parser: argparse.ArgumentParser, server_url: str, settings: ApexSettings, part: str
+) -> RunDirectory:
+    """The folder of a run that can begin: its server is there, and has no table of other settings.
+
+    Raises what `rs.Client` raises, and SettingsDiffer, with nothing made.
+    """
+    with rs.Client(server_url) as client:
+        check_settings_of_run(client, settings, SHARED if part == "learner" else PLAYED)
+    run_directory = RunDirectory(new_run_path(settings, "" if part == "learner" else part))
+    try:
         run_directory.create(settings)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    run_directory.write_job(part, namespace.server)
+    run_directory.write_job(part, server_url)
     print(f"run directory {run_directory.path}", flush=True)
-    return settings, run_directory
+    return run_directory
 
 
 class _Stop:
@@ -246,7 +252,7 @@ def _run(name: str, part: Callable[[_Stop], None]) -> int:
     except rs.TableClosed as error:
         print(f"{name} ends: {error}", flush=True)
         return 0
-    except rs.ConnectionLost as error:
+    except (rs.ConnectionLost, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
         if not stop.signal:
             print(f"replay server lost: {error}", file=sys.stderr, flush=True)
             return EXIT_SERVER_LOST

@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from replay_server.connection import Address
+from replay_server.connection import PASSWORD_VARIABLE, Address
 
 VARIABLE = "REPLAY_SERVER_DASHBOARD"
 """What `auto` means here: auto, off or a port."""
-PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 LEAVING_S = 0.5
 """That a job waits at its end for a dashboard nobody looks at."""
 

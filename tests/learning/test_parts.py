@@ -272,6 +272,14 @@ def test_a_job_ends_at_the_learners_limit_with_all_its_parts(start, server, word
         assert client.info("apex")["closed"]
 
 
+@pytest.mark.parametrize("part", ["learner", "evaluator"])
+def test_a_part_that_does_not_reach_its_server_leaves_no_run_directory(tmp_path, part):
+    lost = Part(tmp_path, f"unix://{tmp_path}/none", part)
+    assert lost.wait() == 5, lost.text
+    assert "replay server lost" in lost.text
+    assert not lost.run.exists()
+
+
 def test_a_learner_that_ctrl_c_ends_closes_the_table_and_a_new_one_opens_it(start, server):
     actor, learner = start("actor"), start("learner")
     with rs.Client(server.url) as client:
@@ -286,6 +294,7 @@ def test_a_learner_that_ctrl_c_ends_closes_the_table_and_a_new_one_opens_it(star
         assert late.wait() == 0, late.text
         assert other.wait() == 1, other.text
         assert "--n-step 3 there, 5 here" in other.text
+        assert not Path(f"{learner.run}-5").exists(), "it leaves no run"
         assert client.info("apex")["closed"], "one that is refused changes nothing"
         # Of the run before nothing counts: not its transitions, not its evaluations.
         assert before["added"] > 200
