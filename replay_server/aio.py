@@ -16,7 +16,7 @@ from . import commands
 from .aio_connection import AsyncConnection
 from .aio_gradients import AsyncGradientMethods
 from .aio_writer import AsyncNStepWriter, AsyncVectorNStepWriter, AsyncVectorWriter, AsyncWriter
-from .batch import Batch, check_out, new_batch
+from .batch import Batch, check_out, is_writable, new_batch, read_only
 from .checks import check_columns, check_ids, check_priorities
 from .client import Client as BlockingClient
 from .commands import Command, ServedTable
@@ -324,9 +324,11 @@ class Client(AsyncGradientMethods):
         replace: bool = True,
         policy_version: int | None = None,
         coded: bool | None = None,
+        writable: bool | None = None,
     ) -> Batch:
         """See `replay_server.Client.sample`."""
-        shared = self._shared_memory and out is None
+        keeps = is_writable(writable, out, self._shared_memory)
+        shared = bool(self._shared_memory) and not keeps
         for attempt in (0, 1):
             served = await self._known(name)
             try:
@@ -338,7 +340,8 @@ class Client(AsyncGradientMethods):
                 codes = commands.codes(served.table, batch_size, columns, wanted, local=self._address.is_local)
                 options = {"columns": columns, "replace": replace, "policy_version": policy_version}
                 options |= {"shared": shared and not codes, "coded": codes}
-                return await self._run(commands.sample(served, batch_size, beta, timeout, batch, **options))
+                sampled = await self._run(commands.sample(served, batch_size, beta, timeout, batch, **options))
+                return sampled if keeps else read_only(sampled)
             except SchemaError:
                 if attempt or (await self._look_up(name)).incarnation == served.incarnation:
                     raise
@@ -416,6 +419,7 @@ class Client(AsyncGradientMethods):
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        writable: bool = False,
     ) -> AsyncIterator[AsyncIterator[Batch]]:
         """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task."""
         if prefetch < 1:
@@ -431,7 +435,8 @@ class Client(AsyncGradientMethods):
                 while True:
                     await room.acquire()
                     beta = importance_sampling_exponent
-                    ready.put_nowait(await self.sample(name, batch_size, beta, timeout, None, columns, replace))
+                    options = {"columns": columns, "replace": replace, "writable": writable}
+                    ready.put_nowait(await self.sample(name, batch_size, beta, timeout, **options))
             except TableClosed:
                 ready.put_nowait(ended)
             except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from .table import Table
 class Batch:
     """N sampled items. The arrays belong to the caller.
 
-    Where the client shares memory with its server (a `sampler` on the server's host, `Client(shared_memory=True)`),
-    large columns are read-only arrays over that memory, which is given back when the last array over it has gone: copy
-    what is to be written to.
+    Columns of a `sampler`, and of a `Client(shared_memory=True)`, are read-only unless they are asked for with
+    `writable=True`: on the server's host, large ones lie in memory shared with it, which is given back when the last
+    array over it has gone.
 
     A child of `os.fork` keeps the batches that were held at the fork: their memory is not used again. (The connection
     that they came over is replaced by another one; a process that forks often and samples should copy, or do without
@@ -87,6 +87,19 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) ->
         np.empty(count, np.float64),
         np.empty(count, np.float32),
     )
+
+
+def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None) -> bool:
+    """Whether `sample` gives columns that can be written to: as the caller chose, wherever the server is."""
+    return out is not None or (wish if wish is not None else shared_memory is not True)
+
+
+def read_only(batch: Batch) -> Batch:
+    """The batch with columns that cannot be written to, over the same memory."""
+    data = {name: array.view() for name, array in batch.data.items()}
+    for array in data.values():
+        array.flags.writeable = False
+    return replace(batch, data=data)
 
 
 def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from ._native import ffi, lib
-from .batch import Batch, new_batch
+from .batch import Batch, new_batch, read_only
 from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
@@ -234,11 +234,13 @@ class Buffer:
         columns: Sequence[str] | None = None,
         replace: bool = True,
         policy_version: int | None = None,
+        writable: bool = True,
     ) -> Batch:
         """Draws a batch. See `replay_server.Client.sample`."""
         if policy_version is not None:
             self._see_version(policy_version)
-        return self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, replace, None)
+        batch = self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, replace, None)
+        return batch if writable else read_only(batch)
 
     def _see_version(self, policy_version: int) -> None:
         version = check_version(policy_version)
@@ -356,6 +358,7 @@ class Buffer:
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        writable: bool = False,
     ) -> Sampler:
         """An iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
         cancelled = threading.Event()
@@ -371,7 +374,7 @@ class Buffer:
             return self._sample(batch_size, beta, timeout, out, columns, replace, cancelled)
 
         beta = importance_sampling_exponent
-        return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns)
+        return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns, writable)
 
     # ---- the table ---------------------------------------------------------------------------------------------------
 

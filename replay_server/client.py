@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from . import commands
-from .batch import Batch, check_out, new_batch
+from .batch import Batch, check_out, is_writable, new_batch, read_only
 from .checks import check_columns, check_ids, check_priorities
 from .client_gradients import GradientMethods
 from .client_streams import ClientStreams
@@ -383,6 +383,7 @@ class Client(GradientMethods):
         replace: bool = True,
         policy_version: int | None = None,
         coded: bool | None = None,
+        writable: bool | None = None,
     ) -> Batch:
         """Draws a batch, received straight into its arrays.
 
@@ -401,6 +402,8 @@ class Client(GradientMethods):
             coded: whether windows are received as the distinct steps of the batch, compressed where the table is, and
                 expanded here. None: where the server is on another host, or the table is compressed. Without effect
                 where there are no windows, or they show more steps than that is good for.
+            writable: whether the columns can be written to, which keeps them out of shared memory. None: unless the
+                client was made with `shared_memory=True`.
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.
@@ -415,8 +418,10 @@ class Client(GradientMethods):
             "replace": replace,
             "policy_version": policy_version,
         }
-        shared = bool(self._shared_memory) and out is None and not coded
-        return self._sample(name, batch_size, out, shared, coded, options)
+        keeps = is_writable(writable, out, self._shared_memory)
+        shared = bool(self._shared_memory) and not keeps and not coded
+        batch = self._sample(name, batch_size, out, shared, coded, options)
+        return batch if keeps else read_only(batch)
 
     def _sample(
         self,
@@ -536,6 +541,7 @@ class Client(GradientMethods):
         columns: Sequence[str] | None = None,
         replace: bool = True,
         coded: bool | None = None,
+        writable: bool = False,
     ) -> Sampler:
         """An iterator over batches that a background thread samples ahead on a connection of its own.
 
@@ -550,13 +556,16 @@ class Client(GradientMethods):
             columns: only these; None = all.
             replace: as in `sample`.
             coded: as in `sample`.
+            writable: as in `sample`; not, unless asked for.
         """
         source = Client(self.url, **{**self._options, "shared_memory": self._shared_memory is not False})
+
+        shared = not coded and not writable
 
         def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
             options = {"beta": beta, "timeout": timeout, "columns": columns, "replace": replace}
             options["policy_version"] = policy_version
-            return source._sample(name, batch_size, out, bool(source._shared_memory) and not coded, coded, options)
+            return source._sample(name, batch_size, out, shared and bool(source._shared_memory), coded, options)
 
         return Sampler(
             draw,
@@ -566,6 +575,7 @@ class Client(GradientMethods):
             importance_sampling_exponent,
             prefetch,
             columns,
+            writable,
         )
 
     # ---- weights -----------------------------------------------------------------------------------------------------

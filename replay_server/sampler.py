@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
-from .batch import Batch, BatchPool
+from .batch import Batch, BatchPool, read_only
 from .errors import ReplayError, SchemaError, TableClosed
 from .table import Table
 
@@ -31,12 +31,14 @@ class _Feed:
         importance_sampling_exponent: float,
         prefetch: int,
         columns: Sequence[str] | None,
+        writable: bool,
     ) -> None:
         self.importance_sampling_exponent = importance_sampling_exponent
         self.policy_version: int | None = None
         self.table_closed: TableClosed | None = None
         self.error: BaseException | None = None
         """What ended the thread, until it was raised."""
+        self.writable = writable
         self.ready: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         """Batches; None wakes whoever waits for one that will not come."""
         self.closed = self.ended = False
@@ -52,7 +54,8 @@ class _Feed:
         """Samples until it is closed, or cannot."""
         try:
             while self._await_room():
-                self.ready.put(self._sampled())
+                batch = self._sampled()
+                self.ready.put(batch if self.writable else read_only(batch))
         except TableClosed as error:
             self.table_closed = error
         except BaseException as error:
@@ -108,12 +111,13 @@ class Sampler:
         importance_sampling_exponent: float,
         prefetch: int,
         columns: Sequence[str] | None,
+        writable: bool,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be at least 1 batch, got {prefetch}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self._feed = _Feed(draw, table, cancel, batch_size, importance_sampling_exponent, prefetch, columns)
+        self._feed = _Feed(draw, table, cancel, batch_size, importance_sampling_exponent, prefetch, columns, writable)
         self._dropped = weakref.finalize(self, self._feed.close)
         self._dropped.atexit = False
         self._thread = threading.Thread(target=self._feed.fill, name="replay-sampler", daemon=True)

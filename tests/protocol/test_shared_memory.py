@@ -72,7 +72,7 @@ def test_large_columns_are_read_only_arrays_over_shared_memory(near, client):
     batch = near.sample("t", BATCH)
     check(batch)
     for name, shared in (("obs", True), ("state", True), ("reward", False)):
-        assert batch.data[name].flags.writeable is not shared, name
+        assert batch.lease.holds(batch.data[name]) is shared, name
         assert batch.data[name].dtype == SIGNATURE[name].dtype
     assert batch.data["obs"].shape == (BATCH, 128, 128)
     assert field(client, "shared_batches") == before + 1
@@ -83,12 +83,42 @@ def test_large_columns_are_read_only_arrays_over_shared_memory(near, client):
     assert applied + stale == BATCH
 
 
+@pytest.mark.parametrize("shares", [None, True, False])
+def test_the_caller_chooses_whether_columns_can_be_written_to(server, client, shares):
+    """It is the same where the server shares memory and where it does not."""
+    fill(client)
+    with rs.Client(server.url, shared_memory=shares) as chosen:
+        for writable, expected in [(True, True), (False, False), (None, shares is not True)]:
+            batch = chosen.sample("t", BATCH, writable=writable)
+            assert {array.flags.writeable for array in batch.data.values()} == {expected}
+            check(batch)
+        out = chosen.sample("t", BATCH, writable=True)
+        assert chosen.sample("t", BATCH, out=out) is out
+        for options in ({}, {"writable": True}):
+            with chosen.sampler("t", BATCH, **options) as batches:
+                for _, batch in zip(
+                    range(6), batches, strict=False
+                ):  # more than are ahead: arrays are used again
+                    assert {array.flags.writeable for array in batch.data.values()} == {bool(options)}
+                    check(batch)
+
+    async def work() -> None:
+        async with rs.aio.Client(server.url, shared_memory=shares) as chosen:
+            for writable, expected in [(True, True), (False, False), (None, shares is not True)]:
+                batch = await chosen.sample("t", BATCH, writable=writable)
+                assert {array.flags.writeable for array in batch.data.values()} == {expected}
+                check(batch)
+
+    rs.aio.run(work())
+    client.drop_table("t")
+
+
 def test_out_and_small_batches_use_the_socket(near, client):
     before = field(client, "shared_batches")
     out = client.sample("t", BATCH)
     assert near.sample("t", BATCH, out=out) is out
     check(out)
-    assert near.sample("t", 2).data["obs"].flags.writeable
+    assert near.sample("t", 2).lease is None
     assert field(client, "shared_batches") == before
     with pytest.raises(rs.SchemaError, match="read-only"):
         near.sample("t", BATCH, out=near.sample("t", BATCH))
@@ -99,7 +129,7 @@ def test_a_sampler_reads_shared_memory(near, client):
     with near.sampler("t", BATCH, prefetch=2) as batches:
         for _ in range(30):
             batch = next(batches)
-            assert not batch.data["obs"].flags.writeable
+            assert batch.lease is not None
             check(batch)
     check(batch)  # also after the sampler's connection has gone
     assert field(client, "shared_batches") >= before + 30
@@ -110,7 +140,7 @@ def test_by_unix_socket_too(tmp_path):
         fill(client)
         batch = client.sample("t", BATCH)
         check(batch)
-        assert not batch.data["obs"].flags.writeable
+        assert batch.lease is not None
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
@@ -132,8 +162,8 @@ def test_windows_come_through_shared_memory_as_explicit_stacks(server, client, c
         writer.flush()
     with rs.Client(server.url, shared_memory=True) as near:
         batch = near.sample("w", 256)
-    assert not batch.data["obs"].flags.writeable
-    assert not batch.data["next_obs"].flags.writeable
+    assert batch.lease.holds(batch.data["obs"])
+    assert batch.lease.holds(batch.data["next_obs"])
     back = np.arange(3, -1, -1)
     for name, offset in (("obs", 0), ("next_obs", 3)):
         number = batch.data["number"]
@@ -183,13 +213,13 @@ def test_a_learner_that_holds_batches_goes_on_over_the_socket():
     ):
         fill(near)
         held = [near.sample("t", BATCH) for _ in range(5)]
-        assert [batch.data["obs"].flags.writeable for batch in held] == [False, False, True, True, True]
+        assert [batch.lease is not None for batch in held] == [True, True, False, False, False]
         for batch in held:
             check(batch)
         assert field(client, "shared_batches_without_room") == 3
         del held[0], batch
         gc.collect()
-        assert near.sample("t", BATCH).data["obs"].flags.writeable is False
+        assert near.sample("t", BATCH).lease is not None
 
 
 def test_clients_beyond_what_may_be_shared_use_the_socket():
@@ -199,9 +229,9 @@ def test_clients_beyond_what_may_be_shared_use_the_socket():
         rs.Client(server.url, shared_memory=True) as second,
     ):
         fill(first)
-        assert not first.sample("t", BATCH).data["obs"].flags.writeable
+        assert first.sample("t", BATCH).lease is not None
         batch = second.sample("t", BATCH)
-        assert batch.data["obs"].flags.writeable
+        assert batch.lease is None
         check(batch)
 
 
@@ -212,7 +242,7 @@ def test_a_server_that_shares_nothing_is_used_over_the_socket():
     ):
         fill(client)
         batch = client.sample("t", BATCH)
-        assert batch.data["obs"].flags.writeable
+        assert batch.lease is None
         check(batch)
 
 
@@ -239,7 +269,7 @@ def test_the_asyncio_client_shares_memory_too(server, client):
             kept = await asyncio.gather(*(near.sample("t", BATCH) for _ in range(3)))
             for batch in kept:
                 check(batch)
-                assert not batch.data["obs"].flags.writeable
+                assert batch.lease is not None
             del batch, kept
             gc.collect()
             async with near.sampler("t", BATCH) as batches:
@@ -249,7 +279,7 @@ def test_the_asyncio_client_shares_memory_too(server, client):
                     number += 1
                     if number == 20:
                         break
-            out = await near.sample("t", 2)
+            out = await near.sample("t", 2, writable=True)
             assert (await near.sample("t", 2, out=out)) is out
 
     rs.aio.run(work())
@@ -262,7 +292,7 @@ def test_the_asyncio_client_of_a_server_that_shares_nothing():
         async with rs.aio.Client(url, shared_memory=True) as client:
             batch = await client.sample("t", BATCH)
             check(batch)
-            assert batch.data["obs"].flags.writeable
+            assert batch.lease is None
 
     with rs.Server(config={"shared-memory-limit": "0"}) as server:
         with rs.Client(server.url) as client:
@@ -294,7 +324,7 @@ def test_a_descriptor_that_did_not_arrive_leaves_the_client_on_the_socket(server
     with rs.Client(server.url, shared_memory=True) as near:
         for _ in range(2):
             batch = near.sample("t", BATCH)
-            assert batch.data["obs"].flags.writeable
+            assert batch.lease is None
             check(batch)
 
     async def work() -> None:
@@ -316,7 +346,7 @@ def test_a_limit_on_the_size_of_files_does_not_end_the_server_that_is_to_share_m
     with server, rs.Client(server.url, shared_memory=True) as client:
         fill(client)
         batch = client.sample("t", BATCH)
-        assert batch.data["obs"].flags.writeable
+        assert batch.lease is None
         check(batch)
 
 
@@ -334,7 +364,7 @@ def test_passwords_still_apply_on_the_unix_socket():
         with rs.Client(server.url, shared_memory=True) as client:
             fill(client)
             batch = client.sample("t", BATCH)
-            assert not batch.data["obs"].flags.writeable
+            assert batch.lease is not None
             check(batch)
         tcp = Connection(Address.parse(server.url), 5, 5)
         name, _ = tcp.execute(commands.share_socket())
@@ -416,7 +446,7 @@ def test_a_client_that_is_killed_gives_everything_back(server, client, eventuall
         "import sys, replay_server as rs\n"
         "client = rs.Client(sys.argv[1], shared_memory=True)\n"
         "held = [client.sample('t', 512) for _ in range(3)]\n"
-        "assert not held[0].data['obs'].flags.writeable\n"
+        "assert held[0].lease is not None\n"
         "print('holds', flush=True)\n"
         "while True: client.sample('t', 512)\n"
     )
@@ -448,7 +478,7 @@ def test_a_server_that_was_started_again_is_shared_with_anew(tmp_path, free_port
         new = client.sample("t", BATCH)
         check(old)
         check(new)
-        assert not new.data["obs"].flags.writeable
+        assert new.lease is not None
     client.close()
 
 
