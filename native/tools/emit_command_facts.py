@@ -26,7 +26,7 @@ FOOTER = """};
 /* clang-format on */
 const size_t command_facts_count = sizeof command_facts / sizeof *command_facts;
 """
-LEFT_OUT = {"stream", "geo", "cluster", "hyperloglog", "sentinel"}
+LEFT_OUT = {"stream", "geo", "hyperloglog", "sentinel"}
 
 
 def text(value: Any) -> str:

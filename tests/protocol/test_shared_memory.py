@@ -96,9 +96,7 @@ def test_the_caller_chooses_whether_columns_can_be_written_to(server, client, sh
         assert chosen.sample("t", BATCH, out=out) is out
         for options in ({}, {"writable": True}):
             with chosen.sampler("t", BATCH, **options) as batches:
-                for _, batch in zip(
-                    range(6), batches, strict=False
-                ):  # more than are ahead: arrays are used again
+                for _, batch in zip(range(6), batches, strict=False):  # more than are ahead: arrays are used again
                     assert {array.flags.writeable for array in batch.data.values()} == {bool(options)}
                     check(batch)
 
