@@ -131,7 +131,7 @@ void client_block_next(struct client *client, struct wait_queue *queue, bool (*r
 
 void client_block_elsewhere(struct client *client, struct wait_queue *queue) {
     uint64_t deadline_us = client->deadline_us;
-    assert(client->blocked && client->queue != queue);
+    assert(client->blocked && client_may_block(client) && client->queue != queue);
     leave(client);
     client_block(client, queue, deadline_us, client->retry, client->expired); /* the deadline's place is there */
 }

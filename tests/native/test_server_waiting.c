@@ -249,6 +249,35 @@ static void deadlines_come_in_order(void) {
     close_server();
 }
 
+/* Until its next turn the transaction itself waits; what runs in it does not. */
+static void in_a_transaction_of_several_turns_nothing_waits(void) {
+    static const struct {
+        const char *command, *reply;
+    } cases[] = {
+        {"GRAD.TAKE g 1 BLOCK 0", "-TIMEOUT no gradient waits\r\n"},
+        {"GRAD.AWAIT g 1 1 n BLOCK 0", ":0\r\n"},
+        {"BLPOP l 0", "*-1\r\n"},
+        {"BZPOPMIN z 0", "*-1\r\n"},
+        {"REPLAY.SAMPLE t 1 BLOCK 0", "-TIMEOUT "},
+        {"REPLAY.AWAIT t SIZE 1 BLOCK 0", "-TIMEOUT "},
+    };
+    open_server(false, allow_debug);
+    struct memory_peer *peer = connect_peer(), *other = connect_peer();
+    send_create_queue(peer);
+    settle();
+    memory_peer_forget_received(peer);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[128], expected[128];
+        sprintf(text, "MULTI\r\nDEBUG SLEEP 0.005\r\n%s\r\nEXEC\r\n", cases[i].command);
+        sprintf(expected, "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n%s", cases[i].reply);
+        say(peer, text);
+        settle();
+        CHECK(received_prefix(peer, expected));
+        CHECK(answers(other, "PING\r\n", "+PONG\r\n"));
+    }
+    close_server();
+}
+
 static void stopping_answers_who_waits_and_lets_go(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer(), *idle = connect_peer(), *slow = connect_peer();
@@ -291,6 +320,7 @@ int main(void) {
     RUN(a_script_or_a_transaction_may_close_a_table);
     RUN(an_add_whose_columns_are_on_their_way_is_refused_in_step);
     RUN(deadlines_come_in_order);
+    RUN(in_a_transaction_of_several_turns_nothing_waits);
     RUN(stopping_answers_who_waits_and_lets_go);
     RUN(a_server_ends_while_clients_wait_for_a_snapshot);
     CHECK(memory_used_bytes() == before);

@@ -151,11 +151,12 @@ static int check_unsent(const struct client *client, struct error *error) {
                      unsent);
 }
 
-/* Keys come and go: one who waits on stands with those of its key while that is there. */
+/* Keys come and go: one that waits on stands with those of its key while that is there. A transaction waits for its next
+ * slice alone, where it stands. */
 static bool wait_elsewhere(struct client *client) {
     const struct resp_argument *key = &client->argv[1];
     struct wait_queue *queue = gradients_registry_takers(client->server->gradients, key->data, key->length);
-    if (!client->blocked || client->queue == queue) return false;
+    if (!client->blocked || !client_may_block(client) || client->queue == queue) return false;
     client_block_elsewhere(client, queue);
     return true;
 }
