@@ -146,9 +146,8 @@ enum saved_kind { SAVED_NAMES, SAVED_GRADIENT };
 
 static size_t write_saved_key(uint8_t *out, enum saved_kind kind, const struct gradients_entry *entry,
                               const struct gradient *gradient) {
-    uint8_t name_length = gradient ? gradient->name_length : 0;
-    const uint8_t head[SAVED_HEAD_BYTES] = {(uint8_t)kind, (uint8_t)entry->queue->type, (uint8_t)entry->key_length,
-                                            name_length};
+    uint8_t type = gradient ? (uint8_t)entry->queue->type : 0, name_length = gradient ? gradient->name_length : 0;
+    const uint8_t head[SAVED_HEAD_BYTES] = {(uint8_t)kind, type, (uint8_t)entry->key_length, name_length};
     memcpy(out, head, sizeof head);
     memcpy(out + sizeof head, entry->key, entry->key_length);
     if (name_length) memcpy(out + sizeof head + entry->key_length, gradient->name, name_length);
