@@ -103,7 +103,7 @@ static void make_script(struct maker *maker) {
         write_call(maker);
         write_script(" end return x");
     } else if (kind < 9) {
-        write_script("local n=0 while n<%s do n=n+1 end return n",
+        write_script("local n=0 for i=1,%s do n=n+1 end return n",
                      one_in(maker, 12) ? "3000000" : CHOOSE(maker, "10", "10000", "100000"));
     } else {
         write_script("return %s", choose_expression(maker));

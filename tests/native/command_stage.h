@@ -368,7 +368,21 @@ static bool add_blob(void *context, const void *key, size_t length, int64_t vers
     sha1_hex(blob->data, blob->length, sha);
     for (size_t i = 0; i < sizeof sha; i++) sum = sum * 0x100000001b3ull + (uint8_t)sha[i];
     content->blobs += sum;
+    if (tracing) {
+        fprintf(stderr, "weights or gradients ");
+        trace_bytes(key, length);
+        fprintf(stderr, " of version %lld: %zu bytes ", (long long)version, blob->length);
+        trace_bytes(blob->data, blob->length);
+        fprintf(stderr, "\n");
+    }
     return true;
+}
+
+static void trace_key(unsigned database, const struct dict_entry *entry) {
+    struct digest digest = {0};
+    digest_add_key(server->store, database, entry, &digest);
+    fprintf(stderr, "key %.*s of database %u: %02x%02x%02x\n", (int)entry->key_length, (const char *)entry->key,
+            database, digest.bytes[0], digest.bytes[1], digest.bytes[2]);
 }
 
 static void take_content(struct content *content) {
@@ -377,8 +391,10 @@ static void take_content(struct content *content) {
         struct dict_position position = {0};
         int64_t at_ms;
         for (struct dict_entry *entry; (entry = dict_next(&server->store->databases[database].keys, &position));)
-            if (!store_expiry(server->store, database, entry, &at_ms))
+            if (!store_expiry(server->store, database, entry, &at_ms)) {
                 digest_add_key(server->store, database, entry, &content->keys);
+                if (tracing) trace_key(database, entry);
+            }
     }
     for (const struct weights_entry *entry = server->weights->entries; entry; entry = entry->next)
         add_blob(content, entry->key, entry->key_length, entry->version, entry->blob);
