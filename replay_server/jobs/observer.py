@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Collection
@@ -42,16 +43,21 @@ class Observer:
         self._actors = {index: _ActorReports() for index in actors}
         self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
         self._first_step: float | None = None
-        self._added_before = self._sampled_before = 0
+        self._added, self._sampled = _Counter(), _Counter()
+        self._frames_before = 0
         self._seen = {"evaluations": 0, "messages": 0}
 
     def begin_after(self, client: rs.Client) -> None:
-        """What the table and its lists hold now is of a session before this one: it is not counted again.
+        """What the server has now is of a session before this one: it is not counted again.
 
-        Raises TableNotFound where there is no table.
+        Reports and lists may outlive the table.
         """
-        info = client.info(self.settings.table)
-        self._added_before, self._sampled_before = int(info["added"]), int(info["sampled"])
+        with contextlib.suppress(rs.TableNotFound):
+            info = client.info(self.settings.table)
+            self._added.begin_after(int(info["added"]))
+            self._sampled.begin_after(int(info["sampled"]))
+        _, actors = self._reports(client)
+        self._frames_before = sum(actor.frames for actor in actors)
         for name in self._seen:
             self._seen[name] = int(client.command("LLEN", f"{self.settings.table}:{name}"))
 
@@ -59,15 +65,9 @@ class Observer:
         """Asks the server. Raises TableNotFound while there is no table, and what a lost server raises."""
         settings, snapshot, now = self.settings, self.snapshot, time.monotonic()
         info = client.info(settings.table)
-        asked = client.redis.pipeline(transaction=False)
-        for part in ("learner", *(f"actor:{index}" for index in self._actors)):
-            asked.hgetall(f"{settings.table}:{part}")
-        learner, *actors = (_numbers(report) for report in asked.execute())
-        snapshot.actors = [
-            actor.state(report, now) for actor, report in zip(self._actors.values(), actors, strict=True)
-        ]
-        frames = sum(actor.frames for actor in snapshot.actors)
-        added, sampled = int(info["added"]) - self._added_before, int(info["sampled"]) - self._sampled_before
+        learner, snapshot.actors = self._reports(client)
+        frames = sum(actor.frames for actor in snapshot.actors) - self._frames_before
+        added, sampled = self._added.count(int(info["added"])), self._sampled.count(int(info["sampled"]))
         if self._first_step is None and (frames or added):
             self._first_step = now
         if learner:
@@ -86,6 +86,15 @@ class Observer:
         if learner:
             snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
 
+    def _reports(self, client: rs.Client) -> tuple[dict[str, float], list[ActorState]]:
+        """What the learner and each actor reported last."""
+        asked = client.redis.pipeline(transaction=False)
+        for part in ("learner", *(f"actor:{index}" for index in self._actors)):
+            asked.hgetall(f"{self.settings.table}:{part}")
+        learner, *actors = (_numbers(report) for report in asked.execute())
+        now = time.monotonic()
+        return learner, [actor.state(report, now) for actor, report in zip(self._actors.values(), actors, strict=True)]
+
     def new_messages(self, client: rs.Client) -> list[dict[str, Any]]:
         """What parts said since the last call."""
         return self._new(client, "messages")
@@ -95,9 +104,30 @@ class Observer:
         return self._new(client, "evaluations")
 
     def _new(self, client: rs.Client, name: str) -> list[dict[str, Any]]:
-        rows: Any = client.redis.lrange(f"{self.settings.table}:{name}", self._seen[name], -1)
-        self._seen[name] += len(rows)
+        key = f"{self.settings.table}:{name}"
+        asked = client.redis.pipeline(transaction=True)
+        asked.llen(key).lrange(key, self._seen[name], -1)
+        length, rows = asked.execute()
+        if length < self._seen[name]:  # the server came back without the list, and a new one has begun
+            rows = client.redis.lrange(key, 0, -1)
+            length = len(rows)
+        self._seen[name] = length
         return [json.loads(row) for row in rows]
+
+
+class _Counter:
+    """A count of a server's table since `begin_after`. It goes on where the server came back empty, or with less."""
+
+    def __init__(self) -> None:
+        self._before = self._newest = 0
+
+    def begin_after(self, told: int) -> None:
+        self._before = self._newest = told
+
+    def count(self, told: int) -> int:
+        self._before -= max(0, self._newest - told)
+        self._newest = told
+        return told - self._before
 
 
 class _ActorReports:
@@ -108,13 +138,14 @@ class _ActorReports:
         self._heard_at: float | None = None
 
     def state(self, report: dict[str, float], now: float) -> ActorState:
-        life = report.get("started_at", 0.0)
+        life = report.get("started_at", self._life)  # a server that came back empty has no report at first
         if life != self._life:
             self._frames_before += self._frames
             self._life = life
-        self._frames = report.get("frames", 0.0)
-        if report.get("updated_at", 0.0) != self._updated_at:
-            self._updated_at, self._heard_at = report["updated_at"], now
+        self._frames = report.get("frames", self._frames)
+        updated_at = report.get("updated_at", self._updated_at)
+        if updated_at != self._updated_at:
+            self._updated_at, self._heard_at = updated_at, now
         return ActorState(
             frames=int(self._frames_before + self._frames),
             episodes=int(report.get("episodes", 0)),

@@ -24,6 +24,7 @@ from replay_server.jobs.observer import Observer
 from replay_server.jobs.part_report import PartReport
 from replay_server.jobs.part_settings import add_part_settings
 from replay_server.jobs.record import TABLE_CLOSED, JobRecord
+from replay_server.rl.connection import PersistentClient
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import PLAYED, SHARED, check_settings_of_run
@@ -66,7 +67,7 @@ def main_evaluator(argv: list[str] | None = None) -> int:
     from replay_server.jobs.evaluation import final_evaluation, run_evaluations
 
     def part(stop: _Stop) -> None:
-        run_directory = _create_run_directory(parser, namespace.server, settings, "evaluator")
+        run_directory = _create_run_directory(parser, namespace.server, settings, "evaluator", stop)
         record = JobRecord(settings, run_directory)
         ended_by, final = "failure", None
         try:
@@ -101,7 +102,8 @@ def main_learner(argv: list[str] | None = None) -> int:
     settings = _settings_of_run(parser, namespace)
 
     def part(stop: _Stop) -> None:
-        _learn(settings, namespace.server, _create_run_directory(parser, namespace.server, settings, "learner"), stop)
+        run_directory = _create_run_directory(parser, namespace.server, settings, "learner", stop)
+        _learn(settings, namespace.server, run_directory, stop)
 
     return _run("learner", part)
 
@@ -151,12 +153,13 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
 def _begin(client: rs.Client, settings: ApexSettings, observer: Observer) -> None:
     """Keeps what an earlier run left on the server out of this one's numbers, and opens the table that it closed."""
     try:
-        closed = client.info(settings.table)["closed"]
-        if settings.resume or closed:
-            observer.begin_after(client)
+        over = client.info(settings.table)["closed"]
         client.open_table(settings.table)
     except rs.TableNotFound:
         print(f"table {settings.table} is not there yet: creating it", flush=True)
+        over = True
+    if settings.resume or over:
+        observer.begin_after(client)
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -207,14 +210,16 @@ def _settings_of_run(parser: argparse.ArgumentParser, namespace: argparse.Namesp
 
 
 def _create_run_directory(
-    parser: argparse.ArgumentParser, server_url: str, settings: ApexSettings, part: str
+    parser: argparse.ArgumentParser, server_url: str, settings: ApexSettings, part: str, stop: _Stop
 ) -> RunDirectory:
     """The folder of a run that can begin: its server is there, and has no table of other settings.
 
-    Raises what `rs.Client` raises, and SettingsDiffer, with nothing made.
+    Raises what `PersistentClient` raises, which waits for the server as an actor does, and SettingsDiffer, with nothing
+    made.
     """
-    with rs.Client(server_url) as client:
-        check_settings_of_run(client, settings, SHARED if part == "learner" else PLAYED)
+    names = SHARED if part == "learner" else PLAYED
+    with contextlib.closing(PersistentClient(server_url, stop=stop.event.is_set)) as server:
+        server.call(lambda client: check_settings_of_run(client, settings, names))
     run_directory = RunDirectory(new_run_path(settings, "" if part == "learner" else part))
     try:
         run_directory.create(settings)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -272,12 +273,58 @@ def test_a_job_ends_at_the_learners_limit_with_all_its_parts(start, server, word
         assert client.info("apex")["closed"]
 
 
+def hang_up_on(path: Path, part: Part, times: int) -> None:
+    """A server that is about to start: it listens, and ends each connection at once."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        listening.settimeout(1.0)
+        deadline = time.monotonic() + 120
+        while times:
+            assert part.process.poll() is None, part.text
+            assert time.monotonic() < deadline, part.text
+            with contextlib.suppress(TimeoutError):
+                listening.accept()[0].close()
+                times -= 1
+    path.unlink()
+
+
 @pytest.mark.parametrize("part", ["learner", "evaluator"])
-def test_a_part_that_does_not_reach_its_server_leaves_no_run_directory(tmp_path, part):
+def test_a_part_waits_for_a_server_that_is_started_after_it(tmp_path, part):
+    path = tmp_path / "late"
+    early = Part(tmp_path, f"unix://{path}", part)
+    try:
+        hang_up_on(path, early, 8)  # more often than any client tries by itself
+        assert not early.run.exists(), "before there is a server it leaves no run directory"
+        with rs.Server(unix=path):
+            early.wait_for("waiting for table apex" if part == "evaluator" else "learner waits: too few items")
+            early.process.send_signal(signal.SIGINT)
+            assert early.wait() == 130, early.text
+    finally:
+        early.process.kill()
+        early.process.wait()
+
+
+@pytest.mark.parametrize("part", ["learner", "evaluator"])
+def test_a_part_that_never_reached_its_server_leaves_no_run_directory(tmp_path, part):
     lost = Part(tmp_path, f"unix://{tmp_path}/none", part)
-    assert lost.wait() == 5, lost.text
-    assert "replay server lost" in lost.text
+    hang_up_on(tmp_path / "none", lost, 1)
+    lost.process.send_signal(signal.SIGTERM)
+    assert lost.wait() == 130, lost.text
     assert not lost.run.exists()
+
+
+def test_a_learner_counts_nothing_of_a_run_whose_table_was_dropped(start, server):
+    with rs.Client(server.url) as client:
+        evaluation = {"version": 1, "score_mean": 500.0, "score_std": 0.0, "score_min": 500.0, "score_max": 500.0}
+        client.redis.rpush("apex:evaluations", json.dumps({**evaluation, "episodes": 1}))
+        client.redis.hset("apex:actor:0", mapping={"frames": 5000, "started_at": 1.0, "updated_at": 2.0})
+    limits = ["--minutes", "0.0001", "--target-score", "499", "--target-evaluations", "1"]
+    learner = start("learner", *limits)
+    learner.wait_for("learner waits: too few items")
+    learner.process.send_signal(signal.SIGINT)
+    assert learner.wait() == 130, learner.text
+    assert learner.summary()["ended_by"] == "interrupted"
 
 
 def test_a_learner_that_ctrl_c_ends_closes_the_table_and_a_new_one_opens_it(start, server):
