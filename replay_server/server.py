@@ -35,6 +35,7 @@ _MISSING = {
     "fstack": "it is built where F-Stack is: install F-Stack, set FF_PATH to its folder, then run make setup",
 }
 _LOG_BYTES = 64 * 1024
+"""What the server keeps of its standard error (LOG_KEPT_BYTES), however much it prints."""
 
 _running: weakref.WeakSet[Server] = weakref.WeakSet()
 

@@ -2,12 +2,14 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +21,7 @@ const char *const log_format_names[] = {"text", "json", NULL};
 
 static struct {
     atomic_int least, format;
+    atomic_bool keeps_end;
     const char *_Atomic program;
     atomic_uint_fast64_t second, lines, left_out; /* of this second; since a line was last written */
 } log_state = {.least = LOG_NOTICE, .program = "replay-server"};
@@ -30,6 +33,10 @@ void log_configure(enum log_level least, enum log_format format) {
 
 void log_as(const char *program) {
     log_state.program = program;
+}
+
+void log_keep_end(void) {
+    log_state.keeps_end = true;
 }
 
 struct line {
@@ -155,6 +162,19 @@ static bool is_taken(void) {
     return poll(&standard_error, 1, 0) != 0;
 }
 
+/* Places in the file stay as they are: what is left out reads as zeros. */
+static void drop_beginning(void) {
+#ifdef FALLOC_FL_PUNCH_HOLE
+    int before = errno;
+    struct stat file;
+    if (fstat(STDERR_FILENO, &file) == 0 && S_ISREG(file.st_mode) && file.st_nlink == 0) {
+        off_t more = file.st_size - (off_t)LOG_KEPT_BYTES;
+        if (more > 0) (void)!fallocate(STDERR_FILENO, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, more);
+    }
+    errno = before;
+#endif
+}
+
 void log_event(enum log_level level, const char *event, const struct log_field *fields, const char *format, ...) {
     if ((int)level < log_state.least || is_too_much(level)) return;
     char message[LOG_LINE_BYTES / 2];
@@ -175,4 +195,5 @@ void log_event(enum log_level level, const char *event, const struct log_field *
         return;
     }
     if (write(STDERR_FILENO, line.bytes, line.length) < 0) errno = 0; /* there is nowhere else to complain */
+    if (log_state.keeps_end) drop_beginning();
 }

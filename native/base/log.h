@@ -10,6 +10,7 @@ enum log_format { LOG_TEXT, LOG_JSON };
 extern const char *const log_level_names[], *const log_format_names[]; /* in that order, ended by NULL */
 
 #define LOG_LINE_BYTES 4096u  /* longer lines are cut */
+#define LOG_KEPT_BYTES (64u * 1024) /* by log_keep_end */
 #define LOG_LINES_A_SECOND 100u /* below LOG_ERROR: who floods the server must not make it write for ever */
 
 struct log_field {
@@ -23,6 +24,10 @@ struct log_field {
 /* From here on; a process has one log. Until then: text from LOG_NOTICE on. */
 void log_configure(enum log_level least, enum log_format format);
 void log_as(const char *program); /* whose name lines of text begin with; it stays the caller's */
+
+/* For a parent that looks at the end alone: where standard error is a file without a name, its beginning is given back to the
+ * disk, as far as the kernel and the file system can. */
+void log_keep_end(void);
 
 /* One line. Text is the message alone, which says it all; JSON has time, level, program, pid, event, message, and the fields,
  * which may be NULL. `event` is a word. */

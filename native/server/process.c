@@ -214,6 +214,7 @@ static int serve(struct server *server, const struct options *options, const str
     struct error error = {0};
     struct signals signals = {.server = server};
     bool has_parent = options->lifeline_descriptor >= 0;
+    if (has_parent) log_keep_end();
     if (has_parent) service_manager_ignore();
     struct transport *transport = transport_kernel_new(server_events(server), &error);
     if (!transport) return start_failed(EXIT_FAILED, error.message);

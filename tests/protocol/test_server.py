@@ -361,3 +361,16 @@ def test_the_longest_turn_counts_the_commands_that_came_in_it():
         client.sample("t", 1 << 20)
         # A million draws, pins and ids take no processor less than this.
         assert client.redis.info("stats")["loop_turn_us_max"] > max(before, 2_000)
+
+
+def test_what_a_server_prints_takes_little_room_however_much_it_is():
+    with rs.Server(password="secret") as server, rs.Client(server.url) as client:
+        printed = f"/proc/{server.pid}/fd/2"
+        deadline = time.monotonic() + 120
+        while os.stat(printed).st_size < 512 * 1024:  # of lines of a kind, there are 100 a second
+            assert time.monotonic() < deadline
+            with pytest.raises(rs.ServerError, match="WRONGPASS"):
+                client.command("AUTH", "u" * 2000, "wrong")
+        assert os.stat(printed).st_blocks * 512 <= 128 * 1024
+        assert server.log().count("u" * 1000) >= 16
+        assert "\0" not in server.log()
