@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -81,6 +83,18 @@ class Network:
         for host in self._hosts.values():
             host.close()
         self._hosts.clear()
+
+
+@pytest.fixture(scope="session")
+def sent_again() -> Callable[[socket.socket], int]:
+    """How many segments of a connection its client has sent more than once, its SYN among them."""
+    total_retrans = 100  # where struct tcp_info has it
+
+    def count(connection: socket.socket) -> int:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, total_retrans + 4)
+        return int.from_bytes(told[total_retrans:], sys.byteorder)
+
+    return count
 
 
 @pytest.fixture

@@ -231,14 +231,25 @@ static bool says_more(const struct rte_tcp_hdr *tcp, const struct rte_tcp_hdr *b
     return rte_be_to_cpu_16(tcp->rx_win) > rte_be_to_cpu_16(before->rx_win);
 }
 
+/* How far an acknowledgement's sequence lies beyond the peer's window. lwIP says what it would send next, but a peer that has
+ * run short of memory may have shut its window before that, and passes over what lies beyond (RFC 9293, 3.10.7.4): it would
+ * send again for ever what has arrived, until it reads. The window's end is acceptable, as Linux says it. */
+static uint32_t beyond_window(const struct packet *packet, const struct tcp_pcb *pcb) {
+    const struct rte_tcp_hdr *tcp = tcp_of(packet->headers);
+    uint32_t sequence = rte_be_to_cpu_32(tcp->sent_seq);
+    if (!pcb || tcp->tcp_flags != RTE_TCP_ACK_FLAG || sequence != pcb->snd_nxt) return 0;
+    uint32_t end = pcb->lastack + pcb->snd_wnd;
+    return TCP_SEQ_GT(sequence, end) ? sequence - end : 0;
+}
+
 /* lwIP acknowledges every other frame that it is given, and a burst is given at once: only the last acknowledgement of each
  * connection goes out, in the place of those that are still in the port's queue. */
-static bool replace_acknowledgement(struct packet *packet, struct lwip_connection *connection) {
+static bool replace_acknowledgement(struct packet *packet, uint32_t beyond, struct lwip_connection *connection) {
     struct rte_mbuf *frame = connection->acknowledgement;
     if (!frame || connection->acknowledgement_flush != stack.port->flushes) return false;
     if (!says_more(tcp_of(packet->headers), tcp_of(rte_pktmbuf_mtod(frame, const uint8_t *)))) return false;
     rte_pktmbuf_trim(frame, (uint16_t)rte_pktmbuf_pkt_len(frame));
-    write_frame(frame, packet, 0, 0, 0);
+    write_frame(frame, packet, 0 - beyond, 0, 0);
     return true;
 }
 
@@ -251,10 +262,11 @@ static struct lwip_connection *acknowledging(const struct packet *packet, const 
 
 static err_t transmit_bare(struct packet *packet, const struct tcp_pcb *pcb) {
     struct lwip_connection *connection = acknowledging(packet, pcb);
-    if (connection && replace_acknowledgement(packet, connection)) return ERR_OK;
+    uint32_t beyond = beyond_window(packet, pcb);
+    if (connection && replace_acknowledgement(packet, beyond, connection)) return ERR_OK;
     struct rte_mbuf *frame = port_room(stack.port) > 0 ? port_frame(stack.port) : NULL;
     if (!frame) return ERR_MEM;
-    write_frame(frame, packet, 0, 0, 0);
+    write_frame(frame, packet, 0 - beyond, 0, 0);
     if (connection) {
         connection->acknowledgement = frame;
         connection->acknowledgement_flush = stack.port->flushes;
