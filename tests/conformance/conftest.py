@@ -23,7 +23,7 @@ from compatibility import RECORD, documented
 import replay_server
 
 REDIS_VERSION = "7.0"  # the version whose behaviour the store follows
-REPLY_TIMEOUT_S = 30.0
+REPLY_TIMEOUT_S = 100.0
 
 
 class RawConnection:
@@ -100,7 +100,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
             RawConnection(path).close()
             return
         time.sleep(0.02)
-    raise RuntimeError(f"{path}: the server did not listen within 20 s")
+    raise RuntimeError(f"{path}: the server did not listen within 60 s")
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ CORE = [
 
 OPTIONS = ["--singledb", "--ignore-encoding", "--durable"]
 FILE_TIMEOUT_S = 600
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 FOLDER = "redis-suite-server-"
 
 

@@ -67,7 +67,6 @@ def test_the_same_commands_change_keys(pair: Pair, listeners: list[Any], family:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_commands_change_keys_in_many_sequences(
     pair: Pair,

@@ -103,6 +103,7 @@ def kill_under_load(folder: Path, policy: str, seconds: float, lost_s: float) ->
         writers = [Writer(server.url, f"writer:{n}:{time.monotonic_ns()}") for n in range(6)]
         for writer in writers:
             writer.start()
+        wait_until(lambda: all(writer.acknowledged for writer in writers))
         time.sleep(seconds)
         killed_at = time.monotonic()
         kill(server)
@@ -170,8 +171,10 @@ def test_keys_whose_time_is_over_meanwhile_are_gone_after_a_restart(tmp_path: Pa
         client.set("soon", 1, px=300)
         client.execute_command("PEXPIREAT", "soon", int(time.time() * 1000) + 200)
         client.set("later", 1, ex=1000)
-        client.set("kept", 1, px=200)
-        client.persist("kept")
+        with client.pipeline() as pipeline:  # at once: it has not run out in between
+            pipeline.set("kept", 1, px=200)
+            pipeline.persist("kept")
+            pipeline.execute()
         kill(server)
     time.sleep(0.4)
     with serve(tmp_path) as (_, client):
@@ -321,8 +324,8 @@ def test_a_rule_saves_after_so_many_changes(tmp_path: Path) -> None:
             client.config_set("save", "1 x")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)
@@ -367,6 +370,7 @@ def kill_while_rewriting(folder: Path, seconds: float) -> None:
         writers = [Writer(server.url, f"writer:{n}:{time.monotonic_ns()}") for n in range(4)]
         for writer in writers:
             writer.start()
+        wait_until(lambda: all(writer.acknowledged for writer in writers))
         client.execute_command("BGREWRITEAOF")
         time.sleep(seconds)
         kill(server)

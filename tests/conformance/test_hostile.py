@@ -108,19 +108,16 @@ def test_one_client_with_a_million_commands_at_once(client: redis.Redis, tmp_pat
     request = b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n"
     sender = threading.Thread(target=greedy.sendall, args=(request * PIPELINE,))
     sender.start()
-    slowest_s = 0.0
-    got = 0
+    got, between = 0, 0
     expected = sum(9 * 10**digits * (digits + 4) for digits in range(6)) + len(":1000000\r\n")
     while got < expected:
-        began = time.monotonic()
-        assert client.ping()
-        slowest_s = max(slowest_s, time.monotonic() - began)
+        between += 0 < int(client.get("n") or 0) < PIPELINE
         piece = greedy.recv(1 << 20)
         assert piece, "the server closed"
         got += len(piece)
     sender.join(60)
     assert client.get("n") == b"1000000"
-    assert slowest_s < 5, "others wait for a slice of it, not for all"
+    assert between > 2, "others wait for a slice of it, not for all"
     greedy.close()
 
 

@@ -17,7 +17,7 @@ from against_redis import Pair
 import replay_server
 
 MB = 1 << 20
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def wait_for_clients(admin: redis.Redis, count: int) -> None:

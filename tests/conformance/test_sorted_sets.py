@@ -183,7 +183,6 @@ FEW = st.sampled_from([b"a", b"b"])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "commands",
     [

@@ -145,7 +145,8 @@ def test_a_watched_key_of_another_database_does_not_matter(pair: Pair, other: Pa
 
 
 def test_a_watched_key_that_runs_out_stops_exec(pair: Pair) -> None:
-    for line in ["SET w 1 PX 20", "WATCH w", "MULTI", "PING"]:
+    pair.run((b"SET", b"w", b"1", b"PX", b"20"), (b"WATCH", b"w"))  # at once: it has not run out in between
+    for line in ["MULTI", "PING"]:
         pair.words(line)
     time.sleep(0.05)
     pair.words("EXEC")

@@ -47,7 +47,6 @@ def reached(output: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SHORT)
 def test_example_runs_when_cut_short(name: str, tmp_path: Path) -> None:
     assert 0 < reached(run(name, SHORT[name], tmp_path, timeout_s=800)) <= 500
@@ -66,7 +65,6 @@ def test_every_example_is_run() -> None:
     assert names - {"timing.py"} == SHORT.keys() == SCORES.keys()
 
 
-@pytest.mark.timeout(900)
 def test_two_machines_end_together_when_one_fails() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "two_machines.py"), "--env", "NoSuchEnvironment-v0"],

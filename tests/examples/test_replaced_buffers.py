@@ -46,13 +46,11 @@ def run(name: str, buffer: str, options: list[str], folder: Path, timeout_s: flo
 
 
 @pytest.mark.parametrize("name", SHORT)
-@pytest.mark.timeout(900)
 def test_library_runs_on_a_buffer_in_process(name: str, tmp_path: Path) -> None:
     assert abs(run(name, "replay-server", SHORT[name], tmp_path, 800)) < 2000
 
 
 @pytest.mark.parametrize("name", ["stable_baselines3", "cleanrl", "rllib"])
-@pytest.mark.timeout(900)
 def test_library_runs_on_a_server(name: str, tmp_path: Path) -> None:
     with rs.Server(port=0) as server, rs.Client(server.url) as client:
         run(name, server.url, SHORT[name], tmp_path, 800)
@@ -75,7 +73,6 @@ def test_library_reaches_its_own_score(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["in process", "on a server"])
-@pytest.mark.timeout(900)
 def test_stable_baselines3_with_n_steps_sees_what_its_own_buffer_shows(where: str, tmp_path: Path) -> None:
     """`DQN(n_steps=3)` went on with single steps, and `save_replay_buffer` said "cannot pickle '_thread.lock'"."""
     python = python_of("stable_baselines3")

@@ -38,14 +38,12 @@ def check_learned(summary: dict) -> None:
 
 
 @pytest.mark.learning
-@pytest.mark.timeout(600)
 def test_cartpole_is_learned_by_seed_1(tmp_path):
     check_learned(run_cartpole(tmp_path, 1))
 
 
 @pytest.mark.slow
 @pytest.mark.learning
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_cartpole_is_learned_by_other_seeds(tmp_path, seed):
     check_learned(run_cartpole(tmp_path, seed))
@@ -53,7 +51,6 @@ def test_cartpole_is_learned_by_other_seeds(tmp_path, seed):
 
 @pytest.mark.slow
 @pytest.mark.learning
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("control", [["--no-prioritized"], ["--n-step", "1"]], ids=["priorities-1", "n-step-1"])
 def test_control_runs_complete_and_report_their_curve(tmp_path, control):
     summary = run_cartpole(tmp_path, 1, *control)

@@ -22,7 +22,6 @@ IN_A_ROW = 6
 
 @pytest.mark.slow
 @pytest.mark.learning
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("algorithm", "given"), [("ppo", {}), ("impact", {}), ("impala", {"learning_rate": 5e-4})])
 def test_cartpole_is_learned(algorithm, given):
     recent: collections.deque[float] = collections.deque(maxlen=IN_A_ROW)

@@ -70,7 +70,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory, server: rs.Server) -> Ite
 
 
 @pytest.mark.parametrize("name", sorted(set(PLACES) - {"process"}))
-@pytest.mark.timeout(600)
 def test_gradient_and_parameter_functions_do_the_same_on_every_platform(tmp_path, server, expected, name):
     with contextlib.ExitStack() as stack:
         platform = Lent(stack.enter_context(PLACES[name]()))

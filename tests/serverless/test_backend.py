@@ -92,7 +92,7 @@ def test_answers_come_as_futures_that_can_be_waited_for_together() -> None:
         futures = {functions.submit(request(str(number))): str(number) for number in range(20)}
         for future in as_completed(futures, timeout=60):
             assert decode_response(future.result()).result == {"of": futures[future]}
-        assert len(wait(futures, timeout=1).done) == 20
+        assert len(wait(futures, timeout=60).done) == 20
     assert sorted(record.request for record in records) == sorted(futures.values())
 
 
@@ -182,11 +182,9 @@ def test_a_deadline_bounds_all_attempts_together() -> None:
         raise FunctionTimeout("late")
 
     with backend(function, concurrency=1, timeout_s=20, retries=50) as (functions, _):
-        began = time.monotonic()
         error = functions.submit(request("a", deadline=time.time() + 0.8)).exception(60)
-        took_s = time.monotonic() - began
     assert isinstance(error, FunctionTimeout)
-    assert 0.3 < took_s < 5
+    assert len(limits) <= 3 + 1, "of 0.3 s each, and one of what is left"
     assert limits[0] <= 0.8
     assert limits == sorted(limits, reverse=True)
 
@@ -245,7 +243,7 @@ def test_closing_cancels_what_waits_and_fails_what_runs() -> None:
     assert isinstance(running.exception(0), FunctionLost)
     with pytest.raises(CancelledError):
         waiting.result(0)
-    assert len(wait([running, waiting], timeout=1).done) == 2
+    assert len(wait([running, waiting], timeout=60).done) == 2
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="closed"):
         functions.submit(request("c"))

@@ -151,7 +151,6 @@ def play_asynchronously(path: Path, rounds: int, learners: int = 2, passes: int 
     assert summary["bill"]["outcomes"]["lost"] == sum(lost.values())
 
 
-@pytest.mark.timeout(600)
 def test_gradients_of_killed_and_duplicated_functions_count_once(tmp_path):
     play_asynchronously(tmp_path, rounds=3)
 
@@ -163,7 +162,6 @@ def test_gradients_count_once_in_a_long_job_with_faults(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_thousand_invocations_with_faults_count_once_and_are_billed(tmp_path):
     play(tmp_path, rounds=112)
     assert len(read_invocations(tmp_path)) >= 1000

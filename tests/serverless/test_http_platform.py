@@ -80,7 +80,7 @@ def group(pid: int) -> list[int]:
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about within 20 s"
+        assert time.monotonic() < deadline, "it did not come about within 60 s"
         time.sleep(0.05)
 
 

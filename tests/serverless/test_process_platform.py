@@ -22,7 +22,7 @@ from replay_server.serverless.backends.backend import Backend, FunctionLost, Fun
 from replay_server.serverless.backends.process import ProcessPlatform
 
 HERE = Path(__file__).resolve().parent
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def small_platform(**options: Any) -> ProcessPlatform:

@@ -339,7 +339,6 @@ def test_the_benchmark_plays_a_run_with_more_actors_and_says_that_it_is_simulate
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_validation_sets_every_real_round_beside_a_simulated_one(tmp_path: Path) -> None:
     command = ["bench", "replayed", "--validate", "--env", "CartPole-v1", "--rounds", "3", "--job-actors", "2"]
     command += ["--steps", "32", "--processes", "1", "2", "--repetitions", "2", "--json", str(tmp_path / "result.json")]

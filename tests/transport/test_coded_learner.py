@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.root
 
 PASSWORD = "a password that nobody prints"
 ENVIRONMENT = {"REPLAY_SERVER_PASSWORD": PASSWORD}

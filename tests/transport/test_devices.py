@@ -18,7 +18,7 @@ from replay_server.bench.lab import Lab, LabError, LabServer
 from replay_server.bench.namespace import NamespaceError, program
 from replay_server.server import find_executable
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.dpdk]
+pytestmark = pytest.mark.dpdk
 
 EXCHANGE = """
 import numpy as np, os, sys

@@ -38,7 +38,7 @@ def refused(error_number, words, use):
     else:
         raise AssertionError(f"not refused: {words}")
 
-def until(condition, seconds=5):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()

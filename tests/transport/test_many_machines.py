@@ -26,7 +26,7 @@ SETTINGS = ["--env", "CartPole-v1", "--profile", "cartpole", "--actors", "2", "-
 ENVIRONMENT = {"REPLAY_SERVER_PASSWORD": PASSWORD, "OMP_NUM_THREADS": "1"}
 GOOD_SCORE = 450.0
 
-pytestmark = [pytest.mark.root, pytest.mark.learning, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.root, pytest.mark.learning]
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float, running: list[subprocess.Popen[str]]) -> Any:

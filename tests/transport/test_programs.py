@@ -16,8 +16,6 @@ import pytest
 
 import replay_server as rs
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def run(*command: str, text: str | None = None) -> str:
     """Runs a program of Redis' on the client's side; what it printed."""

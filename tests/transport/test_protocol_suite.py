@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 SUITE = ["aio", "clients", "contract", "incarnation", "refusals", "resp", "sampler", "steps"]
 

@@ -16,7 +16,6 @@ import pytest
 from replay_server.errors import ServerError
 from replay_server.server import find_executable
 
-pytestmark = pytest.mark.timeout(900)
 pytest.importorskip("scikit_build_core", reason="needs scikit-build-core (make setup installs it)")
 
 
