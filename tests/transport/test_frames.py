@@ -325,8 +325,8 @@ def test_a_probe_that_is_all_there_was_left_to_send(client: Any, peer: Peer) -> 
 
 
 def test_a_peer_that_has_shut_its_window_learns_that_its_data_arrived(client: Any, peer: Peer) -> None:
-    """One that is short of memory takes nothing of a reply, and shuts the window that it had opened for it. It passes over
-    acknowledgements beyond its window: it would send again for ever what has arrived."""
+    """One that is short of memory takes nothing of a reply, and shuts the window that it had opened for it. It passes
+    over acknowledgements beyond its window: it would send again for ever what has arrived."""
     client.redis.set("shut", b"s" * 20_000)
     peer.open(window=8000)
     peer.say(PUSH | ACK, b"GET shut\r\n", window=8000)
