@@ -199,7 +199,6 @@ struct snapshot *snapshot_begin(const struct snapshot_options *options, struct t
     if (snapshot->file) {
         snapshot->bytes = sizeof(struct snapshot_file_header);
         snapshot->file->keep_newest = options->keep;
-        snapshot->file->most_named = options->most_named;
         snapshot->file->contents = options->store ? SNAPSHOT_HAS_STORE : 0;
     }
     snapshot->worker = snapshot->file ? worker_new() : NULL;

@@ -22,7 +22,6 @@ struct snapshot_options {
     struct store_cut *store; /* the store's; NULL: tables only. Weights are added to it right after snapshot_begin */
     uint64_t store_bytes; /* about what the store holds */
     uint32_t keep; /* snapshots of names given by snapshot_name_new that stay; 0: all */
-    uint32_t most_named; /* snapshots of other names that there may be; 0: any number */
     uint64_t memory_bytes; /* 0: as said above */
 };
 

@@ -94,11 +94,6 @@ static int create(struct snapshot_file *file) {
     char partial[NAME_MAX + 16];
     partial_name(file, partial);
     file->created = true;
-    if (file->most_named > 0 && !snapshot_has_room(file->folder, file->name, file->most_named))
-        return error_set(&file->error, ERROR_LIMIT,
-                         "the folder has %u snapshots that clients have named, as many as snapshot-named-limit allows: "
-                         "remove one, save under one of their names or without a name, or raise the limit",
-                         file->most_named);
     file->descriptor = openat(file->folder, partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     return file->descriptor < 0 ? fail(file, "cannot create") : write_header(file);
 }

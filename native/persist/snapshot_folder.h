@@ -16,7 +16,7 @@ void snapshot_name_new(char name[NAME_MAX + 1], int64_t unix_ms);
  * none and are older than those, the latest cut of them the newest. "" when there is none. -1 when the folder cannot be
  * read. */
 int snapshot_newest(const char *folder, char name[NAME_MAX + 1], struct error *error);
-/* The highest number of a snapshot in the folder; 0: none has one. `folder` is a descriptor, here and below. */
+/* The highest number of a snapshot in the folder; 0: none has one. `folder` is a descriptor, here and below; or AT_FDCWD. */
 uint64_t snapshot_last_number(int folder);
 /* Whether a snapshot of that name may be written: it is one that snapshot_name_new gives, or is there already, or there are
  * fewer than `most_named` of other names. */

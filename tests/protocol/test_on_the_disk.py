@@ -242,3 +242,15 @@ def test_clients_name_no_more_snapshots_than_they_may(tmp_path):
         with pytest.raises(rs.LimitExceeded):
             client.checkpoint("f")
         assert client.redis.ping()
+
+
+def test_a_name_for_which_there_is_no_room_is_no_failure_to_save(tmp_path):
+    settings = {"snapshot-named-limit": 1, "save": "3600 1000000"}
+    with rs.Server(directory=tmp_path, config=settings) as server, rs.Client(server.url) as client:
+        client.checkpoint("a")
+        with pytest.raises(rs.LimitExceeded):
+            client.checkpoint("b")
+        assert client.redis.set("key", 1)  # stop-writes-on-bgsave-error does not refuse it
+        about = client.redis.info("persistence")
+        assert (about["rdb_last_bgsave_status"], about["snapshots_failed"], about["snapshots_saved"]) == ("ok", 0, 1)
+        assert sorted(os.listdir(tmp_path)) == ["a.snapshot"]

@@ -241,6 +241,8 @@ def test_names_are_told_to_those_who_have_a_right_to_them(root, log_in):
         text = connection.command("INFO", "replay")
         assert {name for name in (b"exp", b"secret") if b"table_" + name in text} == names, pattern
         assert b"tables:2\r\n" in text
+        text = connection.command("INFO", "persistence")
+        assert {name for name in (b"exp", b"secret") if b":name=" + name in text} == names, pattern
     connection = log_in("(+replay.list ~secret.*) (+weights.list ~exp.*)")
     assert connection.command("REPLAY.LIST") == [b"secret.t"]
     assert connection.command("WEIGHTS.LIST") == [b"exp.w"]

@@ -86,9 +86,10 @@ static void memory_section(struct server *server, struct text *out) {
     info_more_memory(server, out);
 }
 
-static void persistence_section(struct server *server, struct text *out) {
+static void persistence_section(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
     text_append(out, "# Persistence\r\n");
-    snapshots_info(server->snapshots, out);
+    snapshots_info(client, out);
     append_log_info(server->append_log, out);
     info_more_persistence(server, out);
 }
@@ -218,15 +219,24 @@ static const struct {
     bool by_default;
     void (*write_for)(const struct client *client, struct text *out); /* in place of `write`: what the client may see */
 } sections[] = {
-    {"server", server_section, true},           {"transport", transport_section, true},
-    {"clients", clients_section, true},         {"memory", memory_section, true},
-    {"persistence", persistence_section, true}, {"stats", stats_section, true},
-    {"replication", replication_section, true}, {"cpu", cpu_section, true},
-    {"limits", limits_section, true},           {"replay", NULL, true, replay_info},
-    {"gradients", gradients_info, true},        {"requests", request_times_info, true},
-    {"modules", modules_section, true},         {"commandstats", commandstats_section, false},
-    {"errorstats", errorstats_section, true},   {"latencystats", latencystats_section, false},
-    {"cluster", cluster_section, true},         {"keyspace", keyspace_info, true},
+    {"server", server_section, true},
+    {"transport", transport_section, true},
+    {"clients", clients_section, true},
+    {"memory", memory_section, true},
+    {"persistence", NULL, true, persistence_section},
+    {"stats", stats_section, true},
+    {"replication", replication_section, true},
+    {"cpu", cpu_section, true},
+    {"limits", limits_section, true},
+    {"replay", NULL, true, replay_info},
+    {"gradients", gradients_info, true},
+    {"requests", request_times_info, true},
+    {"modules", modules_section, true},
+    {"commandstats", commandstats_section, false},
+    {"errorstats", errorstats_section, true},
+    {"latencystats", latencystats_section, false},
+    {"cluster", cluster_section, true},
+    {"keyspace", keyspace_info, true},
 };
 
 static bool is_wanted(size_t section, const struct resp_argument *names, uint32_t count) {

@@ -1,4 +1,6 @@
 /* cmd_snapshot: REPLAY.SAVE, REPLAY.RESTORE and LASTSAVE. */
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +20,7 @@ struct save_request {
     uint64_t number;          /* of the snapshot that will do; 0: one that has not begun yet */
     char name[NAME_MAX + 1];  /* "": any */
     bool says_ok;             /* as SAVE does, not its path */
+    bool refused;             /* the folder has no room for its name */
 };
 
 static bool ends_as_snapshot(const char *name) {
@@ -51,6 +54,14 @@ static bool take_name(struct client *client, const struct resp_argument *argumen
 static bool save_attempt(struct client *client) {
     const struct snapshots *snapshots = client->server->snapshots;
     const struct save_request *request = client_state(client);
+    if (request->refused) {
+        reply_error(client,
+                    "LIMIT the folder has %" PRId64
+                    " snapshots that clients have named, as many as snapshot-named-limit allows: "
+                    "remove one, save under one of their names or without a name, or raise the limit",
+                    client->server->config.snapshot_named_limit);
+        return true;
+    }
     if (request->number == 0 || request->number != snapshots->done_number) return false;
     if (snapshots->outcome.code == ERROR_NONE && request->says_ok)
         reply_status(client, "OK");
@@ -82,6 +93,16 @@ void snapshots_take_name(struct snapshots *snapshots) {
         if (!request->name[0] || strcmp(request->name, snapshots->name) == 0) request->number = snapshots->number;
     }
     stop_snapshot_begins(snapshots->server, snapshots->number);
+}
+
+void snapshots_refuse_names(struct snapshots *snapshots) {
+    uint32_t most = (uint32_t)snapshots->server->config.snapshot_named_limit;
+    for (struct client *client; (client = snapshots->savers.head);) {
+        struct save_request *request = client_state(client);
+        if (!request->name[0] || snapshot_has_room(AT_FDCWD, request->name, most)) return;
+        request->refused = true;
+        client_retry(client);
+    }
 }
 
 static void wait_for_snapshot(struct client *client, const char *name, bool says_ok) {

@@ -7,5 +7,8 @@
 
 /* Gives the snapshot that is about to begin the name that its first waiter wants, and notes who waits for it. */
 void snapshots_take_name(struct snapshots *snapshots);
+/* Before one begins: clients at the head of the queue for whose names the folder has no room are told so. That is no failure
+ * to save, and concerns nobody else. */
+void snapshots_refuse_names(struct snapshots *snapshots);
 
 #endif

@@ -109,7 +109,6 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
-        .most_named = (uint32_t)snapshots->server->config.snapshot_named_limit,
     };
     saved_tables_free(snapshots->cut_tables);
     snapshots->cut_tables = saved_tables_note(snapshots->server->replay);
@@ -236,24 +235,27 @@ bool snapshots_refuse_writes(const struct snapshots *snapshots) {
     return config->stop_writes_on_bgsave_error && config->save[0] != '\0' && snapshots->outcome.code != ERROR_NONE;
 }
 
-/* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
-static void begin_next(struct snapshots *snapshots) {
-    if (snapshots->server->stopping || !tables_are_ready(snapshots)) return;
-    if (snapshots->server->append_log->depth > 0) return; /* in the midst of a script */
-    struct error error = {.code = ERROR_NONE};
-    snapshots->number++;
-    snapshots->began_us = clock_monotonic_us();
-    snapshots->wanted = false;
-    snapshots_take_name(snapshots);
-    if (begin(snapshots, &error) < 0) finish(snapshots, &error);
-}
-
 static bool is_wanted(struct snapshots *snapshots, uint64_t *due_us) {
     if (snapshots->savers.length > 0 || snapshots->wanted || stop_wants_snapshot(snapshots->server)) return true;
     uint64_t rule_us = rule_due(snapshots);
     if (rule_us <= snapshots->server->now_us) return true;
     if (rule_us < *due_us) *due_us = rule_us;
     return false;
+}
+
+/* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
+static void begin_next(struct snapshots *snapshots) {
+    if (snapshots->server->stopping || !tables_are_ready(snapshots)) return;
+    if (snapshots->server->append_log->depth > 0) return; /* in the midst of a script */
+    uint64_t due_us = CLOCK_NEVER;
+    snapshots_refuse_names(snapshots);
+    if (!is_wanted(snapshots, &due_us)) return;
+    struct error error = {.code = ERROR_NONE};
+    snapshots->number++;
+    snapshots->began_us = clock_monotonic_us();
+    snapshots->wanted = false;
+    snapshots_take_name(snapshots);
+    if (begin(snapshots, &error) < 0) finish(snapshots, &error);
 }
 
 uint64_t snapshots_step(struct snapshots *snapshots) {
@@ -289,7 +291,8 @@ int64_t snapshots_last_save_s(const struct snapshots *snapshots) {
     return (snapshots->saved_unix_ms > 0 ? snapshots->saved_unix_ms : snapshots->server->started_unix_ms) / 1000;
 }
 
-void snapshots_info(const struct snapshots *snapshots, struct text *out) {
+void snapshots_info(const struct client *client, struct text *out) {
+    const struct snapshots *snapshots = client->server->snapshots;
     struct snapshot_progress progress = {0};
     if (snapshots->running) snapshot_progress(snapshots->running, &progress);
     text_append(out,
@@ -311,5 +314,5 @@ void snapshots_info(const struct snapshots *snapshots, struct text *out) {
                 progress.waiting_bytes, snapshots->server->config.snapshot_keep,
                 snapshots->server->config.snapshot_named_limit, snapshots->restoring != NULL, snapshots->restored,
                 snapshots->restored_cut_unix_ms / 1000);
-    unsaved_info(snapshots->server->replay, snapshots->saved_tables, out);
+    unsaved_info(client, snapshots->saved_tables, out);
 }

@@ -74,6 +74,6 @@ void snapshots_note_restored(struct snapshots *snapshots);
 
 /* Unix seconds of the last cut that was saved; before there is one, of the server's start, as in Redis. */
 int64_t snapshots_last_save_s(const struct snapshots *snapshots);
-void snapshots_info(const struct snapshots *snapshots, struct text *out); /* lines of INFO persistence */
+void snapshots_info(const struct client *client, struct text *out); /* lines of INFO persistence, for the client */
 
 #endif

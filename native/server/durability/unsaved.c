@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/client.h"
+#include "server/replay/cmd_replay.h"
 #include "server/replay/replay_registry.h"
+#include "server/server.h"
 
 struct saved_table *saved_tables_note(const struct replay_registry *registry) {
     struct saved_table *saved = NULL;
@@ -37,9 +40,10 @@ static uint64_t since(uint64_t now, uint64_t then) {
     return now >= then ? now - then : now;
 }
 
-void unsaved_info(const struct replay_registry *registry, const struct saved_table *saved, struct text *out) {
+void unsaved_info(const struct client *client, const struct saved_table *saved, struct text *out) {
     unsigned number = 0;
-    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+    for (const struct replay_entry *entry = client->server->replay->entries; entry; entry = entry->next) {
+        if (!replay_may_be_told(client, "info", entry)) continue;
         static const struct saved_table nothing;
         const char *name = table_config(entry->table)->name;
         const struct saved_table *then = saved;

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "replay/table.h"
 
+struct client;
 struct replay_registry;
 
 /* A table's counters at a moment that is on the disk. */
@@ -17,7 +18,7 @@ struct saved_table {
 /* Of all tables, as they are now. Where memory is short some are left out: more is then said to be lost than is. */
 struct saved_table *saved_tables_note(const struct replay_registry *registry);
 void saved_tables_free(struct saved_table *saved);
-/* "unsaved_table0:name=atari,added=12,updated=3,removed=0", a line for each table. */
-void unsaved_info(const struct replay_registry *registry, const struct saved_table *saved, struct text *out);
+/* "unsaved_table0:name=atari,added=12,updated=3,removed=0", a line for each table to which the client has any right. */
+void unsaved_info(const struct client *client, const struct saved_table *saved, struct text *out);
 
 #endif
