@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -82,12 +83,16 @@ def checkpoints(folder: Path) -> list[Path]:
 def newest_checkpoint(folder: Path, say: Callable[[str], None] = print) -> Path | None:
     """Returns the complete step_N folder with the greatest N whose values are all finite; None if there are no others.
 
-    Tells `say` of each that it passes over. Raises ValueError if all are passed over.
+    Tells `say` of each that it passes over. Raises ValueError if all are passed over, or a file is damaged.
     """
     found = checkpoints(folder)
     for path in reversed(found):
         for file in sorted(path.glob("*.safetensors")):
-            if (name := first_not_finite(load_file(file))) is not None:
+            try:
+                tensors = load_file(file)
+            except SafetensorError as error:
+                raise ValueError(f"{file} is damaged: {error}") from error
+            if (name := first_not_finite(tensors)) is not None:
                 say(f"{path} is passed over: {name} in {file.name} is not finite")
                 break
         else:
