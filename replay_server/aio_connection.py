@@ -7,13 +7,13 @@ import contextlib
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from . import commands
 from .codec import Buffer, Reading, encode_command
 from .commands import Command, SharedBatch
-from .connection import Address, Connection, Exchanges, ReadBuffer, on_same_host, set_options
+from .connection import Address, Connection, Exchanges, Pending, ReadBuffer, in_records, on_same_host, set_options
 from .errors import ConnectionLost, ReplayError, error_of_own_request
 
 T = TypeVar("T")
@@ -198,16 +198,25 @@ class AsyncConnection(Exchanges):
         if before is not None:
             buffers = encode_command(before.arguments) + buffers
         try:
-            for buffer in buffers:
-                await _within(self._send(buffer), self._timeout)
+            await self._send(buffers)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise await self._parting_words(command) or error from None
         if before is not None:
             await self._receive(before.read(), self._timeout)
         return await self._receive(command.read(), None if command.wait_s is None else command.wait_s + self._timeout)
 
-    def _send(self, buffer: Buffer) -> Coroutine[Any, Any, None]:
-        return self._loop.sock_sendall(self._socket, buffer) if self._tls is None else self._tls.send(buffer)
+    async def _send(self, buffers: Sequence[Buffer]) -> None:
+        if self._tls is not None:
+            for piece in in_records(buffers):
+                await _within(self._tls.send(piece), self._timeout)
+            return
+        pending = Pending(buffers)
+        while vectors := pending.next():
+            try:
+                pending.advance(self._socket.sendmsg(vectors))
+            except BlockingIOError:
+                await _within(self._loop.sock_sendall(self._socket, vectors[0]), self._timeout)
+                pending.advance(len(vectors[0]))
 
     async def _parting_words(self, command: Command[T]) -> ReplayError | None:
         """The error reply that the server sent before it closed on a request that it would not read to the end."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import ssl
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -213,6 +214,26 @@ def in_records(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
         yield joined
 
 
+class Pending:
+    """Buffers that are being sent together, without being joined."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._buffers = [memoryview(buffer).cast("B") for buffer in buffers]
+        self._first = 0
+
+    def next(self) -> list[memoryview]:
+        """What one call may be given; empty: all is sent."""
+        return self._buffers[self._first : self._first + _VECTORS]
+
+    def advance(self, sent: int) -> None:
+        """So many bytes have gone."""
+        while self._first < len(self._buffers) and sent >= len(self._buffers[self._first]):
+            sent -= len(self._buffers[self._first])
+            self._first += 1
+        if sent:
+            self._buffers[self._first] = self._buffers[self._first][sent:]
+
+
 class ReadBuffer:
     """Bytes that came and were not asked for yet: lines are cut from it, and large values take from it first."""
 
@@ -313,6 +334,42 @@ class Exchanges:
         self._complete = True
 
 
+class _Patience:
+    """How long a socket's calls wait for progress.
+
+    The kernel keeps it (SO_RCVTIMEO, SO_SNDTIMEO): Python's own timeouts take a system call to be set, and another
+    before each call. TLS needs Python's.
+    """
+
+    def __init__(self, waiting: socket.socket, sending_s: float) -> None:
+        self._socket, self._sending_s = waiting, sending_s
+        self._is_plain = not isinstance(waiting, ssl.SSLSocket)
+        self._receiving_s: float | None = None
+        if self._is_plain:
+            waiting.settimeout(None)
+            self._set(socket.SO_SNDTIMEO, sending_s)
+
+    def before_sending(self) -> None:
+        if not self._is_plain:
+            self._socket.settimeout(self._sending_s)
+
+    def before_receiving(self, seconds: float | None) -> None:
+        """Sets what a receive may take from now on; None = for ever."""
+        if not self._is_plain:
+            self._socket.settimeout(seconds)
+        elif seconds != self._receiving_s:
+            self._set(socket.SO_RCVTIMEO, seconds)
+            self._receiving_s = seconds
+
+    def before_looking(self) -> None:
+        """Of TLS, whose receives take no flag."""
+        self._socket.setblocking(False)
+
+    def _set(self, option: int, seconds: float | None) -> None:
+        whole, part = divmod(0.0 if seconds is None else max(seconds, 1e-6), 1.0)  # of the kernel, 0 is for ever
+        self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
+
+
 class Connection(Exchanges):
     """One connection, one request at a time, used by one thread at a time; only `abort` may come from another.
 
@@ -332,7 +389,9 @@ class Connection(Exchanges):
         super().__init__(address)
         self._socket_timeout = socket_timeout
         self._socket = address.open_socket(connect_timeout)
+        self._patience = _Patience(self._socket, socket_timeout)
         self._buffer = ReadBuffer()
+        self._begun = False  # the reply: a command's own wait is over once bytes of it have come
         self._descriptors: list[int] | None = None
         self._may_share = address.path is not None or address.abstract is not None
         try:
@@ -364,7 +423,8 @@ class Connection(Exchanges):
             self.close()
             if isinstance(error, ReplayError) or not isinstance(error, OSError):
                 raise
-            sentence = "no progress in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            late = isinstance(error, TimeoutError | BlockingIOError)
+            sentence = "no progress in time" if late else error.strerror or str(error)
             raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
@@ -391,18 +451,14 @@ class Connection(Exchanges):
         before = commands.release_returned(self.arena)
         if before is not None:
             buffers = encode_command(before.arguments) + buffers
-        self._socket.settimeout(self._socket_timeout)
+        self._patience.before_sending()
         try:
             self._send(buffers)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._parting_words(command) or error from None
         if before is not None:
-            self._receive(before.read())
-        if command.wait_s is None:
-            self._socket.settimeout(None)
-        elif command.wait_s > 0:
-            self._socket.settimeout(command.wait_s + self._socket_timeout)
-        return self._receive(command.read())
+            self._receive(before.read(), self._socket_timeout)
+        return self._receive(command.read(), None if command.wait_s is None else command.wait_s + self._socket_timeout)
 
     def _send(self, buffers: Sequence[Buffer]) -> None:
         if len(buffers) == 1:
@@ -412,26 +468,23 @@ class Connection(Exchanges):
             for piece in in_records(buffers):
                 self._socket.sendall(piece)
             return
-        pending = [memoryview(buffer) for buffer in buffers]
-        first = 0
-        while first < len(pending):
-            sent = self._socket.sendmsg(pending[first : first + _VECTORS])
-            while first < len(pending) and sent >= len(pending[first]):
-                sent -= len(pending[first])
-                first += 1
-            if sent:
-                pending[first] = pending[first][sent:]
+        pending = Pending(buffers)
+        while vectors := pending.next():
+            pending.advance(self._socket.sendmsg(vectors))
 
     def _parting_words(self, command: Command[T]) -> ReplayError | None:
         """The error reply that the server sent before it closed on a request that it would not read to the end."""
-        self._socket.settimeout(1.0)
         with contextlib.suppress(OSError, ReplayError):
-            result = self._receive(command.read())
+            result = self._receive(command.read(), 1.0)
             if isinstance(result, ReplayError):
                 return error_of_own_request(result)
         return None
 
-    def _receive(self, reading: Reading[T]) -> T:
+    def _receive(self, reading: Reading[T], wait_s: float | None) -> T:
+        """What a reply is read as, whose first bytes may take `wait_s` seconds to come; None = for ever."""
+        self._begun = False
+        if self._buffer.start == self._buffer.end:
+            self._patience.before_receiving(wait_s)
         wanted = next(reading)
         try:
             while True:
@@ -451,25 +504,23 @@ class Connection(Exchanges):
     def _fill(self, target: memoryview) -> None:
         filled = self._buffer.take(target)
         while filled < len(target):
-            count = self._socket.recv_into(target[filled:])
-            if count == 0:
-                raise ConnectionResetError("the server closed the connection in mid-reply")
-            filled += count
+            filled += self._some(target[filled:])
         while not self._buffer.skip_line_end():
             self._more()
 
     def _more(self) -> None:
-        space = self._buffer.space()
-        if self._descriptors is None:
-            count = self._socket.recv_into(space)
-        else:
-            count = self._receive_descriptors(space)
+        count = self._some(self._buffer.space())
+        self._buffer.end += count
+
+    def _some(self, space: memoryview) -> int:
+        """Receives what there is; how many bytes."""
+        if self._begun:
+            self._patience.before_receiving(self._socket_timeout)
+        count = self._socket.recv_into(space) if self._descriptors is None else self._receive_descriptors(space)
         if count == 0:
             raise ConnectionResetError("the server closed the connection")
-        self._buffer.end += count
-        # The command's own wait is over once bytes come.
-        if self._socket.gettimeout() != self._socket_timeout:
-            self._socket.settimeout(self._socket_timeout)
+        self._begun = True
+        return count
 
     def _receive_descriptors(self, space: memoryview) -> int:
         """As `recv_into`, with descriptors that come along."""
@@ -486,12 +537,12 @@ class Connection(Exchanges):
 
     def gone(self) -> bool:
         """Whether the server has closed an idle connection, as far as can be seen without sending."""
-        self._socket.setblocking(False)
         try:
             if isinstance(self._socket, ssl.SSLSocket):
+                self._patience.before_looking()
                 self._socket.recv(1)
                 return True  # the end, or bytes that nobody asked for
-            return self._socket.recv(1, socket.MSG_PEEK) == b""
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except OSError:
