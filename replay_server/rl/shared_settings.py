@@ -76,7 +76,7 @@ def check_settings_of_run(client: rs.Client, settings: ApexSettings, names: Coll
         raise SettingsDiffer(
             f"the run at table {settings.table!r} has other settings than this part: {words}. Give this part the "
             f"run's, or another --table for a run of its own; a run that is over is removed with REPLAY.DROP "
-            f"{settings.table} and DEL {settings_key(settings.table)}"
+            f"{settings.table}, WEIGHTS.DEL {settings.table} and DEL {settings_key(settings.table)}"
         )
 
 

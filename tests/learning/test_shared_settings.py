@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +53,10 @@ def learn(settings: ApexSettings, url: str, folder: Path) -> None:
 
 def evaluate(settings: ApexSettings, url: str, _: Path) -> None:
     run_evaluator(settings, url, STOPPED)
+
+
+def until_it_has_played(client: rs.Client) -> Callable[[], bool]:
+    return lambda: int(client.info("apex")["added"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -133,6 +139,19 @@ def test_a_run_with_other_settings_may_begin_when_the_table_was_dropped(server, 
     assert json.loads(client.redis.get("apex:settings"))["settings"]["n_step"] == 5
     with pytest.raises(SettingsDiffer):
         run_actor(SETTINGS, server.url, 0, STOPPED)
+
+
+def test_what_removes_a_run_that_is_over_makes_room_for_any_other(server, client, tmp_path):
+    learn(SETTINGS, server.url, tmp_path)
+    assert client.fetch_weights("apex") is not None
+    other = dataclasses.replace(SETTINGS, hidden=32)
+    with pytest.raises(SettingsDiffer, match="--hidden 16 there, 32 here") as refused:
+        run_actor(other, server.url, 0, STOPPED)
+    removal = re.findall(r"((?:REPLAY\.DROP|WEIGHTS\.DEL|DEL)) (\S+)\b", str(refused.value))
+    for command in removal:
+        client.command(*command)
+    # It looks for weights before its first step.
+    run_actor(other, server.url, 0, until_it_has_played(client))
 
 
 def test_of_parts_that_begin_at_the_same_time_with_different_settings_one_kind_is_refused(server):
