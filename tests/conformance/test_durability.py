@@ -153,6 +153,19 @@ def test_what_changes_databases_as_a_whole_is_on_the_disk_with_always_before_it_
                 assert (tmp_path / INCREMENT).read_bytes().count(words[0].encode()) == n
 
 
+def test_a_command_that_is_logged_as_several_is_whole_after_a_kill(tmp_path: Path) -> None:
+    with serve(tmp_path, "always") as (server, client):
+        client.sadd("numbers", *range(1000))
+        assert len(client.spop("numbers", 300)) == 300
+        client.set("later", 1)
+        before = contents(client)
+        log = (tmp_path / INCREMENT).read_bytes()
+        assert log.index(b"MULTI") < log.index(b"SREM") < log.index(b"EXEC") < log.index(b"later")
+        kill(server)
+    with serve(tmp_path, "always") as (_, client):
+        assert_same(contents(client), before)
+
+
 def test_weights_are_there_after_a_kill(tmp_path: Path) -> None:
     with serve(tmp_path) as (server, client):
         client.execute_command("WEIGHTS.PUBLISH", "policy", "*", b"w" * 300_000)

@@ -59,6 +59,18 @@ def test_slow_commands_are_kept_as_redis_keeps_them(pair: Pair) -> None:
     pair.words("SLOWLOG GET")
 
 
+def test_the_value_of_a_secret_setting_is_not_kept(pair: Pair) -> None:
+    pair.words("SLOWLOG RESET")
+    pair.words("CONFIG SET slowlog-log-slower-than 0")
+    pair.words("CONFIG SET requirepass hunter2 slowlog-max-len 100")
+    pair.words("AUTH hunter2")
+    pair.words('CONFIG SET requirepass ""')
+    pair.words("CONFIG SET slowlog-log-slower-than -1")
+    for server in (pair.redis, pair.ours):
+        assert "hunter2" not in str(server.run(b"SLOWLOG", b"GET", b"-1"))
+    pair.words("SLOWLOG RESET")
+
+
 @pytest.mark.parametrize(
     "line",
     [
