@@ -385,8 +385,13 @@ def test_the_unix_socket_lets_nobody_in_without_the_nonce(server):
         near.execute(commands.share(0))
     near.execute(commands.prove(nonce))
     assert isinstance(near.execute(commands.tables()), list)
-    near.close()
-    tcp.close()
+    again = Connection(Address("redis://127.0.0.1", abstract=name), 5, 5)
+    with pytest.raises(rs.ServerError, match="nonce"):  # it was good for once
+        again.execute(commands.prove(nonce))
+    with pytest.raises(rs.ServerError, match=r"REPLAY\.PROVE"):
+        again.execute(commands.tables())
+    for connection in (again, near, tcp):
+        connection.close()
 
 
 def test_a_client_that_does_not_find_the_socket_stays_on_tcp(server, monkeypatch):
