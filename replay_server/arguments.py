@@ -9,7 +9,13 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser. For an option that there is not, its error names the nearest one that there is."""
+    """argparse's parser, which takes options by their whole names alone.
+
+    For an option that there is not, its error names the nearest one that there is.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)

@@ -64,6 +64,8 @@ class PartReport:
             return f"waiting for table {self._table}"
         except (rs.ReplayError, RedisError) as error:
             return f"waiting for the server: {error}"
+        except OSError as error:
+            return f"cannot write to the run directory: {error}"
         self._view.show(self._snapshot)
         return ""
 

@@ -22,7 +22,7 @@ from replay_server.arguments import Parser, did_you_mean
     ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest(word: str, meant: str, capsys) -> None:
-    parser = Parser(prog="program", allow_abbrev=False)
+    parser = Parser(prog="program")
     for option in ("--env", "--learning-rate", "--actors", "--seed"):
         parser.add_argument(option)
     parser.add_argument("--secret", help=argparse.SUPPRESS)
