@@ -1,8 +1,8 @@
 """Makes deliberate mistakes in the code, one at a time, and says which tests notice each.
 
-    python tests/mistakes/run.py                     all of tests/mistakes/*.toml: hours
-    python tests/mistakes/run.py --only "SPOP|lease" those whose text matches
-    python tests/mistakes/run.py --list              only checks that each still fits the code
+    python tests/mistakes/mistakes.py                     all of tests/mistakes/*.toml: hours
+    python tests/mistakes/mistakes.py --only "SPOP|lease" those whose text matches
+    python tests/mistakes/mistakes.py --list              only checks that each still fits the code
 
 A mistake is one edit: `before` occurs once in `file` and becomes `after`. `tests` are the tests that ought to notice
 (arguments of pytest). They must pass without the mistake, which is checked first, and one of them must fail with it. A
