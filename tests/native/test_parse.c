@@ -142,6 +142,28 @@ static void malformed_requests_are_named(void) {
     resp_parser_free(&parser);
 }
 
+static void what_is_exactly_at_a_limit_is_taken(void) {
+    static char request[(1 << 19) + 64], inline_request[65536];
+    size_t head = (size_t)sprintf(request, "*1\r\n$%d\r\n", 1 << 19);
+    memset(request + head, 'b', 1 << 19);
+    memcpy(request + head + (1 << 19), "\r\n", 2);
+    begin(NULL, NULL);
+    CHECK(feed(request, head + (1 << 19) + 2, 4096) == RESP_REQUEST);
+    CHECK(parser.count == 1 && parser.arguments[0].length == 1 << 19);
+    resp_parser_free(&parser);
+    size_t many = (size_t)sprintf(request, "*1000\r\n");
+    for (int i = 0; i < 1000; i++) many += (size_t)sprintf(request + many, "$1\r\na\r\n");
+    begin(NULL, NULL);
+    CHECK(feed(request, many, 4096) == RESP_REQUEST && parser.count == 1000);
+    resp_parser_free(&parser);
+    memset(inline_request, 'c', sizeof inline_request);
+    memcpy(inline_request + sizeof inline_request - 2, "\r\n", 2);
+    begin(NULL, NULL);
+    CHECK(feed(inline_request, sizeof inline_request, 4096) == RESP_REQUEST);
+    CHECK(parser.arguments[0].length == sizeof inline_request - 2);
+    resp_parser_free(&parser);
+}
+
 static void announced_sizes_cost_nothing_until_they_come(void) {
     size_t before = memory_used_bytes();
     begin(NULL, NULL);
@@ -298,6 +320,7 @@ int main(void) {
     RUN(inline_commands_are_split_as_redis_splits_them);
     RUN(empty_requests_are_passed_over);
     RUN(malformed_requests_are_named);
+    RUN(what_is_exactly_at_a_limit_is_taken);
     RUN(announced_sizes_cost_nothing_until_they_come);
     RUN(a_large_argument_lands_in_a_blob);
     RUN(a_large_argument_is_scattered_over_slots);
