@@ -23,8 +23,8 @@ from replay_server.rl.settings import ApexSettings
 EXIT_FAILED = 1
 """It would fail the same way again."""
 EXIT_SERVER_LOST = 5
-EXIT_CRASHED = 70
-"""It may go well the next time."""
+CRASHED = 70
+"""Of a part alone, for the job that started it: it may go well the next time."""
 STOP_GRACE_S = 10.0
 """A part that has not ended this long after it was told to is ended."""
 
@@ -46,7 +46,7 @@ def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> i
         return EXIT_SERVER_LOST
     except Exception as error:
         traceback.print_exc()
-        return EXIT_FAILED if isinstance(error, (ValueError, ArithmeticError)) else EXIT_CRASHED
+        return EXIT_FAILED if isinstance(error, (ValueError, ArithmeticError)) else CRASHED
     return 0
 
 
