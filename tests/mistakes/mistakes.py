@@ -148,6 +148,8 @@ def run_tests(tests: Sequence[str]) -> tuple[str, str]:
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
     if process.returncode == 0:
         return "passed", ""
+    if "+ Timeout +" in said:
+        return "hung", "a test's time was over"
     if process.returncode != 1 or failed is None or ("::test_c" in failed[1] and "ERROR " + failed[1] in said):
         return "broken", said[-2000:]
     return "failed", failed[1]
