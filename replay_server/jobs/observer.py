@@ -106,7 +106,8 @@ class Observer:
     def _new(self, client: rs.Client, name: str) -> list[dict[str, Any]]:
         key = f"{self.settings.table}:{name}"
         asked = client.redis.pipeline(transaction=True)
-        asked.llen(key).lrange(key, self._seen[name], -1)
+        asked.llen(key)
+        asked.lrange(key, self._seen[name], -1)
         length, rows = asked.execute()
         if length < self._seen[name]:  # the server came back without the list, and a new one has begun
             rows = client.redis.lrange(key, 0, -1)
