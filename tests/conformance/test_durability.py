@@ -157,6 +157,7 @@ def test_a_command_that_is_logged_as_several_is_whole_after_a_kill(tmp_path: Pat
     with serve(tmp_path, "always") as (server, client):
         client.sadd("numbers", *range(1000))
         assert len(client.spop("numbers", 300)) == 300
+        assert all(client.spop("numbers") for _ in range(10))
         client.set("later", 1)
         before = contents(client)
         log = (tmp_path / INCREMENT).read_bytes()

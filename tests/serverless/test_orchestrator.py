@@ -352,6 +352,16 @@ def test_a_job_ends_when_its_target_or_its_budget_is_reached(tmp_path, platform,
     assert len(read_rounds(tmp_path)) == 1
 
 
+def test_a_job_ends_with_the_round_that_spends_its_budget(tmp_path, platform, server):
+    orchestrator(tmp_path / "one", platform, rounds=1, server=server.url, job="one").run()
+    budget = 2.5 * read_rounds(tmp_path / "one")[0].cost
+    job = orchestrator(tmp_path / "many", platform, rounds=30, server=server.url, job="many", budget=budget)
+    assert job.run() == "budget"
+    *before, last = [record.cost for record in read_rounds(tmp_path / "many")]
+    assert all(cost < budget for cost in before)
+    assert last >= budget
+
+
 def test_a_server_that_dies_ends_the_job_and_is_told_as_lost(tmp_path, platform):
     server = rs.Server()
 
