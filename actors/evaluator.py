@@ -21,7 +21,7 @@ from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import epsilon_greedy
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.shared_settings import PLAYED, check_settings_of_run
+from replay_server.rl.shared_settings import check_settings_of_run
 from replay_server.rl.weights import load_arrays
 
 ENVIRONMENTS_MAX = 10
@@ -129,7 +129,7 @@ def run_evaluator(
         server_url,
         patience_s=patience_s,
         stop=stopped,
-        on_connect=lambda client: check_settings_of_run(client, settings, PLAYED),
+        on_connect=lambda client: check_settings_of_run(client, settings),
     )
     try:
         while not stopped():

@@ -17,6 +17,7 @@ import replay_server as rs
 from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.n_step_writer import VectorNStepWriter
+from replay_server.rl.actor_ids import ActorId
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
@@ -83,7 +84,7 @@ def actor_seeds(seed: int, actor_id: int, session: int = 0, before: int = 0) -> 
 def run_actor(
     settings: ApexSettings,
     server_url: str,
-    actor_id: int,
+    actor_id: int | ActorId,
     stop: Stop,
     on_progress: Callable[[ActorProgress], None] | None = None,
     *,
@@ -93,12 +94,12 @@ def run_actor(
 
     Weights are looked for every `pull_every_frames` and loaded only if newer; until the first ones are published the
     actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
-    second, after the same numbers went to the server.
+    second, after the same numbers went to the server. An `ActorId` that was taken is renewed with them; of a number
+    the caller sees to it that no other actor has it.
 
     Raises TableClosed when the table is closed: the job is over. ConnectionLost if the server stayed away for
-    `patience_s` seconds; SettingsDiffer, a ValueError, for other settings than the run's; ValueError for settings that
-    do not fit each other (an actor id outside the run, weights of
-    another network).
+    `patience_s` seconds; SettingsDiffer, a ValueError, for other settings than the run's; ValueError for weights of
+    another network.
     """
     return _Actor(settings, server_url, actor_id, as_callable(stop), on_progress, patience_s).run()
 
@@ -108,27 +109,26 @@ class _Actor:
         self,
         settings: ApexSettings,
         server_url: str,
-        actor_id: int,
+        actor_id: int | ActorId,
         stop: Callable[[], bool],
         on_progress: Callable[[ActorProgress], None] | None,
         patience_s: float,
     ) -> None:
         torch.set_num_threads(1)
         self.settings = settings
-        self.actor_id = actor_id
+        self.lease = actor_id if isinstance(actor_id, ActorId) else None
+        self.actor_id = actor_id if isinstance(actor_id, int) else actor_id.number
         self.stop = stop
         self.on_progress = on_progress
-        self.epsilons = actor_epsilons(
-            actor_id, settings.actors, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent
-        )
+        self.epsilons = self._epsilons()
         self.spec = environment_spec(settings)
         self.network = make_acting_network(settings, self.spec)
         self.progress = ActorProgress()
         self.recent_scores: collections.deque[float] = collections.deque(maxlen=RECENT_EPISODES)
         self.version: int | None = None
         self.client = PersistentClient(server_url, patience_s=patience_s, stop=stop, on_connect=self._on_connect)
-        life = self.client.call(lambda client: incarnation(client, settings.table, actor_id))
-        environments_seed, exploration_seed = actor_seeds(settings.seed, actor_id, *life)
+        life = self.client.call(lambda client: incarnation(client, settings.table, self.actor_id))
+        environments_seed, exploration_seed = actor_seeds(settings.seed, self.actor_id, *life)
         self.generator = np.random.default_rng(exploration_seed)
         self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
         # The writer's client is never replaced: after a loss it connects anew, and sends again what later items see.
@@ -232,7 +232,28 @@ class _Actor:
                 if self.stop():
                     return False
 
+    def _epsilons(self) -> np.ndarray:
+        settings = self.settings
+        return actor_epsilons(
+            self.actor_id, settings.actors, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent
+        )
+
+    def _hold_id(self, lease: ActorId) -> None:
+        """Renews the lease. Where this actor was away for so long that another has its id, it goes on with a new one,
+        as which it has played nothing yet."""
+        if self.client.call(lease.renew):
+            print(
+                f"actor {self.actor_id} was taken for dead, and another has its id: it is {lease.number} now",
+                flush=True,
+            )
+            self.actor_id = lease.number
+            self.epsilons = self._epsilons()
+            self.client.call(lambda client: incarnation(client, self.settings.table, lease.number))
+            vars(self.progress).update(vars(ActorProgress(version=self.progress.version, started_at=time.time())))
+
     def _report(self) -> None:
+        if self.lease is not None:
+            self._hold_id(self.lease)
         progress = self.progress
         progress.updated_at = time.time()
         progress.steps_per_s = progress.steps / max(progress.updated_at - progress.started_at, 1e-3)

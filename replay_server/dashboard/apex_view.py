@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -132,9 +133,7 @@ class ApexView(JobView):
         }
         row = self.progress
         return live or {
-            index: score
-            for index, name in enumerate(self._score_names())
-            if (score := finite(row.get(name))) is not None
+            index: score for index in self._actors_seen() if (score := finite(row.get(_score_name(index)))) is not None
         }
 
     def _frames(self) -> Fact:
@@ -223,14 +222,16 @@ class ApexView(JobView):
         return charts.chart(series)
 
     def _actor_points(self) -> list[list[Any]]:
-        names, found = self._score_names(), []
+        names, found = [_score_name(actor) for actor in self._actors_seen()], []
         for row in charts.some(self.run.rows["progress"]):
             scores = [score for name in names if (score := finite(row.get(name))) is not None]
             found.append([self.place(row, self.run), statistics.median(scores) if scores else None])
         return found
 
-    def _score_names(self) -> list[str]:
-        return [f"actor_{index}_score" for index in range(self.run.actors)]
+    def _actors_seen(self) -> list[int]:
+        """The run's own actors, and those that have joined it and ended a game."""
+        joined = (_SCORE_NAME.fullmatch(name) for name in self.progress)
+        return sorted({*range(self.run.actors), *(int(match[1]) for match in joined if match)})
 
     def _score_note(self) -> str:
         count = len(self.run.rows["evaluation"])
@@ -238,30 +239,31 @@ class ApexView(JobView):
         return f"{words.number(count)} evaluation{'s' if count > 1 else ''} of {games} games" if count else ""
 
     def actors(self) -> dict[str, Any] | None:
-        names, rows = self._score_names(), self.run.rows["progress"]
-        if not rows or not names:
+        actors, rows = self._actors_seen(), self.run.rows["progress"]
+        if not rows or not actors:
             return None
-        if len(names) <= MOST_LINES:
+        if len(actors) <= MOST_LINES:
             lines = [
                 charts.line(
-                    f"{index}", self.points("progress", name), ACTOR_COLORS[index % len(ACTOR_COLORS)], width=1.3
+                    f"{actor}", self.points("progress", _score_name(actor)), ACTOR_COLORS[place % len(ACTOR_COLORS)],
+                    width=1.3,
                 )
-                for index, name in enumerate(names)
-            ]
+                for place, actor in enumerate(actors)
+            ]  # fmt: skip
             return charts.chart(lines)
-        most = max(LEAST_COLUMNS, min(MOST_COLUMNS, MOST_CELLS // len(names)))
+        most = max(LEAST_COLUMNS, min(MOST_COLUMNS, MOST_CELLS // len(actors)))
         step = -(-len(rows) // most)
         shown = rows[(len(rows) - 1) % step :: step]
         cells, values = [], []
         for place, row in enumerate(shown):
-            for index, name in enumerate(names):
-                if (value := finite(row.get(name))) is not None:
+            for index, actor in enumerate(actors):
+                if (value := finite(row.get(_score_name(actor)))) is not None:
                     cells.append([place, index, round(value, 2)])
                     values.append(value)
         if not values:
             return None
         times = [str(self.place(row, self.run)) for row in shown]
-        return charts.heatmap(times, [str(index) for index in range(len(names))], cells, min(values), max(values))
+        return charts.heatmap(times, [str(actor) for actor in actors], cells, min(values), max(values))
 
     def _actors_note(self) -> str:
         scores = self._scores()
@@ -338,7 +340,7 @@ class ApexView(JobView):
         """One row for each process, `MOST_PROCESSES` at most: what is in trouble first."""
         version, server = finite(self.learner.get("version")), self.server
         parts = {str(part.get("name")): part for part in self.parts}
-        names = list(parts) or [f"actor {index}" for index in sorted(self.reports)]
+        names = list(dict.fromkeys([*parts, *(f"actor {index}" for index in sorted(self.reports))]))
         found = []
         for name in names:
             part, index = parts.get(name, {}), _actor_index(name)
@@ -346,7 +348,8 @@ class ApexView(JobView):
             running = self.running and part.get("running", True)
             state = "running" if running else "starting again" if self.running else "ended"
             if running and report and server is not None and (quiet_s := server.silent_s(self.table, index)) > SILENT_S:
-                state = f"silent {words.duration(quiet_s)}"
+                # One that has joined goes when it likes.
+                state = f"silent {words.duration(quiet_s)}" if index < self.run.actors else "left"
             rate = server.frame_rate(self.table, index) if report and server is not None and self.running else None
             found.append({
                 "name": name, "state": state, "restarts": int(finite(part.get("restarts")) or 0),
@@ -354,7 +357,7 @@ class ApexView(JobView):
                 "frames": "" if rate is None else words.number(rate),
                 "behind": words.number(max(0.0, version - max(0.0, report["version"])))
                 if version is not None and "version" in report else "",
-                "tone": {"running": "good", "ended": ""}.get(state, "warn"),
+                "tone": {"running": "good", "ended": "", "left": ""}.get(state, "warn"),
             })  # fmt: skip
         found.sort(key=lambda row: (row["tone"] != "warn", -row["restarts"]))
         cells = Cells()
@@ -367,6 +370,14 @@ class ApexView(JobView):
         troubled = sum(row["tone"] == "warn" for row in rows)
         more = [f"{troubled} in trouble"] if troubled else []
         return " · ".join(more + ([f"{len(rows)} of {words.number(count)} shown"] if len(rows) < count else []))
+
+
+_SCORE_NAME = re.compile(r"actor_(\d{1,4})_score")
+
+
+def _score_name(actor: int) -> str:
+    """Of an actor's mean score in a row of progress."""
+    return f"actor_{actor}_score"
 
 
 def _actor_index(name: str) -> int:

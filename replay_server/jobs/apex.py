@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -20,17 +21,21 @@ from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
 from replay_server.arguments import Parser
+from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.jobs.arguments import (
     add_settings,
     check_environment,
+    check_host,
     check_settings,
     given_settings,
+    is_loopback,
     resolve_settings,
 )
 from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
 from replay_server.learner.wandb_mirror import WandbMirror, start_wandb
+from replay_server.rl.actor_ids import hold_for_job, joined_actors
 from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
@@ -66,6 +71,7 @@ def main_apex(argv: list[str] | None = None) -> int:
     try:
         settings, why = _settings(given)
         check_settings(settings)
+        check_host(settings)
         check_environment(settings)
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.create(settings)
@@ -153,19 +159,30 @@ class ApexJob:
         settings = self.settings
         spec = environment_spec(settings)
         table = apex_table(settings, spec)
-        host, password, launch = "127.0.0.1", None, ChildProcess
+        host, password, launch = settings.host, os.environ.get(PASSWORD_VARIABLE) or None, ChildProcess
         if settings.actors_on != "processes":
             from replay_server.jobs.ray_part import RayActors
 
             self._ray = RayActors(settings.actors_on.removeprefix("ray").removeprefix(":") or None)
-            host, password, launch = self._ray.host, self._ray.password, self._ray.launch
-        self._server = rs.Server([table], host=host, port=0, unix=sockets / "server.sock", password=password)
+            launch = self._ray.launch
+            if is_loopback(host):
+                host, password = self._ray.host, password or self._ray.password
+        unix = sockets / "server.sock"
+        self._server = rs.Server([table], host=host, port=settings.port, unix=unix, password=password)
         url = self._server.unix_url
         assert url is not None
         where = self._server.url.rpartition("@")[2].removeprefix("redis://")
         view.message(f"server redis://{where} (process {self._server.pid})")
+        if not is_loopback(settings.host):
+            if settings.host in ("0.0.0.0", "::"):
+                where = f"{socket.gethostname()}:{where.rpartition(':')[2]}"
+            view.message(
+                f"to join from another host: {PASSWORD_VARIABLE}=… replay-server actor --server redis://{where}"
+            )
         self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
+        hold_for_job(self._client, settings.table, settings.actors)
         join(self._client, settings, spec, self.run_directory.session)
+        self._client.open_table(settings.table)
         common = {
             "settings": json.loads(self.run_directory.config.read_text()),
             "server_url": url,
@@ -174,7 +191,7 @@ class ApexJob:
         logs = self.run_directory.logs
         # On cores that actors use too, the learner's threads wait for one another: on 2 busy cores an update took 5
         # times as long on 2 threads as on 1.
-        here = settings.actors if host == "127.0.0.1" else 0
+        here = settings.actors if self._ray is None or self._ray.host == "127.0.0.1" else 0
         threads = settings.learner_threads or max(1, len(os.sched_getaffinity(0)) - here)
         learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", ends=True, threads=threads)
         self.actors = [
@@ -201,6 +218,7 @@ class ApexJob:
 
     def _stop(self, grace_s: float) -> None:
         """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing."""
+        deadline = time.monotonic() + grace_s
         killed = stop_parts(self.parts, grace_s)
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
@@ -208,6 +226,9 @@ class ApexJob:
             with contextlib.suppress(OSError):
                 self._write_job()
         if self._client is not None:
+            if self._server is not None and self._server.running:
+                with contextlib.suppress(rs.ReplayError, RedisError):
+                    self._end_joined(self._client, deadline)
             if self.ended_by in STOP_CONDITIONS:
                 # What the parts reported last. Nobody waits for the prompt, and the server is well.
                 with contextlib.suppress(rs.ReplayError, RedisError):
@@ -221,6 +242,13 @@ class ApexJob:
         if self._ray is not None:
             self._ray.close()
             self._ray = None
+
+    def _end_joined(self, client: rs.Client, deadline: float) -> None:
+        """Tells actors that have joined from elsewhere that the job is over, and waits for them until `deadline`."""
+        table, own = self.settings.table, self.settings.actors
+        client.close_table(table, f"the job ended ({self.ended_by or 'interrupted'})")
+        while joined_actors(client, table, own) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     # -- watching
 
@@ -261,8 +289,8 @@ class ApexJob:
         assert self._client is not None
         self._record.look(self._client, say)
         snapshot = self._record.snapshot
-        for actor, part in zip(snapshot.actors, self.actors, strict=True):
-            actor.restarts, actor.alive = part.restarts, part.running
+        for index, part in enumerate(self.actors):
+            snapshot.actors[index].restarts, snapshot.actors[index].alive = part.restarts, part.running
         earlier = int(self._record.observer.earlier["restarts"])
         snapshot.restarts = earlier + sum(part.restarts for part in self.parts)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 from typing import Any
 
+from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import environment_spec
@@ -70,12 +72,31 @@ def check_settings(settings: ApexSettings) -> None:
             f"--min-size-to-sample {settings.min_size_to_sample} is more than --capacity {settings.capacity}: "
             "learning could never begin"
         )
+    if not 0 <= settings.port <= 65535:
+        raise ValueError(f"--port: expected 0 to 65535, got {settings.port}")
     check_dashboard(settings.dashboard)
     check_wandb(settings.wandb)
     if not 0.0 <= settings.discount <= 1.0:
         raise ValueError(f"--discount: expected 0 to 1, got {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:
         raise ValueError(f"--target-mix: expected more than 0 and at most 1, got {settings.target_mix}")
+
+
+def check_host(settings: ApexSettings) -> None:
+    """Raises ValueError for a job whose server would let other machines in without a password."""
+    if not is_loopback(settings.host) and not os.environ.get(PASSWORD_VARIABLE):
+        raise ValueError(
+            f"--host {settings.host} lets other machines in, but there is no password: set one in the variable "
+            f"{PASSWORD_VARIABLE}, here and where actors join"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address that a server listens on, as the server sees it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_environment(settings: ApexSettings) -> None:

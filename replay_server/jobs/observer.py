@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Any
 
 import replay_server as rs
 from replay_server.jobs.progress import ActorState, Rate, Snapshot
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.shared_settings import incarnations_key
 
 SILENT_S = 10.0
 """An actor that has reported nothing for so long does not play."""
@@ -21,13 +22,16 @@ class Observer:
 
     Args:
         settings: of the job.
-        actors: the actors whose reports are read, by their ids.
         earlier: totals of earlier sessions that this one goes on with (elapsed_s, frames, transitions, updates,
             restarts); they stand in the snapshot from the start.
+        alone: the id of the one actor whose reports are read; None = those of all, also of actors that have joined.
     """
 
     def __init__(
-        self, settings: ApexSettings, actors: Collection[int], earlier: dict[str, float] | None = None
+        self,
+        settings: ApexSettings,
+        earlier: dict[str, float] | None = None,
+        alone: Callable[[], int] | None = None,
     ) -> None:
         totals = ("elapsed_s", "frames", "transitions", "updates", "restarts")
         self.settings = settings
@@ -40,7 +44,8 @@ class Observer:
             restarts=int(self.earlier["restarts"]),
             capacity=settings.capacity,
         )
-        self._actors = {index: _ActorReports() for index in actors}
+        self._alone = alone
+        self._actors: dict[int, _ActorReports] = {}
         self._rates = {name: Rate() for name in ("frames", "transitions", "updates")}
         self._first_step: float | None = None
         self._added, self._sampled = _Counter(), _Counter()
@@ -57,7 +62,7 @@ class Observer:
             self._added.begin_after(int(info["added"]))
             self._sampled.begin_after(int(info["sampled"]))
         _, actors = self._reports(client)
-        self._frames_before = sum(actor.frames for actor in actors)
+        self._frames_before = sum(actor.frames for actor in actors.values())
         for name in self._seen:
             self._seen[name] = int(client.command("LLEN", f"{self.settings.table}:{name}"))
 
@@ -66,7 +71,7 @@ class Observer:
         settings, snapshot, now = self.settings, self.snapshot, time.monotonic()
         info = client.info(settings.table)
         learner, snapshot.actors = self._reports(client)
-        frames = sum(actor.frames for actor in snapshot.actors) - self._frames_before
+        frames = sum(actor.frames for actor in snapshot.actors.values()) - self._frames_before
         added, sampled = self._added.count(int(info["added"])), self._sampled.count(int(info["sampled"]))
         if self._first_step is None and (frames or added):
             self._first_step = now
@@ -86,14 +91,27 @@ class Observer:
         if learner:
             snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
 
-    def _reports(self, client: rs.Client) -> tuple[dict[str, float], list[ActorState]]:
+    def _reports(self, client: rs.Client) -> tuple[dict[str, float], dict[int, ActorState]]:
         """What the learner and each actor reported last."""
+        self._find_actors(client)
+        ids = sorted(self._actors)
         asked = client.redis.pipeline(transaction=False)
-        for part in ("learner", *(f"actor:{index}" for index in self._actors)):
+        for part in ("learner", *(f"actor:{index}" for index in ids)):
             asked.hgetall(f"{self.settings.table}:{part}")
         learner, *actors = (_numbers(report) for report in asked.execute())
         now = time.monotonic()
-        return learner, [actor.state(report, now) for actor, report in zip(self._actors.values(), actors, strict=True)]
+        return learner, {
+            index: self._actors[index].state(report, now) for index, report in zip(ids, actors, strict=True)
+        }
+
+    def _find_actors(self, client: rs.Client) -> None:
+        """The run's own, and those that have joined it since."""
+        if self._alone is not None:
+            ids = {self._alone()}
+        else:
+            ids = {*range(self.settings.actors), *map(int, client.redis.hkeys(incarnations_key(self.settings.table)))}
+        for index in ids - self._actors.keys():
+            self._actors[index] = _ActorReports()
 
     def new_messages(self, client: rs.Client) -> list[dict[str, Any]]:
         """What parts said since the last call."""
@@ -137,6 +155,7 @@ class _ActorReports:
     def __init__(self) -> None:
         self._life = self._frames = self._frames_before = self._updated_at = 0.0
         self._heard_at: float | None = None
+        self._looked = False
 
     def state(self, report: dict[str, float], now: float) -> ActorState:
         life = report.get("started_at", self._life)  # a server that came back empty has no report at first
@@ -146,7 +165,9 @@ class _ActorReports:
         self._frames = report.get("frames", self._frames)
         updated_at = report.get("updated_at", self._updated_at)
         if updated_at != self._updated_at:
-            self._updated_at, self._heard_at = updated_at, now
+            # What is there at first may be of an actor that has gone long since.
+            self._updated_at, self._heard_at = updated_at, now if self._looked else None
+        self._looked = True
         return ActorState(
             frames=int(self._frames_before + self._frames),
             episodes=int(report.get("episodes", 0)),

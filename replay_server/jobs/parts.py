@@ -1,6 +1,7 @@
 """`replay-server learner`, `actor` and `evaluator`: the parts of an Ape-X run, each on a machine of its own.
 
-The learner ends the job: it closes the table, which tells the others. What they say comes from the server alone.
+The learner begins the run and stores its settings on the server, where the others find them. It ends the job: it closes
+the table, which tells the others. What they say comes from the server alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,75 +20,64 @@ import redis.exceptions
 
 import replay_server as rs
 from replay_server.arguments import Parser
-from replay_server.connection import PASSWORD_VARIABLE
+from replay_server.connection import PASSWORD_VARIABLE, Address
 from replay_server.jobs.arguments import check_environment, check_settings, given_settings, resolve_settings
 from replay_server.jobs.observer import Observer
 from replay_server.jobs.part_report import PartReport
 from replay_server.jobs.part_settings import add_part_settings
 from replay_server.jobs.record import TABLE_CLOSED, JobRecord
+from replay_server.rl.actor_ids import LEASE_S, ActorId
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.shared_settings import PLAYED, SHARED, check_settings_of_run
+from replay_server.rl.shared_settings import check_settings_of_run, settings_of_run
 
 EXIT_SERVER_LOST = 5
 EXIT_INTERRUPTED = 130
+LOOK_EVERY_S = 0.5
 
 
 def main_actor(argv: list[str] | None = None) -> int:
     """Acts against ``--server`` until the table is closed, or interrupted; exit codes as `_run`."""
-    parser = _parser("actor", "--actor-id I ", "One Ape-X actor. It ends when the learner has closed the table.")
-    parser.add_argument(
-        "--actor-id", type=int, required=True, metavar="I", help="0 to actors − 1: its place in the ε ladder"
+    parser = _parser(
+        "actor", "One Ape-X actor of the run on the server. It ends when the learner has closed the table."
     )
+    parser.add_argument(
+        "--actor-id", type=int, metavar="I",
+        help="its place in the ε ladder, from 0 on (default: the smallest that no living actor has)",
+    )  # fmt: skip
     namespace = parser.parse_args(argv)
-    settings = _settings(parser, namespace)
-    actor_id = namespace.actor_id
-    if not 0 <= actor_id < settings.actors:
-        parser.error(f"--actor-id: expected 0 to {settings.actors - 1} (--actors {settings.actors}), got {actor_id}")
-    from replay_server.actors.rollout import run_actor
-
-    observer = Observer(settings, [actor_id])
+    if namespace.actor_id is not None and namespace.actor_id < 0:
+        parser.error(f"--actor-id: expected 0 or more, got {namespace.actor_id}")
 
     def part(stop: _Stop) -> None:
-        look = lambda client, _: observer.look(client)  # noqa: E731
-        with PartReport(namespace.server, settings, f"actor {actor_id}", observer.snapshot, look):
-            run_actor(settings, namespace.server, actor_id, stop.event)
+        settings = _await_run(parser, namespace, stop)
+        if settings is None:
+            return
+        from replay_server.actors.rollout import run_actor
 
-    return _run(f"actor {actor_id}", part)
+        with _actor_id(namespace, settings, stop) as own:
+            observer = Observer(settings, alone=lambda: own.number)
+            look = lambda client, _: observer.look(client)  # noqa: E731
+            with PartReport(namespace.server, settings, stop.name, observer.snapshot, look):
+                run_actor(settings, namespace.server, own, stop.event)
+
+    return _run("actor", part)
 
 
 def main_evaluator(argv: list[str] | None = None) -> int:
     """Evaluates what is published on ``--server`` until the table is closed, or interrupted; exit codes as `_run`."""
     parser = _parser(
-        "evaluator", "", "Plays whole games with the newest weights of an Ape-X run, and keeps the scores and the best "
-        "network in a run directory. When the learner has closed the table, it plays the last games and ends.",
+        "evaluator", "Plays whole games with the newest weights of the run on the server, and keeps the scores and the "
+        "best network in a run directory. When the learner has closed the table, it plays the last games and ends.",
     )  # fmt: skip
     namespace = parser.parse_args(argv)
-    settings = _settings_of_run(parser, namespace)
-    from replay_server.jobs.evaluation import final_evaluation, run_evaluations
+    resumed = _resumed_settings(parser, given_settings(namespace))
 
     def part(stop: _Stop) -> None:
-        run_directory = _create_run_directory(parser, namespace.server, settings, "evaluator", stop)
-        record = JobRecord(settings, run_directory)
-        ended_by, final = "failure", None
-        try:
-            with PartReport(namespace.server, settings, "evaluator", record.snapshot, record.look):
-                run_evaluations(settings, namespace.server, run_directory.path, stop.event)
-            ended_by = "interrupted"
-        except rs.TableClosed:
-            ended_by = TABLE_CLOSED
-            with rs.Client(namespace.server) as client:
-                record.look(client, print)  # the last evaluation
-            if settings.final_episodes:
-                print(f"playing {settings.final_episodes} fresh games with the kept checkpoint", flush=True)
-                final = final_evaluation(settings, run_directory.path, stop.event)
-            raise
-        finally:
-            record.close(ended_by, final)
-            if final is not None:
-                print(f"score {final['eval_mean']:.1f} ± {final['eval_std']:.1f} over {final['eval_episodes']} games "
-                      f"({final['checkpoint']}, step {final['checkpoint_step']})", flush=True)  # fmt: skip
+        settings = _await_run(parser, namespace, stop, resumed)
+        if settings is not None:
+            _evaluate(settings, namespace.server, _create_run_directory(parser, namespace, settings, "evaluator"), stop)
 
     return _run("evaluator", part)
 
@@ -94,18 +85,47 @@ def main_evaluator(argv: list[str] | None = None) -> int:
 def main_learner(argv: list[str] | None = None) -> int:
     """Learns against ``--server`` until done or interrupted, and closes the table; exit codes as `_run`."""
     parser = _parser(
-        "learner", "", "The Ape-X learner. It ends at --minutes, --max-updates, --max-transitions or --target-score, "
-        "or at Ctrl-C, and closes the table: then actors and evaluator end, too. After SIGTERM or a failure the table "
-        "stays open, and they wait for the learner to go on (--resume).",
+        "learner", "The Ape-X learner. It begins a run on the server, or goes on with the one that is there. It ends "
+        "at --minutes, --max-updates, --max-transitions or --target-score, or at Ctrl-C, and closes the table: then "
+        "actors and evaluator end, too. After SIGTERM or a failure the table stays open, and they wait for a learner.",
     )  # fmt: skip
     namespace = parser.parse_args(argv)
-    settings = _settings_of_run(parser, namespace)
+    given = given_settings(namespace)
+    begun = _resumed_settings(parser, given) or _new_settings(parser, given)
 
     def part(stop: _Stop) -> None:
-        run_directory = _create_run_directory(parser, namespace.server, settings, "learner", stop)
-        _learn(settings, namespace.server, run_directory, stop)
+        settings = _await_run(parser, namespace, stop, begun)
+        if settings is not None:
+            _learn(settings, namespace.server, _create_run_directory(parser, namespace, settings, "learner"), stop)
 
     return _run("learner", part)
+
+
+# ---- their work ------------------------------------------------------------------------------------------------------
+
+
+def _evaluate(settings: ApexSettings, server_url: str, run_directory: RunDirectory, stop: _Stop) -> None:
+    from replay_server.jobs.evaluation import final_evaluation, run_evaluations
+
+    record = JobRecord(settings, run_directory)
+    ended_by, final = "failure", None
+    try:
+        with PartReport(server_url, settings, "evaluator", record.snapshot, record.look):
+            run_evaluations(settings, server_url, run_directory.path, stop.event)
+        ended_by = "interrupted"
+    except rs.TableClosed:
+        ended_by = TABLE_CLOSED
+        with rs.Client(server_url) as client:
+            record.look(client, print)  # the last evaluation
+        if settings.final_episodes:
+            print(f"playing {settings.final_episodes} fresh games with the kept checkpoint", flush=True)
+            final = final_evaluation(settings, run_directory.path, stop.event)
+        raise
+    finally:
+        record.close(ended_by, final)
+        if final is not None:
+            print(f"score {final['eval_mean']:.1f} ± {final['eval_std']:.1f} over {final['eval_episodes']} games "
+                  f"({final['checkpoint']}, step {final['checkpoint_step']})", flush=True)  # fmt: skip
 
 
 def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory, stop: _Stop) -> None:
@@ -162,14 +182,40 @@ def _begin(client: rs.Client, settings: ApexSettings, observer: Observer) -> Non
         observer.begin_after(client)
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def _actor_id(namespace: argparse.Namespace, settings: ApexSettings, stop: _Stop) -> Iterator[ActorId]:
+    """The id of this actor, while it lives. ValueError where the one that is wanted is another actor's."""
+    own = ActorId(settings.table, namespace.actor_id)
+    with contextlib.closing(PersistentClient(namespace.server, stop=stop.event.is_set)) as server:
+        # One that was killed has its id until its lease ends.
+        give_up = time.monotonic() + LEASE_S + LOOK_EVERY_S
+        while not server.call(own.take) and not stop.event.wait(LOOK_EVERY_S):
+            if time.monotonic() > give_up:
+                raise ValueError(
+                    f"--actor-id {namespace.actor_id}: an actor that is alive has it; leave it out, and this one takes "
+                    "the smallest that is free"
+                )
+    stop.name = f"actor {own.number}"
+    print(f"{stop.name} of the run at table {settings.table}", flush=True)
+    try:
+        yield own
+    finally:
+        with (
+            contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError),
+            rs.Client(namespace.server, connect_timeout=2.0, reconnect_timeout=0.0) as client,
+        ):
+            own.free(client)
 
 
-def _parser(part: str, more: str, description: str) -> Parser:
+# ---- the command line, and the run that it joins ---------------------------------------------------------------------
+
+
+def _parser(part: str, description: str) -> Parser:
     parser = Parser(
         prog=f"replay-server {part}",
-        usage=f"%(prog)s --server URL {more}[options]",
-        description=f"{description} A setting that two parts use must be the same in both.",
+        usage="%(prog)s --server URL [options]",
+        description=f"{description} The settings of a run are kept on the server: other parts are given nothing but "
+        "--server, and one that is given others than the run has is refused.",
     )
     parser.add_argument(
         "--server",
@@ -182,58 +228,89 @@ def _parser(part: str, more: str, description: str) -> Parser:
     return parser
 
 
-def _settings(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> ApexSettings:
+def _new_settings(parser: argparse.ArgumentParser, given: dict[str, Any]) -> ApexSettings:
+    """The settings of a run that this learner begins, if there is none on the server."""
     try:
-        settings, why = resolve_settings(given_settings(namespace), one_machine=False)
-        check_settings(settings)
-        check_environment(settings)
+        settings, _ = resolve_settings(given, one_machine=False)
+        if "env" in given:  # told at once; the rest is looked at where there is no run whose settings count
+            check_environment(settings)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    print(f"{settings.env} · {why} · seed {settings.seed}", flush=True)
     return settings
 
 
-def _settings_of_run(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> ApexSettings:
-    """The settings of a new run, or of one that is resumed."""
-    given = given_settings(namespace)
+def _resumed_settings(parser: argparse.ArgumentParser, given: dict[str, Any]) -> ApexSettings | None:
+    """The settings of the run that is resumed; None for another."""
     if not given.get("resume"):
-        return _settings(parser, namespace)
+        return None
     try:
         if given.get("logdir") is None:
             raise ValueError("--resume needs --logdir: the run directory to go on with")
-        settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
-        check_settings(settings)
-        check_environment(settings)
+        return RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
+
+
+def _await_run(
+    parser: argparse.ArgumentParser, namespace: argparse.Namespace, stop: _Stop, own: ApexSettings | None = None
+) -> ApexSettings | None:
+    """The settings of the run on the server, which this part joins; waits for it, as long as the server is there.
+
+    `own` are those of a part that need not wait: of the run that a learner begins where there is none, or of one that
+    is resumed. None where `stop` came first.
+
+    Raises:
+        ValueError: they do not fit the run (SettingsDiffer), or this machine.
+        ConnectionLost: as `PersistentClient` does.
+    """
+    given, address = given_settings(namespace), Address.parse(namespace.server)
+    print(f"looking for a run on {address}", flush=True)
+    with contextlib.closing(PersistentClient(namespace.server, stop=stop.event.is_set)) as server:
+        if own is not None and own.resume:
+            server.call(lambda client: check_settings_of_run(client, own))
+            settings: ApexSettings | None = own
+        else:
+            find = lambda client: settings_of_run(client, given)  # noqa: E731
+            settings = server.call(find) or own
+            if settings is None:
+                print("there is none yet: waiting for a learner to begin one", flush=True)
+            while settings is None and not stop.event.wait(LOOK_EVERY_S):
+                settings = server.call(find)
+    if settings is None:
+        return None
+    try:
+        check_settings(settings)
+        check_environment(settings)
+    except ValueError as error:
+        if settings is not own:
+            raise
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    how = "beginning" if settings is own and not settings.resume else "joining"
+    print(
+        f"{how} {settings.env} · profile {settings.profile} · seed {settings.seed} · table {settings.table}", flush=True
+    )
     return settings
 
 
 def _create_run_directory(
-    parser: argparse.ArgumentParser, server_url: str, settings: ApexSettings, part: str, stop: _Stop
+    parser: argparse.ArgumentParser, namespace: argparse.Namespace, settings: ApexSettings, part: str
 ) -> RunDirectory:
-    """The folder of a run that can begin: its server is there, and has no table of other settings.
-
-    Raises what `PersistentClient` raises, which waits for the server as an actor does, and SettingsDiffer, with nothing
-    made.
-    """
-    names = SHARED if part == "learner" else PLAYED
-    with contextlib.closing(PersistentClient(server_url, stop=stop.event.is_set)) as server:
-        server.call(lambda client: check_settings_of_run(client, settings, names))
+    """The folder of a run that is there, or can begin."""
     run_directory = RunDirectory(new_run_path(settings, "" if part == "learner" else part))
     try:
         run_directory.create(settings)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    run_directory.write_job(part, server_url)
+    run_directory.write_job(part, namespace.server)
     print(f"run directory {run_directory.path}", flush=True)
     return run_directory
 
 
 class _Stop:
-    """Tells a part to end, and which signal did, if one did."""
+    """Tells a part to end, and which signal did, if one did. `name`: what the part is called in messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.event = threading.Event()
         self.signal = 0
 
@@ -249,13 +326,13 @@ def _run(name: str, part: Callable[[_Stop], None]) -> int:
 
     Returns 0 (done, or its table was closed), 1 (failure), 5 (server lost) or 130 (interrupted).
     """
-    stop = _Stop()
+    stop = _Stop(name)
     signal.signal(signal.SIGINT, stop.interrupt)
     signal.signal(signal.SIGTERM, stop.interrupt)
     try:
         part(stop)
     except rs.TableClosed as error:
-        print(f"{name} ends: {error}", flush=True)
+        print(f"{stop.name} ends: {error}", flush=True)
         return 0
     except (rs.ConnectionLost, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
         if not stop.signal:

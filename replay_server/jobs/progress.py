@@ -51,7 +51,8 @@ class Snapshot:
     """Whether the table is closed."""
     learner: dict[str, float] = field(default_factory=dict)
     """loss, mean_q, td_error, version, waiting_share …, as the learner last reported them."""
-    actors: list[ActorState] = field(default_factory=list)
+    actors: dict[int, ActorState] = field(default_factory=dict)
+    """By their ids."""
     evaluation: dict[str, Any] | None = None
     evaluations: int = 0
     restarts: int = 0
@@ -59,7 +60,7 @@ class Snapshot:
     @property
     def weight_staleness(self) -> int:
         """Learner steps between the newest published weights and the oldest that an actor plays with."""
-        playing = [actor.version for actor in self.actors if actor.alive]
+        playing = [actor.version for actor in self.actors.values() if actor.alive]
         return max(0, int(self.learner.get("version", 0)) - max(0, min(playing))) if playing else 0
 
 
@@ -128,7 +129,7 @@ def plain_line(snapshot: Snapshot) -> str:
         parts.append(f"learner waits: {snapshot.waiting}")
     if snapshot.waiting_add and not snapshot.transitions_per_s:
         parts.append(f"actors wait: {snapshot.waiting_add}")
-    scores = " ".join(f"{actor.score_mean:.1f}" for actor in snapshot.actors if actor.episodes)
+    scores = " ".join(f"{actor.score_mean:.1f}" for actor in snapshot.actors.values() if actor.episodes)
     if scores:
         parts.append(f"actor scores {scores}")
     if snapshot.evaluation is not None:
@@ -168,8 +169,8 @@ def _table(snapshot: Snapshot, title: str) -> Any:
     score = "–" if evaluation is None else f"{evaluation['score_mean']:.1f} ± {evaluation['score_std']:.1f}"
     row("evaluation", score, "evaluations", str(snapshot.evaluations))
     row("restarts", str(snapshot.restarts), "", "")
-    for index, actor in enumerate(snapshot.actors):
-        state = f"{actor.score_mean:.1f}" if actor.alive else "starting again"
+    for index, actor in snapshot.actors.items():
+        state = f"{actor.score_mean:.1f}" if actor.alive else "not playing"
         row(f"actor {index} score", state, "games", f"{actor.episodes:,}")
     return table
 

@@ -35,7 +35,9 @@ class JobRecord:
         self._silence = Silence()
         self._drawn = float("-inf")
         self._row_at = time.monotonic() + ROW_EVERY_S
-        self.observer = Observer(settings, range(settings.actors), self._earlier_sessions())
+        self.observer = Observer(settings, self._earlier_sessions())
+        self._played: set[int] = set()
+        self._joined: set[int] = set()
         self.snapshot = self.observer.snapshot
         self.metrics = Metrics(run_directory.path, "progress")
 
@@ -44,6 +46,7 @@ class JobRecord:
         self.observer.look(client)
         if silence := self._silence.look(time.monotonic(), self.snapshot.updates, bool(self.snapshot.waiting)):
             say(silence)
+        self._tell_who_joined(say)
         for message in self.observer.new_messages(client):
             if message["part"] != self._part:
                 say(f"{message['part']}: {message['text']}")
@@ -54,6 +57,15 @@ class JobRecord:
                 f"evaluation of version {evaluation['version']}: {evaluation['score_mean']:.1f} "
                 f"± {evaluation['score_std']:.1f} over {evaluation['episodes']} games"
             )
+
+    def _tell_who_joined(self, say: Callable[[str], None]) -> None:
+        """Actors beyond those that the run began with come and go as they like."""
+        playing = {index for index, actor in self.snapshot.actors.items() if actor.alive}
+        self._played |= playing
+        joined = {index for index in playing if index >= self.settings.actors}
+        for index in sorted(joined ^ self._joined):
+            say(f"actor {index} has {'joined' if index in joined else 'left'}")
+        self._joined = joined
 
     def met_condition(self) -> str:
         """The name of the setting whose limit is reached, "table closed" where somebody closed the table, "" else.
@@ -89,7 +101,7 @@ class JobRecord:
         values = {name: getattr(snapshot, name) for name in names}
         # One that has ended no game yet has no score: a row says nothing of it, not 0.
         scores = {
-            f"actor_{index}_score": actor.score_mean for index, actor in enumerate(snapshot.actors) if actor.episodes
+            f"actor_{index}_score": actor.score_mean for index, actor in snapshot.actors.items() if actor.episodes
         }
         self.metrics.write(snapshot.updates, {**values, **scores})
 
@@ -144,6 +156,7 @@ class JobRecord:
             "frames": snapshot.frames,
             "transitions": snapshot.transitions,
             "updates": snapshot.updates,
+            "actors": len(self._played),
             "frames_per_s": frames / played_s if snapshot.elapsed_s else 0.0,
             "updates_per_s": updates / played_s if snapshot.elapsed_s else 0.0,
             "restarts": snapshot.restarts,

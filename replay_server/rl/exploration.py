@@ -19,13 +19,16 @@ def epsilon_ladder(environments: int, base: float = 0.4, exponent: float = 7.0) 
 def actor_epsilons(
     actor_id: int, actors: int, envs_per_actor: int, base: float = 0.4, exponent: float = 7.0
 ) -> np.ndarray:
-    """The rungs of one actor: float64 (envs_per_actor,). Raises ValueError for an id that is not in 0 … actors−1.
+    """The rungs of one actor: float64 (envs_per_actor,). Raises ValueError for an id below 0.
 
-    Rungs are dealt out in turn (actor k has k, k + actors, …), so that losing an actor thins the ladder evenly.
+    Rungs are dealt out in turn (actor k has k, k + actors, …), so that losing an actor thins the ladder evenly. More
+    actors than the run has rungs for share them: actor k explores as k − actors does. Those that are there keep theirs,
+    and what ε the whole run explores with stays as it was chosen. (Horgan et al. 2018, appendix B, had actors of any
+    number share six values.)
     """
-    if not 0 <= actor_id < actors:
-        raise ValueError(f"expected an actor id from 0 to {actors - 1} (actors = {actors}), got {actor_id}")
-    return epsilon_ladder(actors * envs_per_actor, base, exponent)[actor_id::actors]
+    if actor_id < 0:
+        raise ValueError(f"expected an actor id of 0 or more, got {actor_id}")
+    return epsilon_ladder(actors * envs_per_actor, base, exponent)[actor_id % actors :: actors]
 
 
 def epsilon_greedy(q_values: np.ndarray, epsilons: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -61,6 +61,26 @@ def typed_values(settings: type, words: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _typed(name, types_of[name], word) for name, word in words.items()}
 
 
+def check_values(settings: type, values: Mapping[str, Any]) -> None:
+    """Raises ValueError for a name that is no field of the dataclass `settings`, or a value of another type."""
+    types_of = typing.get_type_hints(settings)
+    if unknown := sorted(set(values) - types_of.keys()):
+        raise ValueError(f"no setting {unknown[0]!r}")
+    for name, value in values.items():
+        kind = types_of[name]
+        literal = typing.get_origin(kind) is typing.Literal
+        fits = value in typing.get_args(kind) if literal else any(_is_of(each, value) for each in _union(kind))
+        if not fits:
+            raise ValueError(f"{name}: expected {kind.__name__ if isinstance(kind, type) else kind}, got {value!r}")
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """As JSON has it: 1 is a float, too, and True no number."""
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind
+
+
 def _typed(name: str, kind: Any, word: Any) -> Any:
     if not isinstance(word, str):
         return word
@@ -114,11 +134,14 @@ def _field_docs(settings: type) -> dict[str, str]:
     return docs
 
 
+def _union(kind: Any) -> list[Any]:
+    """The types of a union; a plain type is a union of one."""
+    return list(typing.get_args(kind)) if typing.get_origin(kind) in (types.UnionType, typing.Union) else [kind]
+
+
 def _members(kind: Any) -> list[Any]:
-    """The types of a union without None; a plain type is a union of one."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        return [member for member in typing.get_args(kind) if member is not type(None)]
-    return [kind]
+    """The types of a union without None."""
+    return [member for member in _union(kind) if member is not type(None)]
 
 
 def _converter(kind: Any) -> Any:

@@ -28,6 +28,11 @@ class ApexSettings:
     actors_on: str = "processes"
     """Where actors run: processes (of this machine), ray (a Ray cluster of this machine, for the job alone), or
     ray:HOST:PORT (a Ray cluster that is there, for many machines)."""
+    host: str = "127.0.0.1"
+    """Address that the job's server listens on. Others than loopback need a password, in REPLAY_SERVER_PASSWORD; actors
+    on other hosts then join by `replay-server actor --server URL`."""
+    port: int = 0
+    """Port of the job's server; 0 = any that is free."""
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None

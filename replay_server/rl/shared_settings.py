@@ -1,32 +1,46 @@
-"""The settings that all parts of a run must share, kept on the server beside its table: parts that differ are refused.
+"""The settings of a run, kept on the server beside its table: the one source for all of its parts.
 
-The first part of a run stores them under ``<table>:settings``, as JSON: {"format": 1, "session": 0, "settings": {…}}.
-Every other part compares its own before it writes or reads experience. A table alone does not tell: transitions of
-another `n_step`, `discount` or `reward_clip` fit into it, and are wrong.
+The learner (or the job) stores all of them under ``<table>:settings``, as JSON: {"format": 2, "session": 0,
+"settings": {…}}. A part that joins takes them from there, and every part compares its own before it writes or reads
+experience. A table alone does not tell: transitions of another `n_step`, `discount` or `reward_clip` fit into it, and
+are wrong.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
-from collections.abc import Collection
 from typing import Any
 
 import replay_server as rs
 from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.options import check_values
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
-FORMAT = 1
-PLAYED = (
-    "env", "sticky_actions", "frame_stack", "noop_max", "fire_on_reset", "max_frames_per_episode", "hidden", "network",
-)  # fmt: skip
-"""What decides about the games that are played, and the network that plays."""
-SHARED = (
-    *PLAYED, "episodic_life", "reward_clip", "n_step", "discount", "actors", "envs_per_actor", "priority_exponent",
-    "priority_epsilon", "prioritized", "capacity", "min_size_to_sample", "samples_per_insert", "compression",
-)  # fmt: skip
-"""And about the content of a transition, its priority, and the table."""
+FORMAT = 2
+OWN: dict[str, frozenset[str]] = {
+    part: frozenset(names.split())
+    for part, names in {
+        "job": "actors_on host port dashboard",
+        "learner": "minutes max_updates max_transitions target_score target_evaluations batch_size "
+        "importance_sampling_exponent loss optimizer learning_rate learning_rate_end learning_rate_decay_updates "
+        "optimizer_epsilon rmsprop_decay gradient_norm target_update_every target_mix publish_every precision device "
+        "learner_threads prefetch checkpoint_every_s checkpoints_kept wandb logdir resume",
+        "actor": "epsilon_base epsilon_exponent push_every pull_every_frames",
+        "evaluator": "eval_every_updates eval_episodes eval_epsilon final_episodes logdir resume",
+    }.items()
+}
+"""What each part may have of its own: other values spoil nothing of what the others do."""
+OF_ONE_PLACE = OWN["job"] | {"wandb", "logdir", "resume", "precision", "device"}
+"""Of those, what says where and how a process runs: it is not stored, for it means nothing elsewhere."""
+SHARED = tuple(
+    field.name
+    for field in dataclasses.fields(ApexSettings)
+    if field.name != "table" and not any(field.name in names for names in OWN.values())
+)
+"""All others: they decide about the games, the transitions, the table and the network, and no part may differ."""
 MADE_WITHIN_S = 1.0
 """A part that has stored its settings makes the table within this time."""
 
@@ -35,28 +49,53 @@ class SettingsDiffer(ValueError):
     """A part was given other settings than its run has, or the server's table is no table of such a run."""
 
 
-def join(client: rs.Client, settings: ApexSettings, spec: EnvironmentSpec, session: int = 0) -> None:
-    """Makes the run's table and stores its settings, or checks that this part has the same ones.
+def may_differ(part: str) -> frozenset[str]:
+    """What a part may be given that is not as the run has it. The learner's word is also what others begin with."""
+    return OWN[part] if part != "learner" else OWN["learner"] | OWN["actor"] | OWN["evaluator"]
 
-    `session` is 0 in a run's first session and another number in each resumed one (see `incarnation`).
+
+def settings_of_run(client: rs.Client, given: dict[str, Any]) -> ApexSettings | None:
+    """The settings of the run on the server, with what was given to this part in their place; None if there is no run.
+
+    The run is that of `given["table"]`; without one the run that is on the server, of several the one whose table is
+    not closed.
+
+    Raises:
+        SettingsDiffer: what was given contradicts the run, or there are several runs.
+    """
+    tables = client.tables()
+    table = given.get("table") or _only_run(client, tables)
+    if table not in tables or (record := _stored(client, table)) is None:
+        return None
+    settings = dataclasses.replace(_settings(record, table), **given)
+    _check(record, settings)
+    return settings
+
+
+def join(client: rs.Client, settings: ApexSettings, spec: EnvironmentSpec, session: int | None = None) -> None:
+    """Makes the run's table and stores its settings, or checks that this part fits the run that is there.
+
+    `session` is the learner's and the job's, whose settings replace those that are stored where parts may differ: 0 in
+    a run's first session and another number in each resumed one (see `incarnation`).
 
     Raises:
         SettingsDiffer: what is there is of other settings; nothing was changed.
     """
-    table = apex_table(settings, spec)
-    mine = shared_values(settings)
-    record = {"format": FORMAT, "session": session, "settings": mine}
-    first = bool(client.redis.set(settings_key(settings.table), json.dumps(record), nx=True))
+    table, key = apex_table(settings, spec), settings_key(settings.table)
+    first = bool(client.redis.set(key, _record(settings, session or 0), nx=True))
     if not first:
+        before = 0
         try:
-            check_settings_of_run(client, settings)
+            if (record := _stored(client, settings.table)) is not None:
+                _check(record, settings)
+                before = record["session"]
         except SettingsDiffer:
             time.sleep(MADE_WITHIN_S)
             if table.name in client.tables():
                 raise
             first = True  # The run that stored them is over: its table was dropped, or lost with its server.
-        if first or session > _stored(client, settings.table)["session"]:
-            client.redis.set(settings_key(settings.table), json.dumps(record))
+        if first or session is not None:
+            client.redis.set(key, _record(settings, max(session or 0, before)))
     if table.name in client.tables():
         _check_table(client.table(table.name), table, first)
         return
@@ -66,23 +105,10 @@ def join(client: rs.Client, settings: ApexSettings, spec: EnvironmentSpec, sessi
         _check_table(client.table(table.name), table, first)
 
 
-def check_settings_of_run(client: rs.Client, settings: ApexSettings, names: Collection[str] = SHARED) -> None:
-    """Raises SettingsDiffer where the run at `settings.table` has others in `names`; fine where there is no run."""
-    stored = _stored(client, settings.table)["settings"]
-    mine = shared_values(settings)
-    different = [name for name in names if stored and stored.get(name) != mine[name]]
-    if different:
-        words = "; ".join(f"{_option(name, stored.get(name))} there, {_value(mine[name])} here" for name in different)
-        raise SettingsDiffer(
-            f"the run at table {settings.table!r} has other settings than this part: {words}. Give this part the "
-            f"run's, or another --table for a run of its own; a run that is over is removed with REPLAY.DROP "
-            f"{settings.table}, WEIGHTS.DEL {settings.table} and DEL {settings_key(settings.table)}"
-        )
-
-
-def shared_values(settings: ApexSettings) -> dict[str, Any]:
-    """The settings that all parts of a run must have, by name."""
-    return {name: getattr(settings, name) for name in SHARED}
+def check_settings_of_run(client: rs.Client, settings: ApexSettings) -> None:
+    """Raises SettingsDiffer where the run at `settings.table` has others; fine where there is no run."""
+    if (record := _stored(client, settings.table)) is not None:
+        _check(record, settings)
 
 
 def incarnation(client: rs.Client, table: str, actor_id: int) -> tuple[int, int]:
@@ -91,8 +117,14 @@ def incarnation(client: rs.Client, table: str, actor_id: int) -> tuple[int, int]
     (0, 0) for the first of a run, so that a run's first actors are determined by its seed alone. Counted on the server,
     whoever starts the actor again.
     """
-    before = int(client.redis.hincrby(f"{table}:incarnations", str(actor_id), 1)) - 1
-    return _stored(client, table)["session"], before
+    before = int(client.redis.hincrby(incarnations_key(table), str(actor_id), 1)) - 1
+    record = _stored(client, table)
+    return record["session"] if record is not None else 0, before
+
+
+def incarnations_key(table: str) -> str:
+    """Where the lives of a run's actors are counted: a hash with a field for each actor that there ever was."""
+    return f"{table}:incarnations"
 
 
 def settings_key(table: str) -> str:
@@ -100,21 +132,58 @@ def settings_key(table: str) -> str:
     return f"{table}:settings"
 
 
-def _stored(client: rs.Client, table: str) -> dict[str, Any]:
+def _only_run(client: rs.Client, tables: list[str]) -> str | None:
+    asked = client.redis.pipeline(transaction=False)
+    for name in tables:
+        asked.exists(settings_key(name))
+    # An error is of a table that this user has no right to.
+    runs = [name for name, there in zip(tables, asked.execute(raise_on_error=False), strict=True) if there == 1]
+    going_on = [name for name in runs if not client.info(name)["closed"]]
+    runs = going_on or runs
+    if len(runs) > 1:
+        raise SettingsDiffer(f"expected one run on the server, got {len(runs)}: say which by --table {'|'.join(runs)}")
+    return runs[0] if runs else None
+
+
+def _record(settings: ApexSettings, session: int) -> str:
+    values = dataclasses.asdict(settings)
+    stored = {name: value for name, value in values.items() if name != "table" and name not in OF_ONE_PLACE}
+    return json.dumps({"format": FORMAT, "session": session, "settings": stored})
+
+
+def _stored(client: rs.Client, table: str) -> dict[str, Any] | None:
     raw: Any = client.redis.get(settings_key(table))
     if raw is None:
-        return {"format": FORMAT, "session": 0, "settings": {}}
+        return None
     try:
-        stored: dict[str, Any] = json.loads(raw)
-        if stored["format"] == FORMAT:
-            return stored
-        found = f"format {stored['format']}"
-    except (ValueError, TypeError, KeyError):
-        found = repr(raw[:40])
+        record: dict[str, Any] = json.loads(raw)
+        if record["format"] == FORMAT:
+            check_values(ApexSettings, record["settings"])
+            return {**record, "session": int(record["session"])}
+        found = f"format {record['format']}"
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        found = f"{raw[:40]!r} ({error})"
     raise SettingsDiffer(
         f"key {settings_key(table)!r} on the server: expected the settings of a run in format {FORMAT}, got {found}: "
         "give all parts the same version, or this run another --table"
     )
+
+
+def _settings(record: dict[str, Any], table: str) -> ApexSettings:
+    return ApexSettings(**record["settings"], table=table)
+
+
+def _check(record: dict[str, Any], settings: ApexSettings) -> None:
+    table = settings.table
+    there = _settings(record, table)
+    pairs = {name: (getattr(there, name), getattr(settings, name)) for name in SHARED}
+    words = [f"{_option(name, run)} there, {_value(own)} here" for name, (run, own) in pairs.items() if run != own]
+    if words:
+        raise SettingsDiffer(
+            f"the run at table {table!r} has other settings than this part: {'; '.join(words)}. Leave them out, and "
+            f"this part takes the run's, or give another --table for a run of its own; a run that is over is removed "
+            f"with REPLAY.DROP {table}, WEIGHTS.DEL {table} and DEL {settings_key(table)}"
+        )
 
 
 def _check_table(served: rs.Table, expected: rs.Table, whole: bool) -> None:

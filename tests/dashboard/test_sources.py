@@ -186,6 +186,31 @@ def test_many_actors_are_a_heatmap_and_few_are_lines(fake_apex: Callable[..., Fa
     assert cells["series"][0]["data"][-1] == [29, 63, 10 * 29 + 63]
 
 
+def test_actors_that_have_joined_a_job_are_shown_and_may_leave(
+    server: rs.Server, client: rs.Client, fake_apex: Callable[..., FakeApex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = fake_apex(client, server.url, actors=2)
+    fill(client, "apex", 200)
+    job.actors = 4  # beside those of its settings and its processes
+    job.write_rows(12)
+    job.report()
+    watch = Watch([], [job.path])
+    for _ in range(4):
+        watch.look()
+    view = ApexView(watch.runs[0], watch)
+    rows = {row["name"]: row for row in view.process_rows()}
+    assert list(rows) == ["learner", "actor 0", "actor 1", "actor 2", "actor 3"]
+    assert (rows["actor 3"]["state"], rows["actor 3"]["score"]) == ("running", "103")
+    lines = view.actors()
+    assert lines is not None
+    assert [line["name"] for line in lines["series"]] == ["0", "1", "2", "3"]
+    monkeypatch.setattr(type(watch.servers[0]), "silent_s", lambda *_: 100.0)
+    states = {row["name"]: (row["state"], row["tone"]) for row in view.process_rows()}
+    assert states["actor 3"] == ("left", "")
+    assert states["actor 1"][1] == "warn"
+    watch.close()
+
+
 def test_a_restarted_process_stands_first_in_its_list(fake_apex: Callable[..., FakeApex]) -> None:
     job = fake_apex(actors=3)
     parts = json.loads((job.path / "job.json").read_text())

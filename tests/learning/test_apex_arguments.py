@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from replay_server import cli
 from replay_server.jobs import apex
 from replay_server.jobs.apex import main_apex
-from replay_server.jobs.arguments import add_settings, check_settings, given_settings, resolve_settings
+from replay_server.jobs.arguments import add_settings, check_host, check_settings, given_settings, resolve_settings
 from replay_server.jobs.parts import main_actor, main_learner
 from replay_server.jobs.progress import Rate, Snapshot, plain_line
 from replay_server.rl.settings import ApexSettings
@@ -92,10 +92,10 @@ def test_settings_that_cannot_be_are_refused_by_option(changes, words):
         (main_apex, ["--env", "Nothing-v0"]),
         (main_apex, ["--env", "Pendulum-v1"]),
         (main_apex, ["--env", "CartPole-v1", "--samples-per-insert", "0"]),
-        (main_actor, ["--server", "redis://127.0.0.1:1", "--env", "Nothing-v0", "--actor-id", "0"]),
+        (main_apex, ["--env", "CartPole-v1", "--port", "65536"]),
         (main_learner, ["--server", "redis://127.0.0.1:1", "--env", "Nothing-v0"]),
         (main_apex, ["--resume"]),
-        (main_actor, ["--server", "redis://127.0.0.1:1", "--env", "CartPole-v1", "--actors", "2", "--actor-id", "2"]),
+        (main_actor, ["--server", "redis://127.0.0.1:1", "--actor-id", "-1"]),
         (main_actor, ["--env", "CartPole-v1", "--actor-id", "0"]),
         (main_learner, ["--server", "redis://127.0.0.1:1", "--resume"]),
     ],
@@ -115,6 +115,24 @@ def test_an_option_that_there_is_not_is_told_in_two_lines(main, capsys):
     with pytest.raises(SystemExit):
         main(["--envv", "CartPole-v1"])
     assert capsys.readouterr().err.count("\n") == 2
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "example.org"])
+def test_an_address_that_others_reach_is_refused_without_a_password(host, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REPLAY_SERVER_PASSWORD", raising=False)
+    with pytest.raises(SystemExit) as ending:
+        main_apex(["--env", "CartPole-v1", "--host", host])
+    assert ending.value.code == 2
+    told = capsys.readouterr().err
+    assert f"--host {host} lets other machines in, but there is no password: set one in the variable REPLAY_SE" in told
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_password(host, monkeypatch):
+    monkeypatch.delenv("REPLAY_SERVER_PASSWORD", raising=False)
+    check_host(ApexSettings(host=host))
 
 
 def test_a_missing_library_is_named_with_the_extra_that_has_it(tmp_path, monkeypatch, capsys):

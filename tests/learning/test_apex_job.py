@@ -151,6 +151,32 @@ def test_a_job_whose_table_somebody_closes_ends_in_order(start):
     assert "table 'apex' is closed: the machine is needed" in (job.run / "logs" / "actor-0.log").read_text()
 
 
+def test_an_actor_with_nothing_but_the_url_joins_a_job_is_counted_and_ends_with_it(start, tmp_path):
+    job = start("--samples-per-insert", "8")
+    address = job.wait_for(r"server redis://(\S+)").group(1)
+    joined, refused = tmp_path / "joined", tmp_path / "refused"
+    command = [sys.executable, "-m", "replay_server", "actor", "--server", f"redis://{address}"]
+    with open(joined, "wb") as output:
+        actor = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
+    try:
+        job.wait_for("actor 2 has joined")
+        assert "actor 2 of the run at table apex" in joined.read_text(), "0 and 1 are the job's, whoever is first"
+        with open(refused, "wb") as output:
+            other = subprocess.run([*command, "--n-step", "5"], stdout=output, stderr=output, cwd=tmp_path, timeout=120)
+        assert other.returncode == 1
+        assert "--n-step 3 there, 5 here" in refused.read_text()
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 130
+        assert actor.wait(60) == 0, joined.read_text()
+    finally:
+        actor.kill()
+        actor.wait()
+    assert "actor 2 ends: table 'apex' is closed: the job ended (interrupted)" in joined.read_text()
+    assert job.summary()["actors"] == 3
+    rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["frames"] == job.summary()["frames"]
+
+
 def test_totals_survive_a_resumed_session_that_ends_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own handlers stay
     settings = ApexSettings(env="Nothing-v0", logdir=str(tmp_path))

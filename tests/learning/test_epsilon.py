@@ -24,9 +24,15 @@ def test_actors_share_the_whole_ladder_among_all_their_environments() -> None:
     np.testing.assert_allclose(np.sort(dealt)[::-1], epsilon_ladder(15))
 
 
-def test_an_actor_outside_the_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        actor_epsilons(2, 2, 8)
+@pytest.mark.parametrize("actor", [3, 5, 7])
+def test_actors_beyond_those_of_the_run_share_its_ladder(actor: int) -> None:
+    """So that those that are there keep their ε, and each round of more actors has the whole ladder again."""
+    np.testing.assert_array_equal(actor_epsilons(actor, 3, 5), actor_epsilons(actor % 3, 3, 5))
+
+
+def test_an_actor_id_below_0_is_refused() -> None:
+    with pytest.raises(ValueError, match="of 0 or more, got -1"):
+        actor_epsilons(-1, 2, 8)
 
 
 def test_actions_are_greedy_or_uniform() -> None:

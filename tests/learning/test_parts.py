@@ -34,15 +34,17 @@ from replay_server.learner.metrics import read_metrics
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.shared_settings import OWN, SHARED, may_differ
 
 PARTS = {"learner": main_learner, "actor": main_actor, "evaluator": main_evaluator}
 
-# Of each setting: L the learner, A the actor, E the evaluator honour it. The others refuse it.
-HONOURED = {
-    "env": "LAE", "profile": "LAE", "seed": "LAE", "actors": "LAE", "actors_on": "", "envs_per_actor": "LA",
+# Of each setting: L the learner, A the actor, E the evaluator reads it. All of them take, on their command lines, those
+# that are the run's, and the learner all but the job's; the others are refused.
+READ_BY = {
+    "env": "LAE", "profile": "L", "seed": "LAE", "actors": "LA", "actors_on": "", "envs_per_actor": "LA",
     "minutes": "L", "max_updates": "L", "max_transitions": "L", "target_score": "L", "target_evaluations": "L",
-    "sticky_actions": "LAE", "frame_stack": "LAE", "noop_max": "LAE", "episodic_life": "LA", "fire_on_reset": "LAE",
-    "reward_clip": "LA", "max_frames_per_episode": "LAE", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
+    "sticky_actions": "LAE", "frame_stack": "LAE", "noop_max": "AE", "episodic_life": "A", "fire_on_reset": "AE",
+    "reward_clip": "A", "max_frames_per_episode": "AE", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
     "epsilon_exponent": "A", "priority_exponent": "LA", "importance_sampling_exponent": "L",
     "priority_epsilon": "LA", "prioritized": "LA", "loss": "L", "hidden": "LAE", "network": "LAE", "table": "LAE",
     "capacity": "LA", "min_size_to_sample": "LAE", "batch_size": "LA", "samples_per_insert": "LA",
@@ -51,23 +53,27 @@ HONOURED = {
     "target_update_every": "L", "target_mix": "L", "publish_every": "L", "pull_every_frames": "A", "precision": "L",
     "device": "L", "learner_threads": "L", "prefetch": "L", "checkpoint_every_s": "L", "checkpoints_kept": "L",
     "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "final_episodes": "E", "dashboard": "",
-    "wandb": "L", "logdir": "LE", "resume": "LE",
+    "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "",
 }  # fmt: skip
 # Read where the command line is, before the part's own work: what a run is called and where it is kept.
 BY_THE_COMMAND = {"profile", "logdir", "resume", "wandb"}
 
 
+def taken_by(part: str) -> set[str]:
+    return {"table", *SHARED, *may_differ(part)}
+
+
 @pytest.mark.parametrize("part", PARTS)
-def test_every_setting_is_offered_by_the_parts_that_honour_it_and_refused_by_the_others(part, capsys):
-    assert {field.name for field in dataclasses.fields(ApexSettings)} == set(HONOURED), "say who honours the new one"
+def test_every_setting_is_offered_by_the_parts_that_take_it_and_refused_by_the_others(part, capsys):
+    assert {field.name for field in dataclasses.fields(ApexSettings)} == set(READ_BY), "say who reads the new one"
     with pytest.raises(SystemExit):
         PARTS[part](["--help"])
     help_text = capsys.readouterr().out
     wrong = []
-    for name, honoured_by in HONOURED.items():
+    for name in READ_BY:
         flag = "--" + name.replace("_", "-")
         offered = re.search(rf"^  {flag}\b(?!-)", help_text, re.MULTILINE) is not None
-        if offered != (part[0].upper() in honoured_by):
+        if offered != (name in taken_by(part)):
             wrong.append(name)
         if offered:
             continue
@@ -114,7 +120,11 @@ def read_of_screens(reads: Reads, plays: bool) -> None:
         make_environments(settings, 1, np.random.SeedSequence(1)).close()
 
 
-def test_every_setting_that_a_part_offers_is_read_by_it(tmp_path):
+def test_every_setting_is_read_by_the_parts_whose_own_it_is_and_those_of_the_run_by_some_part(tmp_path):
+    for name, parts in READ_BY.items():
+        of_job = name in OWN["job"]
+        assert (parts == "") == of_job, name
+        assert all(part[0].upper() in parts for part in PARTS if name in OWN[part]), name
     pytest.importorskip("ale_py")
     read = {part: Reads() for part in PARTS}
     folders = {part: RunDirectory(tmp_path / part) for part in PARTS}
@@ -159,30 +169,30 @@ def test_every_setting_that_a_part_offers_is_read_by_it(tmp_path):
         before = set(reads.names)
         read_of_screens(reads, plays=part != "learner")
         reads.names |= before
-        offered = {name for name, by in HONOURED.items() if part[0].upper() in by}
-        unread = offered - reads.names - BY_THE_COMMAND
+        expected = {name for name, by in READ_BY.items() if part[0].upper() in by}
+        unread = expected - reads.names - BY_THE_COMMAND
         assert unread == set(), part
 
 
 # ---- real processes --------------------------------------------------------------------------------------------------
 
-COMMON = ["--env", "CartPole-v1", "--actors", "1", "--hidden", "16", "--min-size-to-sample", "200"]
-TRANSITIONS = ["--envs-per-actor", "2", "--samples-per-insert", "8", "--batch-size", "32", "--push-every", "10"]
-OF_PART = {
-    "learner": [*TRANSITIONS, "--publish-every", "5", "--precision", "float32", "--learner-threads", "1"],
-    "actor": [*TRANSITIONS, "--actor-id", "0"],
-    "evaluator": ["--eval-every-updates", "20", "--eval-episodes", "1", "--final-episodes", "2"],
-}
+RUN = [
+    "--env", "CartPole-v1", "--actors", "1", "--hidden", "16", "--min-size-to-sample", "200", "--envs-per-actor", "2",
+    "--samples-per-insert", "8", "--batch-size", "32", "--push-every", "10", "--publish-every", "5",
+    "--precision", "float32", "--learner-threads", "1",
+    "--eval-every-updates", "20", "--eval-episodes", "1", "--final-episodes", "2",
+]  # fmt: skip
+"""What the learner is told, and it alone: the others have the URL."""
 
 
 class Part:
     """One part in a process of its own, with what it prints in a file."""
 
-    def __init__(self, folder: Path, url: str, part: str, *words: str) -> None:
+    def __init__(self, folder: Path, url: str, part: str, *words: str, log: str = "") -> None:
         self.run = folder / f"{part}-run"
-        self.output = folder / f"{part}.log"
+        self.output = folder / f"{log or part}.log"
         logdir = ["--logdir", str(self.run)] if part != "actor" else []
-        given = ["--server", url, *COMMON, *OF_PART[part], *logdir, *words]
+        given = ["--server", url, *(RUN if part == "learner" else []), *logdir, *words]
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "replay_server", part, *given],
@@ -220,8 +230,8 @@ def server() -> Iterator[rs.Server]:
 def start(server, tmp_path) -> Iterator[Callable[..., Part]]:
     started: list[Part] = []
 
-    def make(part: str, *words: str) -> Part:
-        started.append(Part(tmp_path, server.url, part, *words))
+    def make(part: str, *words: str, log: str = "") -> Part:
+        started.append(Part(tmp_path, server.url, part, *words, log=log))
         return started[-1]
 
     yield make
@@ -289,7 +299,7 @@ def hang_up_on(path: Path, part: Part, times: int) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("part", ["learner", "evaluator"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_part_waits_for_a_server_that_is_started_after_it(tmp_path, part):
     path = tmp_path / "late"
     early = Part(tmp_path, f"unix://{path}", part)
@@ -297,7 +307,7 @@ def test_a_part_waits_for_a_server_that_is_started_after_it(tmp_path, part):
         hang_up_on(path, early, 8)  # more often than any client tries by itself
         assert not early.run.exists(), "before there is a server it leaves no run directory"
         with rs.Server(unix=path):
-            early.wait_for("waiting for table apex" if part == "evaluator" else "learner waits: too few items")
+            early.wait_for("there is none yet: waiting" if part != "learner" else "learner waits: too few items")
             early.process.send_signal(signal.SIGINT)
             assert early.wait() == 130, early.text
     finally:
@@ -374,18 +384,90 @@ def test_a_learner_that_may_come_back_leaves_the_table_open_and_its_actors_wait(
     assert learner.summary()["ended_by"] == "minutes"
 
 
-def test_an_evaluator_says_that_it_waits_and_ctrl_c_ends_it(start):
-    evaluator = start("evaluator")
-    evaluator.wait_for("waiting for table apex")
-    evaluator.process.send_signal(signal.SIGINT)
-    assert evaluator.wait() == 130
-    assert evaluator.summary()["ended_by"] == "interrupted"
+@pytest.mark.parametrize("part", ["actor", "evaluator"])
+def test_a_part_says_once_that_it_waits_for_a_run_and_ctrl_c_ends_it(start, part):
+    waiting = start(part)
+    waiting.wait_for("there is none yet: waiting for a learner to begin one")
+    time.sleep(1.2)  # it looks again meanwhile
+    waiting.process.send_signal(signal.SIGINT)
+    assert waiting.wait() == 130, waiting.text
+    assert waiting.text.count("\n") == 2, waiting.text
+    assert not waiting.run.exists()
+
+
+def actors_at_work(client: rs.Client, *ids: int) -> Callable[[], bool]:
+    def playing() -> bool:
+        frames = [client.redis.hget(f"apex:actor:{each}", "frames") for each in ids]
+        return all(each is not None and int(each) > 0 for each in frames)
+
+    return playing
+
+
+def wait_until(condition: Callable[[], bool], *parts: Part) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "\n".join(part.text for part in parts)
+        for part in parts:
+            assert part.process.poll() is None, part.text
+        time.sleep(0.05)
+
+
+def test_actors_with_nothing_but_the_url_join_a_run_and_have_ids_of_their_own(start, server):
+    first, second = start("actor"), start("actor", log="second")
+    for actor in (first, second):
+        actor.wait_for("waiting for a learner")
+    learner = start("learner")
+    with rs.Client(server.url) as client:
+        # One more than --actors is welcome.
+        wait_until(actors_at_work(client, 0, 1), first, second, learner)
+        ids = sorted(actor.text.partition(" of the run at table apex")[0].split()[-1] for actor in (first, second))
+        assert ids == ["0", "1"]
+        learner.wait_for("actor 1 has joined")
+        killed = first if "actor 0 of" in first.text else second
+        killed.process.kill()
+        killed.wait()
+        life = client.redis.hget("apex:actor:0", "started_at")
+        wait_until(lambda: not client.redis.exists("apex:actor-id:0"), learner)
+        heir = start("actor", log="heir")
+        heir.wait_for("actor 0 of the run at table apex")
+        wait_until(lambda: client.redis.hget("apex:actor:0", "started_at") != life, heir)
+        learner.process.send_signal(signal.SIGINT)
+        assert learner.wait() == 130, learner.text
+        for actor in {first, second, heir} - {killed}:
+            assert actor.wait() == 0, actor.text
+        assert re.search(r"actor 1 ends: table 'apex' is closed", first.text + second.text)
+        assert learner.summary()["actors"] == 2
+        assert not client.redis.keys("apex:actor-id:*"), "who ends gives its id back"
+
+
+@pytest.mark.parametrize("part", ["actor", "evaluator"])
+def test_a_part_that_contradicts_the_run_is_refused_with_both_values(start, server, part):
+    learner = start("learner")
+    learner.wait_for("learner waits: too few items")
+    refused = start(part, "--n-step", "5", "--env", "CartPole-v1", "--discount", "0.5")
+    assert refused.wait() == 1, refused.text
+    assert "--n-step 3 there, 5 here; --discount 0.99 there, 0.5 here" in refused.text
+    assert "env" not in refused.text.partition("failed:")[2].partition("Leave them out")[0]
+    assert not refused.run.exists()
+    with rs.Client(server.url) as client:
+        assert not client.redis.exists("apex:incarnations")
+
+
+def test_an_id_that_a_living_actor_has_is_refused(start, server):
+    with rs.Client(server.url) as client:
+        learner = start("learner")
+        actor = start("actor", "--actor-id", "2", "--push-every", "5")
+        wait_until(actors_at_work(client, 2), learner, actor)
+        other = start("actor", "--actor-id", "2", log="other")
+        assert other.wait() == 1, other.text
+        assert "--actor-id 2: an actor that is alive has it; leave it out" in other.text
+        assert actor.process.poll() is None, actor.text
 
 
 @pytest.mark.parametrize("ratio", ["8", "none"])
 def test_a_learner_whose_table_somebody_closes_keeps_what_it_learned_and_ends(start, server, ratio):
     # Without a ratio a closed table would go on giving batches for ever.
-    actor, learner = (start(part, "--samples-per-insert", ratio) for part in ("actor", "learner"))
+    actor, learner = start("actor"), start("learner", "--samples-per-insert", ratio)
     with rs.Client(server.url) as client:
         wait_until_it_learns(client, learner)
         client.close_table("apex", "the cluster is needed")

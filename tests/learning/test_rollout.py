@@ -16,6 +16,7 @@ import torch
 
 import replay_server as rs
 from replay_server.actors.rollout import ActorProgress, run_actor
+from replay_server.rl.actor_ids import ActorId
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_acting_network, make_network
 from replay_server.rl.settings import ApexSettings
@@ -31,7 +32,7 @@ CARTPOLE = ApexSettings(
 class Actor:
     """run_actor in a thread, with what it returned or raised."""
 
-    def __init__(self, settings: ApexSettings, url: str, actor_id: int = 0, patience_s: float = 30.0) -> None:
+    def __init__(self, settings: ApexSettings, url: str, actor_id: int | ActorId = 0, patience_s: float = 30.0) -> None:
         self.stop = threading.Event()
         self.result: ActorProgress | None = None
         self.error: BaseException | None = None
@@ -195,9 +196,31 @@ def test_an_actor_whose_server_is_gone_for_good_gives_up() -> None:
         actor.join()
 
 
-def test_an_actor_id_outside_the_run_is_refused() -> None:
-    with rs.Server() as server, pytest.raises(ValueError, match="actor id from 0 to 0"):
-        run_actor(CARTPOLE, server.url, 1, threading.Event())
+def test_an_actor_id_below_0_is_refused() -> None:
+    with rs.Server() as server, pytest.raises(ValueError, match="actor id of 0 or more, got -1"):
+        run_actor(CARTPOLE, server.url, -1, threading.Event())
+
+
+def test_an_actor_whose_id_went_to_another_while_it_was_away_goes_on_with_a_free_one() -> None:
+    """As after SIGSTOP: its lease ended, and another actor took its place in the ε ladder."""
+    settings = dataclasses.replace(CARTPOLE, actors=3)
+    with rs.Server() as server, rs.Client(server.url) as client:
+        own = ActorId("apex")
+        assert own.take(client)
+        assert own.number == 0
+        actor = Actor(settings, server.url, own)
+        wait_until(lambda: client.redis.exists("apex:actor:0") == 1)
+        client.redis.set("apex:actor-id:0", "another's")
+        wait_until(lambda: client.redis.exists("apex:actor:1") == 1)
+        frames = int(client.redis.hget("apex:actor:0", "frames"))
+        wait_until(lambda: int(client.redis.hget("apex:actor:1", "frames")) > 0)
+        added = int(client.redis.hget("apex:actor:1", "started_at").partition(b".")[0])
+        progress = actor.join()
+        assert client.redis.get("apex:actor-id:0") == b"another's"
+        assert int(client.redis.hget("apex:actor:0", "frames")) == frames, "what it plays now is not reported twice"
+        assert progress.frames == int(client.redis.hget("apex:actor:1", "frames"))
+        assert added > 0
+        assert client.redis.hkeys("apex:incarnations") == [b"0", b"1"]
 
 
 def test_importing_the_folder_as_a_top_level_package_is_refused(repository: Path, monkeypatch) -> None:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,18 @@ import replay_server as rs
 from replay_server.actors.evaluator import run_evaluator
 from replay_server.actors.rollout import actor_seeds, run_actor
 from replay_server.learner.loop import run_learner
+from replay_server.rl.actor_ids import LEASE_S, ActorId, hold_for_job, joined_actors
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.shared_settings import SHARED, SettingsDiffer, incarnation, join
+from replay_server.rl.shared_settings import (
+    OF_ONE_PLACE,
+    OWN,
+    SHARED,
+    SettingsDiffer,
+    incarnation,
+    join,
+    settings_of_run,
+)
 from replay_server.rl.tables import apex_table
 
 SETTINGS = ApexSettings(
@@ -64,10 +74,11 @@ def until_it_has_played(client: rs.Client) -> Callable[[], bool]:
     [
         *((part, "env", "Acrobot-v1", "--env CartPole-v1 there, Acrobot-v1 here") for part in (act, learn, evaluate)),
         *((part, "sticky_actions", 0.25, "--sticky-actions 0 there, 0.25 here") for part in (act, learn, evaluate)),
-        *((part, "n_step", 5, "--n-step 3 there, 5 here") for part in (act, learn)),
+        *((part, "n_step", 5, "--n-step 3 there, 5 here") for part in (act, learn, evaluate)),
         *((part, "discount", 0.9, "--discount 0.99 there, 0.9 here") for part in (act, learn)),
         *((part, "reward_clip", None, "--reward-clip 1 there, none here") for part in (act, learn)),
         *((part, "actors", 3, "--actors 2 there, 3 here") for part in (act, learn)),
+        *((part, "seed", 9, "--seed 1 there, 9 here") for part in (act, learn, evaluate)),
         *((part, "priority_exponent", 0.5, "--priority-exponent 0.6 there, 0.5 here") for part in (act, learn)),
         *((part, "capacity", 2_000, "--capacity 1000 there, 2000 here") for part in (act, learn)),
     ],
@@ -84,34 +95,84 @@ def test_a_part_with_other_settings_than_the_run_is_refused(server, client, tmp_
     part(SETTINGS, server.url, tmp_path)
 
 
-def test_the_evaluator_asks_only_for_the_settings_that_it_plays_with(server, client):
-    join(client, SETTINGS, environment_spec(SETTINGS))
-    run_evaluator(dataclasses.replace(SETTINGS, n_step=5, discount=0.9), server.url, STOPPED)
-    with pytest.raises(SettingsDiffer, match="--hidden 16 there, 32 here"):
-        run_evaluator(dataclasses.replace(SETTINGS, hidden=32), server.url, STOPPED)
-
-
 def test_all_that_differs_is_named_at_once(server, client):
     join(client, SETTINGS, environment_spec(SETTINGS))
     other = dataclasses.replace(SETTINGS, n_step=1, discount=0.5, hidden=32)
-    with pytest.raises(SettingsDiffer, match="--hidden 16 there, 32 here; --n-step 3 there, 1 here; --discount "):
+    with pytest.raises(SettingsDiffer, match=r"--n-step 3 there, 1 here; --discount 0\.99 there, 0\.5 here; --hidden "):
         run_actor(other, server.url, 0, STOPPED)
 
 
-def test_what_parts_may_have_of_their_own_does_not_matter(server, client, tmp_path):
+def test_what_parts_may_have_of_their_own_does_not_matter_and_that_of_the_learner_is_stored(server, client, tmp_path):
     join(client, SETTINGS, environment_spec(SETTINGS))
-    own = {"learning_rate": 1e-2, "batch_size": 16, "push_every": 10, "publish_every": 3, "seed": 9, "minutes": 1.0}
-    assert not set(own) & set(SHARED)
+    act(dataclasses.replace(SETTINGS, push_every=10, epsilon_base=0.9), server.url, tmp_path)
+    evaluate(dataclasses.replace(SETTINGS, eval_epsilon=0.9), server.url, tmp_path)
+    assert settings_of_run(client, {}) == stored_of(SETTINGS)
+    own = {"learning_rate": 1e-2, "batch_size": 16, "publish_every": 3, "minutes": 1.0, "epsilon_base": 0.3}
     learn(dataclasses.replace(SETTINGS, **own), server.url, tmp_path)
-    act(dataclasses.replace(SETTINGS, **own), server.url, tmp_path)
+    assert settings_of_run(client, {}) == stored_of(dataclasses.replace(SETTINGS, **own))
 
 
-def test_every_shared_setting_is_one_and_is_stored(client):
-    assert set(SHARED) <= {field.name for field in dataclasses.fields(ApexSettings)}
+def stored_of(settings: ApexSettings) -> ApexSettings:
+    """As another part finds them: the device and the precision are of the machine where they were given."""
+    return dataclasses.replace(settings, device="auto", precision="auto")
+
+
+def test_all_settings_are_the_runs_but_those_that_a_part_may_have_of_its_own(client):
+    names = {field.name for field in dataclasses.fields(ApexSettings)}
+    assert set(SHARED) | frozenset.union(*OWN.values()) | {"table"} == names
+    assert not set(SHARED) & frozenset.union(*OWN.values())
     join(client, SETTINGS, environment_spec(SETTINGS))
-    stored = json.loads(client.redis.get("apex:settings"))
-    assert stored["format"] == 1
-    assert stored["settings"] == {name: getattr(SETTINGS, name) for name in SHARED}
+    record = json.loads(client.redis.get("apex:settings"))
+    assert record["format"] == 2
+    assert record["settings"] == {name: getattr(SETTINGS, name) for name in names - {"table"} - OF_ONE_PLACE}
+
+
+# ---- the run that a part joins ---------------------------------------------------------------------------------------
+
+
+def begin(client: rs.Client, **values: Any) -> ApexSettings:
+    settings = dataclasses.replace(SETTINGS, **values)
+    join(client, settings, environment_spec(settings), session=0)
+    return stored_of(settings)
+
+
+def test_a_part_has_the_runs_settings_and_its_own_where_it_may(client):
+    assert settings_of_run(client, {}) is None
+    run = begin(client, n_step=5, discount=0.9, eval_episodes=3)
+    assert settings_of_run(client, {}) == run
+    assert settings_of_run(client, {"n_step": 5}) == run
+    assert settings_of_run(client, {"eval_episodes": 7}) == dataclasses.replace(run, eval_episodes=7)
+    with pytest.raises(SettingsDiffer, match=r"--n-step 5 there, 3 here; --discount 0\.9 there, 0\.99 here\. Leave"):
+        settings_of_run(client, {"n_step": 3, "discount": 0.99, "eval_episodes": 7})
+
+
+def test_of_several_runs_the_one_that_goes_on_is_joined_and_of_more_one_must_be_named(client):
+    first = begin(client)
+    second = begin(client, table="other", n_step=5)
+    with pytest.raises(SettingsDiffer, match=r"one run on the server, got 2: say which by --table apex\|other"):
+        settings_of_run(client, {})
+    assert settings_of_run(client, {"table": "other"}) == second
+    assert settings_of_run(client, {"table": "third"}) is None
+    client.close_table("other", "done")
+    assert settings_of_run(client, {}) == first
+    client.close_table("apex", "done")
+    with pytest.raises(SettingsDiffer, match="--table"):
+        settings_of_run(client, {})
+    client.drop_table("apex")
+    assert settings_of_run(client, {}) == second, "a run without a table is over"
+
+
+def test_tables_of_no_run_and_those_that_a_user_may_not_look_into_are_passed_over(server, client):
+    client.create_table(rs.Table("mine", 10, {"x": rs.Column("float32")}))
+    assert settings_of_run(client, {}) is None
+    assert settings_of_run(client, {"table": "mine"}) is None
+    begin(client, table="secret")
+    run = begin(client)
+    rules = ["on", ">word", "+@all", "~apex", "~apex:*", "%R~secret"]
+    client.redis.execute_command("ACL", "SETUSER", "guest", *rules)
+    with rs.Client(server.url.replace("redis://", "redis://guest:word@")) as guest:
+        assert sorted(guest.tables()) == ["apex", "secret"]
+        assert settings_of_run(guest, {}) == run
 
 
 @pytest.mark.parametrize(
@@ -178,13 +239,92 @@ def test_of_parts_that_begin_at_the_same_time_with_different_settings_one_kind_i
     assert len(set(outcomes)) == 2
 
 
-@pytest.mark.parametrize("value", [b"not json", b"[1]", b'{"format": 2, "settings": {}}', b'"x"'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"not json", b"[1]", b'{"format": 1, "session": 0, "settings": {}}', b'"x"', b'{"format": 2, "session": 0}',
+        b'{"format": 2, "session": 0, "settings": [1]}', b'{"format": 2, "session": "x", "settings": {}}',
+        b'{"format": 2, "session": 0, "settings": {"colour": 1}}',
+        b'{"format": 2, "session": 0, "settings": {"env": 1}}',
+        b'{"format": 2, "session": 0, "settings": {"loss": "cubic"}}',
+        b'{"format": 2, "session": 0, "settings": {"n_step": true}}',
+        b'{"format": 2, "session": 0, "settings": {"reward_clip": "1"}}',
+    ],
+)  # fmt: skip
 def test_settings_of_another_version_are_refused_and_left_alone(server, client, value):
     join(client, SETTINGS, environment_spec(SETTINGS))
     client.redis.set("apex:settings", value)
-    with pytest.raises(SettingsDiffer, match="expected the settings of a run in format 1, got"):
-        run_actor(SETTINGS, server.url, 0, STOPPED)
+    for part in (lambda: run_actor(SETTINGS, server.url, 0, STOPPED), lambda: settings_of_run(client, {})):
+        with pytest.raises(SettingsDiffer, match="expected the settings of a run in format 2, got"):
+            part()
     assert client.redis.get("apex:settings") == value
+
+
+# ---- ids of actors ---------------------------------------------------------------------------------------------------
+
+
+def test_each_actor_takes_the_smallest_id_that_is_free(client):
+    actors = [ActorId("apex") for _ in range(4)]
+    assert all(actor.take(client) for actor in actors)
+    assert [actor.number for actor in actors] == [0, 1, 2, 3]
+    for actor in (actors[1], actors[2]):
+        actor.free(client)
+    new = ActorId("apex")
+    new.take(client)
+    assert new.number == 1
+    assert 0 < client.redis.pttl("apex:actor-id:1") <= 1000 * LEASE_S
+
+
+def test_of_actors_that_begin_at_the_same_time_no_two_have_one_id(server):
+    begin, taken = threading.Barrier(8), []
+
+    def take() -> None:
+        with rs.Client(server.url) as client:
+            own = ActorId("apex")
+            begin.wait()
+            own.take(client)
+            taken.append(own.number)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(8))
+
+
+def test_an_id_that_is_wanted_is_had_or_not(client):
+    first, second = ActorId("apex", 3), ActorId("apex", 3)
+    assert first.take(client)
+    assert not second.take(client)
+    first.free(client)
+    assert second.take(client)
+    first.free(client)
+    assert client.redis.exists("apex:actor-id:3"), "what is another's by now is not given back"
+
+
+def test_a_lease_that_has_ended_is_taken_up_again_where_nobody_else_has(client):
+    own = ActorId("apex")
+    own.take(client)
+    client.redis.delete("apex:actor-id:0")
+    assert not own.renew(client)
+    assert 0 < client.redis.pttl("apex:actor-id:0") <= 1000 * LEASE_S
+    client.redis.pexpire("apex:actor-id:0", 50)
+    assert not own.renew(client)
+    assert client.redis.pttl("apex:actor-id:0") > 50
+
+
+def test_a_jobs_own_actors_keep_their_ids(client):
+    hold_for_job(client, "apex", 2)
+    joined = ActorId("apex")
+    joined.take(client)
+    assert joined.number == 2
+    assert client.redis.pttl("apex:actor-id:1") == -1
+    assert joined_actors(client, "apex", 2) == 0, "it has not begun"
+    incarnation(client, "apex", 2)
+    assert joined_actors(client, "apex", 2) == 1
+    joined.free(client)
+    assert joined_actors(client, "apex", 2) == 0
 
 
 # ---- seeds -----------------------------------------------------------------------------------------------------------
@@ -196,6 +336,7 @@ def test_lives_of_an_actor_are_counted_on_the_server_and_sessions_beside_them(se
     assert incarnation(client, "apex", 1) == (0, 0)
     join(client, SETTINGS, environment_spec(SETTINGS), session=1_700_000_000)  # a resumed learner
     join(client, SETTINGS, environment_spec(SETTINGS))  # an actor, which does not know
+    join(client, SETTINGS, environment_spec(SETTINGS), session=0)  # one that a job has started again
     assert incarnation(client, "apex", 0) == (1_700_000_000, 3)
 
 

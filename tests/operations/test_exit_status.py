@@ -100,7 +100,7 @@ def test_4_a_snapshot_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def actor() -> list[str]:
     pytest.importorskip("gymnasium")
-    return [*COMMAND, "actor", "--env", "CartPole-v1", "--actor-id", "0", "--actors", "1", "--server"]
+    return [*COMMAND, "actor", "--server"]
 
 
 def test_5_the_server_was_lost(actor: list[str]) -> None:
@@ -114,10 +114,8 @@ def test_5_the_server_was_lost(actor: list[str]) -> None:
 def test_130_interrupted(actor: list[str]) -> None:
     with rs.Server() as server, subprocess.Popen([*actor, server.url], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert "CartPole" in process.stdout.readline()
-        with rs.Client(server.url) as client:
-            while not int(client.redis.info("stats")["total_commands_processed"]) > 20:
-                assert process.poll() is None
+        assert "looking for a run on redis://127.0.0.1" in process.stdout.readline()
+        assert "there is none yet" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
 

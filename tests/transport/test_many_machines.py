@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import statistics
 import subprocess
 import sys
@@ -23,8 +25,10 @@ PASSWORD = "a password that nobody prints"
 PORT = 6400
 SEED = 1
 SETTINGS = ["--env", "CartPole-v1", "--profile", "cartpole", "--actors", "2", "--seed", str(SEED)]
+"""What the learner is told, and it alone: the others have the URL."""
 ENVIRONMENT = {"REPLAY_SERVER_PASSWORD": PASSWORD, "OMP_NUM_THREADS": "1"}
 GOOD_SCORE = 450.0
+ID = re.compile(r"actor (\d+) of the run at table apex")
 
 pytestmark = [pytest.mark.root, pytest.mark.learning]
 
@@ -88,7 +92,7 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
         actors = [
             network.start(
                 f"actors{i}",
-                [*module, "actor", "--server", url, "--actor-id", str(i), *SETTINGS],
+                [*module, "actor", "--server", url],
                 tmp_path / f"actor{i}.log",
                 ENVIRONMENT,
             )
@@ -98,7 +102,12 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
 
         # The hosts' network is not this process's: it looks on through the server's unix socket.
         with rs.Client(f"unix://:{PASSWORD}@{socket}") as client:
-            frames = [lambda i=i: number(client, f"apex:actor:{i}", "frames") for i in range(2)]
+            ids = [
+                wait_for("an id", lambda log=tmp_path / f"actor{i}.log": ID.search(log.read_text()), 90, running)[1]
+                for i in range(2)
+            ]
+            assert sorted(ids) == ["0", "1"]
+            frames = [lambda i=i: number(client, f"apex:actor:{i}", "frames") for i in ids]
             updates = lambda: number(client, "apex:learner", "updates")  # noqa: E731
             wait_for(
                 "both actors and the learner at work", lambda: all(f() > 0 for f in frames) and updates(), 90, running
@@ -125,6 +134,35 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
         assert not socket.exists()
         for file in tmp_path.rglob("*.log"):
             assert PASSWORD not in file.read_text(), f"{file.name} prints the password"
+
+
+def test_another_host_joins_a_job_with_nothing_but_the_line_that_the_job_prints(network: Any, tmp_path: Path) -> None:
+    job_log, actor_log = tmp_path / "job.log", tmp_path / "actor.log"
+    small = [
+        "--max-transitions",
+        "3000",
+        "--min-size-to-sample",
+        "200",
+        "--eval-episodes",
+        "1",
+        "--final-episodes",
+        "1",
+    ]
+    command = [sys.executable, "-m", "replay_server", "apex", "--host", network.addresses["server"], *SETTINGS, *small]
+    with logs_on_failure(tmp_path):
+        job = network.start("server", [*command, "--logdir", str(tmp_path / "run")], job_log, ENVIRONMENT)
+        line = re.compile(r"to join from another host: REPLAY_SERVER_PASSWORD=… replay-server (.*)")
+        words = wait_for("the line to type", lambda: line.search(job_log.read_text()), 90, [job])[1].split()
+        assert words[:2] == ["actor", "--server"]
+        actor = network.start("actors0", [sys.executable, "-m", "replay_server", *words], actor_log, ENVIRONMENT)
+        wait_for("it to join", lambda: "actor 2 has joined" in job_log.read_text(), 90, [job, actor])
+        assert job.wait(timeout=240) == 0
+        assert actor.wait(timeout=60) == 0
+        assert "actor 2 ends: table 'apex' is closed: the job ended (max_transitions)" in actor_log.read_text()
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert (summary["actors"], summary["ended_by"]) == (3, "max_transitions")
+        for file in tmp_path.rglob("*"):
+            assert not file.is_file() or PASSWORD.encode() not in file.read_bytes(), f"{file.name} has the password"
 
 
 def test_a_server_on_an_open_address_wants_a_password(network: Any, tmp_path: Path) -> None:

@@ -85,12 +85,13 @@ def test_a_whole_apex_run(site: Any, tmp_path: Path) -> None:
     pytest.importorskip("gymnasium", reason="needs the extra rl (make setup installs it)")
     server = site.serve(password=PASSWORD)
     module = [sys.executable, "-m", "replay_server"]
-    to = ["--server", f"redis://{site.address}:6379", *SETTINGS]
+    to = ["--server", f"redis://{site.address}:6379"]
     environment = {**os.environ, "REPLAY_SERVER_PASSWORD": PASSWORD, "OMP_NUM_THREADS": "1"}
-    commands = {f"actor{i}": [*module, "actor", *to, "--actor-id", str(i)] for i in range(2)}
+    commands = {f"actor{i}": [*module, "actor", *to] for i in range(2)}
     run_directory = str(tmp_path / "run")
     commands["learner"] = [
-        *module, "learner", *to, "--learner-threads", "1", "--max-updates", str(UPDATES), "--logdir", run_directory
+        *module, "learner", *to, *SETTINGS, "--learner-threads", "1", "--max-updates", str(UPDATES),
+        "--logdir", run_directory,
     ]  # fmt: skip
     running = {}
     try:
