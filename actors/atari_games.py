@@ -25,6 +25,7 @@ from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, Environme
 NOOP = 0
 FIRE = 1
 """Of ALE's actions."""
+EMULATOR_FRAMES_PER_S = 60.0
 
 
 class AtariGame:
@@ -100,6 +101,10 @@ class AtariGame:
         self.stack = np.concatenate([self.stack[1:], self._shrunk(screen)[None]])
         terminated = emulator.game_over(with_truncation=False)
         return reward, terminated, emulator.game_truncated() and not terminated
+
+    def picture(self) -> np.ndarray:
+        """The newest screen, in colours: uint8 (210, 160, 3)."""
+        return self._emulator.getScreenRGB()
 
     def state(self) -> dict[str, Any]:
         """All of it, for `restore`."""
@@ -191,6 +196,13 @@ class AtariGames:
         for game, one in zip(self._games, values["games"], strict=True):
             game.restore(one)
         self._lives, self._must_fire, self._resetting = values["lives"], values["must_fire"], values["resetting"]
+
+    def picture(self) -> np.ndarray:
+        return self._games[0].picture()
+
+    @property
+    def pictures_per_s(self) -> float:
+        return EMULATOR_FRAMES_PER_S / FRAME_SKIP
 
     def close(self) -> None:
         self._games = []

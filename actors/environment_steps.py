@@ -7,12 +7,15 @@ from typing import Protocol
 
 import numpy as np
 
+from replay_server.rl.observations import Observations
+
 
 @dataclass(frozen=True)
 class EnvStep:
     """What E environments answered. All arrays have E entries along their first axis."""
 
-    observations: np.ndarray
+    observations: Observations
+    """An array, or a dict of these by path."""
     rewards: np.ndarray
     """float64, unclipped."""
     terminated: np.ndarray
@@ -30,13 +33,13 @@ class Environments(Protocol):
 
     num_envs: int
     num_actions: int
-    """0 where actions are continuous."""
+    """0 where actions are no single number."""
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Observations:
         """Starts every environment anew; returns observations (E, …)."""
         ...
 
-    def restart(self, ended: np.ndarray) -> np.ndarray:
+    def restart(self, ended: np.ndarray) -> Observations:
         """Begins new episodes where `ended` (E,) bool says so, of environments that the last step ended.
 
         Returns observations (E, …) of which only theirs mean anything: fresh arrays.
@@ -44,7 +47,7 @@ class Environments(Protocol):
         ...
 
     def step(self, actions: np.ndarray) -> EnvStep:
-        """actions (E,) int64; continuous ones (E, A) float32, within their bounds.
+        """actions (E,) int64; of branches (E, branches) int64; continuous ones (E, A) float32, within their bounds.
 
         Observations are fresh arrays: earlier ones stay as they were.
         """
@@ -63,6 +66,15 @@ class Environments(Protocol):
 
         Raises StateError for another state.
         """
+        ...
+
+    def picture(self) -> np.ndarray:
+        """What the first environment shows to people: uint8 (H, W, 3). For environments made to be looked at."""
+        ...
+
+    @property
+    def pictures_per_s(self) -> float:
+        """Steps of a second of the game."""
         ...
 
     def close(self) -> None: ...

@@ -13,11 +13,20 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from replay_server.actors.atari_games import AtariGames
+from replay_server.actors.atari_games import EMULATOR_FRAMES_PER_S, AtariGames
 from replay_server.actors.environment_states import StateUnsupported, environment_state, restore_environment
 from replay_server.actors.environment_steps import Environments, EnvStep
 from replay_server.actors.state_codec import StateError, pack_state, unpack_state
+from replay_server.rl.actions import as_taken
 from replay_server.rl.environment_spec import FRAME_SKIP, SCREEN_SIZE, EnvironmentSettings, is_atari
+from replay_server.rl.observations import ObservationReader, Observations
+
+PICTURES_PER_S = 30.0
+"""Of an environment whose metadata say nothing of render_fps."""
+
+
+class PicturesUnsupported(ValueError):
+    """The environment cannot show itself."""
 
 
 class AtariEnvironments:
@@ -102,37 +111,53 @@ class AtariEnvironments:
     def restore(self, state: bytes) -> None:
         raise StateUnsupported("AtariVectorEnv cannot take a state: make environments that can (stateful=True)")
 
+    def picture(self) -> np.ndarray:
+        raise PicturesUnsupported("AtariVectorEnv shows no colours: make environments that do (shown=True)")
+
+    @property
+    def pictures_per_s(self) -> float:
+        return EMULATOR_FRAMES_PER_S / FRAME_SKIP
+
     def close(self) -> None:
         self._env.close()
 
 
-class VectorEnvironments:
-    """Environments with vector observations (CartPole, LunarLander, MuJoCo's, …), stepped one after the other."""
+class SingleEnvironments:
+    """Environments of any kind (CartPole, LunarLander, MuJoCo's, one's own), stepped one after the other.
 
-    def __init__(self, settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence) -> None:
+    Args:
+        shown: whether the first of them draws what it shows. Raises PicturesUnsupported where it cannot.
+    """
+
+    def __init__(
+        self, settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence, shown: bool = False
+    ) -> None:
         # Gymnasium's checker only warns, and cannot go on from a state.
         self._envs: list[gymnasium.Env[Any, Any]] = [
-            gymnasium.make(settings.env, disable_env_checker=True) for _ in range(num_envs)
+            gymnasium.make(settings.env, disable_env_checker=True) for _ in range(num_envs - shown)
         ]
+        if shown:
+            self._envs.insert(0, _shown_environment(settings.env))
         self.num_envs = num_envs
-        actions, observations = self._envs[0].action_space, self._envs[0].observation_space
+        self._env_id = settings.env
+        self._action_space = actions = self._envs[0].action_space
         self.num_actions = int(actions.n) if isinstance(actions, gymnasium.spaces.Discrete) else 0
-        self._shape = observations.shape or ()
+        self._reader = ObservationReader(self._envs[0].observation_space)
         self._seeds = [int(value) for value in seed.generate_state(num_envs)]
         self._resetting = np.zeros(num_envs, bool)
         self._no_lives = np.zeros(num_envs, bool)
 
-    def reset(self) -> np.ndarray:
-        observations = self._empty()
+    def reset(self) -> Observations:
+        observations = self._reader.empty(self.num_envs)
         for row, (env, seed) in enumerate(zip(self._envs, self._seeds, strict=True)):
-            observations[row], _ = env.reset(seed=seed)
+            self._reader.take(observations, row, env.reset(seed=seed)[0])
         self._resetting[:] = False
         return observations
 
-    def restart(self, ended: np.ndarray) -> np.ndarray:
-        observations = self._empty()
-        for row in np.flatnonzero(ended):
-            observations[row], _ = self._envs[row].reset()
+    def restart(self, ended: np.ndarray) -> Observations:
+        observations = self._reader.empty(self.num_envs)
+        for row in np.flatnonzero(ended).tolist():
+            self._reader.take(observations, row, self._envs[row].reset()[0])
         self._resetting &= ~ended
         return observations
 
@@ -140,13 +165,15 @@ class VectorEnvironments:
         return actions
 
     def step(self, actions: np.ndarray) -> EnvStep:
-        observations, ignored = self._empty(), self._resetting
+        observations, ignored = self._reader.empty(self.num_envs), self._resetting
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), bool)
         for row, env in enumerate(self._envs):
             if ignored[row]:
-                observations[row], _ = env.reset()
+                seen, _ = env.reset()
             else:
-                observations[row], rewards[row], terminated[row], truncated[row], _ = env.step(actions[row])
+                action = as_taken(self._action_space, actions[row])
+                seen, rewards[row], terminated[row], truncated[row], _ = env.step(action)
+            self._reader.take(observations, row, seen)
         truncated &= ~terminated
         self._resetting = terminated | truncated
         return EnvStep(observations, rewards, terminated, truncated, self._no_lives, ignored)
@@ -164,24 +191,47 @@ class VectorEnvironments:
             restore_environment(env, one)
         self._resetting = values["resetting"]
 
+    def picture(self) -> np.ndarray:
+        picture: Any = self._envs[0].render()
+        if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,):
+            return picture
+        got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise PicturesUnsupported(
+            f"{self._env_id}: expected one that draws what it shows, as an array uint8 (height, width, 3) of render() "
+            f"in render_mode rgb_array, got {got}"
+        )
+
+    @property
+    def pictures_per_s(self) -> float:
+        return float(self._envs[0].metadata.get("render_fps") or PICTURES_PER_S)
+
     def close(self) -> None:
         for env in self._envs:
             env.close()
 
-    def _empty(self) -> np.ndarray:
-        return np.zeros((self.num_envs, *self._shape), np.float32)
+
+def _shown_environment(env_id: str) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
+    except TypeError as error:  # Its entry point takes no render_mode.
+        raise PicturesUnsupported(f"{env_id}: expected one that takes render_mode='rgb_array', got {error}") from error
 
 
 def make_environments(
-    settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence, stateful: bool = False
+    settings: EnvironmentSettings,
+    num_envs: int,
+    seed: np.random.SeedSequence,
+    stateful: bool = False,
+    shown: bool = False,
 ) -> Environments:
     """`num_envs` copies of ``settings.env``, each with its own seed drawn from `seed`.
 
-    With `stateful`, Atari games that can give their state: played the same way, somewhat slower, with other no-ops.
+    With `stateful`, Atari games that can give their state; with `shown`, environments whose first one gives pictures.
+    Atari games are then played the same way, somewhat slower, with other no-ops.
     """
     if not is_atari(settings.env):
-        return VectorEnvironments(settings, num_envs, seed)
-    return (AtariGames if stateful else AtariEnvironments)(settings, num_envs, seed)
+        return SingleEnvironments(settings, num_envs, seed, shown)
+    return (AtariGames if stateful or shown else AtariEnvironments)(settings, num_envs, seed)
 
 
 def check_states(settings: EnvironmentSettings) -> None:

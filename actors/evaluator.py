@@ -14,18 +14,17 @@ import torch
 from torch import nn
 
 import replay_server as rs
-from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.actors.games import Watch, game_seeds, play_games
 from replay_server.actors.rollout import Stop, as_callable
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import epsilon_greedy
 from replay_server.rl.networks import make_acting_network
+from replay_server.rl.observations import Observations, map_tree
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import check_settings_of_run
 from replay_server.rl.weights import load_arrays
 
-ENVIRONMENTS_MAX = 10
-"""Games played side by side by one evaluation."""
 POLL_EVERY_S = 0.25
 
 
@@ -51,57 +50,30 @@ def evaluate(
     seed: int,
     epsilon: float | None = None,
     stop: Stop = lambda: False,
+    watch: Watch | None = None,
 ) -> list[float]:
     """Plays `episodes` whole games with `network` (on the CPU) and returns their unclipped scores.
 
-    Actions are greedy but for `epsilon` (None = ``settings.eval_epsilon``). Each environment plays a number of games
-    fixed beforehand: taking the first games to finish would favour short ones. Returns [] if `stop` came first.
-    Runs on one torch thread: batches are so small that more only wait for each other.
+    Actions are greedy but for `epsilon` (None = ``settings.eval_epsilon``). Returns [] if `stop` came first. Runs on
+    one torch thread: batches are so small that more only wait for each other. `watch`: see
+    `replay_server.actors.games.play_games`.
     """
+    spec = environment_spec(settings)
+    share = settings.eval_epsilon if epsilon is None else epsilon
+    environments_seed, exploration_seed = game_seeds(seed)
+    generator = np.random.default_rng(exploration_seed)
+
+    def act(observations: Observations) -> np.ndarray:
+        with torch.inference_mode():
+            q_values = network(map_tree(torch.from_numpy, observations)).numpy()
+        return epsilon_greedy(q_values, np.full(len(q_values), share), generator, spec.branches)
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _play(network, settings, episodes, seed, epsilon, as_callable(stop))
+        return play_games(act, settings, episodes, environments_seed, as_callable(stop), watch)
     finally:
         torch.set_num_threads(threads)
-
-
-def _play(
-    network: nn.Module,
-    settings: ApexSettings,
-    episodes: int,
-    seed: int,
-    epsilon: float | None,
-    stopped: Callable[[], bool],
-) -> list[float]:
-    width = min(episodes, ENVIRONMENTS_MAX)
-    quota = np.full(width, episodes // width)
-    quota[: episodes % width] += 1
-    environments_seed, exploration_seed = np.random.SeedSequence([seed, 0xE7A1]).spawn(2)
-    generator = np.random.default_rng(exploration_seed)
-    epsilons = np.full(width, settings.eval_epsilon if epsilon is None else epsilon)
-    environments = make_environments(settings, width, environments_seed)
-    try:
-        totals = EpisodeScores(width)
-        scores: list[float] = []
-        actions = np.zeros(width, np.int64)
-        observations = environments.reset()
-        while quota.any():
-            if stopped():
-                return []
-            playing = np.flatnonzero(quota)
-            with torch.inference_mode():
-                q_values = network(torch.from_numpy(observations[playing])).numpy()
-            actions[playing] = epsilon_greedy(q_values, epsilons[playing], generator)
-            step = environments.step(environments.forced(actions))
-            for environment, score in totals.add(step):
-                if quota[environment]:
-                    quota[environment] -= 1
-                    scores.append(score)
-            observations = step.observations
-        return scores
-    finally:
-        environments.close()
 
 
 def run_evaluator(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.actors.games import Watch, game_seeds, play_games
 from replay_server.actors.state_codec import StateError, pack_state, unpack_state
 from replay_server.rl.environment_spec import is_atari
 from replay_server.rl.fragments import fragment_signature
@@ -22,9 +23,6 @@ from replay_server.rl.moments import Moments
 from replay_server.rl.policy_networks import ActorCritic
 from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import PolicySpec
-
-EVALUATION_WIDTH = 10
-"""Games played side by side by one evaluation."""
 
 
 @dataclass(frozen=True)
@@ -237,12 +235,12 @@ def evaluate_policy(
     seed: int,
     greedy: bool = False,
     before_step: Callable[[], object] | None = None,
+    watch: Watch | None = None,
 ) -> list[float]:
     """Plays `episodes` whole fresh games with `network` (on the CPU) and returns their unclipped scores.
 
-    Actions are drawn from the policy; with `greedy`, those it thinks likeliest. Each environment plays a number of
-    games fixed beforehand: taking the first games to finish would favour short ones. What `before_step` raises, called
-    before each step, ends the call.
+    Actions are drawn from the policy; with `greedy`, those it thinks likeliest. What `before_step` raises, called
+    before each step, ends the call. `watch`: see `replay_server.actors.games.play_games`.
     """
 
     normalize = network.normalizer()
@@ -253,7 +251,7 @@ def evaluate_policy(
         parameters = network.policy(torch.from_numpy(normalize(observations)))
         return _likeliest(spec, parameters) if greedy else network.distribution.sample(parameters, generator)
 
-    return _play(act, settings, spec, episodes, seed)
+    return _play(act, settings, spec, episodes, seed, watch)
 
 
 def random_scores(settings: PolicySettings, spec: PolicySpec, episodes: int, seed: int) -> list[float]:
@@ -279,30 +277,16 @@ def _play(
     spec: PolicySpec,
     episodes: int,
     seed: int,
+    watch: Watch | None = None,
 ) -> list[float]:
-    """Scores of `episodes` fresh games of the actions that `act` answers to observations (E, …)."""
-    width = min(episodes, EVALUATION_WIDTH)
-    quota = np.full(width, episodes // width)
-    quota[: episodes % width] += 1
-    environments_seed, action_seed = np.random.SeedSequence([seed, 0xE7A1]).spawn(2)
+    """Scores of `episodes` fresh games of the actions that `act` answers to observations (K, …)."""
+    environments_seed, action_seed = game_seeds(seed)
     generator = _generator(action_seed)
-    environments = make_environments(settings, width, environments_seed)
-    scores: list[float] = []
-    try:
-        with one_thread(), torch.inference_mode():
-            totals = EpisodeScores(width)
-            observations = environments.reset()
-            while quota.any():
-                actions = act(observations, generator)
-                step = environments.step(spec.bounded(environments.forced(actions.numpy())))
-                for environment, score in totals.add(step):
-                    if quota[environment]:
-                        quota[environment] -= 1
-                        scores.append(score)
-                observations = step.observations
-    finally:
-        environments.close()
-    return scores
+    with one_thread(), torch.inference_mode():
+        return play_games(
+            lambda observations: spec.bounded(act(observations, generator).numpy()),
+            settings, episodes, environments_seed, watch=watch,
+        )  # fmt: skip
 
 
 def _likeliest(spec: PolicySpec, parameters: torch.Tensor) -> torch.Tensor:

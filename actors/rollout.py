@@ -22,6 +22,7 @@ from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
 from replay_server.rl.networks import make_acting_network
+from replay_server.rl.observations import Observations, map_tree
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import incarnation, join
@@ -173,7 +174,7 @@ class _Actor:
 
             with self._timed("inference_s"):
                 q_values = self._q_values(observations)
-            actions = environments.forced(epsilon_greedy(q_values, self.epsilons, self.generator))
+            actions = environments.forced(epsilon_greedy(q_values, self.epsilons, self.generator, self.spec.branches))
             with self._timed("environment_s"):
                 step = environments.step(actions)
             terminated = step.terminated | step.lost_life if settings.episodic_life else step.terminated
@@ -204,10 +205,10 @@ class _Actor:
         yield
         setattr(self.progress, field, getattr(self.progress, field) + time.perf_counter() - begin)
 
-    def _q_values(self, observations: np.ndarray) -> np.ndarray:
+    def _q_values(self, observations: Observations) -> np.ndarray:
         """One batched forward pass for all environments: float32 (E, A)."""
         with torch.inference_mode():
-            return self.network(torch.from_numpy(observations)).numpy()
+            return self.network(map_tree(torch.from_numpy, observations)).numpy()
 
     def _pull(self) -> None:
         fetched = self.client.call(lambda client: client.fetch_weights(self.settings.table, newer_than=self.version))

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from replay_server.n_step_writer import VectorNStepWriter
+from replay_server.rl.actions import action_values
 from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.observations import Leaf, Observations, columns
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import STEP_COLUMN
 
@@ -45,9 +47,9 @@ class TransitionWriter:
         environments = settings.envs_per_actor
         self._writer = writer
         self._prioritized = settings.prioritized
-        self._spec = spec
+        self._branches = spec.branches
+        self._is_stack = isinstance(spec.observation, Leaf) and spec.observation.is_stack
         self._patiently = patiently
-        self._everyone = np.arange(environments)
         self._going_on = np.zeros(environments, bool)
         """Episodes that the newest observations belong to."""
         self._ended = np.zeros(environments, bool)
@@ -60,7 +62,7 @@ class TransitionWriter:
 
     def step(
         self,
-        observations: np.ndarray,
+        observations: Observations,
         q_values: np.ndarray,
         actions: np.ndarray,
         rewards: np.ndarray,
@@ -73,31 +75,29 @@ class TransitionWriter:
         Args:
             observations: (E, …), those that were acted on; after a step that ended an episode, its true final one.
             q_values: float (E, A), of these observations.
-            actions: int (E,).
+            actions: int (E,), or (E, branches).
             rewards: float (E,), as the learner shall see them.
             terminated, truncated: bool (E,); a lost life belongs to `terminated`.
             ignored: bool (E,): the environment only reset itself in this step, so that it makes no transition.
         """
-        newest = self._newest(observations)
+        newest = columns(STEP_COLUMN, observations[:, -1] if self._is_stack else observations)
+        taken, best = action_values(q_values, actions, self._branches)
         # With next-step autoreset the actor computes the values of final observations too: no second forward pass.
-        state_value = {"state_value": q_values.max(axis=1)} if self._prioritized else {}
-        if self._ended.any() and not self._append({STEP_COLUMN: newest}, self._ended, **state_value):
+        state_value = {"state_value": best} if self._prioritized else {}
+        if self._ended.any() and not self._append(newest, self._ended, **state_value):
             return
         acts = ~ignored
         if not self._begin(observations, acts & (self._ended | ~self._going_on)):
             return
-        values = {"action_value": q_values[self._everyone, actions], **state_value} if self._prioritized else {}
-        step = {STEP_COLUMN: newest, "action": actions, "reward": rewards}
+        values = {"action_value": taken, **state_value} if self._prioritized else {}
+        step = {**newest, "action": actions, "reward": rewards}
         self._append(step, acts, terminated=terminated, truncated=truncated, **values)
         self._going_on = acts
         self._ended = (terminated | truncated) & acts
 
-    def _newest(self, observations: np.ndarray) -> np.ndarray:
-        return observations[:, -1] if self._spec.is_image else observations
-
-    def _begin(self, observations: np.ndarray, begins: np.ndarray) -> bool:
+    def _begin(self, observations: Observations, begins: np.ndarray) -> bool:
         """Appends what the first stack of new episodes shows and repeating its first frame would not."""
-        if not self._spec.is_image or not begins.any():
+        if not self._is_stack or not begins.any():
             return True
         stack = observations.shape[1]
         repeated = np.ones(len(observations), bool)

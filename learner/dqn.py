@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from replay_server.rl.actions import Branches
+from replay_server.rl.observations import channels_first, from_columns
 from replay_server.rl.settings import ApexSettings
 
 
@@ -27,34 +29,58 @@ class Loss:
     total: Tensor
     """Scalar, mean over the batch of w·½δ² (or w·Huber(δ)); carries the gradient."""
     td_error: Tensor
-    """float32 (batch,), δ = target − Q(s, a)."""
+    """float32 (batch,), δ = target − Q(s, a); of several branches the mean of their |δ|."""
     q: Tensor
-    """float32 (batch,), Q(s, a) of the online network."""
+    """float32 (batch,), Q(s, a) of the online network; of several branches their mean."""
 
 
 def double_dqn_loss(
-    online: nn.Module, target: nn.Module, batch: Mapping[str, Tensor], weights: Tensor, kind: str = "squared"
+    online: nn.Module,
+    target: nn.Module,
+    batch: Mapping[str, Tensor],
+    weights: Tensor,
+    kind: str = "squared",
+    branches: Branches = (),
 ) -> Loss:
     """Returns the importance-weighted double DQN loss of one batch.
 
     `batch` holds obs and next_obs (batch, *shape), action int64 (batch,), reward float32 (batch,): the n-step return,
     and discount float32 (batch,): γ^m·(1 − terminated), so that a window cut short or ended needs no special case.
-    `weights` float32 (batch,) are the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1.
+    Observations of several leaves have a column for each: obs/path and next_obs/path. `weights` float32 (batch,) are
+    the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1.
+
+    With `branches`, action is int64 (batch, branches). All branches have one target, whose bootstrap is the mean of
+    theirs, and the loss is the mean over them (Tavakoli et al. 2018, equations 5 and 6).
     """
-    q = online(batch["obs"]).float().gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+    obs, next_obs = from_columns("obs", batch), from_columns("next_obs", batch)
+    q = online(obs).float().gather(1, _places(batch["action"], branches))
     with torch.no_grad():
         # Double DQN: the online network chooses the action, the target network says what it is worth.
-        best_action = online(batch["next_obs"]).argmax(dim=1, keepdim=True)
-        bootstrap = target(batch["next_obs"]).float().gather(1, best_action).squeeze(1)
-        target_value = batch["reward"] + batch["discount"] * bootstrap
+        bootstrap = target(next_obs).float().gather(1, _best_places(online(next_obs), branches)).mean(dim=1)
+        target_value = (batch["reward"] + batch["discount"] * bootstrap).unsqueeze(1)
     td_error = target_value - q
     if kind == "squared":
         loss = 0.5 * td_error.square()
     elif kind == "huber":
-        loss = nn.functional.huber_loss(q, target_value, reduction="none", delta=1.0)
+        loss = nn.functional.huber_loss(q, target_value.expand_as(q), reduction="none", delta=1.0)
     else:
         raise ValueError(f"expected loss 'squared' or 'huber', got {kind!r}")
-    return Loss(total=(weights * loss).mean(), td_error=td_error.detach(), q=q.detach())
+    td_error = td_error.detach().abs().mean(dim=1) if branches else td_error.detach().squeeze(1)
+    return Loss(total=(weights * loss.mean(dim=1)).mean(), td_error=td_error, q=q.detach().mean(dim=1))
+
+
+def _places(action: Tensor, branches: Branches) -> Tensor:
+    """Where the values of the actions are in a network's rows: int64 (batch, branches), or (batch, 1)."""
+    if not branches:
+        return action.unsqueeze(1)
+    return action + torch.tensor([0, *branches[:-1]], device=action.device).cumsum(dim=0)
+
+
+def _best_places(q_values: Tensor, branches: Branches) -> Tensor:
+    """Where the largest value of each branch is."""
+    if not branches:
+        return q_values.argmax(dim=1, keepdim=True)
+    return _places(torch.stack([part.argmax(dim=1) for part in q_values.split(branches, dim=1)], dim=1), branches)
 
 
 def new_priorities(td_error: Tensor, settings: ApexSettings) -> Tensor:
@@ -107,7 +133,8 @@ class Dqn:
     """Online network, target network and optimizer, and the step that trains them.
 
     `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by. `precision` is that
-    of the forward passes (float32, or bfloat16 by autocast); weights and losses are float32 in any case.
+    of the forward passes (float32, or bfloat16 by autocast); weights and losses are float32 in any case. `branches`: of
+    an action, where it is no single number.
     """
 
     def __init__(
@@ -116,8 +143,10 @@ class Dqn:
         make_network: Callable[[], nn.Module],
         device: torch.device,
         precision: str = "float32",
+        branches: Branches = (),
     ) -> None:
         self.settings = settings
+        self.branches = branches
         self.device = device
         self.precision = precision
         self.step = 0
@@ -134,7 +163,9 @@ class Dqn:
             group["lr"] = learning_rate_at(self.step, self.settings)
 
         with self._autocast():
-            loss = double_dqn_loss(self.online, self.target, batch, self._to_device(weights), self.settings.loss)
+            loss = double_dqn_loss(
+                self.online, self.target, batch, self._to_device(weights), self.settings.loss, self.branches
+            )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
@@ -165,7 +196,7 @@ class Dqn:
         if self.device.type == "cuda":
             # From pinned memory the copy runs beside the previous step's kernels.
             tensor = tensor.pin_memory().to(self.device, non_blocking=True)
-        if tensor.ndim == 4:
+        if tensor.ndim == 4 and channels_first(tensor.shape[1:]):
             # Images meet channels-last weights; turning bytes over is a quarter of the work of turning floats over.
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor

@@ -18,6 +18,7 @@ from torch import nn
 
 from replay_server.learner.dqn import Dqn
 from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.observations import columns, map_tree
 from replay_server.rl.settings import ApexSettings
 
 PRECISIONS = ("float32", "bfloat16")
@@ -126,21 +127,19 @@ class _Trial:
     def __init__(
         self, settings: ApexSettings, spec: EnvironmentSpec, make_network: Callable[[], nn.Module], device: torch.device
     ) -> None:
-        self.learners = {name: Dqn(settings, make_network, device, name) for name in PRECISIONS}
+        self.learners = {name: Dqn(settings, make_network, device, name, spec.branches) for name in PRECISIONS}
         self.device = device
         rows, generator = settings.batch_size, np.random.default_rng(0)
-
-        def observations() -> np.ndarray:
-            shape = (rows, *spec.observation_shape)
-            if spec.is_image:
-                return generator.integers(0, 256, shape, spec.observation_dtype)
-            return generator.normal(size=shape).astype(spec.observation_dtype)
-
+        action = generator.integers(spec.branches or (spec.num_actions,), size=(rows, len(spec.branches) or 1))
+        observations = [
+            columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
+            for name in ("obs", "next_obs")
+        ]
         self.columns = {
-            "obs": observations(),
-            "action": generator.integers(0, spec.num_actions, rows),
+            **observations[0],
+            **observations[1],
+            "action": action if spec.branches else action[:, 0],
             "reward": generator.normal(size=rows).astype(np.float32),
-            "next_obs": observations(),
             "discount": np.full(rows, settings.discount, np.float32),
         }
         self.weights = np.ones(rows, np.float32)

@@ -63,7 +63,7 @@ def run_learner(
     network = functools.partial(make_network, settings, spec)
     execution = choose_execution(settings, spec, network, device)
     RunDirectory(run_directory).add_measured(execution.as_values())
-    learner = Dqn(settings, network, device, execution.precision)
+    learner = Dqn(settings, network, device, execution.precision, spec.branches)
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]
     resumed = newest_checkpoint(checkpoint_folder, news.append) if settings.resume else None

@@ -33,7 +33,7 @@ def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
 def resolve_settings(given: dict[str, Any], one_machine: bool, cores: int | None = None) -> tuple[ApexSettings, str]:
     """Returns the settings of a new run and a sentence on which profile it has and why.
 
-    Fields in `given` win over the profile. Without a profile: `cartpole` for vector observations; for ALE/* `paper`,
+    Fields in `given` win over the profile. Without a profile: for ALE/* `paper`,
     or `atari-small` where one machine with fewer than `ATARI_CORES` cores does everything. ValueError for an unknown
     profile.
     """
@@ -42,7 +42,7 @@ def resolve_settings(given: dict[str, Any], one_machine: bool, cores: int | None
     if "profile" in given:
         why = "as asked for"
     elif not settings.env.startswith("ALE/"):
-        settings.profile, why = "cartpole", "chosen for vector observations"
+        settings.profile, why = "cartpole", "chosen for environments other than ALE/*"
     elif one_machine and cores < ATARI_CORES:
         settings.profile = "atari-small"
         why = f"chosen because this machine has {cores} cores and the paper's settings want {ATARI_CORES} or more"
@@ -108,7 +108,7 @@ def check_environment(settings: ApexSettings) -> None:
         apex_table(settings, spec)
     except gymnasium.error.Error as error:
         raise ValueError(f"--env {settings.env}: {error}") from error
-    if settings.network is not None:
+    if settings.network is not None:  # torch is loaded for it alone
         from replay_server.rl.networks import check_network
 
         check_network(settings, spec)

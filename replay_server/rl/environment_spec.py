@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from replay_server.rl.actions import Branches, action_branches
+from replay_server.rl.observations import Leaf, Tree, atari_screens, leaves, map_tree, observation_tree
 from replay_server.rl.settings import ApexSettings
 
 SCREEN_SIZE = 84
@@ -27,19 +29,25 @@ class EnvironmentSettings(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """Observation shape and dtype of one environment, its number of discrete actions, and emulator frames per step."""
+    """Observations of one environment, its discrete actions, and emulator frames per step."""
 
-    observation_shape: tuple[int, ...]
-    """(frame_stack, 84, 84) for images, (features,) for vectors."""
-    observation_dtype: str
-    """uint8 for images, float32 for vectors."""
+    observation: Tree[Leaf]
+    """A leaf, or several by their paths."""
     num_actions: int
+    """Values that a network gives for an observation: one for each action; those of all branches, side by side."""
     frames_per_step: int = 1
     """Emulator frames that one agent step takes: 4 on Atari, 1 elsewhere."""
+    branches: Branches = ()
+    """Choices of each branch of an action; () where an action is a single number."""
 
     @property
-    def is_image(self) -> bool:
-        return len(self.observation_shape) == 3
+    def observation_shape(self) -> Tree[tuple[int, ...]]:
+        """Of one observation, such as (4, 84, 84); of several leaves a dict of shapes by path."""
+        return map_tree(lambda leaf: leaf.shape, self.observation)
+
+    @property
+    def has_images(self) -> bool:
+        return any(leaf.is_image for leaf in leaves(self.observation).values())
 
 
 def is_atari(env_id: str) -> bool:
@@ -72,55 +80,32 @@ def opened(env_id: str) -> tuple[Any, Any, int | None]:
 
 
 OTHER_ACTIONS = (
-    "no command here takes them: wrap it in a gymnasium.ActionWrapper whose action_space is Discrete "
+    "no command here takes them: wrap it in a gymnasium.ActionWrapper whose action_space is discrete "
     "(docs/how-to/own-environment.md)"
 )
-
-
-def check_vector(env: str, observation_space: Any) -> None:
-    """Raises ValueError, with what to do, where the observations of an environment other than ALE's are no vectors."""
-    import gymnasium
-
-    if isinstance(observation_space, gymnasium.spaces.Box) and len(observation_space.shape) == 1:
-        return
-    if _has_images(observation_space):
-        do = "of images, only those of ALE/* have a network: train on others with a learner of your own"
-        page = "docs/how-to/own-learner.md"
-    else:
-        do, page = "wrap it in gymnasium.wrappers.FlattenObservation", "docs/how-to/own-environment.md"
-    raise ValueError(
-        f"{env}: expected ALE/* or an environment with vector observations, this one has {observation_space}; "
-        f"{do} ({page})"
-    )
-
-
-def _has_images(space: Any) -> bool:
-    import gymnasium
-
-    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        parts = space.spaces.values() if isinstance(space, gymnasium.spaces.Dict) else space.spaces
-        return any(map(_has_images, parts))
-    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3
 
 
 def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
     """Makes one environment of ``settings.env``, reads its spaces, and closes it.
 
-    Raises ValueError for an environment whose actions are not discrete or whose observations are neither Atari
-    screens nor vectors; gymnasium's errors for an unknown id pass through.
+    Raises ValueError for an environment whose actions are not discrete or whose observations have no fixed size;
+    gymnasium's errors for an unknown id pass through.
     """
     import gymnasium
 
     observation_space, action_space, _ = opened(settings.env)
-    if not isinstance(action_space, gymnasium.spaces.Discrete):
+    actions = action_branches(action_space)
+    if actions is None:
         box = isinstance(action_space, gymnasium.spaces.Box)
         raise ValueError(
             f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}; "
             + ("replay-server train takes continuous ones" if box else OTHER_ACTIONS)
         )
-    num_actions = int(action_space.n)
+    num_actions, branches = actions
     if is_atari(settings.env):
-        shape = (settings.frame_stack, SCREEN_SIZE, SCREEN_SIZE)
-        return EnvironmentSpec(shape, "uint8", num_actions, frames_per_step=FRAME_SKIP)
-    check_vector(settings.env, observation_space)
-    return EnvironmentSpec(tuple(observation_space.shape), "float32", num_actions)
+        return EnvironmentSpec(atari_screens(settings.frame_stack, SCREEN_SIZE), num_actions, FRAME_SKIP)
+    try:
+        observation = observation_tree(observation_space)
+    except ValueError as error:
+        raise ValueError(f"{settings.env}: {error} (docs/how-to/own-environment.md)") from error
+    return EnvironmentSpec(observation, num_actions, branches=branches)

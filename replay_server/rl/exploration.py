@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from replay_server.rl.actions import Branches, greedy
+
 
 def epsilon_ladder(environments: int, base: float = 0.4, exponent: float = 7.0) -> np.ndarray:
     """ε_i = base^(1 + exponent · i / (N − 1)) for i in 0 … N−1 (Horgan et al. 2018, section 4); N = 1 gives base.
@@ -31,9 +33,18 @@ def actor_epsilons(
     return epsilon_ladder(actors * envs_per_actor, base, exponent)[actor_id % actors :: actors]
 
 
-def epsilon_greedy(q_values: np.ndarray, epsilons: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """q_values (E, A), epsilons (E,) → actions int64 (E,): greedy, or uniform over A with probability ε."""
+def epsilon_greedy(
+    q_values: np.ndarray, epsilons: np.ndarray, generator: np.random.Generator, branches: Branches = ()
+) -> np.ndarray:
+    """q_values (E, A), epsilons (E,) → actions int64 (E,): greedy, or uniform over A with probability ε.
+
+    Of branches, int64 (E, branches): each is greedy or uniform by itself. Were all of them uniform together, a branch's
+    better choice would be seen beside bad choices of the others alone, and look worse than it is.
+    """
     environments, num_actions = q_values.shape
-    actions = q_values.argmax(axis=1)
-    explore = generator.random(environments) < epsilons
-    return np.where(explore, generator.integers(num_actions, size=environments), actions).astype(np.int64)
+    actions = greedy(q_values, branches)
+    if not branches:
+        explore = generator.random(environments) < epsilons
+        return np.where(explore, generator.integers(num_actions, size=environments), actions).astype(np.int64)
+    explore = generator.random(actions.shape) < epsilons[:, None]
+    return np.where(explore, generator.integers(branches, size=actions.shape), actions).astype(np.int64)

@@ -1,74 +1,161 @@
-"""The dueling Q-network: Nature convolutions for images, a two-layer perceptron for vectors; or the user's own."""
+"""The dueling Q-network: convolutions for images, a perceptron for vectors, both for dicts; or the user's own."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from replay_server.rl.actions import Branches
 from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.observations import Leaf, Observations, Tree, channels_first, map_tree
 from replay_server.rl.settings import ApexSettings
+
+NATURE_SIDE = 36
+"""Of an image, in pixels: the least that the convolutions of Mnih et al. 2015 leave something of."""
+LARGEST_SIDE = 128
+"""What larger images are brought down to."""
+SMALL_SIDE = 8
+SMALL_CHANNELS = (16, 32, 32)
+
+
+class VectorBody(nn.Sequential):
+    """Two layers of `hidden` units over all numbers of an observation."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+        self.features = hidden
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(_as_vectors(input))
+
+
+class ImageBody(nn.Sequential):
+    """Convolutions by the size of an image, which is scaled here, so that tables hold bytes.
+
+    - From 36×36 pixels: those of Mnih et al. 2015.
+    - Smaller ones: three of 3×3, of stride 2 while a side is longer than 8, so that what is next to each other stays
+      apart.
+    - With a side above 128 pixels, means of squares take the pixels' place first.
+    """
+
+    def __init__(self, leaf: Leaf) -> None:
+        channels, height, width = leaf.picture
+        shrink = max(1, math.ceil(max(height, width) / LARGEST_SIDE))
+        height, width = math.ceil(height / shrink), math.ceil(width / shrink)
+        if min(height, width) >= NATURE_SIDE:
+            layers = _nature(channels)
+            features = 64 * _convolved(height) * _convolved(width)
+        else:
+            layers, height, width = _small(channels, height, width)
+            features = SMALL_CHANNELS[-1] * height * width
+        super().__init__(*layers, nn.Flatten())
+        self.features = features
+        self._scale, self._shrink = leaf.scale, shrink
+        self._axes = len(leaf.shape)
+        self._is_channels_last = self._axes > 2 and not channels_first(leaf.shape[-3:])
+
+    def forward(self, input: Tensor) -> Tensor:
+        inputs = input.float()
+        if self._scale != 1.0:
+            inputs = inputs.mul_(self._scale) if inputs is not input else inputs * self._scale
+        if self._axes == 2:
+            inputs = inputs.unsqueeze(1)
+        if self._is_channels_last:
+            inputs = inputs.movedim(-1, -3)
+        if self._axes == 4:
+            inputs = inputs.flatten(1, 2)
+        if self._shrink > 1:
+            inputs = nn.functional.avg_pool2d(inputs, self._shrink, ceil_mode=True)
+        return super().forward(inputs)
+
+
+class JoinedBody(nn.Module):
+    """The features of an observation of several leaves: a body for each image, and one for all vectors together."""
+
+    def __init__(self, observation: dict[str, Leaf], hidden: int) -> None:
+        super().__init__()
+        self._images = [path for path, leaf in observation.items() if leaf.is_image]
+        self._vectors = [path for path, leaf in observation.items() if not leaf.is_image]
+        bodies: list[ImageBody | VectorBody] = [ImageBody(observation[path]) for path in self._images]
+        if self._vectors:
+            bodies.append(VectorBody(sum(observation[path].size for path in self._vectors), hidden))
+        self.bodies = nn.ModuleList(bodies)
+        self.features = sum(body.features for body in bodies)
+
+    def forward(self, observations: dict[str, Tensor]) -> Tensor:
+        inputs = [observations[path] for path in self._images]
+        if self._vectors:
+            inputs.append(torch.cat([_as_vectors(observations[path]) for path in self._vectors], dim=1))
+        return torch.cat([body(each) for body, each in zip(self.bodies, inputs, strict=True)], dim=1)
 
 
 class DuelingNetwork(nn.Module):
     """Q(s, a) = V(s) + A(s, a) − mean over a of A(s, a) (Wang et al. 2016, equation 9).
 
-    Images (uint8, channels first, at least 36×36) pass the convolutions of Mnih et al. 2015 and are scaled by 1/255
-    here, so that tables hold bytes; vectors pass two layers of `hidden` units. Each stream has its own hidden layer:
-    4×84×84 with 4 actions makes 3,292,837 parameters.
+    Features are those of the bodies above. Each stream has its own hidden layer: 4×84×84 with 4 actions makes 3,292,837
+    parameters. Branches of an action share V, and each has its own mean (Tavakoli et al. 2018, equation 1).
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], num_actions: int, hidden: int = 512) -> None:
+    def __init__(self, observation: Tree[Leaf], num_actions: int, hidden: int = 512, branches: Branches = ()) -> None:
         super().__init__()
-        self.is_image = len(observation_shape) == 3
-        if self.is_image:
-            channels, height, width = observation_shape
-            self.body = nn.Sequential(
-                nn.Conv2d(channels, 32, kernel_size=8, stride=4), nn.ReLU(),
-                nn.Conv2d(32, 64, kernel_size=4, stride=2), nn.ReLU(),
-                nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU(),
-                nn.Flatten(),
-            )  # fmt: skip
-            features = 64 * _convolved(height) * _convolved(width)
-        elif len(observation_shape) == 1:
-            self.body = nn.Sequential(
-                nn.Linear(observation_shape[0], hidden), nn.ReLU(),
-                nn.Linear(hidden, hidden), nn.ReLU(),
-            )  # fmt: skip
-            features = hidden
+        if isinstance(observation, dict):
+            self.body: Any = JoinedBody(observation, hidden)
         else:
-            raise ValueError(f"expected observations of 1 (vector) or 3 (image) dimensions, got {observation_shape}")
+            self.body = ImageBody(observation) if observation.is_image else VectorBody(observation.size, hidden)
+        features = self.body.features
         self.value = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
+        self.branches = list(branches or (num_actions,))
 
-    def forward(self, observations: Tensor) -> Tensor:
-        """observations (B, C, H, W) uint8 or (B, F) float32 → Q values (B, num_actions)."""
-        inputs = observations.float()
-        if self.is_image:
-            inputs = inputs.mul_(1.0 / 255.0) if inputs is not observations else inputs * (1.0 / 255.0)
-        features = self.body(inputs)
-        advantage = self.advantage(features)
-        return self.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
+    def forward(self, observations: Observations) -> Tensor:
+        """Observations (B, *shape), or a dict of these by path → Q values (B, num_actions)."""
+        features = self.body(observations)
+        advantages = self.advantage(features).split(self.branches, dim=1)
+        value = self.value(features)
+        q_values = [value + advantage - advantage.mean(dim=1, keepdim=True) for advantage in advantages]
+        return q_values[0] if len(q_values) == 1 else torch.cat(q_values, dim=1)
+
+
+def _as_vectors(observations: Tensor) -> Tensor:
+    return observations.float().reshape(len(observations), -1)
+
+
+def _nature(channels: int) -> list[nn.Module]:
+    """Mnih et al. 2015."""
+    return [
+        nn.Conv2d(channels, 32, kernel_size=8, stride=4), nn.ReLU(),
+        nn.Conv2d(32, 64, kernel_size=4, stride=2), nn.ReLU(),
+        nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU(),
+    ]  # fmt: skip
+
+
+def _small(channels: int, height: int, width: int) -> tuple[list[nn.Module], int, int]:
+    """The layers for a small image, and the sides that they leave of it."""
+    layers: list[nn.Module] = []
+    for made in SMALL_CHANNELS:
+        stride = 2 if max(height, width) > SMALL_SIDE else 1
+        layers += [nn.Conv2d(channels, made, kernel_size=3, stride=stride, padding=1), nn.ReLU()]
+        channels, height, width = made, math.ceil(height / stride), math.ceil(width / stride)
+    return layers, height, width
 
 
 def _convolved(size: int) -> int:
     """Side length that the three convolutions leave of an image side of `size` pixels."""
     for kernel, stride in ((8, 4), (4, 2), (3, 1)):
         size = (size - kernel) // stride + 1
-    if size < 1:
-        raise ValueError("expected images of at least 36×36 pixels for the Nature convolutions")
     return size
 
 
-def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.Module]:
-    """What makes a network from an observation's shape, the number of actions and the width: `DuelingNetwork`, or what
-    ``module:name`` names. ValueError where there is none of that name, or its module fails."""
-    if name is None:
-        return DuelingNetwork
+def network_maker(name: str) -> Callable[[Tree[tuple[int, ...]], int, int], nn.Module]:
+    """What ``module:name`` names: it makes a network from an observation's shape (or a dict of shapes by path), the
+    number of actions and the width. ValueError where there is none of that name, or its module fails."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ValueError(f"--network: expected module:name, got {name!r}")
@@ -83,17 +170,19 @@ def network_maker(name: str | None) -> Callable[[tuple[int, ...], int, int], nn.
 
 
 def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
-    """Makes the network of `settings` and asks it for two observations' values. ValueError where they do not fit, or it
-    fails: of its own code the message names the line."""
-    observations = torch.zeros((2, *spec.observation_shape), dtype=getattr(torch, spec.observation_dtype))
+    """Makes the user's network, if the settings name one, and asks it for two observations' values. ValueError where
+    they do not fit, or it fails: of its own code the message names the line."""
+    if settings.network is None:
+        return
+    observations = map_tree(
+        lambda leaf: torch.zeros((2, *leaf.shape), dtype=getattr(torch, leaf.dtype)), spec.observation
+    )
     network_maker(settings.network)
     try:
         network = make_acting_network(settings, spec)
         with torch.inference_mode():
             shape = tuple(network(observations).shape)
     except Exception as error:
-        if settings.network is None:
-            raise
         raise ValueError(_failure(settings.network, error)) from error
     if shape != (2, spec.num_actions):
         raise ValueError(
@@ -118,8 +207,11 @@ def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        network = network_maker(settings.network)(spec.observation_shape, spec.num_actions, settings.hidden)
-    return _formatted(network, torch.channels_last) if spec.is_image else network
+        if settings.network is None:
+            network: nn.Module = DuelingNetwork(spec.observation, spec.num_actions, settings.hidden, spec.branches)
+        else:
+            network = network_maker(settings.network)(spec.observation_shape, spec.num_actions, settings.hidden)
+    return _formatted(network, torch.channels_last) if spec.has_images else network
 
 
 def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from replay_server.rl.environment_spec import FRAME_SKIP, OTHER_ACTIONS, SCREEN_SIZE, check_vector, is_atari, opened
+from replay_server.rl.environment_spec import FRAME_SKIP, OTHER_ACTIONS, SCREEN_SIZE, is_atari, opened
 from replay_server.rl.policy_settings import PolicySettings
 
 
@@ -77,5 +77,10 @@ def policy_spec(settings: PolicySettings) -> PolicySpec:
             max_episode_steps=settings.max_frames_per_episode // FRAME_SKIP,
             frames_per_step=FRAME_SKIP,
         )
-    check_vector(settings.env, observation_space)
+    if not (isinstance(observation_space, gymnasium.spaces.Box) and len(observation_space.shape) == 1):
+        raise ValueError(
+            f"{settings.env}: expected ALE/* or an environment with vector observations, this one has "
+            f"{observation_space}; gymnasium.wrappers.FlattenObservation makes vectors of them, and with discrete "
+            "actions replay-server apex takes them as they are (docs/how-to/own-environment.md)"
+        )
     return PolicySpec(tuple(observation_space.shape), "float32", **actions, max_episode_steps=max_episode_steps)

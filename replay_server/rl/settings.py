@@ -18,7 +18,7 @@ class ApexSettings:
     """
 
     env: str = "ALE/Breakout-v5"
-    """Gymnasium id. Image environments (ALE/*) are preprocessed; vector observations go in as they are."""
+    """Gymnasium id, or module:id. Games of ALE/* are preprocessed; observations of others go in as they are."""
     profile: str = "paper"
     """Named set of defaults: paper, cartpole, atari-small. Fields given explicitly win over the profile."""
     seed: int = 1
@@ -53,7 +53,7 @@ class ApexSettings:
     Stated with every score.
     """
     frame_stack: int = 4
-    """Newest screens that one observation holds (images alone)."""
+    """Newest screens that one observation holds (ALE/* alone)."""
     noop_max: int = 30
     """A game begins with a random number of no-ops, up to this many, so that games differ; 0 = none."""
     episodic_life: bool = True
@@ -87,8 +87,8 @@ class ApexSettings:
     hidden: int = 512
     """Width of the fully connected layer(s)."""
     network: str | None = None
-    """Q-network of your own, as module:name, called with the observation's shape, the number of actions and `hidden`;
-    None = the dueling network."""
+    """Q-network of your own, as module:name, called with the observation's shape (of a dict: shapes by path), the
+    number of actions and `hidden`; None = the dueling network."""
 
     # replay
     table: str = "apex"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import replay_server as rs
 from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.observations import column, leaves
 from replay_server.rl.settings import ApexSettings
 
 STEP_COLUMN = "step_obs"
-"""What a step has: the newest frame of an image observation, or the whole of a vector observation."""
+"""What a step has: the newest frame of a stack, or the whole of any other observation. Of an observation of several
+leaves, each has a column of its own: step_obs/path, obs/path, next_obs/path."""
 
 
 def push_rows_max(settings: ApexSettings) -> int:
@@ -28,9 +30,12 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
     larger of a batch and a push's worth of samples, so that neither side ever waits for the other to finish half
     a batch.
     """
-    shape, stack = spec.observation_shape, None
-    if spec.is_image:
-        stack, shape = shape[0], shape[1:]
+    steps, obs, next_obs = {}, {}, {}
+    for path, leaf in leaves(spec.observation).items():
+        source, stack = column(STEP_COLUMN, path), leaf.shape[0] if leaf.is_stack else None
+        steps[source] = rs.Column(leaf.dtype, leaf.shape[1:] if leaf.is_stack else leaf.shape, step_only=True)
+        obs[column("obs", path)] = rs.Window(source, length=stack)
+        next_obs[column("next_obs", path)] = rs.Window(source, length=stack, offset=settings.n_step)
     if settings.samples_per_insert is None:
         rate_limiter = rs.MinSize(settings.min_size_to_sample)
     else:
@@ -41,11 +46,11 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
         settings.table,
         capacity=settings.capacity,
         signature={
-            STEP_COLUMN: rs.Column(spec.observation_dtype, shape, step_only=True),
-            "obs": rs.Window(STEP_COLUMN, length=stack),
-            "action": rs.Column("int64"),
+            **steps,
+            **obs,
+            "action": rs.Column("int64", (len(spec.branches),) if spec.branches else ()),
             "reward": rs.Column("float32"),
-            "next_obs": rs.Window(STEP_COLUMN, length=stack, offset=settings.n_step),
+            **next_obs,
             "discount": rs.Column("float32"),
         },
         sampler=rs.Prioritized(priority_exponent=settings.priority_exponent),

@@ -11,9 +11,8 @@ HEAD = """# Settings of the algorithms
 ## Ape-X
 
 Every setting is an option of `replay-server apex`: [all of them](commands.md#replay-server-apex). A profile changes
-these defaults (an empty cell leaves one as it is), and what is given on the command line wins over it. Vector
-observations get `cartpole`; ALE/* get `paper`, or `atari-small` where one machine with fewer than 16 cores does
-everything.
+these defaults (an empty cell leaves one as it is), and what is given on the command line wins over it. ALE/*
+get `paper`, or `atari-small` where one machine with fewer than 16 cores does everything; all others get `cartpole`.
 
 """
 POLICIES = """

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import replay_server as rs
-from replay_server.actors.evaluator import ENVIRONMENTS_MAX, Evaluation, evaluate, run_evaluator
+from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
+from replay_server.actors.games import GAMES_AT_A_TIME
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.settings import ApexSettings
@@ -62,7 +63,7 @@ def test_scores_are_those_of_the_greedy_actions_and_unclipped() -> None:
 
 
 def test_exactly_the_asked_number_of_games_is_scored() -> None:
-    for episodes in (1, 3, ENVIRONMENTS_MAX, ENVIRONMENTS_MAX + 7):
+    for episodes in (1, 3, GAMES_AT_A_TIME, GAMES_AT_A_TIME + 7):
         assert len(evaluate(Prefers(1), COIN_GAME, episodes, seed=episodes)) == episodes
 
 

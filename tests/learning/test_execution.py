@@ -17,6 +17,7 @@ from replay_server.learner.execution import PRECISIONS, choose_execution, fastes
 from replay_server.learner.loop import run_learner  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
+from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402
 from replay_server.rl.run_directory import RunDirectory  # noqa: E402
 from replay_server.rl.settings import PROFILES, ApexSettings, apply_profile  # noqa: E402
 from replay_server.rl.tables import apex_table  # noqa: E402
@@ -82,7 +83,14 @@ def test_what_only_few_rows_or_one_update_say_does_not_suffice_for_a_small_gain(
     assert (found.precision, found.rows, found.seconds) == ("float32", 1, {"float32": 3.0, "bfloat16": 1.0})
 
 
-@pytest.mark.parametrize("spec", [EnvironmentSpec((4,), "float32", 2), EnvironmentSpec((4, 84, 84), "uint8", 6, 4)])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        EnvironmentSpec(Leaf((4,)), 2),
+        EnvironmentSpec(atari_screens(4, 84), 6, 4),
+        EnvironmentSpec({"image": Leaf((3, 8, 8), "uint8", is_image=True), "place": Leaf((2,))}, 5, branches=(2, 3)),
+    ],
+)
 def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monkeypatch):
     """Real networks are updated on the real batch; only the clock is ours: each precision's updates take what it says.
 

@@ -17,9 +17,10 @@ from replay_server.learner import checkpoint as saving  # noqa: E402
 from replay_server.learner.dqn import Dqn, double_dqn_loss, learning_rate_at, new_priorities  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
+from replay_server.rl.observations import Leaf  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
-SPEC = EnvironmentSpec((3,), "float32", 2)
+SPEC = EnvironmentSpec(Leaf((3,)), 2)
 SETTINGS = ApexSettings(env="CartPole-v1", hidden=8, batch_size=4, target_update_every=3, optimizer="adam")
 
 

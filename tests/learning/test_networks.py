@@ -11,15 +11,16 @@ import torch
 
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.networks import DuelingNetwork, check_network, make_acting_network, make_network
+from replay_server.rl.observations import Leaf, atari_screens
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.weights import load_arrays, module_arrays
 
-ATARI = EnvironmentSpec((4, 84, 84), "uint8", 4, frames_per_step=4)
-CARTPOLE = EnvironmentSpec((4,), "float32", 2)
+ATARI = EnvironmentSpec(atari_screens(4, 84), 4, frames_per_step=4)
+CARTPOLE = EnvironmentSpec(Leaf((4,)), 2)
 
 
 def test_four_actions_make_exactly_the_published_number_of_parameters() -> None:
-    network = DuelingNetwork((4, 84, 84), 4)
+    network = DuelingNetwork(atari_screens(4, 84), 4)
     assert sum(parameter.numel() for parameter in network.parameters()) == 3_292_837
 
 
@@ -30,7 +31,8 @@ def test_bytes_go_in_and_come_out_scaled_by_255() -> None:
     q_values = network(screens)
     assert q_values.shape == (3, 4)
     assert torch.equal(screens, before)
-    features = network.body(screens.float() / 255)
+    features = network.body(screens)
+    torch.testing.assert_close(features, torch.nn.Sequential.forward(network.body, screens.float() / 255))
     advantage = network.advantage(features)
     expected = network.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
     torch.testing.assert_close(q_values, expected, rtol=1e-4, atol=1e-5)
@@ -71,7 +73,7 @@ def test_weights_survive_the_way_through_arrays_and_memory_formats(spec: Environ
         assert array.flags.c_contiguous
         array.flags.writeable = False
     load_arrays(target, arrays)
-    observations = torch.zeros((2, *spec.observation_shape), dtype=getattr(torch, spec.observation_dtype))
+    observations = torch.from_numpy(spec.observation.random(np.random.default_rng(0), 2))
     torch.testing.assert_close(target(observations), source(observations), rtol=1e-4, atol=1e-5)
 
 
@@ -85,13 +87,6 @@ def test_weights_of_another_network_are_refused_before_anything_is_changed() -> 
         load_arrays(network, {})
     for name, array in module_arrays(network).items():
         np.testing.assert_array_equal(array, before[name])
-
-
-def test_observations_that_are_neither_vectors_nor_images_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 \\(vector\\) or 3 \\(image\\)"):
-        DuelingNetwork((4, 4), 2)
-    with pytest.raises(ValueError, match="36×36"):
-        DuelingNetwork((4, 20, 20), 2)
 
 
 class Wide(torch.nn.Module):

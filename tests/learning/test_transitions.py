@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 import replay_server as rs
 from replay_server.actors.envs import make_environments
 from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
+from replay_server.rl.observations import Leaf, atari_screens
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
@@ -96,7 +99,7 @@ def test_games_are_seen_as_they_were_played(env: str, compression: str) -> None:
 
 def test_a_first_stack_that_is_no_repetition_is_seen_whole() -> None:
     settings = ApexSettings(env="ALE/Breakout-v5", envs_per_actor=4, capacity=1_000, n_step=2, min_size_to_sample=1)
-    spec = EnvironmentSpec((4, 84, 84), "uint8", 3)
+    spec = EnvironmentSpec(atari_screens(4, 84), 3)
     buffer = rs.Buffer(apex_table(settings, spec))
     writer = buffer.vector_writer(4, **n_step_options(settings))
     transitions, recorder = TransitionWriter(writer, settings, spec), Recorder(2, settings.discount)
@@ -114,10 +117,76 @@ def test_a_first_stack_that_is_no_repetition_is_seen_whole() -> None:
     assert compare(buffer, writer.flush(), recorder, 4) > 100
 
 
+class Blinker(gymnasium.Env):
+    """A dict of an image, a number and a vector, none of which is ever the same twice; an episode is 7 steps long."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "eye": gymnasium.spaces.Box(0, 255, (3, 9, 9), np.uint8),
+            "hand": gymnasium.spaces.Dict({"place": gymnasium.spaces.Box(-1, 1, (2,)), "holds": Discrete(3, start=1)}),
+        }
+    )
+    action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.left = 7
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.observation_space.sample(), float(action[0] + 10 * action[1]), self.left == 0, False, {}
+
+
+gymnasium.register("Blinker-v0", Blinker)
+
+
+def test_a_dict_of_observations_is_seen_as_it_was_played() -> None:
+    settings = ApexSettings(env="Blinker-v0", envs_per_actor=2, capacity=1_000, n_step=3, min_size_to_sample=1)
+    spec = environment_spec(settings)
+    buffer = rs.Buffer(apex_table(settings, spec))
+    writer = buffer.vector_writer(2, **n_step_options(settings))
+    transitions, recorders = TransitionWriter(writer, settings, spec), {}
+    environments = make_environments(settings, 2, np.random.SeedSequence(3))
+    random, observations = np.random.default_rng(3), environments.reset()
+    for _ in range(60):
+        q_values = random.normal(size=(2, 5))
+        actions = random.integers((2, 3), size=(2, 2))
+        step = environments.step(actions)
+        rest = (q_values, actions, step.rewards, step.terminated, step.truncated, step.ignored)
+        transitions.step(observations, *rest)
+        for path, leaf in observations.items():
+            recorders.setdefault(path, Recorder(3, settings.discount)).moments.append((leaf, *rest))
+        observations = step.observations
+    batch = buffer.get(writer.flush())
+    assert set(recorders) == {"eye", "hand/holds", "hand/place"}
+    assert batch.data["action"].shape == (len(batch), 2)
+    for path, recorder in recorders.items():
+        seen = {
+            (batch.data[f"obs/{path}"][i].tobytes(), batch.data[f"next_obs/{path}"][i].tobytes(),
+             batch.data["action"][i].tobytes(), round(float(batch.data["reward"][i]), 3))
+            for i in range(len(batch))
+        }  # fmt: skip
+        made = {
+            (
+                each["obs"].tobytes(),
+                each["next_obs"].tobytes(),
+                each["action"].tobytes(),
+                round(float(each["reward"]), 3),
+            )
+            for e in range(2)
+            for each in recorder.transitions(e)
+        }
+        assert seen == made
+    assert len(batch) > 90
+
+
 def test_unprioritized_transitions_have_priority_one() -> None:
     settings = ApexSettings(env="CartPole-v1", envs_per_actor=1, capacity=100, n_step=1, min_size_to_sample=1)
     settings = dataclasses.replace(settings, prioritized=False)
-    spec = EnvironmentSpec((2,), "float32", 3)
+    spec = EnvironmentSpec(Leaf((2,)), 3)
     buffer = rs.Buffer(apex_table(settings, spec))
     writer = buffer.vector_writer(1, **n_step_options(settings))
     transitions, no = TransitionWriter(writer, settings, spec), np.zeros(1, bool)
@@ -133,7 +202,7 @@ def test_unprioritized_transitions_have_priority_one() -> None:
 def test_a_write_that_was_given_up_leaves_no_wrong_transition(given_up_at: int) -> None:
     """An actor that was stopped while the rate limiter held it back made items of frames that were never appended."""
     settings = ApexSettings(env="ALE/Breakout-v5", envs_per_actor=2, capacity=1_000, n_step=2, min_size_to_sample=1)
-    spec = EnvironmentSpec((4, 84, 84), "uint8", 3)
+    spec = EnvironmentSpec(atari_screens(4, 84), 3)
     buffer = rs.Buffer(apex_table(settings, spec))
     writer = buffer.vector_writer(2, **n_step_options(settings))
     calls = 0
