@@ -1,7 +1,7 @@
 """The peers' environments: a virtual environment for each, with pinned versions, under a cache folder.
 
 Peers ask for libraries that exclude each other and this project's own, so none of them is installed beside it. An
-environment is made once by ``replay-server bench peers --setup``; a file in it says what was asked for, and it is made
+environment is made once, by the command that its `made_by` names; a file in it says what was asked for, and it is made
 anew where that changed.
 """
 
@@ -33,8 +33,20 @@ class Environment:
     after: str | None = None
     """A program of `programs/` that the environment's Python runs when the packages are there."""
     about: str = ""
+    alone: tuple[str, ...] = ()
+    """Installed without what they ask for: other versions of it work, and `requirements` has them."""
+    made_by: str = "replay-server bench peers --setup"
+    """The command that makes it."""
+
+    @property
+    def asked_for(self) -> list[str]:
+        """All that is installed."""
+        return [*self.requirements, *self.alone]
 
 
+GAMES = ("ale-py==0.12.1", "opencv-python-headless==4.11.0.86", "safetensors==0.6.2")
+"""For the programs that train on Atari games."""
+PLAYED_BY = "replay-server bench learning --setup --against"
 ENVIRONMENTS = {
     environment.name: environment
     for environment in (
@@ -66,6 +78,31 @@ ENVIRONMENTS = {
             about="APPO, which is IMPACT",
         ),
         Environment("ray", ("ray==2.60.0", "cpprb==11.0.0"), "import ray, cpprb", about="cpprb in a Ray actor"),
+        Environment(
+            "cleanrl",
+            (
+                *("stable-baselines3==2.3.2", "gymnasium==0.29.1", "gym==0.23.1", "envpool==0.8.4", "numpy==1.26.4"),
+                *("tensorboard==2.20.0", "tyro==0.9.31", "setuptools<81", TORCH, *GAMES),
+            ),
+            "import stable_baselines3, ale_py, envpool, gym, tyro, torch.utils.tensorboard",
+            about="scripts for Atari; PyPI's package asks for Python 3.10 or older, and has not all of them",
+            alone=("cleanrl==1.2.0",),
+            made_by=f"{PLAYED_BY} cleanrl-dqn",
+        ),
+        Environment(
+            "stable_baselines3_atari",
+            ("stable-baselines3==2.9.0", "gymnasium==1.4.0", TORCH, *GAMES),
+            "import stable_baselines3, ale_py, cv2",
+            about="DQN on Atari",
+            made_by=f"{PLAYED_BY} sb3-dqn",
+        ),
+        Environment(
+            "tianshou_atari",
+            ("tianshou==2.0.1", "gymnasium==1.4.0", TORCH, *GAMES),
+            "import tianshou, ale_py, cv2",
+            about="DQN on Atari",
+            made_by=f"{PLAYED_BY} tianshou-dqn",
+        ),
         Environment("redis", ("redis==8.1.0", "hiredis==3.5.0", "cpprb==11.0.0"), "import redis, hiredis, cpprb"),
     )
 }
@@ -89,7 +126,7 @@ def is_ready(name: str) -> bool:
         made = json.loads((cache_folder() / name / "made.json").read_text())
     except (OSError, ValueError):
         return False
-    return made.get("requirements") == list(ENVIRONMENTS[name].requirements)
+    return made.get("requirements") == ENVIRONMENTS[name].asked_for
 
 
 def set_up(name: str, pip_options: Sequence[str] = (), say: Callable[[str], None] = print) -> None:
@@ -108,10 +145,12 @@ def set_up(name: str, pip_options: Sequence[str] = (), say: Callable[[str], None
     pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     _step(name, [*pip, "pip>=24"])
     _step(name, [*pip, *pip_options, *environment.requirements])
+    if environment.alone:
+        _step(name, [*pip, *pip_options, "--no-deps", "--ignore-requires-python", *environment.alone])
     if environment.after is not None:
         _step(name, [python, str(PROGRAMS / environment.after)])
     _step(name, [python, "-c", environment.imports])
-    (folder / "made.json").write_text(json.dumps({"requirements": list(environment.requirements)}) + "\n")
+    (folder / "made.json").write_text(json.dumps({"requirements": environment.asked_for}) + "\n")
     say(f"{name}: ready")
 
 

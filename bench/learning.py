@@ -1,4 +1,4 @@
-"""`replay-server bench learning`: what PPO, IMPACT and IMPALA learn, beside Stable-Baselines3 on the same jobs.
+"""`replay-server bench learning`: what PPO, IMPACT, IMPALA and Ape-X learn, beside other libraries on the same jobs.
 
 Every seed trains each side on as many steps: environments × steps × rounds. The final score is the mean of fresh games
 played by the stochastic policy. With `--against stable_baselines3` PPO gets the settings that both can have
@@ -12,6 +12,10 @@ from the network that learns, makes its minibatches of whole fragments, and has 
 
 With `--against random` as many games are played by actions drawn uniformly, on environments with the same seeds; the
 result then says how the 95 % bootstrap intervals of the two means lie to each other, seed by seed.
+
+`--algorithm apex`, or `--against` with peers that play Atari games (cleanrl-dqn, cleanrl-rainbow, cleanrl-pqn, sb3-dqn,
+tianshou-dqn; several with commas between them), is another comparison: a whole job of `replay-server apex` and each
+peer, one after another, for as many `--minutes`; see `replay_server.bench.side_by_side`.
 
 `--combine` trains nothing: it makes one result of files that runs with equal settings left, of other seeds or
 environments.
@@ -33,7 +37,7 @@ import numpy as np
 import torch
 
 from replay_server.actors.fragments import random_scores
-from replay_server.bench import result
+from replay_server.bench import result, side_by_side
 from replay_server.bench.environments import set_up
 from replay_server.bench.load import ONE_THREAD
 from replay_server.bench.process import Program
@@ -44,6 +48,7 @@ from replay_server.rl.policy_spec import policy_spec
 PEER = "stable_baselines3"
 IMPACT_PEER = "rllib"
 RANDOM = "random"
+APEX = "apex"
 EQUAL: dict[str, Any] = {
     "discount": 0.99,
     "gae_lambda": 0.95,
@@ -184,27 +189,54 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "replay-server bench learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="ppo")
-    parser.add_argument("--env", nargs="+", default=["Hopper-v5"], help="gymnasium ids (Hopper-v5)")
+    parser.add_argument("--algorithm", choices=[APEX, *sorted(ALGORITHMS)], help="(ppo)")
+    parser.add_argument("--env", nargs="+", help=f"gymnasium ids (Hopper-v5; of apex {side_by_side.ENV})")
     parser.add_argument("--profile", default="default", help="of the algorithm's settings (default)")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
     parser.add_argument("--environments", type=int, default=16, help="side by side (16)")
     parser.add_argument("--steps", type=int, default=256, help="of each environment in a round (256)")
     parser.add_argument("--rounds", type=int, default=50, help="of acting and learning (50)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="one run each (1 2 3 4 5)")
-    parser.add_argument("--episodes", type=int, default=20, help="fresh games at the end (20)")
-    parser.add_argument("--against", choices=[*PEERS, RANDOM], help="the other side (none)")
+    parser.add_argument("--episodes", type=int, default=20, help="fresh games at the end, or of a checkpoint (20)")
+    others = ", ".join([*PEERS, RANDOM])
+    parser.add_argument("--against", metavar="SIDE", help=f"{others}; or, with commas, {', '.join(side_by_side.PEERS)}")
     parser.add_argument("--setup", action="store_true", help="make the environment of --against if it is missing")
     parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
     parser.add_argument("--verbose", action="store_true", help="a line a round")
     parser.add_argument("--combine", nargs="+", metavar="FILE", help="result files to make one of")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
-    parser.add_argument("--plot", metavar="FILE.png", help="score in training against steps")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", help="score in training against steps; of apex, minutes and frames"
+    )
+    side_by_side.add_options(parser)
     return parser
+
+
+def _resolve(options: argparse.Namespace) -> None:
+    """What was not given follows from what was. Raises RuntimeError for a side that there is not."""
+    against = (options.against or "").split(",") if options.against else []
+    if options.algorithm is None:
+        options.algorithm = APEX if against and against[0] in side_by_side.PEERS else "ppo"
+    options.env = options.env or [side_by_side.ENV if options.algorithm == APEX else "Hopper-v5"]
+    own = [name for name in side_by_side.DEFAULTS if name in vars(options)]
+    if options.algorithm == APEX:
+        options.against = against
+        for name, default in side_by_side.DEFAULTS.items():
+            setattr(options, name, getattr(options, name, default))
+        if options.combine:
+            raise RuntimeError("--combine: expected files of other algorithms; runs of apex gather in one --folder")
+    elif own:
+        raise RuntimeError(f"--{own[0].replace('_', '-')}: expected --algorithm apex with it, got {options.algorithm}")
+    elif options.against not in (None, *PEERS, RANDOM):
+        expected = ", ".join([*PEERS, RANDOM, *side_by_side.PEERS])
+        raise RuntimeError(f"--against: expected {expected}, got {options.against!r}")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     options = _parser().parse_args(argv)
+    _resolve(options)
+    if options.algorithm == APEX:
+        return _whole_jobs(options, argv, folder, say)
     if options.combine:
         content = combined([json.loads(Path(file).read_text()) for file in options.combine])
     else:
@@ -222,6 +254,16 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
         from replay_server.bench.plot import plot_curves
 
         plot_curves({name: _points(curve) for name, curve in content["curves"].items()}, options.plot)
+    return 0
+
+
+def _whole_jobs(options: argparse.Namespace, argv: Sequence[str], folder: str, say: Callable[[str], None]) -> int:
+    content = side_by_side.run(options, argv, folder, say)
+    say(side_by_side.markdown(content))
+    if options.plot:
+        from replay_server.bench.plot import plot_side_by_side
+
+        plot_side_by_side(content, options.plot)
     return 0
 
 

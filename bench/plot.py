@@ -114,6 +114,35 @@ def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], p
     plt.close(figure)
 
 
+def plot_side_by_side(content: Mapping[str, Any], path: str) -> None:
+    """Writes a PNG for whole jobs, a line for each run: mean scores of checkpoints against minutes and frames."""
+    figure, panels = plt.subplots(1, 2, figsize=(12, 4.2), sharey=True)
+    sides = content["settings"]["sides"]
+    target = content["settings"]["target"]
+    for axes, (what, divisor, label) in zip(
+        panels, (("minutes", 1, "minutes"), ("frames", 1e6, "million frames")), strict=True
+    ):
+        for name, run in content["runs"].items():
+            side = name.partition(".seed=")[0]
+            checkpoints = run["checkpoints"]
+            first = name == next(each for each in content["runs"] if each.startswith(f"{side}.seed="))
+            axes.plot(
+                [each[what] / divisor for each in checkpoints],
+                [each["mean"] for each in checkpoints],
+                color=f"C{sides.index(side)}",
+                marker=".",
+                alpha=0.8,
+                label=side if first else None,
+            )
+        if target is not None:
+            axes.axhline(target, color="black", linestyle=":", linewidth=1)
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(f"{content['settings']['env']}: mean of {content['settings']['episodes']} whole games")
+    panels[0].legend(fontsize=8)
+    _finish(figure, content, path, dpi=110)
+
+
 def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: Sequence[str], path: str) -> None:
     """Writes a PNG for `bench latency`: a panel for each measurement; of each side the median and p99.
 

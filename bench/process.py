@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from replay_server.bench.environments import PROGRAMS, is_ready, python_of
+from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready, python_of
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
@@ -37,7 +37,7 @@ class Program:
 
     def __init__(self, peer: str, environment: str | None, variables: Mapping[str, str] | None = None) -> None:
         if environment is not None and not is_ready(environment):
-            raise RuntimeError(f"{peer} has no environment: make it by `replay-server bench peers --setup`")
+            raise RuntimeError(f"{peer} has no environment: make it by `{ENVIRONMENTS[environment].made_by}`")
         self.peer = peer
         self._ended = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115

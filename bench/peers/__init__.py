@@ -21,6 +21,7 @@ from replay_server.bench.peers.experience import measure_experience
 from replay_server.bench.peers.systems import SYSTEMS
 from replay_server.bench.peers.table import is_own, markdown, rows
 
+MADE_HERE = [name for name, environment in ENVIRONMENTS.items() if "bench peers" in environment.made_by]
 SECTIONS = ("trees", "buffers", "loads", "experience")
 
 
@@ -70,7 +71,7 @@ def chosen_peers(asked: Sequence[str] | None) -> list[str]:
 def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
     options = _parser().parse_args(argv)
     if options.setup:
-        for name in ENVIRONMENTS:
+        for name in MADE_HERE:
             set_up(name, shlex.split(options.pip_options), say)
         return 0
     options.peer, options.item = chosen_peers(options.peer), options.item or ["atari", "hopper"]

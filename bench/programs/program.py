@@ -11,7 +11,8 @@ A module ``peer_NAME`` may offer
   ``update(priorities)`` of those ids; where the buffer is uniform, there is no ``update``;
 - ``server(**options) → dict with url and pid``: a server that lives until this process ends;
 - ``pusher(**options)``, ``learner(**options) → step(latencies)``: one push, one batch, of a load;
-- ``train(**options) → dict``: a whole run of learning; ``learner(**options) → update(**options)``: updates, one a call;
+- ``train(**options) → dict``: a whole run of learning; ``evaluate(**options)``: games with what was learned, see
+  `games.py`; ``learner(**options) → update(**options)``: updates, one a call;
 - ``fill(**options)``, and ``experience(**options) → dict``: puts recorded frames in.
 """
 
@@ -163,6 +164,9 @@ class Session:
 
     def train(self, **options: Any) -> dict[str, Any]:
         return self._peer.train(**options)
+
+    def evaluate(self, **options: Any) -> Any:
+        return self._peer.evaluate(**options)
 
     def experience(self, **options: Any) -> dict[str, Any]:
         return self._peer.experience(**_with_columns(options))

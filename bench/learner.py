@@ -1,0 +1,287 @@
+"""`replay-server bench learner`: the learner's loop against the same updates in plain torch, in turns.
+
+`loop` is the learner of `replay-server apex`: a real server process over its usual connection (a unix socket with
+shared memory), a table that an actor has filled with its games, a rate limiter that never makes anybody wait, batches
+sampled ahead, priorities written back, weights published, reports written. `plain` is nothing but torch: the same
+network, loss, optimizer, batch size, precision and threads on batches that lie in memory as tensors. Within a round
+both take their turn, another one first in each; ratios are taken within a round.
+
+`--job` runs a whole job instead and tells where the processor time of its cores goes; see `replay_server.bench.job`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import replay_server as rs
+from replay_server.actors.rollout import ActorProgress, run_actor
+from replay_server.bench import job, result
+from replay_server.bench.learning import given_settings
+from replay_server.bench.load import cpu_seconds
+from replay_server.jobs.arguments import resolve_settings
+from replay_server.learner.dqn import choose_device, double_dqn_loss, make_optimizer
+from replay_server.learner.execution import choose_execution
+from replay_server.learner.loop import run_learner
+from replay_server.learner.metrics import read_metrics
+from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
+from replay_server.rl.networks import make_network
+from replay_server.rl.settings import ApexSettings
+from replay_server.rl.tables import apex_table
+
+AIM = 0.9
+"""The share of plain torch's updates that the loop shall reach."""
+SECONDS = {"sampling_s": "sampling", "training_s": "training", "update_s": "write_back", "publish_s": "publish"}
+"""What the loop counts of its own time → what it is called here."""
+RESIDENT_BATCHES = 16
+"""Different batches that plain torch takes turns with."""
+LOOK_EVERY_S = 0.2
+
+
+def bench_settings(options: argparse.Namespace) -> ApexSettings:
+    """The settings of a job on this machine, but for one actor, a limiter that is open, and threads that are named."""
+    given: dict[str, Any] = {"env": options.env, **given_settings(options.set)}
+    if options.profile is not None:
+        given["profile"] = options.profile
+    settings, _ = resolve_settings(given, one_machine=True)
+    cores = len(os.sched_getaffinity(0))
+    return dataclasses.replace(
+        settings,
+        actors=1,
+        capacity=2 * options.transitions,
+        min_size_to_sample=min(settings.batch_size, options.transitions),
+        samples_per_insert=None,
+        max_updates=None,
+        learner_threads=options.threads or settings.learner_threads or cores,
+        precision=options.precision or settings.precision,
+    )
+
+
+def fill(url: str, settings: ApexSettings, transitions: int) -> None:
+    """Has an actor play until the table holds so many of its transitions."""
+    enough = threading.Event()
+
+    def look(progress: ActorProgress) -> None:
+        if progress.transitions >= transitions:
+            enough.set()
+
+    run_actor(settings, url, 0, enough, look)
+
+
+class PlainTorch:
+    """Double DQN updates on batches that lie in memory, in the memory format that the network has."""
+
+    def __init__(
+        self,
+        settings: ApexSettings,
+        spec: EnvironmentSpec,
+        device: torch.device,
+        precision: str,
+        batches: list[rs.Batch],
+    ) -> None:
+        self.settings, self.device, self.precision = settings, device, precision
+        self.online = make_network(settings, spec).to(device)
+        self.target = make_network(settings, spec).to(device).requires_grad_(False)
+        self.parameters = list(self.online.parameters())
+        self.optimizer = make_optimizer(self.parameters, settings)
+        self.batches = [{name: self._resident(array) for name, array in batch.data.items()} for batch in batches]
+        self.weights = [self._resident(batch.weights) for batch in batches]
+        self.step = 0
+
+    def _resident(self, array: Any) -> Tensor:
+        tensor = torch.tensor(array, device=self.device)
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+    def update(self) -> None:
+        turn = self.step % len(self.batches)
+        with self._autocast():
+            loss = double_dqn_loss(
+                self.online, self.target, self.batches[turn], self.weights[turn], self.settings.loss
+            ).total
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
+        self.optimizer.step()
+        self.step += 1
+        if self.step % self.settings.target_update_every == 0:
+            self.target.load_state_dict(self.online.state_dict())
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def plain_turn(plain: PlainTorch, seconds: float, warm_up: float) -> dict[str, float]:
+    """Updates for so long; two at least, after one that warms up."""
+    torch.set_num_threads(plain.settings.learner_threads)
+    for _ in _for(warm_up, 1):
+        plain.update()
+    plain.synchronize()
+    begin, begin_cpu, updates = time.perf_counter(), time.process_time(), 0
+    for _ in _for(seconds, 2):
+        plain.update()
+        updates += 1
+    plain.synchronize()
+    took = time.perf_counter() - begin
+    return {
+        "plain.updates_per_s": updates / took,
+        "plain.update_ms": 1e3 * took / updates,
+        "plain.cpu_cores": (time.process_time() - begin_cpu) / took,
+    }
+
+
+def _for(seconds: float, at_least: int) -> Iterator[int]:
+    """Counts until so many seconds have passed, and so many turns."""
+    end, count = time.perf_counter() + seconds, 0
+    while count < at_least or time.perf_counter() < end:
+        yield count
+        count += 1
+
+
+class _Window:
+    """Ends the learner when it has reported for so long after warming up; keeps the two rows and processor times."""
+
+    def __init__(self, run: Path, server_pid: int, seconds: float, warm_up: float) -> None:
+        self.stop = threading.Event()
+        self.rows: list[dict[str, Any]] = []
+        """The learner's reports at the window's two ends."""
+        self.cpu: list[tuple[float, float, float]] = []
+        """The clock, and processor seconds of this process and of the server's, about then."""
+        self._run, self._server_pid, self._seconds, self._warm_up = run, server_pid, seconds, warm_up
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="window", daemon=True)
+
+    def __enter__(self) -> _Window:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while len(self.rows) < 2 and not self._left.wait(LOOK_EVERY_S):
+            reports = read_metrics(self._run, "learner")
+            if not reports:
+                continue
+            due = self.rows[0]["time_s"] + self._seconds if self.rows else reports[0]["time_s"] + self._warm_up
+            if reports[-1]["time_s"] >= due and reports[-1] not in self.rows:
+                self.rows.append(reports[-1])
+                self.cpu.append((time.perf_counter(), time.process_time(), cpu_seconds(self._server_pid)))
+        self.stop.set()
+
+
+def loop_turn(server: rs.Server, settings: ApexSettings, run: Path, seconds: float, warm_up: float) -> dict[str, float]:
+    """The learner's loop for so long after warming up, by its own reports."""
+    assert server.unix_url is not None
+    with _Window(run, server.pid, seconds, warm_up) as window:
+        run_learner(settings, server.unix_url, run, window.stop, tensorboard=False)
+    if len(window.rows) < 2:
+        raise RuntimeError(f"the learner ended before it had reported for {seconds:g} s: look at {run}")
+    begin, end = window.rows
+    took, updates = end["time_s"] - begin["time_s"], end["step"] - begin["step"]
+    spent = {told: 1e3 * (end[name] - begin[name]) / updates for name, told in SECONDS.items()}
+    (from_s, own_s, server_s), (until_s, own_end_s, server_end_s) = window.cpu
+    return {
+        "loop.updates_per_s": updates / took,
+        "loop.update_ms": 1e3 * took / updates,
+        **{f"loop.{name}_ms": value for name, value in spent.items()},
+        "loop.rest_ms": 1e3 * took / updates - sum(spent.values()),
+        "loop.cpu_cores": (own_end_s - own_s) / (until_s - from_s),
+        "loop.server_cpu_cores": (server_end_s - server_s) / (until_s - from_s),
+    }
+
+
+def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """All rounds; the content of a result file, but for its command."""
+    settings = bench_settings(options)
+    spec = environment_spec(settings)
+    device = choose_device(settings.device)
+    host = result.machine()
+    torch.set_num_threads(settings.learner_threads)
+    execution = choose_execution(settings, spec, lambda: make_network(settings, spec), device)
+    say(
+        f"{host['processor']}: {execution.told()}, {settings.learner_threads} threads, batches of {settings.batch_size}"
+    )
+    settings.precision = execution.precision  # pyright: ignore[reportAttributeAccessIssue]
+    rounds: list[dict[str, float]] = []
+    with rs.Server([apex_table(settings, spec)], unix=Path(folder) / "server.sock") as server:
+        assert server.unix_url is not None
+        fill(server.unix_url, settings, options.transitions)
+        with rs.Client(server.unix_url) as client:
+            batches = [client.sample(settings.table, settings.batch_size) for _ in range(RESIDENT_BATCHES)]
+        plain = PlainTorch(settings, spec, device, execution.precision, batches)
+        for number in range(options.rounds):
+            run = Path(folder) / f"round-{number}"
+            turns: list[Callable[[], dict[str, float]]] = [
+                lambda run=run: loop_turn(server, settings, run, options.seconds, options.warm_up),
+                lambda: plain_turn(plain, options.seconds, options.warm_up),
+            ]
+            measured: dict[str, float] = {}
+            for turn in turns if number % 2 == 0 else turns[::-1]:
+                measured |= turn()
+            rounds.append({name: round(value, 4) for name, value in measured.items()})
+            say(f"round {number + 1}/{options.rounds}: " + ", ".join(
+                f"{side} {measured[f'{side}.updates_per_s']:.2f} updates/s" for side in ("loop", "plain")
+            ))  # fmt: skip
+    kept = ("env", "profile", "batch_size", "network", "hidden", "precision", "learner_threads", "prefetch",
+            "publish_every", "optimizer", "device", "compression")  # fmt: skip
+    used = {name: getattr(settings, name) for name in kept} | {"device": device.type, **execution.as_values()}
+    ratios = {"loop / plain": ("loop.updates_per_s", "plain.updates_per_s")}
+    content = result.document("learner", "", host, {**vars(options), "used": used}, rounds, ratios)
+    of_rounds = [measured["loop.updates_per_s"] / measured["plain.updates_per_s"] for measured in rounds]
+    return {**content, "ratio_spread": {"loop / plain": [min(of_rounds), max(of_rounds)]}}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "replay-server bench learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--env", default="ALE/Pong-v5", help="gymnasium id (ALE/Pong-v5)")
+    parser.add_argument("--profile", help="of the settings (the one that replay-server apex would take)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), help="of both sides (the setting's)")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="torch threads of both sides (the setting's, or all cores)"
+    )
+    parser.add_argument("--transitions", type=int, default=10_000, help="in the table (10000)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each turn (20); with --job, of the one look")
+    parser.add_argument("--warm-up", type=float, default=3.0, help="seconds before each (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, each one turn of both (5)")
+    parser.add_argument("--job", action="store_true", help="a whole job: where its cores' processor time goes")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    return parser
+
+
+def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
+    """Runs it. Returns the exit status."""
+    options = _parser().parse_args(argv)
+    if options.job:
+        content = job.measure(options, folder, say)
+    else:
+        content = measure(options, folder, say)
+    content["command"] = shlex.join(["replay-server", "bench", "learner", *argv])
+    result.tell(content, say, ratio_digits=None)
+    for name, ratio in content["ratio"].items():
+        low, high = content["ratio_spread"][name]
+        aim = f"aim {AIM}: {'reached' if ratio >= AIM else 'not reached'}"
+        say(f"{name:28} {ratio:14.3f}   ({low:.3f} to {high:.3f}); {aim}")
+    if options.json:
+        result.write(options.json, content)
+    return 0

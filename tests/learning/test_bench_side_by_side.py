@@ -1,0 +1,199 @@
+"""`replay-server bench learning --against …`: Ape-X and others' agents on the same game. No scores are asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import gymnasium
+
+from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
+from replay_server.bench.main import main
+from replay_server.bench.plot import plot_side_by_side
+from replay_server.bench.process import Program
+from replay_server.bench.programs.games import Checkpoints, GymnasiumGames, TimeIsUp, play
+from replay_server.bench.side_by_side import PEERS, SIDES, markdown
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_checkpoints_are_written_when_due_and_saving_is_not_counted(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def save(file: Path) -> None:
+        file.write_text("network")
+        clock.now += 100.0
+
+    checkpoints = Checkpoints(str(tmp_path / "run"), seconds=60, every_s=25, save=save, clock=clock)
+    clock.now += 500.0  # before the first step: of setting up
+
+    def train() -> None:
+        for second in range(1_000):
+            checkpoints.step(10 * second)
+            clock.now += 1.0
+
+    with pytest.raises(TimeIsUp):
+        train()
+    assert [each["minutes"] * 60 for each in checkpoints.written] == pytest.approx([25, 50, 60], abs=0.01)
+    assert [each["frames"] for each in checkpoints.written] == [4 * 250, 4 * 500, 4 * 600]
+    assert all(Path(each["file"]).read_text() == "network" for each in checkpoints.written)
+
+
+class FixedGames:
+    """Game n is over after n + 1 steps, with its number and the sum of its actions as its score."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.left = np.arange(1, width + 1)
+        self.sums = np.zeros(width)
+
+    def reset(self) -> np.ndarray:
+        return np.zeros((self.width, 1), np.float32)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, list[tuple[int, float]]]:
+        self.left -= 1
+        self.sums += actions
+        over = [(int(n), float(1_000 * n + self.sums[n])) for n in np.flatnonzero(self.left == 0)]
+        for number, _ in over:
+            self.left[number], self.sums[number] = number + 1, 0.0
+        return np.zeros((self.width, 1), np.float32), over
+
+
+def test_each_game_side_by_side_is_played_as_often_as_fixed_beforehand() -> None:
+    def values(observations: np.ndarray) -> np.ndarray:
+        return np.tile([0.0, 0.0, 1.0], (len(observations), 1))
+
+    scores = play(FixedGames(3), 3, values, count=7, epsilon=0.0, seed=1)
+    # Greedy: action 2 at each step. The first of them is over soonest, and plays one game more, not all.
+    assert sorted(scores) == [2.0, 2.0, 2.0, 1_004.0, 1_004.0, 2_006.0, 2_006.0]
+    random = play(FixedGames(1), 1, values, count=200, epsilon=1.0, seed=1)
+    assert set(random) == {0.0, 1.0, 2.0}
+
+
+def test_games_of_gymnasium_tell_the_score_of_each_game_that_is_over() -> None:
+    made = [gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1")) for _ in range(2)]
+
+    def values(observations: np.ndarray) -> np.ndarray:
+        return np.tile([1.0, 0.0], (len(observations), 1))  # always to the left: over after some ten steps
+
+    scores = play(GymnasiumGames(made, seed=1), 2, values, count=4, epsilon=0.0, seed=1)
+    assert len(scores) == 4
+    assert all(5 < score < 20 for score in scores)
+
+
+def test_every_side_has_a_program_and_a_known_environment() -> None:
+    for side in SIDES.values():
+        assert (PROGRAMS / f"peer_{side.program}.py").is_file()
+        assert side.environment is None or side.environment in ENVIRONMENTS
+
+
+OURS = [
+    "learning", "--algorithm", "apex", "--env", "CartPole-v1", "--seeds", "3", "--minutes", "0.3", "--episodes", "2",
+    "--set", "actors=1", "min_size_to_sample=200", "hidden=16", "eval_episodes=2", "precision=float32",
+]  # fmt: skip
+
+
+def test_a_job_is_trained_and_its_checkpoints_are_played_and_a_run_that_is_there_is_not_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, plot, folder = tmp_path / "found.json", tmp_path / "found.png", str(tmp_path / "runs")
+    words = [*OURS, "--every", "0.1", "--target", "1", "--folder", folder]
+    assert main([*words, "--json", str(file), "--plot", str(plot)]) == 0
+    content = json.loads(file.read_text())
+    (run,) = content["runs"].values()
+    assert run["used"]["env"] == "CartPole-v1"
+    assert run["used"]["actors"] == 1
+    assert run["checkpoints"]
+    for checkpoint in run["checkpoints"]:
+        assert len(checkpoint["scores"]) == 2
+        assert checkpoint["mean"] == pytest.approx(np.mean(checkpoint["scores"]))
+    assert run["checkpoints"][-1]["frames"] > 0
+    # A game of CartPole has a score of 8 or more whatever is done: the first checkpoint has reached the target.
+    assert content["median"]["replay.minutes_to_target"] == run["checkpoints"][0]["minutes"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "| replay | 3 |" in capsys.readouterr().out
+
+    assert main([*words, "--json", str(file)]) == 0
+    assert "run.json is there" in capsys.readouterr().out
+    assert json.loads(file.read_text())["runs"] == content["runs"]
+    assert main([*OURS, "--every", "0.2", "--folder", folder]) == 1
+    assert "is of a run with other settings: give another --folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--against cleanrl-dqm", "--against: expected stable_baselines3"),
+        ("--against cleanrl-dqn,sb3-dqm", "--against: expected some of cleanrl-dqn"),
+        ("--against cleanrl-pqn", "give --cleanrl a folder with CleanRL's repository"),
+        ("--against sb3-dqn", "make it by `replay-server bench learning --setup --against sb3-dqn`"),
+        ("--against tianshou-dqn --env CartPole-v1", "tianshou-dqn plays Atari games alone"),
+        ("--against sb3-dqn --env ALE/Pong-v5 ALE/Breakout-v5", "one game at a time"),
+        ("--algorithm ppo --minutes 3", "--minutes: expected --algorithm apex with it, got ppo"),
+        ("--algorithm apex --only-peers", "--only-peers: expected --against"),
+        ("--algorithm apex --minutes 0", "--minutes, --every: expected more than 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REPLAY_PEERS", str(tmp_path / "peers"))
+    assert main(["learning", *words.split()]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_side_that_does_not_reach_the_target_is_told_as_such(tmp_path: Path) -> None:
+    def run(*means: float) -> dict[str, object]:
+        rows = [{"minutes": 5.0 * (n + 1), "frames": 4_000 * (n + 1), "mean": mean} for n, mean in enumerate(means)]
+        return {"checkpoints": rows}
+
+    content = {
+        "command": "replay-server bench learning",
+        "machine": {"processor": "a processor", "cores": 2},
+        "time": "2026-01-01",
+        "settings": {"target": 18.0, "minutes": 10.0, "sides": ["replay", "sb3-dqn"], "env": "ALE/Pong-v5",
+                     "episodes": 20},
+        "runs": {"replay.seed=1": run(-20.0, 18.5), "sb3-dqn.seed=1": run(-21.0, -20.0)},
+    }  # fmt: skip
+    told = markdown(content).splitlines()
+    assert told[2] == "| replay | 1 | 8,000 | -20 18 | 18.5 | 10.0 min |"
+    assert told[3] == "| sb3-dqn | 1 | 8,000 | -21 -20 | -20.0 | not within 10 min |"
+    plot = tmp_path / "curves.png"
+    plot_side_by_side(content, str(plot))
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_trains_saves_and_is_evaluated(name: str, tmp_path: Path) -> None:
+    side = SIDES[name]
+    assert side.environment is not None
+    if not is_ready(side.environment):
+        pytest.skip(f"needs {name}: {ENVIRONMENTS[side.environment].made_by}")
+    scripts = os.environ.get("REPLAY_CLEANRL")
+    if side.checkout and not scripts:
+        pytest.skip(f"{name} needs CleanRL's repository: name its folder in REPLAY_CLEANRL")
+    given = {"scripts": scripts if side.checkout else None} if side.program == "cleanrl" else {}
+    common = {"env": "ALE/Pong-v5", "sticky_actions": 0.25, "seed": 1, **side.options, **given}
+    with Program(side.program, side.environment) as program:
+        trained = program.ask("train", seconds=4, every_s=2, folder=str(tmp_path / "run"), **common)
+    assert trained["checkpoints"][-1]["minutes"] >= 4 / 60 - 1e-3
+    assert trained["checkpoints"][-1]["frames"] > 0
+    with Program(side.program, side.environment) as program:
+        files = [trained["checkpoints"][-1]["file"]]
+        ((score,),) = program.ask("evaluate", files=files, games=1, epsilon=0.05, **common)
+        assert -21 <= score <= 21
