@@ -72,7 +72,10 @@ class Checkpoints:
 
 
 class Games(Protocol):
-    """Some games played side by side, each begun anew when it is over. A lost life ends none of them."""
+    """Some games played side by side, each begun anew when it is over. A lost life ends none of them.
+
+    They are for one call of `play`: a game that was left in the middle may go on after `reset`.
+    """
 
     def reset(self) -> np.ndarray:
         """The first observations, one a game."""
@@ -142,11 +145,11 @@ def register_game(env: str, sticky_actions: float) -> str:
 
     It is the id that the libraries' wrappers are written for: they skip frames themselves.
     """
-    import ale_py
+    import ale_py.registration
     import gymnasium
 
-    if hasattr(gymnasium, "register_envs"):
-        gymnasium.register_envs(ale_py)
+    if env not in gymnasium.registry:  # importing ale_py does it for Gymnasium 1 alone
+        ale_py.registration.register_v5_envs()
     spec = gymnasium.spec(env)
     name = f"{env.removeprefix('ALE/').partition('-')[0]}NoFrameskip-v4"
     gymnasium.registry.pop(name, None)
@@ -194,7 +197,7 @@ def values_of(network: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def room_for(wanted: int, item_bytes: int) -> int:
-    """Items of a replay buffer: as many as wanted, or what half of the memory that is free now holds."""
+    """Items of a replay buffer: as many as wanted, or what three quarters of the memory that is free now hold."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free_kb = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return min(wanted, free_kb * 1024 // 2 // item_bytes)
+    return min(wanted, free_kb * 1024 * 3 // 4 // item_bytes)

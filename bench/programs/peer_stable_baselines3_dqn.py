@@ -51,10 +51,12 @@ def train(env: str, seed: int, seconds: float, every_s: float, sticky_actions: f
 def evaluate(
     files: list[str], env: str, sticky_actions: float, games: int, epsilon: float, seed: int
 ) -> list[list[float]]:
-    width = min(games, WIDTH)
-    played = VectorGames(env, sticky_actions, width, seed)
-    model = DQN("CnnPolicy", played.environments, buffer_size=1)
-    return [play(played, width, values_of(load_network(model.q_net, file)), games, epsilon, seed) for file in files]
+    width, found = min(games, WIDTH), []
+    for file in files:
+        played = VectorGames(env, sticky_actions, width, seed)
+        model = DQN("CnnPolicy", played.environments, buffer_size=1)
+        found.append(play(played, width, values_of(load_network(model.q_net, file)), games, epsilon, seed))
+    return found
 
 
 class VectorGames:

@@ -100,13 +100,11 @@ def evaluate(
     files: list[str], env: str, sticky_actions: float, games: int, epsilon: float, seed: int
 ) -> list[list[float]]:
     name = register_game(env, sticky_actions)
-    width = min(games, WIDTH)
-    made = [wrap_deepmind(gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(name))) for _ in range(width)]
-    network = _network(int(made[0].action_space.n))
-    found = []
+    width, found = min(games, WIDTH), []
     for file in files:
-        loaded = load_network(network, file)
-        values = values_of(lambda observations, loaded=loaded: loaded(observations)[0])
+        made = [wrap_deepmind(gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(name))) for _ in range(width)]
+        network = load_network(_network(int(made[0].action_space.n)), file)
+        values = values_of(lambda observations, network=network: network(observations)[0])
         found.append(play(GymnasiumGames(made, seed), width, values, games, epsilon, seed))
     return found
 
