@@ -214,10 +214,9 @@ def _process(pid: int) -> Process:
         int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9
         for task in Path(f"/proc/{pid}/task").iterdir()
     }
-    variables = dict(
-        word.partition("=")[::2] for word in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
-    )
-    return Process(pid, threads, int(variables.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(pid))))
+    variables = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+    said = next((each.partition("=")[2] for each in variables if each.startswith("OMP_NUM_THREADS=")), "")
+    return Process(pid, threads, int(said or len(os.sched_getaffinity(pid))))
 
 
 def _machine_seconds() -> float:

@@ -115,6 +115,7 @@ def run(options: argparse.Namespace, argv: Sequence[str], folder: str, say: Call
     host = result.machine()
     kept = Path(options.folder or folder).resolve()
     runs: dict[str, dict[str, Any]] = {}
+    content: dict[str, Any] = {}
     for number, seed in enumerate(options.seeds):
         turn = number % len(sides)
         for side in sides[turn:] + sides[:turn]:

@@ -147,7 +147,7 @@ def _values(module: Any, script: str, env: str, file: str) -> Callable[[np.ndarr
 def _actions(env: str) -> int:
     import gymnasium
 
-    environment = gymnasium.make(register_game(env, 0.0))
+    environment: Any = gymnasium.make(register_game(env, 0.0))
     try:
         return int(environment.action_space.n)
     finally:
