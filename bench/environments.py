@@ -44,7 +44,7 @@ class Environment:
         return [*self.requirements, *self.alone]
 
 
-GAMES = ("ale-py==0.12.1", "opencv-python-headless==4.11.0.86", "safetensors==0.6.2")
+GAMES = ("ale-py==0.12.1", "opencv-python-headless==4.11.0.86", "safetensors==0.6.2", "packaging==25.0")
 """For the programs that train on Atari games."""
 PLAYED_BY = "replay-server bench learning --setup --against"
 ENVIRONMENTS = {
@@ -84,7 +84,7 @@ ENVIRONMENTS = {
                 *("stable-baselines3==2.3.2", "gymnasium==0.29.1", "gym==0.23.1", "envpool==0.8.4", "numpy==1.26.4"),
                 *("tensorboard==2.20.0", "tyro==0.9.31", "setuptools<81", TORCH, *GAMES),
             ),
-            "import stable_baselines3, ale_py, envpool, gym, tyro, torch.utils.tensorboard",
+            "import stable_baselines3, ale_py, envpool, gym, tyro, torch.utils.tensorboard, safetensors.torch",
             about="scripts for Atari; PyPI's package asks for Python 3.10 or older, and has not all of them",
             alone=("cleanrl==1.2.0",),
             made_by=f"{PLAYED_BY} cleanrl-dqn",
@@ -92,14 +92,14 @@ ENVIRONMENTS = {
         Environment(
             "stable_baselines3_atari",
             ("stable-baselines3==2.9.0", "gymnasium==1.4.0", TORCH, *GAMES),
-            "import stable_baselines3, ale_py, cv2",
+            "import stable_baselines3, ale_py, cv2, safetensors.torch",
             about="DQN on Atari",
             made_by=f"{PLAYED_BY} sb3-dqn",
         ),
         Environment(
             "tianshou_atari",
             ("tianshou==2.0.1", "gymnasium==1.4.0", TORCH, *GAMES),
-            "import tianshou, ale_py, cv2",
+            "import tianshou, ale_py, cv2, safetensors.torch",
             about="DQN on Atari",
             made_by=f"{PLAYED_BY} tianshou-dqn",
         ),
