@@ -37,6 +37,7 @@ from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.networks import make_network
+from replay_server.rl.observations import channels_first
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
@@ -90,7 +91,8 @@ class PlainTorch:
         precision: str,
         batches: list[rs.Batch],
     ) -> None:
-        self.settings, self.device, self.precision = settings, device, precision
+        self.settings, self.branches = settings, spec.branches
+        self.device, self.precision = device, precision
         self.online = make_network(settings, spec).to(device)
         self.target = make_network(settings, spec).to(device).requires_grad_(False)
         self.parameters = list(self.online.parameters())
@@ -101,14 +103,14 @@ class PlainTorch:
 
     def _resident(self, array: Any) -> Tensor:
         tensor = torch.tensor(array, device=self.device)
-        return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+        is_image = tensor.ndim == 4 and channels_first(tensor.shape[1:])
+        return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
 
     def update(self) -> None:
         turn = self.step % len(self.batches)
+        batch, weights = self.batches[turn], self.weights[turn]
         with self._autocast():
-            loss = double_dqn_loss(
-                self.online, self.target, self.batches[turn], self.weights[turn], self.settings.loss
-            ).total
+            loss = double_dqn_loss(self.online, self.target, batch, weights, self.settings.loss, self.branches).total
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
