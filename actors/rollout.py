@@ -17,12 +17,12 @@ import replay_server as rs
 from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.n_step_writer import VectorNStepWriter
-from replay_server.rl.actor_ids import ActorId
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.observations import Observations, map_tree
+from replay_server.rl.part_ids import PartId
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import incarnation, join
@@ -85,7 +85,7 @@ def actor_seeds(seed: int, actor_id: int, session: int = 0, before: int = 0) -> 
 def run_actor(
     settings: ApexSettings,
     server_url: str,
-    actor_id: int | ActorId,
+    actor_id: int | PartId,
     stop: Stop,
     on_progress: Callable[[ActorProgress], None] | None = None,
     *,
@@ -95,7 +95,7 @@ def run_actor(
 
     Weights are looked for every `pull_every_frames` and loaded only if newer; until the first ones are published the
     actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
-    second, after the same numbers went to the server. An `ActorId` that was taken is renewed with them; of a number
+    second, after the same numbers went to the server. An `PartId` that was taken is renewed with them; of a number
     the caller sees to it that no other actor has it.
 
     Raises TableClosed when the table is closed: the job is over. ConnectionLost if the server stayed away for
@@ -110,14 +110,14 @@ class _Actor:
         self,
         settings: ApexSettings,
         server_url: str,
-        actor_id: int | ActorId,
+        actor_id: int | PartId,
         stop: Callable[[], bool],
         on_progress: Callable[[ActorProgress], None] | None,
         patience_s: float,
     ) -> None:
         torch.set_num_threads(1)
         self.settings = settings
-        self.lease = actor_id if isinstance(actor_id, ActorId) else None
+        self.lease = actor_id if isinstance(actor_id, PartId) else None
         self.actor_id = actor_id if isinstance(actor_id, int) else actor_id.number
         self.stop = stop
         self.on_progress = on_progress
@@ -239,7 +239,7 @@ class _Actor:
             self.actor_id, settings.actors, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent
         )
 
-    def _hold_id(self, lease: ActorId) -> None:
+    def _hold_id(self, lease: PartId) -> None:
         """Renews the lease. Where this actor was away for so long that another has its id, it goes on with a new one,
         as which it has played nothing yet."""
         if self.client.call(lease.renew):

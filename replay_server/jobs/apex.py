@@ -35,9 +35,9 @@ from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
 from replay_server.learner.wandb_mirror import WandbMirror, start_wandb
-from replay_server.rl.actor_ids import hold_for_job, joined_actors
 from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.part_ids import hold_for_job, joined_actors
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import join

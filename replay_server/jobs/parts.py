@@ -26,8 +26,8 @@ from replay_server.jobs.observer import Observer
 from replay_server.jobs.part_report import PartReport
 from replay_server.jobs.part_settings import add_part_settings
 from replay_server.jobs.record import TABLE_CLOSED, JobRecord
-from replay_server.rl.actor_ids import LEASE_S, ActorId
 from replay_server.rl.connection import PersistentClient
+from replay_server.rl.part_ids import LEASE_S, PartId
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import check_settings_of_run, settings_of_run
@@ -56,7 +56,16 @@ def main_actor(argv: list[str] | None = None) -> int:
             return
         from replay_server.actors.rollout import run_actor
 
-        with _actor_id(namespace, settings, stop) as own:
+        own = PartId(settings.table, "actor", namespace.actor_id)
+        refusal = (
+            f"--actor-id {namespace.actor_id}: an actor that is alive has it; leave it out, and this one takes the "
+            "smallest that is free"
+        )
+        with _held(namespace.server, own, stop, refusal) as held:
+            if not held:
+                return
+            stop.name = f"actor {own.number}"
+            print(f"{stop.name} of the run at table {settings.table}", flush=True)
             observer = Observer(settings, alone=lambda: own.number)
             look = lambda client, _: observer.look(client)  # noqa: E731
             with PartReport(namespace.server, settings, stop.name, observer.snapshot, look):
@@ -95,8 +104,14 @@ def main_learner(argv: list[str] | None = None) -> int:
 
     def part(stop: _Stop) -> None:
         settings = _await_run(parser, namespace, stop, begun)
-        if settings is not None:
-            _learn(settings, namespace.server, _create_run_directory(parser, namespace, settings, "learner"), stop)
+        if settings is None:
+            return
+        own = PartId(settings.table, "learner", 0)
+        refusal = f"the run at table {settings.table!r} has a learner that is alive: end it, or give another --table"
+        with _held(namespace.server, own, stop, refusal) as held:
+            if held:
+                run_directory = _create_run_directory(parser, namespace, settings, "learner")
+                _learn(settings, namespace.server, run_directory, own, stop)
 
     return _run("learner", part)
 
@@ -128,7 +143,7 @@ def _evaluate(settings: ApexSettings, server_url: str, run_directory: RunDirecto
                   f"({final['checkpoint']}, step {final['checkpoint_step']})", flush=True)  # fmt: skip
 
 
-def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory, stop: _Stop) -> None:
+def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory, own: PartId, stop: _Stop) -> None:
     from replay_server.learner.loop import run_learner
     from replay_server.learner.wandb_mirror import start_wandb
 
@@ -137,6 +152,8 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
 
     def look(client: rs.Client, say: Callable[[str], None]) -> None:
         nonlocal ended_by
+        if own.number == 0 and own.renew(client):
+            stop.event.set()
         record.look(client, say)
         if record.write_row_if_due() and wandb is not None:
             wandb.poll()
@@ -151,6 +168,10 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
             wandb = start_wandb(settings.wandb, run_directory.path, print)
             with PartReport(server_url, settings, "learner", record.snapshot, look):
                 run_learner(settings, server_url, run_directory.path, stop.event, session=run_directory.session)
+            if own.number != 0:
+                raise ValueError(
+                    "another learner has taken the run over while this one was away; its table is left alone"
+                )
             if ended_by == TABLE_CLOSED:
                 raise rs.TableClosed(client.info(settings.table)["reason_add"])
             ended_by = ended_by or ("interrupted" if stop.signal else "max_updates")
@@ -183,26 +204,23 @@ def _begin(client: rs.Client, settings: ApexSettings, observer: Observer) -> Non
 
 
 @contextlib.contextmanager
-def _actor_id(namespace: argparse.Namespace, settings: ApexSettings, stop: _Stop) -> Iterator[ActorId]:
-    """The id of this actor, while it lives. ValueError where the one that is wanted is another actor's."""
-    own = ActorId(settings.table, namespace.actor_id)
-    with contextlib.closing(PersistentClient(namespace.server, stop=stop.event.is_set)) as server:
+def _held(server_url: str, own: PartId, stop: _Stop, refusal: str) -> Iterator[bool]:
+    """Holds the part's id while it works; False where `stop` came first.
+
+    ValueError with `refusal` where a part that is alive has the one that it wants.
+    """
+    with contextlib.closing(PersistentClient(server_url, stop=stop.event.is_set)) as server:
         # One that was killed has its id until its lease ends.
         give_up = time.monotonic() + LEASE_S + LOOK_EVERY_S
         while not server.call(own.take) and not stop.event.wait(LOOK_EVERY_S):
             if time.monotonic() > give_up:
-                raise ValueError(
-                    f"--actor-id {namespace.actor_id}: an actor that is alive has it; leave it out, and this one takes "
-                    "the smallest that is free"
-                )
-    stop.name = f"actor {own.number}"
-    print(f"{stop.name} of the run at table {settings.table}", flush=True)
+                raise ValueError(refusal)
     try:
-        yield own
+        yield own.number >= 0
     finally:
         with (
             contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError),
-            rs.Client(namespace.server, connect_timeout=2.0, reconnect_timeout=0.0) as client,
+            rs.Client(server_url, connect_timeout=2.0, reconnect_timeout=0.0) as client,
         ):
             own.free(client)
 

@@ -188,11 +188,11 @@ RUN = [
 class Part:
     """One part in a process of its own, with what it prints in a file."""
 
-    def __init__(self, folder: Path, url: str, part: str, *words: str, log: str = "") -> None:
+    def __init__(self, folder: Path, url: str, part: str, *words: str, log: str = "", told: bool = True) -> None:
         self.run = folder / f"{part}-run"
         self.output = folder / f"{log or part}.log"
         logdir = ["--logdir", str(self.run)] if part != "actor" else []
-        given = ["--server", url, *(RUN if part == "learner" else []), *logdir, *words]
+        given = ["--server", url, *(RUN if part == "learner" and told else []), *logdir, *words]
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "replay_server", part, *given],
@@ -230,8 +230,8 @@ def server() -> Iterator[rs.Server]:
 def start(server, tmp_path) -> Iterator[Callable[..., Part]]:
     started: list[Part] = []
 
-    def make(part: str, *words: str, log: str = "") -> Part:
-        started.append(Part(tmp_path, server.url, part, *words, log=log))
+    def make(part: str, *words: str, **how: Any) -> Part:
+        started.append(Part(tmp_path, server.url, part, *words, **how))
         return started[-1]
 
     yield make
@@ -451,6 +451,29 @@ def test_a_part_that_contradicts_the_run_is_refused_with_both_values(start, serv
     assert not refused.run.exists()
     with rs.Client(server.url) as client:
         assert not client.redis.exists("apex:incarnations")
+
+
+def test_a_learner_with_nothing_but_the_url_takes_over_a_run_that_has_no_other(start, server):
+    with rs.Client(server.url) as client:
+        actor, learner = start("actor"), start("learner", "--minutes", "60")
+        wait_until_it_learns(client, learner)
+        second = start("learner", log="second", told=False)
+        assert second.wait() == 1, second.text
+        assert "the run at table 'apex' has a learner that is alive: end it, or give another --table" in second.text
+        assert learner.process.poll() is None, learner.text
+        # As after a long SIGSTOP: another has the run by now.
+        client.redis.set("apex:learner-id:0", "another's")
+        assert learner.wait() == 1, learner.text
+        assert "another learner has taken the run over while this one was away" in learner.text
+        assert not client.info("apex")["closed"]
+        client.redis.delete("apex:learner-id:0")
+        folder = f"{learner.run}-2"
+        heir = start("learner", "--minutes", "0.001", "--logdir", folder, log="heir", told=False)
+        assert heir.wait() == 0, heir.text
+        assert actor.wait() == 0, actor.text
+    assert "joining CartPole-v1 · profile cartpole · seed 1 · table apex" in heir.text
+    config = json.loads((Path(folder) / "config.json").read_text())
+    assert (config["hidden"], config["batch_size"], config["minutes"]) == (16, 32, 0.001)
 
 
 def test_an_id_that_a_living_actor_has_is_refused(start, server):

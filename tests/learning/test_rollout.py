@@ -16,9 +16,9 @@ import torch
 
 import replay_server as rs
 from replay_server.actors.rollout import ActorProgress, run_actor
-from replay_server.rl.actor_ids import ActorId
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_acting_network, make_network
+from replay_server.rl.part_ids import PartId
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 from replay_server.rl.weights import module_arrays
@@ -32,7 +32,7 @@ CARTPOLE = ApexSettings(
 class Actor:
     """run_actor in a thread, with what it returned or raised."""
 
-    def __init__(self, settings: ApexSettings, url: str, actor_id: int | ActorId = 0, patience_s: float = 30.0) -> None:
+    def __init__(self, settings: ApexSettings, url: str, actor_id: int | PartId = 0, patience_s: float = 30.0) -> None:
         self.stop = threading.Event()
         self.result: ActorProgress | None = None
         self.error: BaseException | None = None
@@ -205,7 +205,7 @@ def test_an_actor_whose_id_went_to_another_while_it_was_away_goes_on_with_a_free
     """As after SIGSTOP: its lease ended, and another actor took its place in the ε ladder."""
     settings = dataclasses.replace(CARTPOLE, actors=3)
     with rs.Server() as server, rs.Client(server.url) as client:
-        own = ActorId("apex")
+        own = PartId("apex", "actor")
         assert own.take(client)
         assert own.number == 0
         actor = Actor(settings, server.url, own)

@@ -19,8 +19,8 @@ import replay_server as rs
 from replay_server.actors.evaluator import run_evaluator
 from replay_server.actors.rollout import actor_seeds, run_actor
 from replay_server.learner.loop import run_learner
-from replay_server.rl.actor_ids import LEASE_S, ActorId, hold_for_job, joined_actors
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.part_ids import LEASE_S, PartId, hold_for_job, joined_actors
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import (
     OF_ONE_PLACE,
@@ -264,12 +264,12 @@ def test_settings_of_another_version_are_refused_and_left_alone(server, client, 
 
 
 def test_each_actor_takes_the_smallest_id_that_is_free(client):
-    actors = [ActorId("apex") for _ in range(4)]
+    actors = [PartId("apex", "actor") for _ in range(4)]
     assert all(actor.take(client) for actor in actors)
     assert [actor.number for actor in actors] == [0, 1, 2, 3]
     for actor in (actors[1], actors[2]):
         actor.free(client)
-    new = ActorId("apex")
+    new = PartId("apex", "actor")
     new.take(client)
     assert new.number == 1
     assert 0 < client.redis.pttl("apex:actor-id:1") <= 1000 * LEASE_S
@@ -280,7 +280,7 @@ def test_of_actors_that_begin_at_the_same_time_no_two_have_one_id(server):
 
     def take() -> None:
         with rs.Client(server.url) as client:
-            own = ActorId("apex")
+            own = PartId("apex", "actor")
             begin.wait()
             own.take(client)
             taken.append(own.number)
@@ -294,7 +294,7 @@ def test_of_actors_that_begin_at_the_same_time_no_two_have_one_id(server):
 
 
 def test_an_id_that_is_wanted_is_had_or_not(client):
-    first, second = ActorId("apex", 3), ActorId("apex", 3)
+    first, second = PartId("apex", "actor", 3), PartId("apex", "actor", 3)
     assert first.take(client)
     assert not second.take(client)
     first.free(client)
@@ -304,7 +304,7 @@ def test_an_id_that_is_wanted_is_had_or_not(client):
 
 
 def test_a_lease_that_has_ended_is_taken_up_again_where_nobody_else_has(client):
-    own = ActorId("apex")
+    own = PartId("apex", "actor")
     own.take(client)
     client.redis.delete("apex:actor-id:0")
     assert not own.renew(client)
@@ -316,7 +316,7 @@ def test_a_lease_that_has_ended_is_taken_up_again_where_nobody_else_has(client):
 
 def test_a_jobs_own_actors_keep_their_ids(client):
     hold_for_job(client, "apex", 2)
-    joined = ActorId("apex")
+    joined = PartId("apex", "actor")
     joined.take(client)
     assert joined.number == 2
     assert client.redis.pttl("apex:actor-id:1") == -1
