@@ -34,6 +34,19 @@ class Loss:
     """float32 (batch,), Q(s, a) of the online network; of several branches their mean."""
 
 
+@torch.no_grad()
+def double_dqn_targets(
+    online: nn.Module, target: nn.Module, batch: Mapping[str, Tensor], branches: Branches = ()
+) -> Tensor:
+    """Returns what Q(s, a) is to become for each transition of a batch (as in `double_dqn_loss`): float32 (batch,).
+
+    The online network chooses the next action, the target network says what it is worth.
+    """
+    next_obs = from_columns("next_obs", batch)
+    bootstrap = target(next_obs).float().gather(1, _best_places(online(next_obs), branches)).mean(dim=1)
+    return batch["reward"] + batch["discount"] * bootstrap
+
+
 def double_dqn_loss(
     online: nn.Module,
     target: nn.Module,
@@ -41,28 +54,28 @@ def double_dqn_loss(
     weights: Tensor,
     kind: str = "squared",
     branches: Branches = (),
+    targets: Tensor | None = None,
 ) -> Loss:
     """Returns the importance-weighted double DQN loss of one batch.
 
     `batch` holds obs and next_obs (batch, *shape), action int64 (batch,), reward float32 (batch,): the n-step return,
     and discount float32 (batch,): γ^m·(1 − terminated), so that a window cut short or ended needs no special case.
     Observations of several leaves have a column for each: obs/path and next_obs/path. `weights` float32 (batch,) are
-    the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1.
+    the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1. `targets`: where `double_dqn_targets`
+    has computed them already.
 
     With `branches`, action is int64 (batch, branches). All branches have one target, whose bootstrap is the mean of
     theirs, and the loss is the mean over them (Tavakoli et al. 2018, equations 5 and 6).
     """
-    obs, next_obs = from_columns("obs", batch), from_columns("next_obs", batch)
-    q = online(obs).float().gather(1, _places(batch["action"], branches))
-    with torch.no_grad():
-        # Double DQN: the online network chooses the action, the target network says what it is worth.
-        bootstrap = target(next_obs).float().gather(1, _best_places(online(next_obs), branches)).mean(dim=1)
-        target_value = (batch["reward"] + batch["discount"] * bootstrap).unsqueeze(1)
-    td_error = target_value - q
+    if targets is None:
+        targets = double_dqn_targets(online, target, batch, branches)
+    q = online(from_columns("obs", batch)).float().gather(1, _places(batch["action"], branches))
+    targets = targets.unsqueeze(1)
+    td_error = targets - q
     if kind == "squared":
         loss = 0.5 * td_error.square()
     elif kind == "huber":
-        loss = nn.functional.huber_loss(q, target_value.expand_as(q), reduction="none", delta=1.0)
+        loss = nn.functional.huber_loss(q, targets.expand_as(q), reduction="none", delta=1.0)
     else:
         raise ValueError(f"expected loss 'squared' or 'huber', got {kind!r}")
     td_error = td_error.detach().abs().mean(dim=1) if branches else td_error.detach().squeeze(1)
@@ -114,6 +127,16 @@ def learning_rate_at(step: int, settings: ApexSettings) -> float:
 
 
 @dataclass
+class Prepared:
+    """A batch on the learner's device with the targets of its transitions."""
+
+    batch: dict[str, Tensor]
+    weights: Tensor
+    targets: Tensor
+    """float32 (batch,), see `double_dqn_targets`."""
+
+
+@dataclass
 class Update:
     """What one learner step produced; tensors are on the learner's device and not yet waited for."""
 
@@ -158,17 +181,33 @@ class Dqn:
 
     def update(self, data: Mapping[str, np.ndarray], weights: np.ndarray) -> Update:
         """Does one learner step on a sampled batch (columns as in `double_dqn_loss`, as NumPy arrays)."""
+        return self.step_on(self.prepare(data, weights))
+
+    def prepare(self, data: Mapping[str, np.ndarray], weights: np.ndarray) -> Prepared:
+        """The half of a learner step that needs no gradient: the batch on the device, and its targets.
+
+        Changes nothing, so it may run in another thread, until the next change of the weights.
+        """
         batch = {name: self._to_device(array) for name, array in data.items()}
+        with self._autocast():
+            return Prepared(batch, self._to_device(weights), double_dqn_targets(self.online, self.target, batch, self.branches))
+
+    def step_on(self, prepared: Prepared, before_change: Callable[[], object] = lambda: None) -> Update:
+        """The other half: loss, gradient, optimizer and target network.
+
+        `before_change` is called when the gradient is there and no weight has changed yet.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(self.step, self.settings)
-
         with self._autocast():
             loss = double_dqn_loss(
-                self.online, self.target, batch, self._to_device(weights), self.settings.loss, self.branches
+                self.online, self.target, prepared.batch, prepared.weights, self.settings.loss, self.branches,
+                prepared.targets,
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
+        before_change()
         self.optimizer.step()
 
         self.step += 1
@@ -204,7 +243,8 @@ class Dqn:
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.precision == "float32":
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
+        # Without the cache of casts: threads share it, and a forward pass casts each weight once anyway.
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.precision), cache_enabled=False)
 
 
 def _tensor_over(array: np.ndarray) -> Tensor:

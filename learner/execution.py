@@ -1,15 +1,18 @@
-"""How updates are computed on this machine: each way is timed on the real network and batch, and the fastest taken.
+"""How updates are computed on this machine: ways are timed on the real network and batch, and the best one is taken.
 
-The fastest way cannot be told from a processor's name: bfloat16 convolutions are nine times slower than float32 where
-there are no instructions for them, and faster where there are. So nothing is assumed.
+The best way cannot be told from a processor's name: bfloat16 convolutions are nine times slower than float32 where
+there are no instructions for them, and faster where there are; two threads gain much, little or nothing. So nothing is
+assumed.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,101 +27,226 @@ from replay_server.rl.settings import ApexSettings
 PRECISIONS = ("float32", "bfloat16")
 """The first is taken unless another is clearly faster."""
 CLEARLY_FASTER = 0.95
-"""Another precision must take less than this share of the first one's time,"""
+"""Another way must take less than this share of the time of the plainest one,"""
 CLEARLY_FASTER_OF_LESS = 0.8
 """and less than this where fewer rows than a batch's were timed: there a busy machine misleads sooner."""
 BUDGET_S = 4.0
 """What all timed updates may take together, those that warm up included."""
-REPEAT_S = 0.5
-"""Short updates are repeated for this long, so that a busy moment of the machine decides nothing."""
+PRECISION_BUDGET_S = 2.5
+"""Of it, for the choice of a precision, which decides most."""
+REPEAT_S = 0.4
+"""Short updates are repeated for this long, so that a busy moment of the machine decides nothing,"""
+REPEATS = 200
+"""but not more often than this."""
 
-UpdateSeconds = Callable[[str, int], float]
-"""Does one update in a precision with so many rows; returns the seconds that it took."""
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute updates."""
+
+    precision: str = PRECISIONS[0]
+    threads: int = 1
+    """Of torch, for each of the learner's two threads where there are two."""
+    ahead: bool = False
+    """Whether a second thread computes the targets of the next batch (see `replay_server.learner.ahead`)."""
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.precision}, {threads}{' and as many for targets' if self.ahead else ''}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """What one update took: the shortest of several."""
+
+    seconds: float = math.inf
+    cpu_seconds: float = math.inf
+    """Of all threads, where the device is the processor."""
+
+    def or_shorter(self, other: Times) -> Times:
+        return other if other.seconds < self.seconds else self
+
+
+UpdateTimes = Callable[[Way, int], Times]
+"""Does one update in a way with so many rows; infinite times where that fails."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """How updates are computed, and the times that decided it."""
 
-    precision: str
+    way: Way
     rows: int = 0
     """Batch size of the timed updates; 0 = none was timed."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """One update's, the shortest of several, by precision; infinite where it failed."""
+    update_ms: dict[str, float | None] = field(default_factory=dict)
+    """One update's, the shortest of several, by way as words; None where it failed."""
 
     def as_values(self) -> dict[str, Any]:
-        """For config.json and summary.json."""
-        times = {name: round(1e3 * each, 4) if math.isfinite(each) else None for name, each in self.seconds.items()}
-        return {"precision": self.precision, "measured_rows": self.rows, "update_ms": times}
+        """For config.json and summary.json, and for another process."""
+        return {**asdict(self.way), "measured_rows": self.rows, "update_ms": self.update_ms}
+
+    @staticmethod
+    def of_values(values: Mapping[str, Any]) -> Choice:
+        """From `as_values`."""
+        way = Way(values["precision"], values["threads"], values["ahead"])
+        return Choice(way, values["measured_rows"], values["update_ms"])
 
     def told(self) -> str:
         """One line for people."""
-        if not self.seconds:
-            return f"precision {self.precision} (as asked for)"
-        times = ", ".join(
-            f"{name} {1e3 * each:.1f} ms" if math.isfinite(each) else f"{name} fails"
-            for name, each in self.seconds.items()
-        )
-        return f"precision {self.precision} (measured, an update of {self.rows}: {times})"
+        if not self.update_ms:
+            return f"updates in {self.way} (as asked for)"
+        times = "; ".join(f"{way}: {'fails' if ms is None else f'{ms:g} ms'}" for way, ms in self.update_ms.items())
+        return f"updates in {self.way} (measured, of {self.rows} rows: {times})"
 
 
-def fastest(names: Sequence[str], rows: int, update_seconds: UpdateSeconds, budget_s: float = BUDGET_S) -> Choice:
-    """Times updates in each precision of `names` and returns the fastest, or the first where it is about as fast.
+@dataclass(frozen=True)
+class Machine:
+    """What updates may use, and what else goes on there."""
 
-    Sizes grow up to `rows`. A size is left out where the times of the one before say that it would not fit in
-    `budget_s`: a precision that is so much slower shows with fewer rows, too. The precisions take turns, so that other
-    work on the machine slows all of them. Where not even the smallest updates fit twice, the first is taken.
+    cores: int
+    acting_s: float = 0.0
+    """Core seconds that acting takes on this machine for each update, as the replay ratio asks for."""
+
+    def seconds_an_update(self, times: Times) -> float:
+        """How often the job can do updates: as fast as they are, and as the cores give time for all that is done."""
+        return max(times.seconds, (times.cpu_seconds + self.acting_s) / self.cores)
+
+
+def choose_way(
+    precisions: Sequence[str],
+    threads: Sequence[int],
+    aheads: Sequence[bool],
+    rows: int,
+    machine: Machine,
+    update_times: UpdateTimes,
+    budget_s: float = BUDGET_S,
+) -> Choice:
+    """Times updates and returns the best way on `machine`, or a plainer one where that is about as good.
+
+    First the precision is chosen, with the fewest threads; then, in that precision, threads and whether targets are
+    computed beside. The first of each sequence is the plainest, and is taken where there is no time to measure others.
     """
-    spent_s, measured, times = 0.0, 0, dict.fromkeys(names, 0.0)
-    for size in sorted({max(1, rows >> shift) for shift in (6, 4, 2, 0)}):
-        round_s = _finite_sum(times) * size / max(measured, 1)
-        if measured and spent_s + 2 * round_s > budget_s:
-            break
-        going = [name for name in names if math.isfinite(times[name])]
-        repeat_s = REPEAT_S if size == rows else 0.0
-        found, took_s, repeated = _shortest(going, size, update_seconds, repeat_s, budget_s - spent_s)
-        if not repeated and not measured:
-            return Choice(names[0], size, found)
-        if not repeated:
-            break
-        spent_s, measured, times = spent_s + took_s, size, {**dict.fromkeys(names, math.inf), **found}
-    return _decided(names, rows, measured, times)
+    plainest = Way(precisions[0], threads[0], aheads[0])
+    if len(precisions) == len(threads) == len(aheads) == 1:
+        return Choice(plainest)
+    trials = _Trials(update_times, budget_s)
+    measured = trials.growing([replace(plainest, precision=each) for each in precisions], rows, PRECISION_BUDGET_S)
+    share = 0.0 if not trials.repeated else CLEARLY_FASTER if measured == rows else CLEARLY_FASTER_OF_LESS
+    best = _best(plainest, trials.times, machine, share)
+    if measured == rows and trials.repeated:
+        for way in (replace(best, threads=number, ahead=ahead) for ahead in aheads for number in threads):
+            if way not in trials.times:
+                # The second thread takes what it saves, and threads never more than all of the time.
+                trials.one(way, rows, expected_s=trials.times[best].seconds)
+        best = _best(best, trials.times, machine, share)
+    update_ms = {
+        str(way): round(1e3 * times.seconds, 3) if math.isfinite(times.seconds) else None
+        for way, times in trials.times.items()
+    }
+    return Choice(best, measured, update_ms)
 
 
-def _decided(names: Sequence[str], rows: int, measured: int, times: dict[str, float]) -> Choice:
-    best = min(names, key=lambda name: times[name])
-    share = CLEARLY_FASTER if measured == rows else CLEARLY_FASTER_OF_LESS
-    return Choice(best if times[best] < share * times[names[0]] else names[0], measured, times)
+def _best(plainest: Way, times: dict[Way, Times], machine: Machine, share: float) -> Way:
+    best = min(times, key=lambda way: machine.seconds_an_update(times[way]), default=plainest)
+    return best if _needs(best, times, machine) < share * _needs(plainest, times, machine) else plainest
 
 
-def _shortest(
-    names: Sequence[str], rows: int, update_seconds: UpdateSeconds, repeat_s: float, budget_s: float
-) -> tuple[dict[str, float], float, bool]:
-    """The shortest of each precision's updates, the seconds that all of them took, and whether any were repeated.
-
-    The first ones warm up, and are told only where no others fit in `budget_s`.
-    """
-    newest = {name: update_seconds(name, rows) for name in names}
-    took_s, repeated_s, found = _finite_sum(newest), 0.0, dict[str, float]()
-    while (not found or repeated_s < repeat_s) and took_s + _finite_sum(newest) <= budget_s:
-        newest = {name: update_seconds(name, rows) for name in names}
-        found = {name: min(found.get(name, math.inf), each) for name, each in newest.items()}
-        repeated_s += _finite_sum(newest)
-        took_s += _finite_sum(newest)
-    return found or newest, took_s, bool(found)
+def _needs(way: Way, times: dict[Way, Times], machine: Machine) -> float:
+    return machine.seconds_an_update(times.get(way, Times()))
 
 
-def _finite_sum(seconds: Mapping[str, float]) -> float:
-    return sum(each for each in seconds.values() if math.isfinite(each))
+class _Trials:
+    """Timed updates, as far as their time goes."""
+
+    def __init__(self, update_times: UpdateTimes, budget_s: float) -> None:
+        self.times: dict[Way, Times] = {}
+        self.repeated = False
+        """Whether there was time for more than the updates that warm up."""
+        self._update_times = update_times
+        self._left_s = budget_s
+
+    def growing(self, ways: Sequence[Way], rows: int, budget_s: float) -> int:
+        """Times all of `ways` with more and more rows, up to `rows`; returns how many were reached.
+
+        A size is left out where the times of the one before say that it would not fit in `budget_s`: a way that is so
+        much slower shows with fewer rows, too. The ways take turns, so that other work on the machine slows all.
+        """
+        later_s, measured = self._left_s - budget_s, 0
+        for size in sorted({max(1, rows >> shift) for shift in (6, 4, 2, 0)}):
+            expected_s = _finite_sum(self.times.values()) * size / max(measured, 1)
+            if measured and 2 * expected_s > self._left_s - later_s:
+                break
+            going = [way for way in ways if way not in self.times or math.isfinite(self.times[way].seconds)]
+            found, repeated = self._shortest(going, size, REPEAT_S if size == rows else 0.0, later_s)
+            if repeated or not measured:
+                measured, self.times = size, {**dict.fromkeys(ways, Times()), **found}
+            if not repeated:
+                break
+            self.repeated = True
+        return measured
+
+    def one(self, way: Way, rows: int, expected_s: float) -> None:
+        """Times one further way, if it is expected to fit in."""
+        if 3 * expected_s <= self._left_s:
+            found, repeated = self._shortest([way], rows, min(REPEAT_S, self._left_s / 4), 0.0)
+            if repeated:
+                self.times.update(found)
+
+    def _shortest(
+        self, ways: Sequence[Way], rows: int, repeat_s: float, later_s: float
+    ) -> tuple[dict[Way, Times], bool]:
+        """The shortest of each way's updates, and whether any were repeated.
+
+        The first ones warm up, and are told only where no others fit into what is left but for `later_s`.
+        """
+        newest = self._round(ways, rows)
+        begin_s, found = self._left_s, dict[Way, Times]()
+        for _ in range(REPEATS):
+            if found and begin_s - self._left_s >= repeat_s:
+                break
+            if _finite_sum(newest.values()) > self._left_s - later_s:
+                break
+            newest = self._round(ways, rows)
+            found = {way: each.or_shorter(found.get(way, Times())) for way, each in newest.items()}
+        return found or newest, bool(found)
+
+    def _round(self, ways: Sequence[Way], rows: int) -> dict[Way, Times]:
+        found = {way: self._update_times(way, rows) for way in ways}
+        self._left_s -= _finite_sum(found.values())
+        return found
+
+
+def _finite_sum(times: Iterable[Times]) -> float:
+    return sum(each.seconds for each in times if math.isfinite(each.seconds))
 
 
 def choose_execution(
-    settings: ApexSettings, spec: EnvironmentSpec, make_network: Callable[[], nn.Module], device: torch.device
+    settings: ApexSettings,
+    spec: EnvironmentSpec,
+    make_network: Callable[[], nn.Module],
+    device: torch.device,
+    acting_s: float = 0.0,
 ) -> Choice:
-    """The precision that the settings name, or for "auto" the fastest on this machine."""
-    if settings.precision != "auto":
-        return Choice(settings.precision)
-    return fastest(PRECISIONS, settings.batch_size, _Trial(settings, spec, make_network, device))
+    """What the settings name, and for what is "auto" there the best on this machine.
+
+    `acting_s`: see `Machine`. Leaves torch's number of threads at what was chosen.
+    """
+    cores = len(os.sched_getaffinity(0))
+    precisions = PRECISIONS if settings.precision == "auto" else (settings.precision,)
+    if device.type != "cpu":
+        threads, aheads = [settings.learner_threads if isinstance(settings.learner_threads, int) else 1], [False]
+    else:
+        threads = thread_counts(cores) if settings.learner_threads == "auto" else [settings.learner_threads]
+        aheads = {"auto": [False, True][: min(2, cores)], "on": [True], "off": [False]}[settings.targets_ahead]
+    trial = _Trial(settings, spec, make_network, device)
+    choice = choose_way(precisions, threads, aheads, settings.batch_size, Machine(cores, acting_s), trial)
+    torch.set_num_threads(choice.way.threads)
+    return choice
+
+
+def thread_counts(cores: int) -> list[int]:
+    """1, 2, 4, … and the number of cores."""
+    return sorted({1 << shift for shift in range(cores.bit_length()) if 1 << shift <= cores} | {cores})
 
 
 class _Trial:
@@ -127,32 +255,46 @@ class _Trial:
     def __init__(
         self, settings: ApexSettings, spec: EnvironmentSpec, make_network: Callable[[], nn.Module], device: torch.device
     ) -> None:
-        self.learners = {name: Dqn(settings, make_network, device, name, spec.branches) for name in PRECISIONS}
-        self.device = device
+        self._make = lambda precision: Dqn(settings, make_network, device, precision, spec.branches)
+        self._learners: dict[str, Dqn] = {}
+        self._device = device
         rows, generator = settings.batch_size, np.random.default_rng(0)
         action = generator.integers(spec.branches or (spec.num_actions,), size=(rows, len(spec.branches) or 1))
         observations = [
             columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
             for name in ("obs", "next_obs")
         ]
-        self.columns = {
+        self._columns = {
             **observations[0],
             **observations[1],
             "action": action if spec.branches else action[:, 0],
             "reward": generator.normal(size=rows).astype(np.float32),
             "discount": np.full(rows, settings.discount, np.float32),
         }
-        self.weights = np.ones(rows, np.float32)
+        self._weights = np.ones(rows, np.float32)
 
-    def __call__(self, name: str, rows: int) -> float:
-        data = {column: array[:rows] for column, array in self.columns.items()}
-        begin = time.perf_counter()
+    def __call__(self, way: Way, rows: int) -> Times:
+        if way.precision not in self._learners:
+            self._learners[way.precision] = self._make(way.precision)
+        learner = self._learners[way.precision]
+        data = {column: array[:rows] for column, array in self._columns.items()}
+        torch.set_num_threads(way.threads)
         try:
-            self.learners[name].update(data, self.weights[:rows])
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            return self._timed(learner, data, self._weights[:rows], way.ahead)
         except RuntimeError:
-            if name == PRECISIONS[0]:
+            if way.precision == PRECISIONS[0]:
                 raise
-            return math.inf  # no kernels for it here, or a network of the user's that does not take it
-        return time.perf_counter() - begin
+            return Times()  # no kernels for it here, or a network of the user's that does not take it
+
+    def _timed(self, learner: Dqn, data: dict[str, np.ndarray], weights: np.ndarray, ahead: bool) -> Times:
+        with ThreadPoolExecutor(1) as beside:
+            prepared = learner.prepare(data, weights) if ahead else None
+            begin, cpu_begin = time.perf_counter(), time.process_time()
+            if prepared is None:
+                learner.update(data, weights)
+            else:
+                following = beside.submit(learner.prepare, data, weights)
+                learner.step_on(prepared, before_change=following.result)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            return Times(time.perf_counter() - begin, time.process_time() - cpu_begin)

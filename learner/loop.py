@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 import replay_server as rs
+from replay_server.learner.ahead import updates
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from replay_server.learner.dqn import Dqn, Update, choose_device, learning_rate_at
-from replay_server.learner.execution import choose_execution
+from replay_server.learner.execution import Choice, choose_execution
 from replay_server.learner.finite import Diverged, check_finite
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.connection import LOST, PersistentClient
@@ -42,12 +43,14 @@ def run_learner(
     *,
     patience_s: float = 30.0,
     session: int = 0,
+    execution: Choice | None = None,
 ) -> int:
     """Learns until `stop` is set or `settings.max_updates` learner steps are done; returns the learner step reached.
 
     Creates the table if it is not there, and opens it if it is closed; resumes from the newest checkpoint if
     `settings.resume`; publishes weights under the table's name; and always leaves a checkpoint, also when it ends with
-    an error. `session`: see `replay_server.rl.shared_settings.join`.
+    an error. `session`: see `replay_server.rl.shared_settings.join`. `execution`: how updates are computed, where that
+    is known; else it is measured.
 
     Raises:
         ConnectionLost: the server stayed away for `patience_s` seconds.
@@ -56,14 +59,14 @@ def run_learner(
         SettingsDiffer: these are other settings than the run's.
         ValueError: settings that cannot be: a device, a checkpoint of another network.
     """
-    if settings.learner_threads > 0:
-        torch.set_num_threads(settings.learner_threads)
     spec = environment_spec(settings)
     device = choose_device(settings.device)
     network = functools.partial(make_network, settings, spec)
-    execution = choose_execution(settings, spec, network, device)
-    RunDirectory(run_directory).add_measured(execution.as_values())
-    learner = Dqn(settings, network, device, execution.precision, spec.branches)
+    if execution is None:
+        execution = choose_execution(settings, spec, network, device)
+        RunDirectory(run_directory).add_measured(execution.as_values())
+    torch.set_num_threads(execution.way.threads)
+    learner = Dqn(settings, network, device, execution.way.precision, spec.branches)
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]
     resumed = newest_checkpoint(checkpoint_folder, news.append) if settings.resume else None
@@ -83,7 +86,7 @@ def run_learner(
             reconnect_timeout=0.0,
         )
         joined = functools.partial(join, settings=settings, spec=spec, session=session)
-        loop = _Loop(settings, learner, metrics, checkpoint_folder, connect, joined)
+        loop = _Loop(settings, learner, execution.way.ahead, metrics, checkpoint_folder, connect, joined)
         stack.callback(loop.client.close)
         loop.client.call(lambda client: client.open_table(settings.table))
         # Runs first of all on the way out, whatever ends the loop: a lost server must not lose the learning.
@@ -103,6 +106,7 @@ class _Loop:
         self,
         settings: ApexSettings,
         learner: Dqn,
+        ahead: bool,
         metrics: Metrics,
         checkpoint_folder: Path,
         connect: Callable[..., PersistentClient],
@@ -110,6 +114,7 @@ class _Loop:
     ) -> None:
         self.settings = settings
         self.learner = learner
+        self.ahead = ahead
         self.metrics = metrics
         self.checkpoint_folder = checkpoint_folder
         self.join_run = join_run
@@ -141,20 +146,17 @@ class _Loop:
         """One turn per batch: update, write the priorities back, publish."""
         settings, learner = self.settings, self.learner
         pending: tuple[rs.Batch, Update] | None = None
-        waiting_since = time.monotonic()
-        with contextlib.closing(self._batches(stop)) as batches:
-            for batch in batches:
-                waited_s = time.monotonic() - waiting_since
-                self.waited_s += waited_s
-                self.seconds["sampling_s"] += waited_s
-                with self._timed("training_s"):
-                    update = learner.update(batch.data, batch.weights)
+        with (
+            contextlib.closing(self._batches(stop)) as batches,
+            contextlib.closing(updates(learner, self._waited_for(batches), self.ahead)) as done,
+        ):
+            while (turn := self._next_update(done)) is not None:
                 # The previous update's priorities: reading this one's would wait for the device to finish it.
                 if pending is not None:
                     with self._timed("update_s"):
                         self._write_back(*pending)
-                pending = batch, update
-                self._add_to_sums(update)
+                pending = turn
+                self._add_to_sums(turn[1])
                 if learner.step % settings.publish_every == 0:
                     with self._timed("publish_s"):
                         self.publish()
@@ -165,11 +167,28 @@ class _Loop:
                     self.checkpoint()
                 if self.finished() or stop.is_set():
                     break
-                waiting_since = time.monotonic()
         if pending is not None:
             self._write_back(*pending)
         self.publish()
         self.report(time.monotonic())
+
+    def _next_update(self, done: Iterator[tuple[rs.Batch, Update]]) -> tuple[rs.Batch, Update] | None:
+        begin, waited_s = time.monotonic(), self.seconds["sampling_s"]
+        turn = next(done, None)
+        self.seconds["training_s"] += time.monotonic() - begin - (self.seconds["sampling_s"] - waited_s)
+        return turn
+
+    def _waited_for(self, batches: Iterator[rs.Batch]) -> Iterator[rs.Batch]:
+        """The same, with the time counted in which they were waited for."""
+        while True:
+            begin = time.monotonic()
+            batch = next(batches, None)
+            waited_s = time.monotonic() - begin
+            self.waited_s += waited_s
+            self.seconds["sampling_s"] += waited_s
+            if batch is None:
+                return
+            yield batch
 
     def _batches(self, stop: threading.Event) -> Generator[rs.Batch]:
         """Batches until `stop`; after an outage, of the table as the server has it then."""

@@ -95,7 +95,8 @@ class Sampler:
     can give; items too few for one more stay in the table.
 
     A failure of the source, such as `Timeout` or `ConnectionLost`, is raised by the next `next()` after the batches
-    that were sampled before it, and ends the iteration. Batches belong to the caller for as long as he refers to them.
+    that were sampled before it, and ends the iteration. A batch belongs to the caller for as long as anything refers
+    to it.
 
     One that is dropped without `close` ends its thread and its connection. An interrupt, such as Ctrl-C, within
     `next()` may cost the batch that it was about to return. A forked child cannot use its parent's: `next()` raises

@@ -31,6 +31,7 @@ from replay_server.jobs.arguments import (
     is_loopback,
     resolve_settings,
 )
+from replay_server.jobs.plan import make_plan
 from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
@@ -74,13 +75,21 @@ def main_apex(argv: list[str] | None = None) -> int:
         check_host(settings)
         check_environment(settings)
         run_directory = RunDirectory(new_run_path(settings))
+        run_directory.check(settings)
+        plan = make_plan(settings)
+        if "actors" not in given and not settings.resume:
+            settings.actors = plan.actors
         run_directory.create(settings)
+        run_directory.add_measured({**plan.execution, "actors": plan.actors, "acting_ms": plan.acting_ms})
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     print(f"{settings.env} · {why} · {settings.actors} actors × {settings.envs_per_actor} environments · "
           f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
     print(f"run directory {run_directory.path}", flush=True)
-    return ApexJob(settings, run_directory).run()
+    print(plan.told(), flush=True)
+    return ApexJob(settings, run_directory, plan.execution).run()
 
 
 def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
@@ -98,9 +107,10 @@ class ApexJob:
     The run directory's numbers go on over --resume: frames, transitions, restarts and minutes are of all sessions.
     """
 
-    def __init__(self, settings: ApexSettings, run_directory: RunDirectory) -> None:
+    def __init__(self, settings: ApexSettings, run_directory: RunDirectory, execution: dict[str, Any]) -> None:
         self.settings = settings
         self.run_directory = run_directory
+        self.execution = execution
         self.parts: list[Part] = []
         self.actors: list[Part] = []
         self.ended_by = ""
@@ -189,11 +199,8 @@ class ApexJob:
             "run_directory": str(self.run_directory.path),
         }
         logs = self.run_directory.logs
-        # On cores that actors use too, the learner's threads wait for one another: on 2 busy cores an update took 5
-        # times as long on 2 threads as on 1.
-        here = settings.actors if self._ray is None or self._ray.host == "127.0.0.1" else 0
-        threads = settings.learner_threads or max(1, len(os.sched_getaffinity(0)) - here)
-        learner = Part("learner", {**common, "part": "learner"}, logs / "learner.log", ends=True, threads=threads)
+        to_learn = {**common, "part": "learner", "execution": self.execution}
+        learner = Part("learner", to_learn, logs / "learner.log", ends=True)
         self.actors = [
             Part(
                 f"actor {index}",

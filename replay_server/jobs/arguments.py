@@ -61,6 +61,8 @@ def check_settings(settings: ApexSettings) -> None:
     for name, least in at_least.items():
         if getattr(settings, name) < least:
             raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(settings, name)}")
+    if settings.learner_threads != "auto" and settings.learner_threads < 1:
+        raise ValueError(f"--learner-threads: expected auto, or at least 1, got {settings.learner_threads}")
     for name in ("minutes", "max_updates", "max_transitions"):
         value = getattr(settings, name)
         if value is not None and value <= 0:

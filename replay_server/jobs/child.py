@@ -61,11 +61,13 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
         return lambda stop: run_actor(settings, url, instructions["actor_id"], stop)
     run_directory = Path(instructions["run_directory"])
     if name == "learner":
+        from replay_server.learner.execution import Choice
         from replay_server.learner.loop import run_learner
 
         # One that died goes on from its newest checkpoint: the server, and the replay in it, have lived on.
         settings.resume = settings.resume or instructions["restarts"] > 0
-        return lambda stop: run_learner(settings, url, run_directory, stop)
+        execution = Choice.of_values(instructions["execution"])
+        return lambda stop: run_learner(settings, url, run_directory, stop, execution=execution)
     if name == "evaluator":
         from replay_server.jobs.evaluation import run_evaluations
 

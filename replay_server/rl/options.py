@@ -145,18 +145,26 @@ def _members(kind: Any) -> list[Any]:
 
 
 def _converter(kind: Any) -> Any:
-    members = _members(kind)
-    optional = members != [kind]
-    base = members[0]
+    optional = type(None) in typing.get_args(kind)
+    base, words = _members(kind)[0], _words(kind)
 
     def convert(text: str) -> Any:
+        if text in words:
+            return text
         if optional and text.lower() == "none":
             return None
         return base(text.replace("_", "")) if base is int else base(text)
 
-    convert.__name__ = base.__name__  # argparse names it in "invalid … value"
+    convert.__name__ = " or ".join([base.__name__, *words])  # argparse names it in "invalid … value"
     return convert
 
 
+def _words(kind: Any) -> list[str]:
+    """What is said in place of a value: "auto" of `int | Literal["auto"]`."""
+    literals = [each for each in _members(kind) if typing.get_origin(each) is typing.Literal]
+    return [word for literal in literals for word in typing.get_args(literal)]
+
+
 def _metavar(kind: Any) -> str:
-    return {int: "N", float: "X", str: "TEXT"}.get(_members(kind)[0], "VALUE")
+    name = {int: "N", float: "X", str: "TEXT"}.get(_members(kind)[0], "VALUE")
+    return "|".join([name, *_words(kind)])

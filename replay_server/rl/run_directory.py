@@ -51,10 +51,7 @@ class RunDirectory:
 
         FileExistsError if it holds a run and this is not `resume`; OSError, with what to do, if it cannot be written.
         """
-        if self.config.exists() and not settings.resume:
-            raise FileExistsError(
-                f"{self.path} already holds a run: add --resume to go on with it, or give another --logdir"
-            )
+        self.check(settings)
         values = dataclasses.asdict(settings)  # pyright: ignore[reportArgumentType]
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -63,6 +60,13 @@ class RunDirectory:
             raise OSError(
                 f"--logdir: expected a folder that can be written, got {self.path} ({error.strerror})"
             ) from error
+
+    def check(self, settings: RunSettings) -> None:
+        """Raises FileExistsError if the folder holds a run and this is not `resume`."""
+        if self.config.exists() and not settings.resume:
+            raise FileExistsError(
+                f"{self.path} already holds a run: add --resume to go on with it, or give another --logdir"
+            )
 
     def add_measured(self, values: dict[str, Any]) -> None:
         """Notes in config.json, as `measured`, what a part chose by measuring this machine; a resumed run chooses anew.

@@ -133,8 +133,12 @@ class ApexSettings:
     """Of the learner's forward passes. auto: a few updates of each are timed at the start, and the faster is taken."""
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
-    learner_threads: int = 0
-    """torch threads of the learner; 0 = all cores, or those without an actor where one machine does everything."""
+    learner_threads: int | Literal["auto"] = "auto"
+    """torch threads of the learner. auto: updates are timed at the start with 1, 2, 4, …, and the best number is taken;
+    where one machine does everything, actors need some of its time."""
+    targets_ahead: Literal["auto", "on", "off"] = "auto"
+    """Whether the targets of a batch are computed beside the gradient of the one before, on another core, by networks
+    that are one update older. auto: where updates are faster by it (never on a GPU)."""
     prefetch: int = 2
     """Batches sampled ahead of the learner."""
     checkpoint_every_s: float = 60.0

@@ -13,7 +13,16 @@ torch = pytest.importorskip("torch")
 
 import replay_server as rs  # noqa: E402
 from replay_server.learner import execution  # noqa: E402
-from replay_server.learner.execution import PRECISIONS, choose_execution, fastest  # noqa: E402
+from replay_server.learner.execution import (  # noqa: E402
+    PRECISIONS,
+    Choice,
+    Machine,
+    Times,
+    Way,
+    choose_execution,
+    choose_way,
+    thread_counts,
+)
 from replay_server.learner.loop import run_learner  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
@@ -24,23 +33,30 @@ from replay_server.rl.tables import apex_table  # noqa: E402
 
 SETTINGS = ApexSettings(
     env="CartPole-v1", hidden=16, batch_size=32, capacity=1_000, min_size_to_sample=100, max_updates=1,
-    optimizer="adam", learner_threads=1, device="cpu", final_episodes=0,
+    optimizer="adam", learner_threads=1, targets_ahead="off", device="cpu", final_episodes=0,
 )  # fmt: skip
 
 
-class Machine:
+class Pace:
     """A machine on which an update takes what is said; counts what was done on it."""
 
-    def __init__(self, **seconds_a_row: float) -> None:
+    def __init__(self, shares: dict[Way, tuple[float, float]] | None = None, **seconds_a_row: float) -> None:
         self.seconds_a_row = seconds_a_row
+        self.shares = shares or {}
+        """Of ways with more threads: seconds and core seconds, in those of one thread."""
         self.spent_s = 0.0
-        self.updates: list[tuple[str, int]] = []
+        self.updates: list[tuple[Way, int]] = []
 
-    def update(self, name: str, rows: int) -> float:
-        self.updates.append((name, rows))
-        took_s = rows * self.seconds_a_row[name]
-        self.spent_s += took_s if math.isfinite(took_s) else 0.0
-        return took_s
+    def update(self, way: Way, rows: int) -> Times:
+        self.updates.append((way, rows))
+        one_s = rows * self.seconds_a_row[way.precision]
+        share, cpu_share = self.shares.get(dataclasses.replace(way, precision="float32"), (1.0, 1.0))
+        self.spent_s += share * one_s if math.isfinite(one_s) else 0.0
+        return Times(share * one_s, cpu_share * one_s)
+
+
+def precision_of(rows: int, pace: Pace) -> Choice:
+    return choose_way(PRECISIONS, [1], [False], rows, Machine(1), pace.update)
 
 
 @pytest.mark.parametrize(
@@ -48,39 +64,72 @@ class Machine:
     [(1e-4, 0.5e-4, "bfloat16"), (1e-4, 9e-4, "float32"), (1e-4, 0.97e-4, "float32"), (1e-4, math.inf, "float32")],
 )
 def test_the_faster_precision_is_chosen_and_float32_where_they_are_about_as_fast(float32, bfloat16, chosen):
-    machine = Machine(float32=float32, bfloat16=bfloat16)
-    found = fastest(PRECISIONS, 64, machine.update)
-    assert found.precision == chosen
+    found = precision_of(64, Pace(float32=float32, bfloat16=bfloat16))
+    assert found.way == Way(chosen)
     assert found.rows == 64
-    assert found.seconds == {"float32": 64 * float32, "bfloat16": 64 * bfloat16}
+    assert found.update_ms == {
+        "float32, 1 thread": pytest.approx(64e3 * float32),
+        "bfloat16, 1 thread": None if math.isinf(bfloat16) else pytest.approx(64e3 * bfloat16),
+    }
+
+
+TWO, FOUR, BESIDE = Way(threads=2), Way(threads=4), Way(ahead=True)
+
+
+@pytest.mark.parametrize(
+    ("shares", "cores", "acting", "chosen"),
+    [
+        # Two threads take 0.6 of the time and 1.2 times the work; targets beside take 0.65 and no more work.
+        ({TWO: (0.6, 1.2), BESIDE: (0.65, 1.0)}, 2, 0.0, TWO),
+        # Where acting takes a third of the cores' time, the work decides and not the time.
+        ({TWO: (0.6, 1.2), BESIDE: (0.65, 1.0)}, 2, 0.6, BESIDE),
+        # Where acting takes more than learning, nothing is gained by any.
+        ({TWO: (0.6, 1.2), BESIDE: (0.65, 1.0)}, 2, 2.0, Way()),
+        # Two threads that only wait for each other.
+        ({TWO: (1.1, 2.2), BESIDE: (0.98, 1.4)}, 2, 0.0, Way()),
+        ({TWO: (0.6, 1.2), FOUR: (0.4, 1.6), BESIDE: (0.7, 1.0)}, 4, 0.0, FOUR),
+    ],
+)
+def test_threads_are_chosen_by_what_they_gain_beside_acting(shares, cores, acting, chosen):
+    pace = Pace({**shares}, float32=1e-4, bfloat16=2e-4)
+    found = choose_way(
+        PRECISIONS, thread_counts(cores), [False, True], 64, Machine(cores, acting * 64e-4), pace.update
+    )  # fmt: skip
+    assert found.way == chosen
+    assert len(found.update_ms) == 2 * len(thread_counts(cores)) + 1  # and the other precision, with one thread
 
 
 @pytest.mark.parametrize("rows", [1, 48, 64, 512])
 @pytest.mark.parametrize("slow", [1e-5, 2.5e-3, 2e-2, 4e-2])
-def test_measuring_stays_within_its_time_however_slow_a_precision_is(rows, slow):
-    machine = Machine(float32=slow / 9, bfloat16=slow)
-    assert fastest(PRECISIONS, rows, machine.update).precision == "float32"
-    assert machine.spent_s <= 5.0
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_measuring_stays_within_its_time_however_slow_a_precision_is(rows, slow, cores):
+    pace = Pace(float32=slow / 9, bfloat16=slow)
+    found = choose_way(PRECISIONS, thread_counts(cores), [False, True], rows, Machine(cores), pace.update)
+    assert found.way == Way()
+    assert pace.spent_s <= 5.0
 
 
 def test_one_slow_moment_of_the_machine_decides_nothing():
-    """Of a precision's updates the shortest counts, the one that warms up does not."""
-    machine = Machine(float32=2e-4, bfloat16=1e-4)
-    slow = {("bfloat16", 64): 10.0}
+    """Of a way's updates the shortest counts, the one that warms up does not."""
+    pace = Pace(float32=2e-4, bfloat16=1e-4)
+    slow = {(Way("bfloat16"), 64): 10.0}
 
-    def update(name: str, rows: int) -> float:
-        return machine.update(name, rows) * slow.pop((name, rows), 1.0)
+    def update(way: Way, rows: int) -> Times:
+        found, factor = pace.update(way, rows), slow.pop((way, rows), 1.0)
+        return Times(found.seconds * factor, found.cpu_seconds)
 
-    found = fastest(PRECISIONS, 64, update)
-    assert (found.precision, found.seconds["bfloat16"]) == ("bfloat16", 64 * 1e-4)
+    found = choose_way(PRECISIONS, [1], [False], 64, Machine(1), update)
+    assert found.way == Way("bfloat16")
+    assert found.update_ms["bfloat16, 1 thread"] == pytest.approx(6.4)
 
 
 def test_what_only_few_rows_or_one_update_say_does_not_suffice_for_a_small_gain():
     """As on a machine so busy that a batch does not fit into the time: float32 is never many times slower."""
-    assert fastest(PRECISIONS, 512, Machine(float32=10e-3, bfloat16=9e-3).update).precision == "float32"
-    assert fastest(PRECISIONS, 512, Machine(float32=10e-3, bfloat16=5e-3).update).precision == "bfloat16"
-    found = fastest(PRECISIONS, 64, Machine(float32=3.0, bfloat16=1.0).update)
-    assert (found.precision, found.rows, found.seconds) == ("float32", 1, {"float32": 3.0, "bfloat16": 1.0})
+    assert precision_of(512, Pace(float32=10e-3, bfloat16=9e-3)).way.precision == "float32"
+    assert precision_of(512, Pace(float32=10e-3, bfloat16=5e-3)).way.precision == "bfloat16"
+    found = precision_of(64, Pace(float32=3.0, bfloat16=1.0))
+    assert (found.way.precision, found.rows) == ("float32", 1)
+    assert found.update_ms == {"float32, 1 thread": 3000.0, "bfloat16, 1 thread": 1000.0}
 
 
 @pytest.mark.parametrize(
@@ -92,31 +141,35 @@ def test_what_only_few_rows_or_one_update_say_does_not_suffice_for_a_small_gain(
     ],
 )
 def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monkeypatch):
-    """Real networks are updated on the real batch; only the clock is ours: each precision's updates take what it says.
+    """Real networks are updated on the real batch; only the clock is ours: each way's updates take what it says.
 
-    Torch's random numbers go on as if nothing had been measured, and an asked-for precision is not measured at all.
+    Torch's random numbers go on as if nothing had been measured, and what is asked for is not measured at all.
     """
-    settings = dataclasses.replace(SETTINGS, batch_size=8)
-    updates: list[tuple[str, int]] = []
+    settings = dataclasses.replace(SETTINGS, batch_size=8, targets_ahead="auto")
+    updates: list[tuple[Way, int]] = []
 
     class Trial(execution._Trial):
-        def __call__(self, name: str, rows: int) -> float:
-            assert math.isfinite(super().__call__(name, rows))
-            updates.append((name, rows))
-            return {"float32": 0.03, "bfloat16": 0.02}[name]
+        def __call__(self, way: Way, rows: int) -> Times:
+            assert math.isfinite(super().__call__(way, rows).seconds)
+            updates.append((way, rows))
+            seconds = {"float32": 0.03, "bfloat16": 0.02}[way.precision] * (0.6 if way.ahead else 1.0)
+            return Times(seconds, seconds)
 
     monkeypatch.setattr(execution, "_Trial", Trial)
+    monkeypatch.setattr(execution.os, "sched_getaffinity", lambda _: {0, 1})
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
     found = choose_execution(settings, spec, lambda: make_network(settings, spec), torch.device("cpu"))
     assert torch.equal(torch.rand(4), expected)
-    assert found.precision == "bfloat16"
-    assert {("float32", 8), ("bfloat16", 8)} <= set(updates)
+    assert found.way == Way("bfloat16", 1, True)
+    assert {(Way("float32"), 8), (Way("bfloat16"), 8), (found.way, 8)} <= set(updates)
+    assert Choice.of_values(json.loads(json.dumps(found.as_values()))) == found
 
     updates.clear()
-    asked = dataclasses.replace(settings, precision="float32")
-    assert choose_execution(asked, spec, lambda: make_network(asked, spec), torch.device("cpu")).seconds == {}
+    asked = dataclasses.replace(settings, precision="float32", targets_ahead="on")
+    found = choose_execution(asked, spec, lambda: make_network(asked, spec), torch.device("cpu"))
+    assert (found.way, found.update_ms) == (Way("float32", 1, True), {})
     assert not updates
 
 
@@ -128,9 +181,9 @@ def test_a_network_that_bfloat16_does_not_suit_is_trained_in_float32():
             return super().forward(observations)
 
     found = choose_execution(SETTINGS, environment_spec(SETTINGS), lambda: Particular(4, 2), torch.device("cpu"))
-    assert found.precision == "float32"
-    assert found.seconds["bfloat16"] == math.inf
-    assert "bfloat16 fails" in found.told()
+    assert found.way.precision == "float32"
+    assert found.update_ms["bfloat16, 1 thread"] is None
+    assert "bfloat16, 1 thread: fails" in found.told()
     json.dumps(found.as_values(), allow_nan=False)
 
 
@@ -149,9 +202,9 @@ def test_the_choice_is_told_and_kept_and_measured_again_when_resumed(tmp_path, c
         measured = directory.measured()
         assert measured["precision"] in PRECISIONS
         assert measured["measured_rows"] == 32
-        assert set(measured["update_ms"]) == set(PRECISIONS)
+        assert set(measured["update_ms"]) == {f"{name}, 1 thread" for name in PRECISIONS}
         line = capsys.readouterr().out
-        assert f"precision {measured['precision']} (measured, an update of 32: float32 " in line
+        assert f"updates in {measured['precision']}, 1 thread (measured, of 32 rows: float32, 1 thread: " in line
         with rs.Client(server.url) as client:
             (message,) = client.redis.lrange("apex:messages", 0, -1)
             assert json.loads(message)["text"] in line
@@ -160,4 +213,6 @@ def test_the_choice_is_told_and_kept_and_measured_again_when_resumed(tmp_path, c
         directory.create(resumed)
         assert directory.measured() == {}
         run_learner(resumed, server.url, directory.path, stopped)
-        assert directory.measured() == {"precision": "float32", "measured_rows": 0, "update_ms": {}}
+        assert directory.measured() == {
+            "precision": "float32", "threads": 1, "ahead": False, "measured_rows": 0, "update_ms": {},
+        }  # fmt: skip

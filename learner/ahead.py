@@ -1,0 +1,31 @@
+"""Updates in a row, of which each may be computed beside the targets of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import replay_server as rs
+from replay_server.learner.dqn import Dqn, Prepared, Update
+
+
+def updates(learner: Dqn, batches: Iterable[rs.Batch], ahead: bool = False) -> Generator[tuple[rs.Batch, Update]]:
+    """One learner step for each batch, in order.
+
+    With `ahead` a second thread computes the targets of the next batch while this one's gradient is computed, and ends
+    before a weight changes. So results do not depend on which thread is faster; targets are those of networks one step
+    older, and a step is done when the next batch is there.
+    """
+    if not ahead:
+        for batch in batches:
+            yield batch, learner.update(batch.data, batch.weights)
+        return
+    waiting: tuple[rs.Batch, Prepared] | None = None
+    with ThreadPoolExecutor(1, "targets") as beside:
+        for batch in batches:
+            prepared = beside.submit(learner.prepare, batch.data, batch.weights)
+            if waiting is not None:
+                yield waiting[0], learner.step_on(waiting[1], before_change=prepared.exception)
+            waiting = batch, prepared.result()
+        if waiting is not None:
+            yield waiting[0], learner.step_on(waiting[1])

@@ -1,0 +1,139 @@
+"""How a job on one machine shares its cores: measured before its parts start, by a process that ends again.
+
+`python -m replay_server.jobs.plan` reads settings as JSON from standard input and writes the plan as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from replay_server.rl.settings import ApexSettings
+
+ACTING_S = 0.7
+"""Seconds for which acting is measured."""
+PUSH_SHARE = 0.25
+"""What making and sending transitions takes of an actor's time beside games and forward passes, for which no server is
+there yet."""
+BUSY = 0.8
+"""Share of a core that one actor's work may take before there is a second one."""
+LONGEST_S = 120.0
+"""A measurement that takes longer does not end."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was chosen."""
+
+    execution: dict[str, Any]
+    """`replay_server.learner.execution.Choice.as_values`."""
+    actors: int
+    acting_ms: float
+    """Core milliseconds of one transition."""
+
+    def told(self) -> str:
+        """One line for people."""
+        return f"{self.actors} actor{'s' * (self.actors > 1)}: a transition takes {self.acting_ms:g} ms of a core"
+
+
+def make_plan(settings: ApexSettings) -> Plan:
+    """Measures this machine for a run of `settings`, in another process, so that this one loads no torch.
+
+    ValueError, with what it said last, where that process fails.
+    """
+    # Safe path: the package that is installed, not a folder of that name where the job was started.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "replay_server.jobs.plan"], input=json.dumps(asdict(settings)), text=True,
+        capture_output=True, timeout=LONGEST_S, env=environment,
+    )  # fmt: skip
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise ValueError(f"measuring this machine failed with exit code {done.returncode}: {lines[-1]}")
+    return Plan(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def measured_plan(settings: ApexSettings) -> Plan:
+    """What `make_plan` has another process do. Uses torch, and changes its number of threads."""
+    from replay_server.learner.dqn import choose_device
+    from replay_server.learner.execution import choose_execution
+    from replay_server.rl.environment_spec import environment_spec
+    from replay_server.rl.networks import make_network
+
+    spec = environment_spec(settings)
+    transition_s = transition_seconds(settings)
+    here = settings.actors_on in ("processes", "ray")
+    acting_s = transition_s * transitions_an_update(settings) if here else 0.0
+    device = choose_device(settings.device)
+    found = choose_execution(settings, spec, functools.partial(make_network, settings, spec), device, acting_s)
+    cores = len(os.sched_getaffinity(0))
+    update_s = 1e-3 * (found.update_ms.get(str(found.way)) or 0.0)
+    return Plan(
+        execution=found.as_values(),
+        actors=actors_for(cores, acting_s, update_s) if acting_s else settings.actors,
+        acting_ms=round(1e3 * transition_s, 3),
+    )
+
+
+def transitions_an_update(settings: ApexSettings) -> float:
+    """How many transitions are acted for each update, by the replay ratio; 0 where it is not limited."""
+    return settings.batch_size / settings.samples_per_insert if settings.samples_per_insert else 0.0
+
+
+def actors_for(cores: int, acting_s: float, update_s: float) -> int:
+    """As many actor processes as keep up with the learner, at most one for each core.
+
+    `acting_s`: core seconds of acting for each update; `update_s`: an update's, 0 where it was not measured.
+    """
+    if update_s <= 0:
+        return max(1, cores - 1)
+    busy = acting_s / max(update_s, acting_s / cores)
+    return min(cores, max(1, math.ceil(busy / BUSY)))
+
+
+def transition_seconds(settings: ApexSettings) -> float:
+    """Core seconds that one transition takes an actor, as a first network that nobody has trained plays."""
+    import numpy as np
+    import torch
+
+    from replay_server.actors.envs import make_environments
+    from replay_server.rl.environment_spec import environment_spec
+    from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
+    from replay_server.rl.networks import make_acting_network
+    from replay_server.rl.observations import map_tree
+
+    torch.set_num_threads(1)
+    spec = environment_spec(settings)
+    network, generator = make_acting_network(settings, spec), np.random.default_rng(settings.seed)
+    epsilons = actor_epsilons(0, 1, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent)
+    environments = make_environments(settings, settings.envs_per_actor, np.random.SeedSequence(settings.seed))
+    try:
+        observations, steps, begin, cpu_begin = environments.reset(), -2, 0.0, 0.0
+        while steps < 1 or time.perf_counter() - begin < ACTING_S:
+            if steps == 0:  # those before warm up
+                begin, cpu_begin = time.perf_counter(), time.process_time()
+            with torch.inference_mode():
+                q_values = network(map_tree(torch.from_numpy, observations)).numpy()
+            actions = epsilon_greedy(q_values, epsilons, generator, spec.branches)
+            observations = environments.step(environments.forced(actions)).observations
+            steps += 1
+        spent_s = time.process_time() - cpu_begin
+    finally:
+        environments.close()
+    return spent_s / (steps * settings.envs_per_actor) * (1 + PUSH_SHARE)
+
+
+def main() -> int:
+    print(json.dumps(asdict(measured_plan(ApexSettings(**json.loads(sys.stdin.read()))))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

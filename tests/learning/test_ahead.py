@@ -1,0 +1,89 @@
+"""Updates whose targets are computed beside the update before: the same as one after the other, in that order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import replay_server as rs  # noqa: E402
+from replay_server.learner.ahead import updates  # noqa: E402
+from replay_server.learner.dqn import Dqn  # noqa: E402
+from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
+from replay_server.rl.networks import make_network  # noqa: E402
+from replay_server.rl.settings import ApexSettings  # noqa: E402
+
+SETTINGS = ApexSettings(hidden=16, optimizer="adam", learning_rate=1e-2, target_update_every=3)
+VECTORS, IMAGES = EnvironmentSpec((3,), "float32", 2), EnvironmentSpec((4, 84, 84), "uint8", 2, 4)
+
+
+def make_learner(spec: EnvironmentSpec, precision: str) -> Dqn:
+    return Dqn(SETTINGS, lambda: make_network(SETTINGS, spec), torch.device("cpu"), precision)
+
+
+def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.Batch]:
+    generator = np.random.default_rng(7)
+
+    def observations() -> np.ndarray:
+        return (generator.random((rows, *spec.observation_shape)) * 255).astype(spec.observation_dtype)
+
+    return [
+        rs.Batch(
+            data={
+                "obs": observations(), "next_obs": observations(), "action": generator.integers(0, 2, rows),
+                "reward": generator.normal(size=rows).astype(np.float32), "discount": np.full(rows, 0.97, np.float32),
+            },
+            ids=np.arange(rows, dtype=np.uint64), probabilities=np.ones(rows),
+            weights=generator.uniform(0.2, 1.0, rows).astype(np.float32),
+        )
+        for _ in range(number)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", [VECTORS, IMAGES])
+def test_each_update_has_targets_of_networks_one_update_older(spec, precision):
+    batches = make_batches(spec, 7)
+    beside, expected = make_learner(spec, precision), make_learner(spec, precision)
+    done = list(updates(beside, batches, ahead=True))
+
+    prepared = expected.prepare(batches[0].data, batches[0].weights)
+    for number, batch in enumerate(batches):
+        following = batches[min(number + 1, len(batches) - 1)]
+        before = expected.prepare(following.data, following.weights)
+        update = expected.step_on(prepared)
+        prepared = before
+        assert done[number][0] is batch
+        assert done[number][1].step == update.step == number + 1
+        assert torch.equal(done[number][1].priorities, update.priorities)
+        assert torch.equal(done[number][1].gradient_norm, update.gradient_norm)
+    assert len(done) == len(batches)
+    for mine, theirs in zip(beside.parameters, expected.parameters, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_without_it_updates_are_plain():
+    batches = make_batches(VECTORS, 5)
+    mine, expected = make_learner(VECTORS, "float32"), make_learner(VECTORS, "float32")
+    losses = [update.loss.item() for _, update in updates(mine, batches)]
+    assert losses == [expected.update(batch.data, batch.weights).loss.item() for batch in batches]
+
+
+def test_who_leaves_in_the_middle_finds_no_thread_left_and_no_update_more():
+    learner = make_learner(VECTORS, "float32")
+    turns = updates(learner, iter(make_batches(VECTORS, 5)), ahead=True)
+    next(turns)
+    turns.close()
+    assert learner.step == 1
+
+
+def test_a_batch_that_does_not_fit_is_refused_after_the_one_before_it():
+    batches = make_batches(VECTORS, 3)
+    del batches[2].data["reward"]
+    learner = make_learner(VECTORS, "float32")
+    turns = updates(learner, batches, ahead=True)
+    assert next(turns)[1].step == 1
+    with pytest.raises(KeyError, match="reward"):
+        list(turns)
+    assert learner.step == 2

@@ -1,0 +1,53 @@
+"""How a job on one machine shares its cores."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from replay_server.jobs.plan import actors_for, make_plan, transitions_an_update  # noqa: E402
+from replay_server.learner.execution import Choice  # noqa: E402
+from replay_server.rl.settings import ApexSettings  # noqa: E402
+
+SETTINGS = ApexSettings(
+    env="CartPole-v1", hidden=16, batch_size=32, samples_per_insert=8.0, learner_threads=1, targets_ahead="off",
+    precision="float32", device="cpu", envs_per_actor=2,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cores", "acting_s", "update_s", "actors"),
+    [
+        (2, 0.02, 0.06, 1),  # a third of a core keeps up
+        (2, 0.09, 0.10, 2),  # one would have no time to spare
+        (4, 0.25, 0.10, 4),  # acting takes two and a half cores
+        (4, 10.0, 0.10, 4),  # more than there are: the learner waits
+        (2, 0.02, 0.0, 1),  # nothing was measured
+        (8, 0.02, 0.0, 7),
+    ],
+)
+def test_there_are_as_many_actors_as_keep_up_with_the_learner(cores, acting_s, update_s, actors):
+    assert actors_for(cores, acting_s, update_s) == actors
+
+
+def test_replay_ratio_says_how_much_is_acted_for_an_update():
+    assert transitions_an_update(SETTINGS) == 4.0
+    assert transitions_an_update(dataclasses.replace(SETTINGS, samples_per_insert=None)) == 0.0
+
+
+def test_the_machine_is_measured_by_a_process_of_its_own():
+    plan = make_plan(dataclasses.replace(SETTINGS, targets_ahead="auto"))
+    found = Choice.of_values(plan.execution)
+    assert found.rows == 32
+    assert (found.way.precision, found.way.threads) == ("float32", 1)
+    assert plan.acting_ms > 0
+    assert plan.actors >= 1
+    assert "a transition takes" in plan.told()
+
+
+def test_what_fails_there_is_told_here():
+    with pytest.raises(ValueError, match=r"measuring this machine failed with exit code 1: .*cuda"):
+        make_plan(dataclasses.replace(SETTINGS, device="cuda:99"))
