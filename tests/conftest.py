@@ -6,6 +6,7 @@ The fixtures that speak to a server ask for the fixtures `server` and `client` o
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import os
 import signal
@@ -16,6 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redis.asyncio
+import redis.asyncio.connection
+import redis.connection
 
 import replay_server as rs
 from replay_server.codec import encode_command, read_value
@@ -29,6 +33,24 @@ SIGNATURE = {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}
 os.environ.setdefault("REPLAY_SERVER_DASHBOARD", "off")
 
 _numbers = itertools.count()
+
+
+def _wait_for_replies(*kinds: type) -> None:
+    """redis-py gives up after 5 s without a reply, which a server on a busy machine may need: 60 s in all tests."""
+    for kind in kinds:
+        init = inspect.unwrap(kind.__init__)
+        patient = {"socket_timeout": 60, "socket_connect_timeout": 60}
+        names = [each.name for each in inspect.signature(init).parameters.values() if each.default is not each.empty]
+        keywords = init.__kwdefaults__ or {}
+        given = dict(zip([name for name in names if name not in keywords], init.__defaults__ or (), strict=True))
+        assert patient.keys() <= {**given, **keywords}.keys()
+        init.__defaults__ = tuple(patient.get(name, value) for name, value in given.items())
+        init.__kwdefaults__ = {name: patient.get(name, value) for name, value in keywords.items()}
+
+
+_wait_for_replies(
+    redis.Redis, redis.connection.AbstractConnection, redis.asyncio.Redis, redis.asyncio.connection.AbstractConnection
+)
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As shells start what runs in the background: every process that a test starts would ignore it, too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -85,7 +86,8 @@ def main_apex(argv: list[str] | None = None) -> int:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    print(f"{settings.env} · {why} · {settings.actors} actors × {settings.envs_per_actor} environments · "
+    print(f"{settings.env} · {why} · {settings.actors} actor{'s' * (settings.actors > 1)} × "
+          f"{settings.envs_per_actor} environments · "
           f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
     print(f"run directory {run_directory.path}", flush=True)
     print(plan.told(), flush=True)
@@ -194,7 +196,7 @@ class ApexJob:
         join(self._client, settings, spec, self.run_directory.session)
         self._client.open_table(settings.table)
         common = {
-            "settings": json.loads(self.run_directory.config.read_text()),
+            "settings": dataclasses.asdict(settings),
             "server_url": url,
             "run_directory": str(self.run_directory.path),
         }

@@ -127,7 +127,8 @@ def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
     assert config["hidden"] == 16
     assert config["precision"] == "auto"
     assert {**summary, **config["measured"]} == summary
-    assert f"learner: precision {summary['precision']} (measured, an update of 128: float32 " in job.text
+    assert f"learner: updates in {summary['precision']}, 1 thread" in job.text
+    assert "(measured, of 128 rows: float32, 1 thread: " in job.text
     assert not list(job.temporary.glob("replay-server*"))
 
     # In a folder whose sockets would have paths that are too long.
