@@ -33,7 +33,7 @@ OWN: dict[str, frozenset[str]] = {
     }.items()
 }
 """What each part may have of its own: other values spoil nothing of what the others do."""
-OF_ONE_PLACE = OWN["job"] | {"wandb", "logdir", "resume", "precision", "device"}
+OF_ONE_PLACE = OWN["job"] | {"wandb", "logdir", "resume", "precision", "device", "learner_threads", "targets_ahead"}
 """Of those, what says where and how a process runs: it is not stored, for it means nothing elsewhere."""
 SHARED = tuple(
     field.name

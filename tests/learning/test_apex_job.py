@@ -191,7 +191,7 @@ def test_totals_survive_a_resumed_session_that_ends_at_once(tmp_path, monkeypatc
     settings.resume = True
     for _ in range(2):
         with pytest.raises(gymnasium.error.Error):  # before there is a server
-            ApexJob(settings, directory).run()
+            ApexJob(settings, directory, {}).run()
         summary = json.loads(directory.summary.read_text())
         assert {name: summary[name] for name in ("minutes", "frames", "transitions", "restarts", "updates")} == {
             "minutes": 1.0, "frames": 400, "transitions": 100, "restarts": 2, "updates": 25,
@@ -365,7 +365,8 @@ def test_run_that_diverges_ends_with_its_reason_and_a_finite_checkpoint(start):
         assert all(bool(tensor.isfinite().all()) for tensor in load_file(path).values())
 
 
-def test_part_that_cannot_live_ends_the_job_with_its_reason(start):
+def test_device_that_is_not_there_is_told_before_anything_is_started(start):
     job = start("--device", "cuda:99")
-    assert job.wait() == 1
-    assert re.search(r"learner ended with exit code 1; its log is .*learner\.log .*cuda:99", job.text)
+    assert job.wait() == 2
+    assert re.search(r"measuring this machine failed with exit code 1: .*cuda:99", job.text)
+    assert not job.run.exists()
