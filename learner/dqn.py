@@ -190,7 +190,9 @@ class Dqn:
         """
         batch = {name: self._to_device(array) for name, array in data.items()}
         with self._autocast():
-            return Prepared(batch, self._to_device(weights), double_dqn_targets(self.online, self.target, batch, self.branches))
+            return Prepared(
+                batch, self._to_device(weights), double_dqn_targets(self.online, self.target, batch, self.branches)
+            )
 
     def step_on(self, prepared: Prepared, before_change: Callable[[], object] = lambda: None) -> Update:
         """The other half: loss, gradient, optimizer and target network.
@@ -201,7 +203,12 @@ class Dqn:
             group["lr"] = learning_rate_at(self.step, self.settings)
         with self._autocast():
             loss = double_dqn_loss(
-                self.online, self.target, prepared.batch, prepared.weights, self.settings.loss, self.branches,
+                self.online,
+                self.target,
+                prepared.batch,
+                prepared.weights,
+                self.settings.loss,
+                self.branches,
                 prepared.targets,
             )
         self.optimizer.zero_grad(set_to_none=True)

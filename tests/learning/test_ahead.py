@@ -12,26 +12,29 @@ from replay_server.learner.ahead import updates  # noqa: E402
 from replay_server.learner.dqn import Dqn  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
+from replay_server.rl.observations import Leaf, atari_screens, columns, map_tree  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
 SETTINGS = ApexSettings(hidden=16, optimizer="adam", learning_rate=1e-2, target_update_every=3)
-VECTORS, IMAGES = EnvironmentSpec((3,), "float32", 2), EnvironmentSpec((4, 84, 84), "uint8", 2, 4)
+VECTORS, IMAGES = EnvironmentSpec(Leaf((3,)), 2), EnvironmentSpec(atari_screens(4, 84), 2, 4)
+TREE = EnvironmentSpec({"image": Leaf((3, 8, 8), "uint8", is_image=True), "place": Leaf((2,))}, 5, branches=(2, 3))
 
 
 def make_learner(spec: EnvironmentSpec, precision: str) -> Dqn:
-    return Dqn(SETTINGS, lambda: make_network(SETTINGS, spec), torch.device("cpu"), precision)
+    return Dqn(SETTINGS, lambda: make_network(SETTINGS, spec), torch.device("cpu"), precision, spec.branches)
 
 
 def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.Batch]:
     generator = np.random.default_rng(7)
 
-    def observations() -> np.ndarray:
-        return (generator.random((rows, *spec.observation_shape)) * 255).astype(spec.observation_dtype)
+    def observations(name: str) -> dict[str, np.ndarray]:
+        return columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
 
     return [
         rs.Batch(
             data={
-                "obs": observations(), "next_obs": observations(), "action": generator.integers(0, 2, rows),
+                **observations("obs"), **observations("next_obs"),
+                "action": generator.integers(0, 2, (rows, 2) if spec.branches else rows),
                 "reward": generator.normal(size=rows).astype(np.float32), "discount": np.full(rows, 0.97, np.float32),
             },
             ids=np.arange(rows, dtype=np.uint64), probabilities=np.ones(rows),
@@ -42,7 +45,7 @@ def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.B
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("spec", [VECTORS, IMAGES])
+@pytest.mark.parametrize("spec", [VECTORS, IMAGES, TREE])
 def test_each_update_has_targets_of_networks_one_update_older(spec, precision):
     batches = make_batches(spec, 7)
     beside, expected = make_learner(spec, precision), make_learner(spec, precision)
