@@ -17,6 +17,12 @@ from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import Leaf, Observations, Tree, channels_first, map_tree
 from replay_server.rl.settings import ApexSettings
 
+Convolutions = tuple[tuple[int, int, int], ...]
+"""Of each layer: channels that it makes, side of its kernel, stride."""
+CONVOLUTIONS: dict[str, Convolutions] = {
+    "mnih2015": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+    "mnih2013": ((16, 8, 4), (32, 4, 2)),
+}
 NATURE_SIDE = 36
 """Of an image, in pixels: the least that the convolutions of Mnih et al. 2015 leave something of."""
 LARGEST_SIDE = 128
@@ -39,19 +45,21 @@ class VectorBody(nn.Sequential):
 class ImageBody(nn.Sequential):
     """Convolutions by the size of an image, which is scaled here, so that tables hold bytes.
 
-    - From 36×36 pixels: those of Mnih et al. 2015.
+    - From 36×36 pixels: `kind`, those of Mnih et al. 2015 or, with a third of the arithmetic, of Mnih et al. 2013.
     - Smaller ones: three of 3×3, of stride 2 while a side is longer than 8, so that what is next to each other stays
       apart.
     - With a side above 128 pixels, means of squares take the pixels' place first.
     """
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: Leaf, kind: str = "mnih2015") -> None:
         channels, height, width = leaf.picture
         shrink = max(1, math.ceil(max(height, width) / LARGEST_SIDE))
         height, width = math.ceil(height / shrink), math.ceil(width / shrink)
         if min(height, width) >= NATURE_SIDE:
-            layers = _nature(channels)
-            features = 64 * _convolved(height) * _convolved(width)
+            layers = _layers(channels, CONVOLUTIONS[kind])
+            features = CONVOLUTIONS[kind][-1][0] * math.prod(
+                _convolved(side, CONVOLUTIONS[kind]) for side in (height, width)
+            )
         else:
             layers, height, width = _small(channels, height, width)
             features = SMALL_CHANNELS[-1] * height * width
@@ -79,11 +87,11 @@ class ImageBody(nn.Sequential):
 class JoinedBody(nn.Module):
     """The features of an observation of several leaves: a body for each image, and one for all vectors together."""
 
-    def __init__(self, observation: dict[str, Leaf], hidden: int) -> None:
+    def __init__(self, observation: dict[str, Leaf], hidden: int, convolutions: str = "mnih2015") -> None:
         super().__init__()
         self._images = [path for path, leaf in observation.items() if leaf.is_image]
         self._vectors = [path for path, leaf in observation.items() if not leaf.is_image]
-        bodies: list[ImageBody | VectorBody] = [ImageBody(observation[path]) for path in self._images]
+        bodies: list[ImageBody | VectorBody] = [ImageBody(observation[path], convolutions) for path in self._images]
         if self._vectors:
             bodies.append(VectorBody(sum(observation[path].size for path in self._vectors), hidden))
         self.bodies = nn.ModuleList(bodies)
@@ -99,16 +107,26 @@ class JoinedBody(nn.Module):
 class DuelingNetwork(nn.Module):
     """Q(s, a) = V(s) + A(s, a) − mean over a of A(s, a) (Wang et al. 2016, equation 9).
 
-    Features are those of the bodies above. Each stream has its own hidden layer: 4×84×84 with 4 actions makes 3,292,837
-    parameters. Branches of an action share V, and each has its own mean (Tavakoli et al. 2018, equation 1).
+    Features are those of the bodies above, `convolutions` for large images. Each stream has its own hidden layer:
+    4×84×84 with 4 actions makes 3,292,837 parameters. Branches of an action share V, and each has its own mean
+    (Tavakoli et al. 2018, equation 1).
     """
 
-    def __init__(self, observation: Tree[Leaf], num_actions: int, hidden: int = 512, branches: Branches = ()) -> None:
+    def __init__(
+        self,
+        observation: Tree[Leaf],
+        num_actions: int,
+        hidden: int = 512,
+        branches: Branches = (),
+        convolutions: str = "mnih2015",
+    ) -> None:
         super().__init__()
         if isinstance(observation, dict):
-            self.body: Any = JoinedBody(observation, hidden)
+            self.body: Any = JoinedBody(observation, hidden, convolutions)
+        elif observation.is_image:
+            self.body = ImageBody(observation, convolutions)
         else:
-            self.body = ImageBody(observation) if observation.is_image else VectorBody(observation.size, hidden)
+            self.body = VectorBody(observation.size, hidden)
         features = self.body.features
         self.value = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
@@ -127,13 +145,12 @@ def _as_vectors(observations: Tensor) -> Tensor:
     return observations.float().reshape(len(observations), -1)
 
 
-def _nature(channels: int) -> list[nn.Module]:
-    """Mnih et al. 2015."""
-    return [
-        nn.Conv2d(channels, 32, kernel_size=8, stride=4), nn.ReLU(),
-        nn.Conv2d(32, 64, kernel_size=4, stride=2), nn.ReLU(),
-        nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU(),
-    ]  # fmt: skip
+def _layers(channels: int, convolutions: Convolutions) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for made, kernel, stride in convolutions:
+        layers += [nn.Conv2d(channels, made, kernel_size=kernel, stride=stride), nn.ReLU()]
+        channels = made
+    return layers
 
 
 def _small(channels: int, height: int, width: int) -> tuple[list[nn.Module], int, int]:
@@ -146,11 +163,11 @@ def _small(channels: int, height: int, width: int) -> tuple[list[nn.Module], int
     return layers, height, width
 
 
-def _convolved(size: int) -> int:
-    """Side length that the three convolutions leave of an image side of `size` pixels."""
-    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
-        size = (size - kernel) // stride + 1
-    return size
+def _convolved(side: int, convolutions: Convolutions) -> int:
+    """Side length that convolutions leave of an image side of `side` pixels."""
+    for _, kernel, stride in convolutions:
+        side = (side - kernel) // stride + 1
+    return side
 
 
 def network_maker(name: str) -> Callable[[Tree[tuple[int, ...]], int, int], nn.Module]:
@@ -208,7 +225,9 @@ def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         if settings.network is None:
-            network: nn.Module = DuelingNetwork(spec.observation, spec.num_actions, settings.hidden, spec.branches)
+            network: nn.Module = DuelingNetwork(
+                spec.observation, spec.num_actions, settings.hidden, spec.branches, settings.convolutions
+            )
         else:
             network = network_maker(settings.network)(spec.observation_shape, spec.num_actions, settings.hidden)
     return _formatted(network, torch.channels_last) if spec.has_images else network

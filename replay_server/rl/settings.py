@@ -86,6 +86,9 @@ class ApexSettings:
     """½·w·δ², or Huber with δ = 1 (of the loss, never of the priority)."""
     hidden: int = 512
     """Width of the fully connected layer(s)."""
+    convolutions: Literal["mnih2015", "mnih2013"] = "mnih2015"
+    """Of the dueling network, for images from 36×36 pixels: Mnih et al. 2015 (three layers), or Mnih et al. 2013 (two,
+    with a third of the arithmetic)."""
     network: str | None = None
     """Q-network of your own, as module:name, called with the observation's shape (of a dict: shapes by path), the
     number of actions and `hidden`; None = the dueling network."""

@@ -24,6 +24,15 @@ def test_four_actions_make_exactly_the_published_number_of_parameters() -> None:
     assert sum(parameter.numel() for parameter in network.parameters()) == 3_292_837
 
 
+def test_convolutions_of_2013_are_those_of_the_paper() -> None:
+    """Mnih et al. 2013, section 4.1: 16 filters of 8×8 with stride 4, 32 of 4×4 with stride 2, 256 units."""
+    network = make_network(ApexSettings(convolutions="mnih2013", hidden=256), ATARI)
+    layers = [each for each in network.body if isinstance(each, torch.nn.Conv2d)]
+    assert [(each.out_channels, each.kernel_size[0], each.stride[0]) for each in layers] == [(16, 8, 4), (32, 4, 2)]
+    assert network.value[0].weight.shape == (256, 32 * 9 * 9)
+    assert network(torch.zeros((2, 4, 84, 84), dtype=torch.uint8)).shape == (2, 4)
+
+
 def test_bytes_go_in_and_come_out_scaled_by_255() -> None:
     network = make_network(ApexSettings(), ATARI)
     screens = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)

@@ -47,6 +47,7 @@ READ_BY = {
     "reward_clip": "A", "max_frames_per_episode": "AE", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
     "epsilon_exponent": "A", "priority_exponent": "LA", "importance_sampling_exponent": "L",
     "priority_epsilon": "LA", "prioritized": "LA", "loss": "L", "hidden": "LAE", "network": "LAE", "table": "LAE",
+    "convolutions": "LAE",
     "capacity": "LA", "min_size_to_sample": "LAE", "batch_size": "LA", "samples_per_insert": "LA",
     "compression": "LA", "push_every": "LA", "optimizer": "L", "learning_rate": "L", "learning_rate_end": "L",
     "learning_rate_decay_updates": "L", "optimizer_epsilon": "L", "rmsprop_decay": "L", "gradient_norm": "L",
