@@ -95,8 +95,8 @@ def run_actor(
 
     Weights are looked for every `pull_every_frames` and loaded only if newer; until the first ones are published the
     actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
-    second, after the same numbers went to the server. An `PartId` that was taken is renewed with them; of a number
-    the caller sees to it that no other actor has it.
+    second, after the same numbers went to the server. A `PartId` is renewed by the caller; where it becomes another
+    number, because this actor was away for too long, the actor goes on with that.
 
     Raises TableClosed when the table is closed: the job is over. ConnectionLost if the server stayed away for
     `patience_s` seconds; SettingsDiffer, a ValueError, for other settings than the run's; ValueError for weights of
@@ -239,22 +239,17 @@ class _Actor:
             self.actor_id, settings.actors, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent
         )
 
-    def _hold_id(self, lease: PartId) -> None:
-        """Renews the lease. Where this actor was away for so long that another has its id, it goes on with a new one,
-        as which it has played nothing yet."""
-        if self.client.call(lease.renew):
-            print(
-                f"actor {self.actor_id} was taken for dead, and another has its id: it is {lease.number} now",
-                flush=True,
-            )
-            self.actor_id = lease.number
-            self.epsilons = self._epsilons()
-            self.client.call(lambda client: incarnation(client, self.settings.table, lease.number))
-            vars(self.progress).update(vars(ActorProgress(version=self.progress.version, started_at=time.time())))
+    def _go_on_as(self, actor_id: int) -> None:
+        """Another actor has this one's id: it goes on with a new one, as which it has played nothing yet."""
+        print(f"actor {self.actor_id} was taken for dead, and another has its id: it is {actor_id} now", flush=True)
+        self.actor_id = actor_id
+        self.epsilons = self._epsilons()
+        self.client.call(lambda client: incarnation(client, self.settings.table, actor_id))
+        vars(self.progress).update(vars(ActorProgress(version=self.progress.version, started_at=time.time())))
 
     def _report(self) -> None:
-        if self.lease is not None:
-            self._hold_id(self.lease)
+        if self.lease is not None and (actor_id := self.lease.number) != self.actor_id:
+            self._go_on_as(actor_id)
         progress = self.progress
         progress.updated_at = time.time()
         progress.steps_per_s = progress.steps / max(progress.updated_at - progress.started_at, 1e-3)

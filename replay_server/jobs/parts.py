@@ -67,7 +67,11 @@ def main_actor(argv: list[str] | None = None) -> int:
             stop.name = f"actor {own.number}"
             print(f"{stop.name} of the run at table {settings.table}", flush=True)
             observer = Observer(settings, alone=lambda: own.number)
-            look = lambda client, _: observer.look(client)  # noqa: E731
+
+            def look(client: rs.Client, _: Callable[[str], None]) -> None:
+                own.renew(client)
+                observer.look(client)
+
             with PartReport(namespace.server, settings, stop.name, observer.snapshot, look):
                 run_actor(settings, namespace.server, own, stop.event)
 
@@ -106,6 +110,8 @@ def main_learner(argv: list[str] | None = None) -> int:
         settings = _await_run(parser, namespace, stop, begun)
         if settings is None:
             return
+        import replay_server.learner.loop  # noqa: F401 - takes seconds, which a lease does not have
+
         own = PartId(settings.table, "learner", 0)
         refusal = f"the run at table {settings.table!r} has a learner that is alive: end it, or give another --table"
         with _held(namespace.server, own, stop, refusal) as held:

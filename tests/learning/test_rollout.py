@@ -211,6 +211,7 @@ def test_an_actor_whose_id_went_to_another_while_it_was_away_goes_on_with_a_free
         actor = Actor(settings, server.url, own)
         wait_until(lambda: client.redis.exists("apex:actor:0") == 1)
         client.redis.set("apex:actor-id:0", "another's")
+        assert own.renew(client)
         wait_until(lambda: client.redis.exists("apex:actor:1") == 1)
         frames = int(client.redis.hget("apex:actor:0", "frames"))
         wait_until(lambda: int(client.redis.hget("apex:actor:1", "frames")) > 0)

@@ -123,7 +123,7 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
             network.set_link("actors1", up=True)
             wait_for("the cut-off actor to come back", lambda: frames[1]() > cut_frames, 60, running)
 
-            wait_for(f"a greedy score of {GOOD_SCORE:g}", lambda: greedy_score(client) >= GOOD_SCORE, 240, running)
+            wait_for(f"a greedy score of {GOOD_SCORE:g}", lambda: greedy_score(client) >= GOOD_SCORE, 600, running)
             info = client.info("apex")
             assert info["added"] > 0
 
