@@ -156,7 +156,7 @@ class JobRecord:
             "frames": snapshot.frames,
             "transitions": snapshot.transitions,
             "updates": snapshot.updates,
-            "actors": len(self._played),
+            "actors_played": len(self._played),
             "frames_per_s": frames / played_s if snapshot.elapsed_s else 0.0,
             "updates_per_s": updates / played_s if snapshot.elapsed_s else 0.0,
             "restarts": snapshot.restarts,

@@ -68,14 +68,14 @@ def check_values(settings: type, values: Mapping[str, Any]) -> None:
         raise ValueError(f"no setting {unknown[0]!r}")
     for name, value in values.items():
         kind = types_of[name]
-        literal = typing.get_origin(kind) is typing.Literal
-        fits = value in typing.get_args(kind) if literal else any(_is_of(each, value) for each in _union(kind))
-        if not fits:
+        if not any(_is_of(each, value) for each in _union(kind)):
             raise ValueError(f"{name}: expected {kind.__name__ if isinstance(kind, type) else kind}, got {value!r}")
 
 
 def _is_of(kind: Any, value: Any) -> bool:
     """As JSON has it: 1 is a float, too, and True no number."""
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return type(value) is kind

@@ -166,6 +166,7 @@ def test_an_actor_with_nothing_but_the_url_joins_a_job_is_counted_and_ends_with_
             other = subprocess.run([*command, "--n-step", "5"], stdout=output, stderr=output, cwd=tmp_path, timeout=120)
         assert other.returncode == 1
         assert "--n-step 3 there, 5 here" in refused.read_text()
+        job.wait_for(r"actor scores \S+ \S+ \S+ ·")
         job.process.send_signal(signal.SIGTERM)
         assert job.wait() == 130
         assert actor.wait(60) == 0, joined.read_text()
@@ -173,7 +174,7 @@ def test_an_actor_with_nothing_but_the_url_joins_a_job_is_counted_and_ends_with_
         actor.kill()
         actor.wait()
     assert "actor 2 ends: table 'apex' is closed: the job ended (interrupted)" in joined.read_text()
-    assert job.summary()["actors"] == 3
+    assert job.summary()["actors_played"] == 3
     rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["frames"] == job.summary()["frames"]
 

@@ -132,4 +132,4 @@ def test_who_joins_and_leaves_is_told_and_counted(client, tmp_path, monkeypatch)
     assert told == ["actor 1 has joined", "actor 1 has left"]
     record.close("interrupted", None)
     summary = json.loads(directory.summary.read_text())
-    assert (summary["actors"], summary["frames"]) == (2, 30)
+    assert (summary["actors_played"], summary["frames"]) == (2, 30)

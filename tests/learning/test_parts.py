@@ -438,7 +438,7 @@ def test_actors_with_nothing_but_the_url_join_a_run_and_have_ids_of_their_own(st
         for actor in {first, second, heir} - {killed}:
             assert actor.wait() == 0, actor.text
         assert re.search(r"actor 1 ends: table 'apex' is closed", first.text + second.text)
-        assert learner.summary()["actors"] == 2
+        assert learner.summary()["actors_played"] == 2
         assert not client.redis.keys("apex:actor-id:*"), "who ends gives its id back"
 
 

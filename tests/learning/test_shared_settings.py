@@ -248,6 +248,7 @@ def test_of_parts_that_begin_at_the_same_time_with_different_settings_one_kind_i
         b'{"format": 2, "session": 0, "settings": {"env": 1}}',
         b'{"format": 2, "session": 0, "settings": {"loss": "cubic"}}',
         b'{"format": 2, "session": 0, "settings": {"n_step": true}}',
+        b'{"format": 2, "session": 0, "settings": {"learner_threads": "many"}}',
         b'{"format": 2, "session": 0, "settings": {"reward_clip": "1"}}',
     ],
 )  # fmt: skip
@@ -258,6 +259,15 @@ def test_settings_of_another_version_are_refused_and_left_alone(server, client, 
         with pytest.raises(SettingsDiffer, match="expected the settings of a run in format 2, got"):
             part()
     assert client.redis.get("apex:settings") == value
+
+
+@pytest.mark.parametrize("threads", [2, "auto"])
+def test_settings_that_are_numbers_or_words_may_be_either(client, threads):
+    run = begin(client)
+    record = json.loads(client.redis.get("apex:settings"))
+    record["settings"]["learner_threads"] = threads
+    client.redis.set("apex:settings", json.dumps(record))
+    assert settings_of_run(client, {}) == dataclasses.replace(run, learner_threads=threads)
 
 
 # ---- ids of actors ---------------------------------------------------------------------------------------------------

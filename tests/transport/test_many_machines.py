@@ -160,7 +160,8 @@ def test_another_host_joins_a_job_with_nothing_but_the_line_that_the_job_prints(
         assert actor.wait(timeout=60) == 0
         assert "actor 2 ends: table 'apex' is closed: the job ended (max_transitions)" in actor_log.read_text()
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert (summary["actors"], summary["ended_by"]) == (3, "max_transitions")
+        assert summary["ended_by"] == "max_transitions"
+        assert summary["actors_played"] >= 2, "it and one of the job's own at least"
         for file in tmp_path.rglob("*"):
             assert not file.is_file() or PASSWORD.encode() not in file.read_bytes(), f"{file.name} has the password"
 
