@@ -32,6 +32,8 @@ class Loss:
     """float32 (batch,), δ = target − Q(s, a); of several branches the mean of their |δ|."""
     q: Tensor
     """float32 (batch,), Q(s, a) of the online network; of several branches their mean."""
+    rows: Tensor
+    """float32 (batch,), what each row adds to the mean that `total` is."""
 
 
 @torch.no_grad()
@@ -79,7 +81,8 @@ def double_dqn_loss(
     else:
         raise ValueError(f"expected loss 'squared' or 'huber', got {kind!r}")
     td_error = td_error.detach().abs().mean(dim=1) if branches else td_error.detach().squeeze(1)
-    return Loss(total=(weights * loss.mean(dim=1)).mean(), td_error=td_error, q=q.detach().mean(dim=1))
+    rows = weights * loss.mean(dim=1)
+    return Loss(total=rows.mean(), td_error=td_error, q=q.detach().mean(dim=1), rows=rows.detach())
 
 
 def _places(action: Tensor, branches: Branches) -> Tensor:
@@ -101,6 +104,17 @@ def new_priorities(td_error: Tensor, settings: ApexSettings) -> Tensor:
     if not settings.prioritized:
         return torch.ones_like(td_error)
     return td_error.abs() + settings.priority_epsilon
+
+
+def least_for_the_guilty(priorities: Tensor, rows: Tensor, finite: Tensor, settings: ApexSettings) -> Tensor:
+    """Returns the priorities with `priority_epsilon` for the rows that made a batch useless.
+
+    They are hardly ever drawn again. Rows (`Loss.rows`) that are not finite are to blame; where all are finite and
+    only the gradient is not, the whole batch is. `finite`: bool (), whether the batch's loss and gradient are.
+    """
+    guilty = ~torch.isfinite(rows)
+    guilty = guilty | ~(finite | guilty.any())
+    return torch.where(guilty, settings.priority_epsilon, priorities)
 
 
 def make_optimizer(parameters: Any, settings: ApexSettings) -> torch.optim.Optimizer:
@@ -134,6 +148,8 @@ class Prepared:
     weights: Tensor
     targets: Tensor
     """float32 (batch,), see `double_dqn_targets`."""
+    buffers: list[Tensor]
+    """The online network's of before, such as running means; most networks have none."""
 
 
 @dataclass
@@ -148,6 +164,10 @@ class Update:
     """Mean |δ|."""
     gradient_norm: Tensor
     """Global norm before clipping."""
+    finite: Tensor
+    """bool (), whether loss and gradient are. Where they are not, nothing was changed."""
+    counted: bool
+    """Whether it is counted in `step`; of one that only the device knows to be left out see `Dqn.settle`."""
     step: int
     """Learner steps done, this one included."""
 
@@ -158,6 +178,10 @@ class Dqn:
     `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by. `precision` is that
     of the forward passes (float32, or bfloat16 by autocast); weights and losses are float32 in any case. `branches`: of
     an action, where it is no single number.
+
+    A batch whose loss or gradient is not finite changes nothing: networks, optimizer and `step` stay as they were. On
+    the CPU this is looked at before the optimizer's step. On a device the kernel of Adam looks by itself, and nothing
+    waits for the device; RMSProp has no such kernel, and waits once for each update.
     """
 
     def __init__(
@@ -178,6 +202,8 @@ class Dqn:
         self.target.load_state_dict(self.online.state_dict())
         self.parameters = list(self.online.parameters())
         self.optimizer = make_optimizer(self.parameters, settings)
+        self.device_looks = device.type != "cpu" and bool(self.optimizer.defaults.get("fused"))
+        """Whether the optimizer's kernel leaves out a step that is not finite."""
 
     def update(self, data: Mapping[str, np.ndarray], weights: np.ndarray) -> Update:
         """Does one learner step on a sampled batch (columns as in `double_dqn_loss`, as NumPy arrays)."""
@@ -188,11 +214,11 @@ class Dqn:
 
         Changes nothing, so it may run in another thread, until the next change of the weights.
         """
+        buffers = [buffer.clone() for buffer in self.online.buffers()]
         batch = {name: self._to_device(array) for name, array in data.items()}
         with self._autocast():
-            return Prepared(
-                batch, self._to_device(weights), double_dqn_targets(self.online, self.target, batch, self.branches)
-            )
+            targets = double_dqn_targets(self.online, self.target, batch, self.branches)
+        return Prepared(batch, self._to_device(weights), targets, buffers)
 
     def step_on(self, prepared: Prepared, before_change: Callable[[], object] = lambda: None) -> Update:
         """The other half: loss, gradient, optimizer and target network.
@@ -215,25 +241,57 @@ class Dqn:
         loss.total.backward()
         gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_norm)
         before_change()
-        self.optimizer.step()
-
-        self.step += 1
-        if self.step % self.settings.target_update_every == 0:
-            self.update_target()
+        finite = torch.isfinite(loss.total.detach()) & torch.isfinite(gradient_norm.detach())
+        for new, old in zip(self.online.buffers(), prepared.buffers, strict=True):
+            new.copy_(torch.where(finite, new, old))
+        counted = self._apply(finite)
+        priorities = new_priorities(loss.td_error, self.settings)
         return Update(
-            priorities=new_priorities(loss.td_error, self.settings),
+            priorities=least_for_the_guilty(priorities, loss.rows, finite, self.settings),
             loss=loss.total.detach(),
             mean_q=loss.q.mean(),
             td_error=loss.td_error.abs().mean(),
             gradient_norm=gradient_norm.detach(),
+            finite=finite,
+            counted=counted,
             step=self.step,
         )
 
+    def settle(self, update: Update) -> bool:
+        """Whether an update was done: once for each, in their order. Waits for the device.
+
+        One that the device left out is not counted any more.
+        """
+        done = bool(update.finite)
+        if update.counted and not done:
+            self.step -= 1
+        return done
+
+    def _apply(self, finite: Tensor) -> bool:
+        """Steps the optimizer, and the target network where it is due; False, with nothing done, for what is not
+        finite, if that is known here."""
+        if self.device_looks:
+            # As torch.amp.GradScaler tells it.
+            self.optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
+        elif not finite:
+            return False
+        self.optimizer.step()
+        self.step += 1
+        if self.step % self.settings.target_update_every == 0:
+            self.update_target(finite)
+        return True
+
     @torch.no_grad()
-    def update_target(self) -> None:
-        """Moves the target network to the online one: a copy, or the share `target_mix` of the way."""
+    def update_target(self, finite: Tensor | None = None) -> None:
+        """Moves the target network to the online one: a copy, or the share `target_mix` of the way.
+
+        Where the update before was not `finite` (bool ()), it stays where it is.
+        """
+        share: float | Tensor = self.settings.target_mix
+        if self.device_looks and finite is not None:
+            share = share * finite.float()
         for old, new in zip(self.target.parameters(), self.parameters, strict=True):
-            old.lerp_(new, self.settings.target_mix)
+            old.lerp_(new, share)
         for old, new in zip(self.target.buffers(), self.online.buffers(), strict=True):
             old.copy_(new)
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+ADVICE = "look at rewards and observations, or lower the learning rate"
+
 
 class Diverged(ArithmeticError):
     """A loss, a gradient or a weight is not finite; nothing of it was kept or published."""
@@ -28,4 +30,4 @@ def first_not_finite(tensors: Mapping[str, Any]) -> str | None:
 def check_finite(tensors: Mapping[str, Any], what: str) -> None:
     """Raises Diverged, which says that `what` was not done, where a tensor or array is not finite."""
     if (name := first_not_finite(tensors)) is not None:
-        raise Diverged(f"{name} is not finite: {what}; look at rewards and observations, or lower the learning rate")
+        raise Diverged(f"{name} is not finite: {what}; {ADVICE}")

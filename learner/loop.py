@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -20,7 +19,7 @@ from replay_server.learner.ahead import updates
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from replay_server.learner.dqn import Dqn, Update, choose_device, learning_rate_at
 from replay_server.learner.execution import Choice, choose_execution
-from replay_server.learner.finite import Diverged, check_finite
+from replay_server.learner.finite import ADVICE, Diverged, check_finite, first_not_finite
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.environment_spec import environment_spec
@@ -32,6 +31,8 @@ from replay_server.rl.weights import module_arrays
 
 REPORT_EVERY_S = 1.0
 """Seconds between reports: the hash <table>:learner on the server (decimal strings), metrics.jsonl, TensorBoard."""
+NOT_FINITE_IN_A_ROW = 10
+"""So many batches in a row without a finite loss, beyond those that were sampled ahead, and the run has diverged."""
 
 
 def run_learner(
@@ -55,7 +56,8 @@ def run_learner(
     Raises:
         ConnectionLost: the server stayed away for `patience_s` seconds.
         TableClosed: somebody closed the table meanwhile.
-        Diverged: a loss or a weight is not finite. The newest finite checkpoint is kept.
+        Diverged: a weight is not finite, or the losses of `NOT_FINITE_IN_A_ROW` batches and more are not. Fewer such
+            batches are left out, and counted (`batches_not_finite`). The newest checkpoint is of before.
         SettingsDiffer: these are other settings than the run's.
         ValueError: settings that cannot be: a device, a checkpoint of another network.
     """
@@ -70,8 +72,9 @@ def run_learner(
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]
     resumed = newest_checkpoint(checkpoint_folder, news.append) if settings.resume else None
+    counters: dict[str, Any] = {}
     if resumed is not None:
-        read_checkpoint(resumed, learner)
+        counters = read_checkpoint(resumed, learner)
         news.append(f"goes on from {resumed}")
 
     with contextlib.ExitStack() as stack:
@@ -87,6 +90,7 @@ def run_learner(
         )
         joined = functools.partial(join, settings=settings, spec=spec, session=session)
         loop = _Loop(settings, learner, execution.way.ahead, metrics, checkpoint_folder, connect, joined)
+        loop.batches_not_finite = int(counters.get("batches_not_finite", 0))
         stack.callback(loop.client.close)
         loop.client.call(lambda client: client.open_table(settings.table))
         # Runs first of all on the way out, whatever ends the loop: a lost server must not lose the learning.
@@ -122,8 +126,8 @@ class _Loop:
         self.table_closed: rs.TableClosed | None = None
         """Why there are no more batches, where somebody closed the table."""
         self.sums: dict[str, torch.Tensor] = {}
-        self.updates_since_report = 0
         self.waited_s = 0.0
+        self.batches_not_finite = self.not_finite_in_a_row = 0
         # Of the whole run. Where the device works by itself, training ends in the write-back that waits for it.
         self.seconds = {"sampling_s": 0.0, "training_s": 0.0, "update_s": 0.0, "publish_s": 0.0}
         self.report_time = self.checkpoint_time = time.monotonic()
@@ -131,9 +135,12 @@ class _Loop:
         self.version_offset = self._version_offset()
 
     def _on_connect(self, client: rs.Client) -> None:
-        """A server that came back empty gets the table again, and the weights, with which new actors play."""
+        """A server that came back without the newest weights, or empty, gets them again: new actors play with them."""
         self.join_run(client)
-        if self.version >= 0 and client.fetch_weights(self.settings.table) is None:
+        if self.version < 0:
+            return
+        held = client.fetch_weights(self.settings.table)
+        if held is None or held[0] < self.version:
             client.publish_weights(self.settings.table, self._weights(), version=self.version)
 
     def _weights(self) -> dict[str, np.ndarray]:
@@ -238,17 +245,21 @@ class _Loop:
 
     def report(self, now: float) -> None:
         """Writes the means since the last report to the server, metrics.jsonl and TensorBoard."""
-        elapsed_s, updates = now - self.report_time, self.updates_since_report
+        elapsed_s = now - self.report_time
         self.report_time = now
-        if updates == 0 or elapsed_s <= 0:
+        if not self.sums or elapsed_s <= 0:
             return
-        values: dict[str, float | int] = {name: float(total) / updates for name, total in self.sums.items()}
+        updates = float(self.sums.pop("updates"))
+        values: dict[str, float | int] = {}
+        if updates:  # else all batches were left out
+            values |= {name: float(total) / updates for name, total in self.sums.items()}
         values["batches_per_s"] = updates / elapsed_s
+        values["batches_not_finite"] = self.batches_not_finite
         values["waiting_share"] = min(1.0, self.waited_s / elapsed_s)
         values["learning_rate"] = learning_rate_at(self.learner.step, self.settings)
         values["version"] = self.version
         values |= {name: round(seconds, 4) for name, seconds in self.seconds.items()}
-        self.sums, self.updates_since_report, self.waited_s = {}, 0, 0.0
+        self.sums, self.waited_s = {}, 0.0
         self.metrics.write(self.learner.step, values)
         report = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
         fields: dict[Any, Any] = {"updates": str(self.learner.step), **report}
@@ -259,40 +270,58 @@ class _Loop:
 
     def checkpoint(self) -> None:
         self.checkpoint_time = time.monotonic()
-        counters = {"version": self.version, "env": self.settings.env, "seed": self.settings.seed}
+        counters = {
+            "version": self.version,
+            "env": self.settings.env,
+            "seed": self.settings.seed,
+            "batches_not_finite": self.batches_not_finite,
+        }
         write_checkpoint(self.checkpoint_folder, self.learner, counters, self.settings.checkpoints_kept)
 
     def leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """The last checkpoint: none where the run has diverged, which `error` may be about already."""
-        try:
+        """The last checkpoint: none where the run has diverged, since it would diverge again from there."""
+        if not isinstance(error, Diverged):
             self.checkpoint()
-        except Diverged:
-            if not isinstance(error, Diverged):
-                raise
 
     def _write_back(self, batch: rs.Batch, update: Update) -> None:
         priorities = update.priorities.cpu().numpy().astype(np.float64)
-        # The gradient's norm is not finite either where a weight is not.
-        loss, gradient_norm = torch.stack([update.loss, update.gradient_norm]).tolist()
-        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-            raise Diverged(
-                f"update {update.step} has a loss of {loss} and a gradient norm of {gradient_norm}: nothing of it is "
-                f"published or kept; look at rewards and observations, or lower the learning rate. What was learned "
-                f"before is in {self.checkpoint_folder}"
-            )
         self.client.call(lambda client: client.update_priorities(self.settings.table, batch.ids, priorities))
+        if self.learner.settle(update):
+            self.not_finite_in_a_row = 0
+        else:
+            self._leave_out(update)
+
+    def _leave_out(self, update: Update) -> None:
+        """Counts a batch that changed nothing. Raises Diverged where the next ones would not change anything either."""
+        self.batches_not_finite += 1
+        self.not_finite_in_a_row += 1
+        loss, gradient_norm = torch.stack([update.loss, update.gradient_norm]).tolist()
+        found = f"a loss of {loss:g} and a gradient norm of {gradient_norm:g}"
+        name = first_not_finite(self.learner.online.state_dict())
+        if name is not None:
+            reason = f"{name} is not finite after update {self.learner.step}"
+        elif self.not_finite_in_a_row >= NOT_FINITE_IN_A_ROW + self.settings.prefetch:
+            reason = f"{self.not_finite_in_a_row} batches in a row are not finite, the last with {found}"
+        else:
+            if self.not_finite_in_a_row == 1:
+                self.say(f"a batch is left out: it has {found} ({self.batches_not_finite} so far)")
+            return
+        self.report(time.monotonic())
+        raise Diverged(f"{reason}: nothing of it is published or kept; {ADVICE}. What was learned before is in "
+                       f"{self.checkpoint_folder}")  # fmt: skip
 
     def _add_to_sums(self, update: Update) -> None:
         # Summed on the device, so that nothing waits for it between reports.
         values = {
+            "updates": torch.ones_like(update.loss),
             "loss": update.loss,
             "mean_q": update.mean_q,
             "td_error": update.td_error,
             "gradient_norm": update.gradient_norm,
         }
         for name, value in values.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
-        self.updates_since_report += 1
+            added = torch.where(update.finite, value, 0.0)
+            self.sums[name] = self.sums[name] + added if name in self.sums else added
 
     def _version_offset(self) -> int:
         """0 on a fresh server. On one that outlived a learner, versions go on above what that one published."""

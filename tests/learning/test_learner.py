@@ -149,6 +149,58 @@ def test_learning_rate_falls_linearly_and_stays_at_its_end():
     assert learning_rate_at(1000, ApexSettings(learning_rate=1.0)) == 1.0
 
 
+@pytest.mark.parametrize("device_looks", [False, True])  # on the CPU, too, Adam's kernel can leave out a step
+@pytest.mark.parametrize("target_mix", [1.0, 0.25])
+@pytest.mark.parametrize("bad", ["reward", "weight", "obs"])
+def test_update_that_is_not_finite_changes_nothing(device_looks, target_mix, bad):
+    learner = make_learner(learning_rate=0.01, target_update_every=1, target_mix=target_mix)
+    learner.device_looks = device_looks
+    learner.update(*random_batch(0))
+    online = [parameter.clone() for parameter in learner.online.parameters()]
+    target = [parameter.clone() for parameter in learner.target.parameters()]
+    state = {name: tensor.clone() for name, tensor in saving.optimizer_tensors(learner.optimizer).items()}
+    data, weights = random_batch(1)
+    (weights if bad == "weight" else data[bad])[2] = np.nan
+    update = learner.update(data, weights)
+    assert not learner.settle(update)
+    assert learner.step == 1
+    torch.testing.assert_close([*learner.online.parameters()], online, rtol=0, atol=0)
+    torch.testing.assert_close([*learner.target.parameters()], target, rtol=0, atol=0)
+    torch.testing.assert_close(saving.optimizer_tensors(learner.optimizer), state, rtol=0, atol=0)
+    priorities = update.priorities.numpy()
+    assert priorities[2] == np.float32(learner.settings.priority_epsilon)
+    assert (priorities[[0, 1, 3]] > 1e-3).all()
+    # And the next one goes on as if there had been none.
+    other = make_learner(learning_rate=0.01, target_update_every=1, target_mix=target_mix)
+    other.update(*random_batch(0))
+    for each in (learner, other):
+        assert each.settle(each.update(*random_batch(2)))
+    assert learner.step == other.step == 2
+    torch.testing.assert_close([*learner.online.parameters()], [*other.online.parameters()], rtol=0, atol=0)
+
+
+def test_batch_whose_gradient_alone_is_not_finite_is_to_blame_as_a_whole():
+    learner = make_learner(optimizer="rmsprop")
+    data, weights = random_batch(0)
+    data["obs"] *= 1e3
+    data["reward"][:] = 1e19  # each ½δ² is finite, the squares of their gradients are not
+    update = learner.update(data, weights)
+    assert torch.isfinite(update.loss)
+    assert not learner.settle(update)
+    assert learner.step == 0
+    np.testing.assert_array_equal(update.priorities, np.full(4, learner.settings.priority_epsilon, np.float32))
+
+
+def test_running_means_of_a_network_of_ones_own_stay_finite():
+    network = lambda: torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))  # noqa: E731
+    learner = Dqn(SETTINGS, network, torch.device("cpu"))
+    data, weights = random_batch(0)
+    data["obs"][1] = np.nan
+    before = {name: tensor.clone() for name, tensor in learner.online.state_dict().items()}
+    assert not learner.settle(learner.update(data, weights))
+    torch.testing.assert_close(dict(learner.online.state_dict()), before, rtol=0, atol=0)
+
+
 def test_repeated_updates_on_one_batch_reduce_its_error():
     learner = make_learner(learning_rate=0.01, target_update_every=1_000_000)
     data, weights = random_batch(2)

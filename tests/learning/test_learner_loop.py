@@ -200,19 +200,64 @@ def test_the_learner_goes_on_with_a_server_that_comes_back_empty(tmp_path):
     assert outcome[0] >= version + 40
 
 
-def add_bad_reward(client: rs.Client) -> None:
+def test_the_learner_publishes_anew_where_a_server_came_back_with_older_weights(tmp_path):
+    path, stop = tmp_path / "s", threading.Event()
+    settings = dataclasses.replace(SETTINGS, max_updates=None)
+    with rs.Server(unix=path, port=-1, directory=tmp_path) as first, rs.Client(first.url) as client:
+        thread, outcome = learning(settings, first.url, tmp_path / "run", stop)
+        wait_until(lambda: client.fetch_weights("apex") is not None)
+        client.checkpoint("early")  # without a single transition
+        add_transitions(client, 200)
+        wait_until(lambda: client.fetch_weights("apex")[0] >= 20)
+        version = client.fetch_weights("apex")[0]
+        os.kill(first.pid, signal.SIGKILL)
+    with rs.Server(unix=path, port=-1, directory=tmp_path, restore="early.snapshot") as second:
+        with rs.Client(second.url) as client:
+            wait_until(lambda: client.fetch_weights("apex")[0] >= version)
+            assert client.info("apex")["added"] == 0
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert outcome[0] >= version
+
+
+def add_bad_rewards(client: rs.Client, count: int = 1, reward: float = math.nan, priority: float = 1e9) -> None:
     with client.writer("apex") as writer:
-        writer.append({STEP_COLUMN: np.zeros(4, np.float32)})
-        writer.create_item(1e9, columns={"action": 0, "reward": np.float32("nan"), "discount": np.float32(0.97)})
+        for _ in range(count):
+            writer.append({STEP_COLUMN: np.zeros(4, np.float32)})
+            columns = {"action": 0, "reward": np.float32(reward), "discount": np.float32(0.97)}
+            writer.create_item(priority, columns=columns)
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 1e25])  # 1e25 is finite, and its square is not
+def test_a_batch_that_is_not_finite_is_left_out_and_counted(server, client, tmp_path, reward, prioritized):
+    """Its row has the least priority from then on, so that learning goes on."""
+    settings = dataclasses.replace(SETTINGS, prioritized=prioritized)
+    add_transitions(client, 200, priority=1.0)
+    add_bad_rewards(client, reward=reward)
+    assert run_learner(settings, server.url, tmp_path / "run", threading.Event()) == 30
+    rows = read_metrics(tmp_path / "run", "learner")
+    # The row was in the batches that were sampled ahead, too.
+    assert 1 <= rows[-1]["batches_not_finite"] <= 5 + SETTINGS.prefetch
+    assert all(math.isfinite(row["loss"]) for row in rows if "loss" in row)
+    assert float(client.redis.hget("apex:learner", "batches_not_finite")) == rows[-1]["batches_not_finite"]
+    assert client.info("apex")["max_priority"] < 1e3
+    assert all(np.isfinite(array).all() for array in client.fetch_weights("apex")[1].values())
+    # And the count goes on with the run.
+    resumed = dataclasses.replace(settings, resume=True, max_updates=35)
+    run_learner(resumed, server.url, tmp_path / "run", threading.Event())
+    assert read_metrics(tmp_path / "run", "learner")[-1]["batches_not_finite"] >= rows[-1]["batches_not_finite"]
 
 
 def test_a_run_that_diverges_stops_and_neither_publishes_nor_keeps_what_is_not_finite(server, client, tmp_path):
     run = tmp_path / "run"
     add_transitions(client, 200)
     assert run_learner(SETTINGS, server.url, run, threading.Event()) == 30
-    add_bad_reward(client)
+    add_bad_rewards(client, 900, priority=1.0)
     resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=None, publish_every=1, checkpoint_every_s=0.0)
-    with pytest.raises(Diverged, match=r"is not finite: update [0-9]+ is not published"):
+    said = r"[0-9]+ batches in a row are not finite, the last with a loss of nan .*learned before is in .*checkp"
+    with pytest.raises(Diverged, match=said):
         run_learner(resumed, server.url, run, threading.Event())
     assert all(np.isfinite(array).all() for array in client.fetch_weights("apex")[1].values())
     newest = saving.newest_checkpoint(run / "checkpoints")
@@ -221,13 +266,15 @@ def test_a_run_that_diverges_stops_and_neither_publishes_nor_keeps_what_is_not_f
     assert saving.read_checkpoint(newest, learner)["step"] >= 30
 
 
-@pytest.mark.parametrize("prioritized", [True, False])
-def test_a_loss_that_is_not_finite_is_noticed_whatever_the_priorities_say(server, client, tmp_path, prioritized):
-    settings = dataclasses.replace(SETTINGS, prioritized=prioritized, max_updates=None, publish_every=10**9)
+@pytest.mark.parametrize("publish_every", [1, 10**9])
+def test_weights_that_are_not_finite_are_neither_published_nor_kept(server, client, tmp_path, publish_every):
+    """One step with a finite gradient makes them so: noticed where they are published, or at the next batch."""
+    settings = dataclasses.replace(SETTINGS, learning_rate=math.inf, max_updates=None, publish_every=publish_every)
     add_transitions(client, 200)
-    add_bad_reward(client)
-    with pytest.raises(Diverged, match=r"update [0-9]+ has a loss of nan.*What was learned before is in .*checkpoints"):
+    with pytest.raises(Diverged, match=r"is not finite(: update 1 is not published| after update [1-9])"):
         run_learner(settings, server.url, tmp_path / "run", threading.Event())
+    assert client.fetch_weights("apex")[0] == 0
+    assert not list((tmp_path / "run").rglob("step_*"))
 
 
 def test_resuming_passes_over_a_checkpoint_that_is_not_finite_and_says_so(server, client, tmp_path, capsys):
