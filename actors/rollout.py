@@ -90,19 +90,21 @@ def run_actor(
     on_progress: Callable[[ActorProgress], None] | None = None,
     *,
     patience_s: float = 30.0,
+    least_life: int = 0,
 ) -> ActorProgress:
     """Acts until `stop`; returns what it has done. Uses one torch thread in this process.
 
     Weights are looked for every `pull_every_frames` and loaded only if newer; until the first ones are published the
     actor plays with the initial network, which every part of a run shares. `on_progress` is called about once a
     second, after the same numbers went to the server. A `PartId` is renewed by the caller; where it becomes another
-    number, because this actor was away for too long, the actor goes on with that.
+    number, because this actor was away for too long, the actor goes on with that. `least_life`: how many of its lives
+    are known of here, which a server that came back may have forgotten; the seeds are others than theirs.
 
     Raises TableClosed when the table is closed: the job is over. ConnectionLost if the server stayed away for
     `patience_s` seconds; SettingsDiffer, a ValueError, for other settings than the run's; ValueError for weights of
     another network.
     """
-    return _Actor(settings, server_url, actor_id, as_callable(stop), on_progress, patience_s).run()
+    return _Actor(settings, server_url, actor_id, as_callable(stop), on_progress, patience_s, least_life).run()
 
 
 class _Actor:
@@ -114,6 +116,7 @@ class _Actor:
         stop: Callable[[], bool],
         on_progress: Callable[[ActorProgress], None] | None,
         patience_s: float,
+        least_life: int,
     ) -> None:
         torch.set_num_threads(1)
         self.settings = settings
@@ -128,8 +131,9 @@ class _Actor:
         self.recent_scores: collections.deque[float] = collections.deque(maxlen=RECENT_EPISODES)
         self.version: int | None = None
         self.client = PersistentClient(server_url, patience_s=patience_s, stop=stop, on_connect=self._on_connect)
-        life = self.client.call(lambda client: incarnation(client, settings.table, self.actor_id))
-        environments_seed, exploration_seed = actor_seeds(settings.seed, self.actor_id, *life)
+        session, before = self.client.call(lambda client: incarnation(client, settings.table, self.actor_id))
+        seeds = actor_seeds(settings.seed, self.actor_id, session, max(before, least_life))
+        environments_seed, exploration_seed = seeds
         self.generator = np.random.default_rng(exploration_seed)
         self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
         # The writer's client is never replaced: after a loss it connects anew, and sends again what later items see.

@@ -18,7 +18,7 @@ from replay_server.dashboard.server_source import ServerSource
 from replay_server.dashboard.view import Banner, Fact, Panel, Tile
 from replay_server.dashboard.watch import Watch
 
-BAD_ENDS = ("failure", "server lost")
+BAD_ENDS = ("failure", "server lost", "diverged")
 
 
 class JobView:

@@ -16,9 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ConnectionError as StoreLost
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as StoreSilent
 
 import replay_server as rs
 from replay_server.arguments import Parser
@@ -32,11 +30,21 @@ from replay_server.jobs.arguments import (
     is_loopback,
     resolve_settings,
 )
+from replay_server.jobs.job_server import JobServer, ReplaySaver, saves_replay
 from replay_server.jobs.plan import make_plan
 from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
-from replay_server.jobs.supervisor import EXIT_SERVER_LOST, ChildProcess, Part, PartFailed, stop_parts
+from replay_server.jobs.supervisor import (
+    EXIT_FAILED,
+    EXIT_SERVER_LOST,
+    ChildProcess,
+    Part,
+    PartDiverged,
+    PartFailed,
+    stop_parts,
+)
 from replay_server.learner.wandb_mirror import WandbMirror, start_wandb
+from replay_server.rl.connection import LOST
 from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.part_ids import hold_for_job, joined_actors
@@ -48,9 +56,11 @@ from replay_server.rl.tables import apex_table
 if TYPE_CHECKING:
     from replay_server.jobs.ray_part import RayActors
 
-EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+RUN_DIVERGED = "diverged"
 LOOK_EVERY_S = 0.5
+ANSWER_WITHIN_S = 10.0
+"""A server that takes longer to answer is said to be silent."""
 SOCKET_FOLDERS = "replay-server-"
 LEFT_AFTER_S = 60.0
 """An empty folder for sockets that is older belongs to a job that was killed."""
@@ -58,6 +68,8 @@ STOP_GRACE_S = 2.5
 """What parts have to end in after Ctrl-C; with the server's stop it stays under 5 s."""
 FINISH_GRACE_S = 30.0
 """What parts have to end in when nobody is waiting for the prompt."""
+SAVE_WITHIN_S = 600.0
+"""And what saving the replay may take."""
 
 
 def main_apex(argv: list[str] | None = None) -> int:
@@ -106,7 +118,8 @@ def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
 class ApexJob:
     """One run: owns the server, the child processes and the run directory's summary.
 
-    The run directory's numbers go on over --resume: frames, transitions, restarts and minutes are of all sessions.
+    What dies is started again: parts, and the server, with the replay as it was saved last. The run directory's numbers
+    go on over --resume: frames, transitions, restarts and minutes are of all sessions.
     """
 
     def __init__(self, settings: ApexSettings, run_directory: RunDirectory, execution: dict[str, Any]) -> None:
@@ -116,15 +129,18 @@ class ApexJob:
         self.parts: list[Part] = []
         self.actors: list[Part] = []
         self.ended_by = ""
-        self._server: rs.Server | None = None
+        self._server: JobServer | None = None
+        self._saver: ReplaySaver | None = None
         self._client: rs.Client | None = None
         self._ray: RayActors | None = None
         self._dashboard: DashboardProcess | None = None
         self._wandb: WandbMirror | None = None
         self._record = JobRecord(settings, run_directory)
+        self._server_restarts = 0
+        self._saver_said = ""
 
     def run(self) -> int:
-        """Runs until a stop condition; returns 0, 1 (a part failed for good), 5 (server lost), or 130 (interrupted)."""
+        """Runs until a stop condition; returns 0, 1 (a part failed for good), 5 (the server did), 130 (interrupted)."""
         settings = self.settings
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name in (signal.SIGTERM, signal.SIGHUP):
@@ -141,10 +157,11 @@ class ApexJob:
                     code, self.ended_by = EXIT_SERVER_LOST, "server lost"
                     view.message(f"replay server lost ({error}): stopping the run")
                 except (PartFailed, rs.ReplayError) as error:
-                    code, self.ended_by = EXIT_FAILED, "failure"
+                    code = EXIT_FAILED
+                    self.ended_by = RUN_DIVERGED if isinstance(error, PartDiverged) else "failure"
                     view.message(f"the run failed: {error}")
             print(f"ending ({self.ended_by})", flush=True)
-            self._stop(FINISH_GRACE_S)
+            self._stop(FINISH_GRACE_S, SAVE_WITHIN_S)
             if code == 0:
                 final = self._final_evaluation()
         except KeyboardInterrupt:
@@ -155,7 +172,7 @@ class ApexJob:
             for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(name, signal.SIG_IGN)
             self.ended_by = self.ended_by or "failure"
-            self._stop(STOP_GRACE_S)
+            self._stop(STOP_GRACE_S, STOP_GRACE_S)
             shutil.rmtree(sockets, ignore_errors=True)
             self._record.close(self.ended_by, final)
             if self._dashboard is not None:
@@ -179,22 +196,28 @@ class ApexJob:
             launch = self._ray.launch
             if is_loopback(host):
                 host, password = self._ray.host, password or self._ray.password
-        unix = sockets / "server.sock"
-        self._server = rs.Server([table], host=host, port=settings.port, unix=unix, password=password)
+        options = {"host": host, "unix": sockets / "server.sock", "password": password}
+        folder = self.run_directory.replay
+        self._server = JobServer(
+            table, folder, settings.port, settings.checkpoint_replay != "off", settings.resume, options, view.message
+        )
         url = self._server.unix_url
         assert url is not None
-        where = self._server.url.rpartition("@")[2].removeprefix("redis://")
-        view.message(f"server redis://{where} (process {self._server.pid})")
+        self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=ANSWER_WITHIN_S, reconnect_timeout=1.0)
+        if settings.resume:
+            self._begin_after_earlier_sessions()
+        self._welcome_server(view)
         if not is_loopback(settings.host):
+            where = self._address()
             if settings.host in ("0.0.0.0", "::"):
                 where = f"{socket.gethostname()}:{where.rpartition(':')[2]}"
             view.message(
                 f"to join from another host: {PASSWORD_VARIABLE}=… replay-server actor --server redis://{where}"
             )
-        self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=10.0, reconnect_timeout=1.0)
-        hold_for_job(self._client, settings.table, settings.actors)
-        join(self._client, settings, spec, self.run_directory.session)
-        self._client.open_table(settings.table)
+        saves, why = saves_replay(settings, table, folder)
+        view.message(why)
+        if saves:
+            self._saver = ReplaySaver(url, self._server.snapshot, settings.checkpoint_replay_every_s)
         common = {
             "settings": dataclasses.asdict(settings),
             "server_url": url,
@@ -219,34 +242,68 @@ class ApexJob:
         self._dashboard = start_dashboard(settings.dashboard, self.run_directory.path, self._server.url, view.message)
         self._wandb = start_wandb(settings.wandb, self.run_directory.path, view.message)
 
+    def _begin_after_earlier_sessions(self) -> None:
+        """Keeps of what the server brought back the table alone: reports, messages and weights are of earlier parts."""
+        assert self._client is not None
+        table = self.settings.table
+        self._client.command("FLUSHALL")
+        self._client.command("WEIGHTS.DEL", table)
+        self._record.observer.begin_after(self._client)
+
+    def _welcome_server(self, view: View) -> None:
+        """Joins a server that has begun, and says where it is and what it holds."""
+        assert self._server is not None
+        assert self._client is not None
+        settings = self.settings
+        hold_for_job(self._client, settings.table, settings.actors)
+        join(self._client, settings, environment_spec(settings), self.run_directory.session)
+        self._client.open_table(settings.table)
+        size = int(self._client.info(settings.table)["size"])
+        held = f" with a replay of {size} transitions" if size else ""
+        view.message(f"server redis://{self._address()} (process {self._server.pid}){held}")
+
+    def _address(self) -> str:
+        """The server's, as others may read it."""
+        assert self._server is not None
+        return self._server.url.rpartition("@")[2].removeprefix("redis://")
+
     def _write_job(self) -> None:
         """Says where the job runs and how its processes are, where that has changed."""
         assert self._server is not None
         parts = [{"name": part.name, "running": part.running, "restarts": part.restarts} for part in self.parts]
         self.run_directory.write_job("apex", self._server.url, parts)
 
-    def _stop(self, grace_s: float) -> None:
-        """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing."""
-        deadline = time.monotonic() + grace_s
+    def _stop(self, grace_s: float, save_within_s: float) -> None:
+        """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing.
+
+        Meanwhile the replay is saved, if that can be done in time.
+        """
+        began = time.monotonic()
+        if self._saver is not None:
+            self._saver.save_last()
         killed = stop_parts(self.parts, grace_s)
         if killed:
             print(f"had to kill: {', '.join(killed)}", flush=True)
         if self._server is not None:
             with contextlib.suppress(OSError):
                 self._write_job()
+        if self._saver is not None:
+            self._saver.wait(max(0.0, began + save_within_s - time.monotonic()))
+            self._saver.close()
+            self._saver_said = self._saver.told()
+            self._saver = None
         if self._client is not None:
             if self._server is not None and self._server.running:
                 with contextlib.suppress(rs.ReplayError, RedisError):
-                    self._end_joined(self._client, deadline)
-            if self.ended_by in STOP_CONDITIONS:
+                    self._end_joined(self._client, began + grace_s)
+            if self.ended_by in (*STOP_CONDITIONS, RUN_DIVERGED):
                 # What the parts reported last. Nobody waits for the prompt, and the server is well.
                 with contextlib.suppress(rs.ReplayError, RedisError):
                     self._look(print)
             self._client.close()
             self._client = None
         if self._server is not None:
-            with contextlib.suppress(rs.ReplayError):
-                self._server.stop(timeout=1.5)
+            self._server.stop(1.5)
             self._server = None
         if self._ray is not None:
             self._ray.close()
@@ -262,36 +319,32 @@ class ApexJob:
     # -- watching
 
     def _watch(self, view: View) -> None:
-        """Returns when a stop condition is met, with `ended_by` naming it."""
+        """Returns when a stop condition is met, with `ended_by` naming it.
+
+        Raises PartFailed, and ConnectionLost where the server ends too often.
+        """
         assert self._server is not None
         while not self.ended_by:
             time.sleep(LOOK_EVERY_S)
-            if not self._server.running:
-                raise rs.ConnectionLost(
-                    f"its process ended with status {self._server.returncode}: {self._server_words()}"
-                )
+            if self._server.watch():
+                self._server_restarts += 1
+                with self._server.look(LOST):
+                    self._welcome_server(view)
             for part in self.parts:
                 code = part.watch()
-                if code == EXIT_SERVER_LOST:
-                    raise rs.ConnectionLost(f"{part.name} found no server")
                 if code == 0 and part.ends:
                     self.ended_by = "max_updates"
                 elif code:
                     view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
             self._write_job()
-            try:
+            with self._server.look(LOST):
                 self._look(view.message)
-            except (StoreLost, StoreSilent) as error:
-                raise rs.ConnectionLost(str(error)) from error
+            while self._saver is not None and self._saver.news:
+                view.message(self._saver.news.popleft())
             view.show(self._record.snapshot)
             self.ended_by = self._record.met_condition() or self.ended_by
             if self._record.write_row_if_due() and self._wandb is not None:
                 self._wandb.poll()
-
-    def _server_words(self) -> str:
-        assert self._server is not None
-        lines = self._server.log().strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
 
     def _look(self, say: Callable[[str], None]) -> None:
         """Brings the record up to date: what the server knows, and how the job's own processes are."""
@@ -301,7 +354,7 @@ class ApexJob:
         for index, part in enumerate(self.actors):
             snapshot.actors[index].restarts, snapshot.actors[index].alive = part.restarts, part.running
         earlier = int(self._record.observer.earlier["restarts"])
-        snapshot.restarts = earlier + sum(part.restarts for part in self.parts)
+        snapshot.restarts = earlier + self._server_restarts + sum(part.restarts for part in self.parts)
 
     # -- what stays
 
@@ -323,9 +376,19 @@ class ApexJob:
         saved = self.run_directory.saved_steps()
         newest = self.run_directory.checkpoints / f"step_{saved[-1]}" if saved else None
         where = f"newest checkpoint {newest}" if newest else "no checkpoint yet"
-        print(f"{self.run_directory.summary}; {where}", flush=True)
-        if code and saved:
-            print(f"go on with: replay-server apex --resume --logdir {self.run_directory.path}", flush=True)
+        replay = f"; {self._saver_said}" if self._saver_said else ""
+        print(f"{self.run_directory.summary}; {where}{replay}", flush=True)
+        go_on = f"replay-server apex --resume --logdir {self.run_directory.path}"
+        if self.ended_by == RUN_DIVERGED:
+            rate = self.settings.learning_rate
+            print(
+                "With the same settings it would diverge again. Look for NaN and very large numbers in rewards and "
+                f"observations; then go on with a lower learning rate than {rate:g}, or with bounded rewards: "
+                f"{go_on} --learning-rate {rate / 4:g} --reward-clip 1",
+                flush=True,
+            )
+        elif code and saved:
+            print(f"go on with: {go_on}", flush=True)
 
 
 def _socket_folder() -> Path:

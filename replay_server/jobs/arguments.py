@@ -63,6 +63,8 @@ def check_settings(settings: ApexSettings) -> None:
             raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(settings, name)}")
     if settings.learner_threads != "auto" and settings.learner_threads < 1:
         raise ValueError(f"--learner-threads: expected auto, or at least 1, got {settings.learner_threads}")
+    if not settings.checkpoint_replay_every_s > 0:
+        raise ValueError(f"--checkpoint-replay-every-s: expected more than 0, got {settings.checkpoint_replay_every_s}")
     for name in ("minutes", "max_updates", "max_transitions"):
         value = getattr(settings, name)
         if value is not None and value <= 0:

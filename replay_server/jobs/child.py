@@ -7,6 +7,7 @@ the part stops. ``python -m replay_server.jobs.child``.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -18,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.errors import ConnectionLost, TableClosed
+from replay_server.jobs.supervisor import DIVERGED, EXIT_FAILED, EXIT_SERVER_LOST
 from replay_server.rl.settings import ApexSettings
 
-EXIT_FAILED = 1
-"""It would fail the same way again."""
-EXIT_SERVER_LOST = 5
 CRASHED = 70
 """Of a part alone, for the job that started it: it may go well the next time."""
+PATIENCE_S = math.inf
+"""A part waits for its server as long as the job lives, which starts it again; its lifeline ends it."""
 STOP_GRACE_S = 10.0
 """A part that has not ended this long after it was told to is ended."""
 
@@ -32,8 +33,8 @@ STOP_GRACE_S = 10.0
 def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> int:
     """Runs a part until it ends, by itself or because its table is closed; returns its exit code.
 
-    0; 5 if the server was lost; 1 for values that are wrong (ValueError, or Diverged, an ArithmeticError); 70 for any
-    other failure.
+    0; 5 if the server was lost; 1 for values that are wrong (ValueError); 71 where learning has diverged (Diverged, an
+    ArithmeticError); 70 for any other failure.
     """
     try:
         part(stop)
@@ -46,7 +47,9 @@ def run_part(part: Callable[[threading.Event], Any], stop: threading.Event) -> i
         return EXIT_SERVER_LOST
     except Exception as error:
         traceback.print_exc()
-        return EXIT_FAILED if isinstance(error, (ValueError, ArithmeticError)) else CRASHED
+        if isinstance(error, ArithmeticError):
+            return DIVERGED
+        return EXIT_FAILED if isinstance(error, ValueError) else CRASHED
     return 0
 
 
@@ -58,7 +61,10 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
     if name == "actor":
         from replay_server.actors.rollout import run_actor
 
-        return lambda stop: run_actor(settings, url, instructions["actor_id"], stop)
+        life = instructions["restarts"]
+        return lambda stop: run_actor(
+            settings, url, instructions["actor_id"], stop, patience_s=PATIENCE_S, least_life=life
+        )
     run_directory = Path(instructions["run_directory"])
     if name == "learner":
         from replay_server.learner.execution import Choice
@@ -67,11 +73,11 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
         # One that died goes on from its newest checkpoint: the server, and the replay in it, have lived on.
         settings.resume = settings.resume or instructions["restarts"] > 0
         execution = Choice.of_values(instructions["execution"])
-        return lambda stop: run_learner(settings, url, run_directory, stop, execution=execution)
+        return lambda stop: run_learner(settings, url, run_directory, stop, patience_s=PATIENCE_S, execution=execution)
     if name == "evaluator":
         from replay_server.jobs.evaluation import run_evaluations
 
-        return lambda stop: run_evaluations(settings, url, run_directory, stop)
+        return lambda stop: run_evaluations(settings, url, run_directory, stop, patience_s=PATIENCE_S)
     raise ValueError(f"expected part actor, learner or evaluator, got {name!r}")
 
 

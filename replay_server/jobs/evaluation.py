@@ -23,7 +23,9 @@ FINAL_SEED = 0xF1A1
 """Mixed into the seed of the final evaluation: its games are none that an evaluation during the run has played."""
 
 
-def run_evaluations(settings: ApexSettings, server_url: str, run_directory: Path, stop: threading.Event) -> None:
+def run_evaluations(
+    settings: ApexSettings, server_url: str, run_directory: Path, stop: threading.Event, *, patience_s: float = 30.0
+) -> None:
     """Evaluates until `stop` as `run_evaluator` does, and keeps the best network so far in checkpoints/best.
 
     Best is the highest mean; of equal means the later, which has learned from more.
@@ -37,7 +39,7 @@ def run_evaluations(settings: ApexSettings, server_url: str, run_directory: Path
             best = result.score_mean
             write_best(folder, network.state_dict(), {"step": result.version, **asdict(result)})
 
-    run_evaluator(settings, server_url, stop, keep)
+    run_evaluator(settings, server_url, stop, keep, patience_s=patience_s)
 
 
 def final_evaluation(settings: ApexSettings, run_directory: Path, stop: Stop = lambda: False) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ class Observer:
         self._first_step: float | None = None
         self._added, self._sampled = _Counter(), _Counter()
         self._frames_before = 0
-        self._seen = {"evaluations": 0, "messages": 0}
+        self._seen: dict[str, list[bytes]] = {"evaluations": [], "messages": []}
 
     def begin_after(self, client: rs.Client) -> None:
         """What the server has now is of a session before this one: it is not counted again.
@@ -64,7 +64,7 @@ class Observer:
         _, actors = self._reports(client)
         self._frames_before = sum(actor.frames for actor in actors.values())
         for name in self._seen:
-            self._seen[name] = int(client.command("LLEN", f"{self.settings.table}:{name}"))
+            self._seen[name] = client.command("LRANGE", f"{self.settings.table}:{name}", 0, -1)
 
     def look(self, client: rs.Client) -> None:
         """Asks the server. Raises TableNotFound while there is no table, and what a lost server raises."""
@@ -78,13 +78,15 @@ class Observer:
         if learner:
             snapshot.learner = learner
             snapshot.updates = int(learner["updates"])
+            snapshot.batches_not_finite = int(learner.get("batches_not_finite", 0))
         snapshot.elapsed_s = self.earlier["elapsed_s"] + (now - self._first_step if self._first_step else 0.0)
         snapshot.frames = int(self.earlier["frames"]) + frames
         snapshot.transitions = int(self.earlier["transitions"]) + added
         snapshot.size, snapshot.capacity = int(info["size"]), int(info["capacity"])
         snapshot.closed = bool(info["closed"])
         snapshot.waiting, snapshot.waiting_add = str(info["reason"]), str(info["reason_add"])
-        after_warm_up = added - settings.min_size_to_sample
+        # A replay that was there from the start has warmed up before.
+        after_warm_up = min(added, int(info["added"]) - settings.min_size_to_sample)
         snapshot.samples_per_insert = sampled / after_warm_up if after_warm_up > 0 else 0.0
         snapshot.frames_per_s = self._rates["frames"].add(now, snapshot.frames)
         snapshot.transitions_per_s = self._rates["transitions"].add(now, snapshot.transitions)
@@ -122,15 +124,17 @@ class Observer:
         return self._new(client, "evaluations")
 
     def _new(self, client: rs.Client, name: str) -> list[dict[str, Any]]:
-        key = f"{self.settings.table}:{name}"
-        asked = client.redis.pipeline(transaction=True)
-        asked.llen(key)
-        asked.lrange(key, self._seen[name], -1)
-        length, rows = asked.execute()
-        if length < self._seen[name]:  # the server came back without the list, and a new one has begun
-            rows = client.redis.lrange(key, 0, -1)
-            length = len(rows)
-        self._seen[name] = length
+        """Rows of a list that were not there before. A server that came back has an older list, or begins a new one."""
+        key, seen = f"{self.settings.table}:{name}", self._seen[name]
+        there: Any = client.redis.lrange(key, max(0, len(seen) - 1), -1)
+        if seen and there[:1] != seen[-1:]:
+            there = client.redis.lrange(key, 0, -1)
+            same = next((at for at, (old, new) in enumerate(zip(seen, there, strict=False)) if old != new), None)
+            known = min(len(seen), len(there)) if same is None else same
+            rows, self._seen[name] = there[known:], there
+        else:
+            rows = there[1:] if seen else there
+            seen += rows
         return [json.loads(row) for row in rows]
 
 
@@ -159,6 +163,8 @@ class _ActorReports:
 
     def state(self, report: dict[str, float], now: float) -> ActorState:
         life = report.get("started_at", self._life)  # a server that came back empty has no report at first
+        if life < self._life:
+            report, life = {}, self._life  # and one that came back with a snapshot may have that of an earlier life
         if life != self._life:
             self._frames_before += self._frames
             self._life = life

@@ -14,7 +14,10 @@ from replay_server.rl.options import add_options
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import OWN, SHARED, may_differ
 
+_SAVING = "a server of many machines saves its tables itself: REPLAY.SAVE, and replay-server serve --restore"
 _INSTEAD = {
+    "checkpoint_replay": _SAVING,
+    "checkpoint_replay_every_s": _SAVING,
     "actors_on": "start each actor on its machine; replay-server apex places actors by itself",
     "host": "--server says where the run is",
     "port": "--server says where the run is",

@@ -56,6 +56,8 @@ class Snapshot:
     evaluation: dict[str, Any] | None = None
     evaluations: int = 0
     restarts: int = 0
+    batches_not_finite: int = 0
+    """Batches that changed nothing, since their loss or gradient was not finite."""
 
     @property
     def weight_staleness(self) -> int:
@@ -137,6 +139,8 @@ def plain_line(snapshot: Snapshot) -> str:
     parts.append(f"staleness {snapshot.weight_staleness}")
     if snapshot.restarts:
         parts.append(f"restarts {snapshot.restarts}")
+    if snapshot.batches_not_finite:
+        parts.append(f"batches not finite {snapshot.batches_not_finite}")
     return " · ".join(parts)
 
 
@@ -168,7 +172,7 @@ def _table(snapshot: Snapshot, title: str) -> Any:
     )  # fmt: skip
     score = "–" if evaluation is None else f"{evaluation['score_mean']:.1f} ± {evaluation['score_std']:.1f}"
     row("evaluation", score, "evaluations", str(snapshot.evaluations))
-    row("restarts", str(snapshot.restarts), "", "")
+    row("restarts", str(snapshot.restarts), "batches not finite", str(snapshot.batches_not_finite))
     for index, actor in snapshot.actors.items():
         state = f"{actor.score_mean:.1f}" if actor.alive else "not playing"
         row(f"actor {index} score", state, "games", f"{actor.episodes:,}")

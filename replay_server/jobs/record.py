@@ -160,6 +160,7 @@ class JobRecord:
             "frames_per_s": frames / played_s if snapshot.elapsed_s else 0.0,
             "updates_per_s": updates / played_s if snapshot.elapsed_s else 0.0,
             "restarts": snapshot.restarts,
+            "batches_not_finite": snapshot.batches_not_finite,
             **self.run_directory.measured(),
             "eval_epsilon": settings.eval_epsilon,
             **empty,

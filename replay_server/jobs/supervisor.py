@@ -13,15 +13,36 @@ from pathlib import Path
 from typing import Any, Protocol
 
 RESTARTS_PER_MINUTE = 5
-"""A part that dies more often than this is not coming back by restarting: the job ends."""
+"""A part, or the server, that dies more often than this is not coming back by restarting: the job ends."""
 RESTART_DELAY_S = 1.0
 EXIT_FAILED = 1
-"""Of a part that would fail the same way again: settings that cannot be, learning that has diverged."""
+"""Of a part that would fail the same way again, with settings that cannot be."""
 EXIT_SERVER_LOST = 5
+DIVERGED = 71
+"""Of a part whose learning has diverged: it would do so again from where it was."""
 
 
 class PartFailed(Exception):
     """A part ended in a way that restarting does not mend; the message says which, how, and where its log is."""
+
+
+class PartDiverged(PartFailed):
+    """Going on with the same settings would not mend it either."""
+
+
+class Deaths:
+    """How often something has died."""
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque()
+
+    def count(self) -> int | None:
+        """Counts a death that was noticed now; how many there were within a minute, if those are too many."""
+        now = time.monotonic()
+        self._at.append(now)
+        while now - self._at[0] > 60.0:
+            self._at.popleft()
+        return len(self._at) if len(self._at) > RESTARTS_PER_MINUTE else None
 
 
 class PartProcess(Protocol):
@@ -96,7 +117,7 @@ class Part:
     """One part of a job: its process, its log file and its history of restarts. `launch` says where it runs.
 
     A part that dies is started again, with `restarts` in its instructions; one whose exit code is 0 is done. The job
-    has failed when one that `ends` it has the exit code `EXIT_FAILED`.
+    has failed when one that `ends` it has the exit code `EXIT_FAILED` or `DIVERGED`.
     """
 
     def __init__(
@@ -116,7 +137,7 @@ class Part:
         self._instructions = instructions
         self._threads = threads
         self._launch = launch
-        self._deaths: deque[float] = deque()
+        self._deaths = Deaths()
         self._start_at: float | None = None
         self._process: PartProcess | None = None
 
@@ -148,17 +169,16 @@ class Part:
             return None
         self._process.hang_up()
         self.finished = code == 0
-        if self.finished or code == EXIT_SERVER_LOST:
+        if self.finished:
             self._process = None
             return code
+        if self.ends and code == DIVERGED:
+            raise PartDiverged(f"{self.name} has diverged; its log is {self.log}{_last_line(self.log)}")
         if self.ends and code == EXIT_FAILED:
             raise PartFailed(f"{self.name} {_ending(code)}; its log is {self.log}{_last_line(self.log)}")
-        self._deaths.append(now)
-        while now - self._deaths[0] > 60.0:
-            self._deaths.popleft()
-        if len(self._deaths) > RESTARTS_PER_MINUTE:
+        if (deaths := self._deaths.count()) is not None:
             raise PartFailed(
-                f"{self.name} died {len(self._deaths)} times within a minute, the last time it {_ending(code)}; "
+                f"{self.name} died {deaths} times within a minute, the last time it {_ending(code)}; "
                 f"its log is {self.log}{_last_line(self.log)}"
             )
         self.restarts += 1

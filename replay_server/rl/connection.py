@@ -37,7 +37,8 @@ class PersistentClient:
     ) -> None:
         """Connects; the client's own reconnecting is kept short, so that `stop` is looked at often.
 
-        Raises ConnectionLost if the server did not answer for `patience_s` seconds, or `stop` says so.
+        Raises ConnectionLost if the server did not answer for `patience_s` seconds (infinite: waits for ever), or
+        `stop` says so.
         """
         self._server_url = server_url
         self._patience_s = patience_s

@@ -1,4 +1,4 @@
-"""The files of one run in one folder: config.json, job.json, metrics.jsonl, scores, checkpoints, logs, summary.json."""
+"""The files of one run in one folder: config.json, job.json, metrics.jsonl, scores, checkpoints, replay, logs, …"""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class RunDirectory:
         self.job = self.path / "job.json"
         self.summary = self.path / "summary.json"
         self.checkpoints = self.path / "checkpoints"
+        self.replay = self.path / "replay"
         self.logs = self.path / "logs"
         self.scores = self.path / "scores.csv"
         self.plot = self.path / "scores.png"

@@ -148,6 +148,12 @@ class ApexSettings:
     """Seconds between checkpoints (one is always written at the end): the most that a killed learner loses."""
     checkpoints_kept: int = 3
     """Newest checkpoints kept; older ones are removed. The best evaluated network is kept besides."""
+    checkpoint_replay: Literal["auto", "on", "off"] = "auto"
+    """Whether the replay is saved beside the checkpoints, so that --resume, and a server that was killed, go on with
+    it; auto: where the disk has room for it."""
+    checkpoint_replay_every_s: float = 300.0
+    """Seconds between these snapshots: the most replay that a killed server loses. At most a tenth of the time goes
+    into them; the last one is of the run's end."""
 
     # evaluation
     eval_every_updates: int = 5_000
@@ -166,7 +172,7 @@ class ApexSettings:
     logdir: str | None = None
     """Run directory; None = runs/<env>-<seed>-<time>."""
     resume: bool = False
-    """Continue from the newest checkpoint in logdir."""
+    """Continue from the newest checkpoint in logdir, with the replay that was saved there."""
 
 
 PROFILES: dict[str, dict[str, Any]] = {

@@ -24,12 +24,15 @@ def client():
         yield connected
 
 
-def play(client: rs.Client, frames: int, life: float, transitions: int, evaluations: int) -> None:
-    """What an actor of `life`, which has played so many frames, and an evaluator leave on the server."""
+def play(client: rs.Client, frames: int, life: float, transitions: int, evaluations: int, first: int = 0) -> None:
+    """What an actor of `life`, which has played so many frames, and an evaluator leave on the server.
+
+    Evaluations are of the versions from `first` on.
+    """
     client.create_table(TABLE)
     client.redis.hset("apex:actor:0", mapping={"frames": frames, "started_at": life, "updated_at": frames})
     client.add("apex", {"x": np.zeros(transitions, np.float32)})
-    for version in range(evaluations):
+    for version in range(first, first + evaluations):
         client.redis.rpush("apex:evaluations", json.dumps({"version": version}))
 
 
@@ -74,10 +77,31 @@ def test_a_server_that_comes_back_empty_takes_nothing_back(client):
     client.create_table(TABLE)
     observer.look(client)
     assert counted(observer) == (500, 40)
-    play(client, frames=520, life=1.0, transitions=5, evaluations=2)
+    play(client, frames=520, life=1.0, transitions=5, evaluations=2, first=3)
     observer.look(client)
     assert counted(observer) == (520, 45)
-    assert [each["version"] for each in observer.new_evaluations(client)] == [0, 1]
+    assert [each["version"] for each in observer.new_evaluations(client)] == [3, 4]
+
+
+def test_a_server_that_comes_back_with_a_snapshot_counts_nothing_twice(tmp_path):
+    observer = Observer(SETTINGS)
+    with rs.Server(directory=tmp_path) as server, rs.Client(server.url) as client:
+        play(client, frames=500, life=1.0, transitions=40, evaluations=2)
+        client.checkpoint("early")
+        observer.look(client)
+        play(client, frames=100, life=2.0, transitions=20, evaluations=2, first=2)
+        observer.look(client)
+        assert counted(observer) == (600, 60)
+        assert [each["version"] for each in observer.new_evaluations(client)] == [0, 1, 2, 3]
+    with rs.Server(directory=tmp_path, restore="early.snapshot") as server, rs.Client(server.url) as client:
+        observer.look(client)
+        assert counted(observer) == (600, 60)  # the report of the actor's earlier life is old
+        play(client, frames=130, life=2.0, transitions=10, evaluations=2, first=4)
+        observer.look(client)
+        assert counted(observer) == (630, 70)
+        # As many rows as before, and two of them new.
+        assert [each["version"] for each in observer.new_evaluations(client)] == [4, 5]
+        assert observer.new_evaluations(client) == []
 
 
 def report(client: rs.Client, actor: int, frames: int, at: float) -> None:

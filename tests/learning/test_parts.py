@@ -55,7 +55,8 @@ READ_BY = {
     "device": "L", "learner_threads": "L", "targets_ahead": "L", "prefetch": "L", "checkpoint_every_s": "L",
     "checkpoints_kept": "L",
     "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "final_episodes": "E", "dashboard": "",
-    "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "",
+    "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "", "checkpoint_replay": "",
+    "checkpoint_replay_every_s": "",
 }  # fmt: skip
 # Read where the command line is, before the part's own work: what a run is called and where it is kept.
 BY_THE_COMMAND = {"profile", "logdir", "resume", "wandb"}

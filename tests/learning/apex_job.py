@@ -1,0 +1,110 @@
+"""A job as users start it, watched from outside: its processes, what it prints, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SMALL = [
+    "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200",
+    "--hidden", "16", "--eval-episodes", "2", "--eval-every-updates", "200", "--final-episodes", "2",
+]  # fmt: skip
+
+
+class Job:
+    """`replay-server apex` in a child process, with its output in a file and its temporary files in a folder.
+
+    `constants`: module.NAME → value, of the job's own process, for what takes minutes otherwise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *words: str,
+        temporary: str = "t",
+        constants: Mapping[str, float] | None = None,
+        settings: Sequence[str] = SMALL,
+    ) -> None:
+        self.run = folder / "run"
+        self.temporary = folder / temporary
+        self.temporary.mkdir(exist_ok=True)
+        self.output = folder / "output"
+        with open(self.output, "ab") as output:
+            self._from = output.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _program(constants or {}), "--logdir", str(self.run), *settings, *words],
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        """What it has printed itself, without a job of which it is the resumed one."""
+        return self.output.read_bytes()[self._from :].decode()
+
+    def children(self) -> dict[int, str]:
+        """Process ids of the job's children that are alive, with their command lines."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                    if int(fields[1]) == self.process.pid and fields[0] != "Z":
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except (OSError, IndexError):
+                    continue
+        return found
+
+    def wait_for(self, what: str, timeout_s: float = 120.0) -> re.Match[str]:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if match := re.search(what, self.text):
+                return match
+            assert self.process.poll() is None, self.text
+            time.sleep(0.1)
+        raise AssertionError(f"no {what!r} in time:\n{self.text}")
+
+    def wait(self, timeout_s: float = 120.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def summary(self) -> dict:
+        return json.loads((self.run / "summary.json").read_text())
+
+
+def _program(constants: Mapping[str, float]) -> str:
+    lines = ["import importlib, sys"]
+    for path, value in constants.items():
+        module, _, name = path.rpartition(".")
+        lines.append(f"setattr(importlib.import_module({module!r}), {name!r}, {value!r})")
+    lines += ["from replay_server.jobs.apex import main_apex", "sys.exit(main_apex(sys.argv[1:]))"]
+    return "\n".join(lines)
+
+
+def processes_of(job: Job, part: str) -> list[int]:
+    """Ids of the job's processes that write this part's log."""
+    return [pid for pid in job.children() if Path(f"/proc/{pid}/fd/1").resolve().name == f"{part}.log"]
+
+
+def gone(processes: dict[int, str]) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not any(alive(pid) for pid in processes):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
