@@ -153,6 +153,7 @@ def look(pid: int, client: rs.Client) -> Look:
 def _job(options: argparse.Namespace, run: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`replay-server apex` while it lasts."""
     words = ["--env", options.env, "--logdir", str(run), "--dashboard", "off", "--final-episodes", "0"]
+    words += ["--checkpoint-replay", "off"]  # nobody resumes it
     words += ["--profile", options.profile] if options.profile else []
     words += ["--precision", options.precision] if options.precision else []
     words += ["--learner-threads", str(options.threads)] if options.threads else []

@@ -43,6 +43,7 @@ def train(
         "checkpoints-kept": math.ceil(seconds / every_s) + 2,
         "final-episodes": 0,
         "dashboard": "off",
+        "checkpoint-replay": "off",  # nobody resumes it, and it is as large as the replay
         "logdir": run,
     }
     options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
