@@ -98,7 +98,7 @@ ENVIRONMENTS = {
         ),
         Environment(
             "tianshou_atari",
-            ("tianshou==2.0.1", "gymnasium==1.4.0", TORCH, *GAMES),
+            ("tianshou==2.0.1", "gymnasium==1.4.0", "numpy==2.2.6", TORCH, *GAMES),
             "import tianshou, ale_py, cv2, safetensors.torch",
             about="DQN on Atari",
             made_by=f"{PLAYED_BY} tianshou-dqn",
