@@ -183,14 +183,15 @@ class EnvpoolGames:
 def _script(name: str, scripts: str | None) -> Path:
     if scripts is not None:
         sys.path.insert(0, scripts)  # cleanrl_utils of the same version
-        path = Path(scripts) / "cleanrl" / f"{name}.py"
+        folders = [str(Path(scripts) / "cleanrl")]
     else:
         found = importlib.util.find_spec("cleanrl")
         folders = list(found.submodule_search_locations or []) if found else []
-        path = Path(folders[0] if folders else ".") / f"{name}.py"
-    if not path.is_file():
-        raise RuntimeError(f"expected CleanRL's script {path}: give --cleanrl a folder with CleanRL's repository")
-    return path
+    for folder in folders:
+        if (path := Path(folder) / f"{name}.py").is_file():
+            return path
+    places = " or ".join(folders) or "the package cleanrl"
+    raise RuntimeError(f"expected CleanRL's script {name}.py in {places}: give --cleanrl its repository's folder")
 
 
 def _imported(path: Path) -> Any:
