@@ -63,10 +63,11 @@ class Look:
 def divide(begin: Look, end: Look, cores: int) -> dict[str, float]:
     """Where the processor time between two looks went, as shares of so many cores' time.
 
-    `emulator`, `torch` and `job` (the rest of the job's own) add up to the job's; `others` ran besides; `idle` is left.
+    `emulator`, `torch` and `rest` add up to the job's; `others` ran besides; `idle` is left. `emulator_or_torch_of_job`
+    is their share of the job's own time.
     """
     took = end.time_s - begin.time_s
-    shares = {"emulator": 0.0, "torch": 0.0, "job": 0.0}
+    shares = {"emulator": 0.0, "torch": 0.0, "rest": 0.0}
     parts: dict[str, float] = {}
     for part, process in end.processes.items():
         if part not in begin.processes:
@@ -83,13 +84,14 @@ def divide(begin: Look, end: Look, cores: int) -> dict[str, float]:
         total_s = sum(used.values())
         shares["emulator"] += emulator_s
         shares["torch"] += torch_s
-        shares["job"] += total_s - emulator_s - torch_s
+        shares["rest"] += total_s - emulator_s - torch_s
         parts[f"part.{part}"] = total_s
     mine = sum(shares.values())
     others = max(0.0, end.machine_s - begin.machine_s - mine)
     values = {**shares, "others": others, "idle": max(0.0, took * cores - mine - others)}
     values["emulator_or_torch"] = shares["emulator"] + shares["torch"]
-    return {f"{name}_share": round(seconds / (took * cores), 4) for name, seconds in {**values, **parts}.items()}
+    found = {f"{name}_share": round(seconds / (took * cores), 4) for name, seconds in {**values, **parts}.items()}
+    return {**found, "emulator_or_torch_of_job_share": round(values["emulator_or_torch"] / max(mine, 1e-9), 4)}
 
 
 def _divided(
@@ -109,6 +111,26 @@ def _divided(
     if part == "evaluator":
         return 0.0, total
     return 0.0, 0.0
+
+
+def told(content: Mapping[str, Any]) -> list[str]:
+    """The shares, for people."""
+    share = {name.removesuffix("_share"): 100 * value for name, value in content["median"].items()}
+    names = {
+        "emulator": "emulator",
+        "torch": "torch",
+        "rest": "the rest of the job",
+        "others": "other programs",
+        "idle": "idle",
+    }
+    parts = [f"{name.removeprefix('part.')} {value:.1f} %" for name, value in share.items() if name.startswith("part.")]
+    return [
+        f"of the processor time of {content['machine']['cores']} cores ({content['machine']['processor']}):",
+        *(f"  {words:20} {share[name]:5.1f} %" for name, words in names.items()),
+        f"emulator or torch: {share['emulator_or_torch']:.1f} % of the cores' time, "
+        f"{share['emulator_or_torch_of_job']:.1f} % of the job's own",
+        f"by process: {', '.join(parts)}",
+    ]
 
 
 def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]) -> dict[str, Any]:

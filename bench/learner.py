@@ -41,13 +41,19 @@ from replay_server.rl.observations import channels_first
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
+RATIOS = {
+    "loop / plain": ("loop.updates_per_s", "plain.updates_per_s"),
+    "plain / loop, processor": ("plain.cpu_ms", "loop.cpu_ms"),
+}
 AIM = 0.9
-"""The share of plain torch's updates that the loop shall reach."""
+"""The share of plain torch's updates that the loop shall reach; on a busy machine likewise of processor time."""
 SECONDS = {"sampling_s": "sampling", "training_s": "training", "update_s": "write_back", "publish_s": "publish"}
 """What the loop counts of its own time → what it is called here."""
 RESIDENT_BATCHES = 16
 """Different batches that plain torch takes turns with."""
 LOOK_EVERY_S = 0.2
+BUSY = 0.3
+"""Of a core, used before anything is measured: more than that shows in updates a second."""
 
 
 def bench_settings(options: argparse.Namespace) -> ApexSettings:
@@ -144,7 +150,7 @@ def plain_turn(plain: PlainTorch, seconds: float, warm_up: float) -> dict[str, f
     return {
         "plain.updates_per_s": updates / took,
         "plain.update_ms": 1e3 * took / updates,
-        "plain.cpu_cores": (time.process_time() - begin_cpu) / took,
+        "plain.cpu_ms": 1e3 * (time.process_time() - begin_cpu) / updates,
     }
 
 
@@ -200,13 +206,14 @@ def loop_turn(server: rs.Server, settings: ApexSettings, run: Path, seconds: flo
     took, updates = end["time_s"] - begin["time_s"], end["step"] - begin["step"]
     spent = {told: 1e3 * (end[name] - begin[name]) / updates for name, told in SECONDS.items()}
     (from_s, own_s, server_s), (until_s, own_end_s, server_end_s) = window.cpu
+    in_window = (until_s - from_s) * updates / took
     return {
         "loop.updates_per_s": updates / took,
         "loop.update_ms": 1e3 * took / updates,
         **{f"loop.{name}_ms": value for name, value in spent.items()},
         "loop.rest_ms": 1e3 * took / updates - sum(spent.values()),
-        "loop.cpu_cores": (own_end_s - own_s) / (until_s - from_s),
-        "loop.server_cpu_cores": (server_end_s - server_s) / (until_s - from_s),
+        "loop.cpu_ms": 1e3 * (own_end_s - own_s) / in_window,
+        "loop.server_cpu_ms": 1e3 * (server_end_s - server_s) / in_window,
     }
 
 
@@ -218,6 +225,8 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
     host = result.machine()
     torch.set_num_threads(settings.learner_threads)
     execution = choose_execution(settings, spec, lambda: make_network(settings, spec), device)
+    if host["load_average_before"] > BUSY * host["cores"]:
+        say(f"the machine is busy (load {host['load_average_before']:g}): compare processor times, not updates")
     say(
         f"{host['processor']}: {execution.told()}, {settings.learner_threads} threads, batches of {settings.batch_size}"
     )
@@ -245,10 +254,12 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
     kept = ("env", "profile", "batch_size", "network", "hidden", "precision", "learner_threads", "prefetch",
             "publish_every", "optimizer", "device", "compression")  # fmt: skip
     used = {name: getattr(settings, name) for name in kept} | {"device": device.type, **execution.as_values()}
-    ratios = {"loop / plain": ("loop.updates_per_s", "plain.updates_per_s")}
-    content = result.document("learner", "", host, {**vars(options), "used": used}, rounds, ratios)
-    of_rounds = [measured["loop.updates_per_s"] / measured["plain.updates_per_s"] for measured in rounds]
-    return {**content, "ratio_spread": {"loop / plain": [min(of_rounds), max(of_rounds)]}}
+    content = result.document("learner", "", host, {**vars(options), "used": used}, rounds, RATIOS)
+    spread = {}
+    for name, (above, below) in RATIOS.items():
+        of_rounds = [measured[above] / measured[below] for measured in rounds]
+        spread[name] = [min(of_rounds), max(of_rounds)]
+    return {**content, "ratio_spread": spread}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -279,7 +290,11 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     else:
         content = measure(options, folder, say)
     content["command"] = shlex.join(["replay-server", "bench", "learner", *argv])
-    result.tell(content, say, ratio_digits=None)
+    if options.job:
+        for line in job.told(content):
+            say(line)
+    else:
+        result.tell(content, say, ratio_digits=None)
     for name, ratio in content["ratio"].items():
         low, high = content["ratio_spread"][name]
         aim = f"aim {AIM}: {'reached' if ratio >= AIM else 'not reached'}"

@@ -28,14 +28,17 @@ def test_the_loop_and_plain_torch_are_measured_in_turns(tmp_path: Path, capsys: 
         assert measured["loop.training_ms"] > 0
         assert measured["loop.updates_per_s"] == pytest.approx(1e3 / measured["loop.update_ms"], rel=0.01)
         assert measured["plain.updates_per_s"] > 0
-    low, high = content["ratio_spread"]["loop / plain"]
-    assert low <= content["ratio"]["loop / plain"] <= high
+        assert measured["loop.cpu_ms"] > 0
+        assert measured["plain.cpu_ms"] > 0
+    for ratio in ("loop / plain", "plain / loop, processor"):
+        low, high = content["ratio_spread"][ratio]
+        assert low <= content["ratio"][ratio] <= high
     assert content["settings"]["used"]["batch_size"] == 16
     assert content["settings"]["used"]["precision"] == "float32"
     assert "loop / plain" in capsys.readouterr().out
 
 
-def test_a_whole_job_is_looked_at_part_by_part(tmp_path: Path) -> None:
+def test_a_whole_job_is_looked_at_part_by_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.json"
     settings = ["--set", "actors=1", "min_size_to_sample=200", "hidden=16"]
     assert main(["learner", *SMALL, "--job", "--seconds", "2", "--warm-up", "0", *settings, "--json", str(file)]) == 0
@@ -48,6 +51,7 @@ def test_a_whole_job_is_looked_at_part_by_part(tmp_path: Path) -> None:
         measured["emulator_share"] + measured["torch_share"], abs=1e-3
     )
     assert content["settings"]["used"]["actors"] == 1
+    assert "% of the cores' time" in capsys.readouterr().out
 
 
 def test_a_job_that_ends_at_once_is_told_with_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +90,11 @@ def test_processor_time_goes_to_the_emulator_to_torch_and_to_the_rest() -> None:
     shares = divide(begin, end, cores=2)
     assert shares["emulator_share"] == pytest.approx(4.0 * 4 / 8 / 20)
     assert shares["torch_share"] == pytest.approx((4.0 * 2 / 8 + 5.0 * 4 / 5 + 4.0 + 1.0) / 20)
-    assert shares["job_share"] == pytest.approx((4.0 * 2 / 8 + 5.0 * 1 / 5 + 0.5 + 0.25 + 0.25) / 20)
+    assert shares["rest_share"] == pytest.approx((4.0 * 2 / 8 + 5.0 * 1 / 5 + 0.5 + 0.25 + 0.25) / 20)
     assert shares["emulator_or_torch_share"] == pytest.approx(shares["emulator_share"] + shares["torch_share"])
-    assert shares["part.learner_share"] == pytest.approx(9.75 / 20, abs=1e-4)
     used = 4.0 + 9.75 + 1.0 + 0.25
+    of_job = (2.0 + 1.0 + 4.0 + 4.0 + 1.0) / used
+    assert shares["emulator_or_torch_of_job_share"] == pytest.approx(of_job, abs=1e-4)
+    assert shares["part.learner_share"] == pytest.approx(9.75 / 20, abs=1e-4)
     assert shares["others_share"] == pytest.approx((18.0 - used) / 20)
     assert shares["idle_share"] == pytest.approx((20.0 - 18.0) / 20)
