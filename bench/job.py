@@ -6,7 +6,8 @@ process and thread; how a process divides its own is told by the seconds that it
 - an actor: by `environment_s` (the emulator), `inference_s` (torch), and the rest of the time in which it did not wait
   for the rate limiter (`blocked_s`);
 - the learner's main thread: by `training_s` (torch) of the time in which it did not wait for a batch (`sampling_s`).
-  Of its other threads those that compute for torch, one fewer than it has torch threads, are taken to be the busiest;
+  Of its other threads those that compute for torch, one fewer than its torch threads in all, are taken to be the
+  busiest;
 - the evaluator: all of it is the emulator or torch.
 
 What is in neither is the job's own: making, sending, sampling and receiving transitions, the server, reports.
@@ -44,7 +45,6 @@ class Process:
     """Its main thread."""
     threads: Mapping[int, float]
     """Thread → its processor seconds."""
-    torch_threads: int
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,10 @@ class Look:
     """Processor seconds of all that runs on the machine."""
 
 
-def divide(begin: Look, end: Look, cores: int) -> dict[str, float]:
+def divide(begin: Look, end: Look, cores: int, learner_threads: int) -> dict[str, float]:
     """Where the processor time between two looks went, as shares of so many cores' time.
+
+    `learner_threads`: threads of the learner that compute for torch, the main one included.
 
     `emulator`, `torch` and `rest` add up to the job's; `others` ran besides; `idle` is left. `emulator_or_torch_of_job`
     is their share of the job's own time.
@@ -80,7 +82,7 @@ def divide(begin: Look, end: Look, cores: int) -> dict[str, float]:
             name: seconds - begin.reports.get(part, {}).get(name, 0.0)
             for name, seconds in end.reports.get(part, {}).items()
         }
-        emulator_s, torch_s = _divided(part, process, used, report, took)
+        emulator_s, torch_s = _divided(part, process.main, learner_threads, used, report, took)
         total_s = sum(used.values())
         shares["emulator"] += emulator_s
         shares["torch"] += torch_s
@@ -95,7 +97,12 @@ def divide(begin: Look, end: Look, cores: int) -> dict[str, float]:
 
 
 def _divided(
-    part: str, process: Process, used: Mapping[int, float], report: Mapping[str, float], took: float
+    part: str,
+    main: int,
+    learner_threads: int,
+    used: Mapping[int, float],
+    report: Mapping[str, float],
+    took: float,
 ) -> tuple[float, float]:
     """Processor seconds of a process in the emulator, and in torch."""
     total = sum(used.values())
@@ -105,9 +112,9 @@ def _divided(
         return total * min(1.0, emulator), total * min(1.0, inference)
     if part == "learner":
         active = max(took - report.get("sampling_s", 0.0), 1e-9)
-        pool = sorted((seconds for thread, seconds in used.items() if thread != process.main), reverse=True)
-        main_s = used.get(process.main, 0.0) * min(1.0, report.get("training_s", 0.0) / active)
-        return 0.0, main_s + sum(pool[: max(0, process.torch_threads - 1)])
+        pool = sorted((seconds for thread, seconds in used.items() if thread != main), reverse=True)
+        main_s = used.get(main, 0.0) * min(1.0, report.get("training_s", 0.0) / active)
+        return 0.0, main_s + sum(pool[: max(0, learner_threads - 1)])
     if part == "evaluator":
         return 0.0, total
     return 0.0, 0.0
@@ -145,14 +152,21 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
         begin = look(process.pid, client)
         time.sleep(options.seconds)
         end = look(process.pid, client)
-    measured = divide(begin, end, cores)
+    config = json.loads((run / "config.json").read_text())
+    measured = divide(begin, end, cores, _learner_threads(config))
     for part in end.reports:
         parts = {
             f"{part}.{name}": value - begin.reports[part].get(name, 0.0) for name, value in end.reports[part].items()
         }
         measured |= {name: round(value / (end.time_s - begin.time_s), 4) for name, value in parts.items()}
-    settings = {**vars(options), "used": json.loads((run / "config.json").read_text())}
+    settings = {**vars(options), "used": config}
     return {**result.document("learner-job", "", host, settings, [measured], {}), "ratio_spread": {}}
+
+
+def _learner_threads(config: Mapping[str, Any]) -> int:
+    """Of torch, in all: where targets are computed beside, two threads have so many each."""
+    way = config["measured"]
+    return way["threads"] * (2 if way["ahead"] else 1)
 
 
 def look(pid: int, client: rs.Client) -> Look:
@@ -237,9 +251,7 @@ def _process(pid: int) -> Process:
         int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9
         for task in Path(f"/proc/{pid}/task").iterdir()
     }
-    variables = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
-    said = next((each.partition("=")[2] for each in variables if each.startswith("OMP_NUM_THREADS=")), "")
-    return Process(pid, threads, int(said or len(os.sched_getaffinity(pid))))
+    return Process(pid, threads)
 
 
 def _machine_seconds() -> float:

@@ -2,9 +2,10 @@
 
 `loop` is the learner of `replay-server apex`: a real server process over its usual connection (a unix socket with
 shared memory), a table that an actor has filled with its games, a rate limiter that never makes anybody wait, batches
-sampled ahead, priorities written back, weights published, reports written. `plain` is nothing but torch: the same
-network, loss, optimizer, batch size, precision and threads on batches that lie in memory as tensors. Within a round
-both take their turn, another one first in each; ratios are taken within a round.
+sampled ahead, priorities written back, weights published, reports written, and updates computed in the way that was
+measured to be the best. `plain` is nothing but torch: the same network, loss, optimizer, batch size, precision and
+threads in all on batches that lie in memory as tensors, one update after the other. Within a round both take their
+turn, another one first in each; ratios are taken within a round.
 
 `--job` runs a whole job instead and tells where the processor time of its cores goes; see `replay_server.bench.job`.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
 import shlex
 import threading
 import time
@@ -32,7 +32,7 @@ from replay_server.bench.learning import given_settings
 from replay_server.bench.load import cpu_seconds
 from replay_server.jobs.arguments import resolve_settings
 from replay_server.learner.dqn import choose_device, double_dqn_loss, make_optimizer
-from replay_server.learner.execution import choose_execution
+from replay_server.learner.execution import Choice, choose_execution
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
@@ -57,12 +57,11 @@ BUSY = 0.3
 
 
 def bench_settings(options: argparse.Namespace) -> ApexSettings:
-    """The settings of a job on this machine, but for one actor, a limiter that is open, and threads that are named."""
+    """The settings of a job on this machine, but for one actor and a limiter that is open."""
     given: dict[str, Any] = {"env": options.env, **given_settings(options.set)}
     if options.profile is not None:
         given["profile"] = options.profile
     settings, _ = resolve_settings(given, one_machine=True)
-    cores = len(os.sched_getaffinity(0))
     return dataclasses.replace(
         settings,
         actors=1,
@@ -70,7 +69,7 @@ def bench_settings(options: argparse.Namespace) -> ApexSettings:
         min_size_to_sample=min(settings.batch_size, options.transitions),
         samples_per_insert=None,
         max_updates=None,
-        learner_threads=options.threads or settings.learner_threads or cores,
+        learner_threads=options.threads or settings.learner_threads,
         precision=options.precision or settings.precision,
     )
 
@@ -94,11 +93,12 @@ class PlainTorch:
         settings: ApexSettings,
         spec: EnvironmentSpec,
         device: torch.device,
-        precision: str,
+        execution: Choice,
         batches: list[rs.Batch],
     ) -> None:
         self.settings, self.branches = settings, spec.branches
-        self.device, self.precision = device, precision
+        self.device, self.precision = device, execution.way.precision
+        self.threads = threads_in_all(execution)
         self.online = make_network(settings, spec).to(device)
         self.target = make_network(settings, spec).to(device).requires_grad_(False)
         self.parameters = list(self.online.parameters())
@@ -135,9 +135,14 @@ class PlainTorch:
             torch.cuda.synchronize(self.device)
 
 
+def threads_in_all(execution: Choice) -> int:
+    """Of torch: where targets are computed beside, two threads have so many each."""
+    return execution.way.threads * (2 if execution.way.ahead else 1)
+
+
 def plain_turn(plain: PlainTorch, seconds: float, warm_up: float) -> dict[str, float]:
     """Updates for so long; two at least, after one that warms up."""
-    torch.set_num_threads(plain.settings.learner_threads)
+    torch.set_num_threads(plain.threads)
     for _ in _for(warm_up, 1):
         plain.update()
     plain.synchronize()
@@ -195,11 +200,13 @@ class _Window:
         self.stop.set()
 
 
-def loop_turn(server: rs.Server, settings: ApexSettings, run: Path, seconds: float, warm_up: float) -> dict[str, float]:
+def loop_turn(
+    server: rs.Server, settings: ApexSettings, execution: Choice, run: Path, seconds: float, warm_up: float
+) -> dict[str, float]:
     """The learner's loop for so long after warming up, by its own reports."""
     assert server.unix_url is not None
     with _Window(run, server.pid, seconds, warm_up) as window:
-        run_learner(settings, server.unix_url, run, window.stop, tensorboard=False)
+        run_learner(settings, server.unix_url, run, window.stop, tensorboard=False, execution=execution)
     if len(window.rows) < 2:
         raise RuntimeError(f"the learner ended before it had reported for {seconds:g} s: look at {run}")
     begin, end = window.rows
@@ -223,25 +230,21 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
     spec = environment_spec(settings)
     device = choose_device(settings.device)
     host = result.machine()
-    torch.set_num_threads(settings.learner_threads)
     execution = choose_execution(settings, spec, lambda: make_network(settings, spec), device)
     if host["load_average_before"] > BUSY * host["cores"]:
         say(f"the machine is busy (load {host['load_average_before']:g}): compare processor times, not updates")
-    say(
-        f"{host['processor']}: {execution.told()}, {settings.learner_threads} threads, batches of {settings.batch_size}"
-    )
-    settings.precision = execution.precision  # pyright: ignore[reportAttributeAccessIssue]
+    say(f"{host['processor']}: {execution.told()}; batches of {settings.batch_size}")
     rounds: list[dict[str, float]] = []
     with rs.Server([apex_table(settings, spec)], unix=Path(folder) / "server.sock") as server:
         assert server.unix_url is not None
         fill(server.unix_url, settings, options.transitions)
         with rs.Client(server.unix_url) as client:
             batches = [client.sample(settings.table, settings.batch_size) for _ in range(RESIDENT_BATCHES)]
-        plain = PlainTorch(settings, spec, device, execution.precision, batches)
+        plain = PlainTorch(settings, spec, device, execution, batches)
         for number in range(options.rounds):
             run = Path(folder) / f"round-{number}"
             turns: list[Callable[[], dict[str, float]]] = [
-                lambda run=run: loop_turn(server, settings, run, options.seconds, options.warm_up),
+                lambda run=run: loop_turn(server, settings, execution, run, options.seconds, options.warm_up),
                 lambda: plain_turn(plain, options.seconds, options.warm_up),
             ]
             measured: dict[str, float] = {}
@@ -251,7 +254,7 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
             say(f"round {number + 1}/{options.rounds}: " + ", ".join(
                 f"{side} {measured[f'{side}.updates_per_s']:.2f} updates/s" for side in ("loop", "plain")
             ))  # fmt: skip
-    kept = ("env", "profile", "batch_size", "network", "hidden", "precision", "learner_threads", "prefetch",
+    kept = ("env", "profile", "batch_size", "network", "hidden", "prefetch",
             "publish_every", "optimizer", "device", "compression")  # fmt: skip
     used = {name: getattr(settings, name) for name in kept} | {"device": device.type, **execution.as_values()}
     content = result.document("learner", "", host, {**vars(options), "used": used}, rounds, RATIOS)
@@ -271,7 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that win over the profile")
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), help="of both sides (the setting's)")
     parser.add_argument(
-        "--threads", type=int, default=0, help="torch threads of both sides (the setting's, or all cores)"
+        "--threads", type=int, default=0, help="torch threads of the loop (the setting's; auto: measured)"
     )
     parser.add_argument("--transitions", type=int, default=10_000, help="in the table (10000)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each turn (20); with --job, of the one look")

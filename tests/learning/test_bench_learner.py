@@ -63,10 +63,10 @@ def test_processor_time_goes_to_the_emulator_to_torch_and_to_the_rest() -> None:
     begin = Look(
         100.0,
         {
-            "actor-0": Process(10, {10: 5.0}, 1),
-            "learner": Process(20, {20: 7.0, 21: 3.0, 22: 1.0}, 2),
-            "evaluator": Process(30, {30: 2.0}, 1),
-            "server": Process(40, {40: 1.0}, 2),
+            "actor-0": Process(10, {10: 5.0}),
+            "learner": Process(20, {20: 7.0, 21: 3.0, 22: 1.0}),
+            "evaluator": Process(30, {30: 2.0}),
+            "server": Process(40, {40: 1.0}),
         },
         {"actor-0": {"environment_s": 1.0, "inference_s": 1.0, "push_s": 0.5, "blocked_s": 10.0}},
         50.0,
@@ -75,11 +75,11 @@ def test_processor_time_goes_to_the_emulator_to_torch_and_to_the_rest() -> None:
         110.0,
         {
             # Of 8 s in which it did not wait, 4 in the emulator and 2 in torch.
-            "actor-0": Process(10, {10: 9.0}, 1),
+            "actor-0": Process(10, {10: 9.0}),
             # Its main thread worked for 5 s, 4 of them in torch; of the others the busier computes for torch.
-            "learner": Process(20, {20: 12.0, 21: 7.0, 22: 1.5, 23: 0.25}, 2),
-            "evaluator": Process(30, {30: 3.0}, 1),
-            "server": Process(40, {40: 1.25}, 2),
+            "learner": Process(20, {20: 12.0, 21: 7.0, 22: 1.5, 23: 0.25}),
+            "evaluator": Process(30, {30: 3.0}),
+            "server": Process(40, {40: 1.25}),
         },
         {
             "actor-0": {"environment_s": 5.0, "inference_s": 3.0, "push_s": 1.0, "blocked_s": 12.0},
@@ -87,7 +87,7 @@ def test_processor_time_goes_to_the_emulator_to_torch_and_to_the_rest() -> None:
         },
         68.0,
     )
-    shares = divide(begin, end, cores=2)
+    shares = divide(begin, end, cores=2, learner_threads=2)
     assert shares["emulator_share"] == pytest.approx(4.0 * 4 / 8 / 20)
     assert shares["torch_share"] == pytest.approx((4.0 * 2 / 8 + 5.0 * 4 / 5 + 4.0 + 1.0) / 20)
     assert shares["rest_share"] == pytest.approx((4.0 * 2 / 8 + 5.0 * 1 / 5 + 0.5 + 0.25 + 0.25) / 20)
