@@ -61,12 +61,11 @@ def test_a_few_updates_of_a_dict_go_through_all_parts_and_can_be_played_again(fo
 @pytest.mark.slow
 @pytest.mark.learning
 def test_a_picture_and_a_vector_are_learned_within_three_minutes(folder: Path) -> None:
-    """Judged by fresh games: 0.89 is the best possible mean, and the wrong berry half of the time makes it negative."""
-    run(
-        folder, "apex", *MEADOW, "--minutes", "3", "--target-score", "0.8", "--final-episodes", "100", "--logdir", "run"
-    )
+    """Judged by fresh games: 0.95 is the best possible mean, and play that ignores the vector gets at most 0.5."""
+    limits = ["--minutes", "3", "--target-score", "0.85", "--eval-every-updates", "250", "--final-episodes", "100"]
+    run(folder, "apex", *MEADOW, *limits, "--logdir", "run")
     summary = json.loads((folder / "run" / "summary.json").read_text())
     curve = [(round(row["minutes"], 2), round(row["score_mean"], 2)) for row in summary["evaluations"]]
     print(summary["ended_by"], summary["minutes"], summary["eval_mean"], curve)
     assert summary["ended_by"] == "target_score", curve
-    assert summary["eval_mean"] >= 0.75, curve
+    assert summary["eval_mean"] >= 0.8, curve
