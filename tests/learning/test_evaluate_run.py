@@ -150,7 +150,7 @@ def test_a_video_shows_the_first_game_from_its_beginning_to_its_end(
 ) -> None:
     import cv2
 
-    found = evaluate(capsys, run(), "--episodes", "3", "--video", str(tmp_path / name))
+    found = evaluate(capsys, run(), "--episodes", "12", "--video", str(tmp_path / name))
     assert found["video"] == str(tmp_path / name)
     video = cv2.VideoCapture(str(tmp_path / name))
     pictures = []
