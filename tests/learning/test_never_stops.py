@@ -169,7 +169,7 @@ def test_server_that_is_silent_is_waited_for(start):
 
 
 def test_server_that_stays_silent_is_killed_and_started_again(start):
-    constants = {"replay_server.jobs.apex.ANSWER_WITHIN_S": 0.5, "replay_server.jobs.job_server.SILENT_S": 2.0}
+    constants = {"replay_server.jobs.apex.ANSWER_WITHIN_S": 2.0, "replay_server.jobs.job_server.SILENT_S": 10.0}
     job = start(*SAVING, constants=constants)
     wait_for_updates(job)
     size = wait_for_snapshot(job)
