@@ -280,7 +280,7 @@ def test_a_job_ends_at_the_learners_limit_with_all_its_parts(start, server, word
     assert scores["evaluations"][-1]["version"] == summary["updates"]
     assert [row["version"] for row in read_metrics(evaluator.run, "evaluation")][-1] == summary["updates"]
     assert "evaluation of version" in evaluator.text
-    for part in (learner, actor, evaluator):
+    for part in (learner, actor):  # the evaluator may join when all is over
         assert re.search(r"transitions \d+ .* updates \d+ .* staleness \d+", part.text), part.text
     with rs.Client(server.url) as client:
         assert client.info("apex")["closed"]
