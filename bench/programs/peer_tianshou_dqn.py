@@ -67,15 +67,17 @@ def train(env: str, seed: int, seconds: float, every_s: float, sticky_actions: f
     )
     collector = Collector(algorithm, games, buffer, exploration_noise=True)
     checkpoints = Checkpoints(folder, seconds, every_s, lambda file: save_network(network, file))
+    beforehand = given["batch_size"] * given["num_training_envs"]
 
     def before_each_step(epoch: int, steps: int) -> None:
         share = min(1.0, steps / EXPLORATION_STEPS)
         policy.set_eps_training(given["eps_train"] - share * (given["eps_train"] - given["eps_train_final"]))
-        checkpoints.step(steps)
+        checkpoints.step(beforehand + steps)
 
     try:
         collector.reset()
-        collector.collect(n_step=given["batch_size"] * given["num_training_envs"])
+        checkpoints.step(0)
+        collector.collect(n_step=beforehand)
         algorithm.run_training(
             OffPolicyTrainerParams(
                 training_collector=collector,
