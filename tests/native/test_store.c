@@ -74,6 +74,11 @@ static void expiry_is_kept_cleared_and_moved_as_asked(void) {
     entry = find(store, 0, "b");
     CHECK(find(store, 0, "a") == NULL && store_expiry(store, 0, entry, &found_ms) && found_ms == end_ms);
     CHECK(store->databases[0].expiry.count == 1);
+    CHECK(store_move(store, 0, entry, 3) && find(store, 0, "b") == NULL && store->databases[0].expiry.count == 0);
+    CHECK(store_expiry(store, 3, find(store, 3, "b"), &found_ms) && found_ms == end_ms);
+    CHECK(store_move(store, 3, find(store, 3, "b"), 0));
+    entry = find(store, 0, "b");
+    CHECK(store_expiry(store, 0, entry, &found_ms) && found_ms == end_ms);
     store_persist(store, 0, entry);
     CHECK(!store_expiry(store, 0, entry, &found_ms));
     CHECK(store_expire_at(store, 0, entry, end_ms));

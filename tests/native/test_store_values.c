@@ -58,6 +58,9 @@ static void floats_are_written_short_and_without_exponent(void) {
     CHECK(formats("10.50", "10.5") && formats("3.0e3", "3000") && formats("-0", "0") && formats("5", "5"));
     CHECK(formats("0.1", "0.1") && formats("inf", "inf") && formats("-inf", "-inf"));
     long double value;
+    double score;
+    CHECK(number_parse_double(bytes_of("-123456789012345"), 16, &score) && score == -123456789012345.0);
+    CHECK(number_parse_double(bytes_of("123456789012345"), 15, &score) && score == 123456789012345.0);
     CHECK(!number_parse_long_double(bytes_of("nan"), 3, &value));
     CHECK(!number_parse_long_double(bytes_of(" 1"), 2, &value) && !number_parse_long_double(bytes_of("1 "), 2, &value));
     CHECK(!number_parse_long_double(bytes_of(""), 0, &value) && !number_parse_long_double(bytes_of("1\0"), 2, &value));
