@@ -83,7 +83,7 @@ def signals():
         (["--job", "a*"], "--job: expected up to 100 letters"),
         (["--env", "Nothing-v0"], "--env Nothing-v0: Environment `Nothing` doesn't exist"),
         (["--env", "nowhere:Nothing-v0"], "is the module's folder in PYTHONPATH?"),
-        (["--env", "FrozenLake-v1"], "wrap it in gymnasium.wrappers.FlattenObservation"),
+        (["--env", "FrozenLake-v1"], "gymnasium.wrappers.FlattenObservation makes vectors of them"),
         (["--env", "Forgetful-v0"], "cannot give its state"),
         (["--backend", "abacus"], "invalid choice: 'abacus'"),
         (["--resume"], "--resume needs --logdir"),
