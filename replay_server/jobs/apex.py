@@ -89,8 +89,9 @@ def main_apex(argv: list[str] | None = None) -> int:
         check_environment(settings)
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.check(settings)
-        plan = make_plan(settings)
-        if "actors" not in given and not settings.resume:
+        actors_given = "actors" in given or settings.resume
+        plan = make_plan(settings, actors_given)
+        if not actors_given:
             settings.actors = plan.actors
         run_directory.create(settings)
         run_directory.add_measured({**plan.execution, "actors": plan.actors, "acting_ms": plan.acting_ms})
@@ -102,7 +103,8 @@ def main_apex(argv: list[str] | None = None) -> int:
           f"{settings.envs_per_actor} environments · "
           f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
     print(f"run directory {run_directory.path}", flush=True)
-    print(plan.told(), flush=True)
+    if plan.told():
+        print(plan.told(), flush=True)
     return ApexJob(settings, run_directory, plan.execution).run()
 
 

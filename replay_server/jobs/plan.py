@@ -35,19 +35,27 @@ class Plan:
     execution: dict[str, Any]
     """`replay_server.learner.execution.Choice.as_values`."""
     actors: int
-    acting_ms: float
-    """Core milliseconds of one transition."""
+    acting_ms: float = 0.0
+    """Core milliseconds of one transition; 0 = not measured."""
 
     def told(self) -> str:
-        """One line for people."""
+        """One line for people; "" where nothing was measured."""
+        if not self.acting_ms:
+            return ""
         return f"{self.actors} actor{'s' * (self.actors > 1)}: a transition takes {self.acting_ms:g} ms of a core"
 
 
-def make_plan(settings: ApexSettings) -> Plan:
+def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
     """Measures this machine for a run of `settings`, in another process, so that this one loads no torch.
 
-    ValueError, with what it said last, where that process fails.
+    Where the settings and `actors_given` leave nothing to choose, nothing is measured. ValueError, with what it said
+    last, where that process fails.
     """
+    if actors_given and "auto" not in (settings.precision, settings.learner_threads, settings.targets_ahead):
+        asked = {"precision": settings.precision, "threads": settings.learner_threads}
+        return Plan(
+            {**asked, "ahead": settings.targets_ahead == "on", "measured_rows": 0, "update_ms": {}}, settings.actors
+        )
     # Safe path: the package that is installed, not a folder of that name where the job was started.
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     done = subprocess.run(

@@ -14,6 +14,7 @@ from pathlib import Path
 SMALL = [
     "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200",
     "--hidden", "16", "--eval-episodes", "2", "--eval-every-updates", "200", "--final-episodes", "2",
+    "--precision", "float32", "--targets-ahead", "off",
 ]  # fmt: skip
 
 

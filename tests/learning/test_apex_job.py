@@ -28,7 +28,7 @@ from replay_server.rl.settings import ApexSettings
 
 
 def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
-    job = start("--max-updates", "600")
+    job = start("--max-updates", "600", "--precision", "auto")
     assert job.wait() == 0, job.text
     summary = job.summary()
     names = "env seed frames updates frames_per_s updates_per_s eval_episodes eval_mean eval_std restarts"
@@ -265,7 +265,7 @@ def test_run_that_diverges_ends_with_its_reason_and_a_finite_checkpoint(start):
 
 
 def test_device_that_is_not_there_is_told_before_anything_is_started(start):
-    job = start("--device", "cuda:99")
+    job = start("--device", "cuda:99", "--precision", "auto")
     assert job.wait() == 2
     assert re.search(r"measuring this machine failed with exit code 1: .*cuda:99", job.text)
     assert not job.run.exists()

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from replay_server.jobs.plan import actors_for, make_plan, transitions_an_update  # noqa: E402
-from replay_server.learner.execution import Choice  # noqa: E402
+from replay_server.learner.execution import Choice, Way  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
 SETTINGS = ApexSettings(
@@ -46,6 +46,12 @@ def test_the_machine_is_measured_by_a_process_of_its_own():
     assert plan.acting_ms > 0
     assert plan.actors >= 1
     assert "a transition takes" in plan.told()
+
+
+def test_nothing_is_measured_where_nothing_is_left_to_choose():
+    plan = make_plan(dataclasses.replace(SETTINGS, device="cuda:99", targets_ahead="on", actors=3), actors_given=True)
+    assert Choice.of_values(plan.execution) == Choice(Way("float32", 1, True))
+    assert (plan.actors, plan.told()) == (3, "")
 
 
 def test_what_fails_there_is_told_here():
