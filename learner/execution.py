@@ -238,8 +238,9 @@ def choose_execution(
     else:
         threads = thread_counts(cores) if settings.learner_threads == "auto" else [settings.learner_threads]
         aheads = {"auto": [False, True][: min(2, cores)], "on": [True], "off": [False]}[settings.targets_ahead]
-    trial = _Trial(settings, spec, make_network, device)
-    choice = choose_way(precisions, threads, aheads, settings.batch_size, Machine(cores, acting_s), trial)
+    with ThreadPoolExecutor(1, "targets") as beside:
+        trial = _Trial(settings, spec, make_network, device, beside)
+        choice = choose_way(precisions, threads, aheads, settings.batch_size, Machine(cores, acting_s), trial)
     torch.set_num_threads(choice.way.threads)
     return choice
 
@@ -250,11 +251,17 @@ def thread_counts(cores: int) -> list[int]:
 
 
 class _Trial:
-    """Updates of networks that nobody uses afterwards, on random batches."""
+    """Updates of networks that nobody uses afterwards, on random batches. `beside` computes targets, as in a run."""
 
     def __init__(
-        self, settings: ApexSettings, spec: EnvironmentSpec, make_network: Callable[[], nn.Module], device: torch.device
+        self,
+        settings: ApexSettings,
+        spec: EnvironmentSpec,
+        make_network: Callable[[], nn.Module],
+        device: torch.device,
+        beside: ThreadPoolExecutor,
     ) -> None:
+        self._beside = beside
         self._make = lambda precision: Dqn(settings, make_network, device, precision, spec.branches)
         self._learners: dict[str, Dqn] = {}
         self._device = device
@@ -287,14 +294,13 @@ class _Trial:
             return Times()  # no kernels for it here, or a network of the user's that does not take it
 
     def _timed(self, learner: Dqn, data: dict[str, np.ndarray], weights: np.ndarray, ahead: bool) -> Times:
-        with ThreadPoolExecutor(1) as beside:
-            prepared = learner.prepare(data, weights) if ahead else None
-            begin, cpu_begin = time.perf_counter(), time.process_time()
-            if prepared is None:
-                learner.update(data, weights)
-            else:
-                following = beside.submit(learner.prepare, data, weights)
-                learner.step_on(prepared, before_change=following.result)
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
-            return Times(time.perf_counter() - begin, time.process_time() - cpu_begin)
+        prepared = learner.prepare(data, weights) if ahead else None
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        if prepared is None:
+            learner.update(data, weights)
+        else:
+            following = self._beside.submit(learner.prepare, data, weights)
+            learner.step_on(prepared, before_change=following.result)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return Times(time.perf_counter() - begin, time.process_time() - cpu_begin)

@@ -25,7 +25,7 @@ there yet."""
 BUSY = 0.8
 """Share of a core that one actor's work may take before there is a second one."""
 LONGEST_S = 120.0
-"""A measurement that takes longer does not end."""
+"""A measurement that takes longer is given up."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,16 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
         )
     # Safe path: the package that is installed, not a folder of that name where the job was started.
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "replay_server.jobs.plan"], input=json.dumps(asdict(settings)), text=True,
-        capture_output=True, timeout=LONGEST_S, env=environment,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "replay_server.jobs.plan"], input=json.dumps(asdict(settings)), text=True,
+            capture_output=True, timeout=LONGEST_S, env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"measuring this machine took longer than {LONGEST_S:g} s: give --actors, --precision, --learner-threads "
+            "and --targets-ahead, then nothing is measured"
+        ) from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["it said nothing"]
         raise ValueError(f"measuring this machine failed with exit code {done.returncode}: {lines[-1]}")
@@ -76,9 +82,10 @@ def measured_plan(settings: ApexSettings) -> Plan:
     from replay_server.rl.networks import make_network
 
     spec = environment_spec(settings)
-    transition_s = transition_seconds(settings)
-    here = settings.actors_on in ("processes", "ray")
-    acting_s = transition_s * transitions_an_update(settings) if here else 0.0
+    # Where actors play elsewhere, or as fast as they can, their number does not follow from these times.
+    transitions = transitions_an_update(settings) if settings.actors_on in ("processes", "ray") else 0.0
+    transition_s = transition_seconds(settings) if transitions else 0.0
+    acting_s = transition_s * transitions
     device = choose_device(settings.device)
     found = choose_execution(settings, spec, functools.partial(make_network, settings, spec), device, acting_s)
     cores = len(os.sched_getaffinity(0))

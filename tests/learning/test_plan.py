@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from replay_server.jobs import plan as plan_module  # noqa: E402
 from replay_server.jobs.plan import actors_for, make_plan, transitions_an_update  # noqa: E402
 from replay_server.learner.execution import Choice, Way  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
@@ -52,6 +53,17 @@ def test_nothing_is_measured_where_nothing_is_left_to_choose():
     plan = make_plan(dataclasses.replace(SETTINGS, device="cuda:99", targets_ahead="on", actors=3), actors_given=True)
     assert Choice.of_values(plan.execution) == Choice(Way("float32", 1, True))
     assert (plan.actors, plan.told()) == (3, "")
+
+
+def test_acting_is_not_measured_where_the_number_of_actors_does_not_follow_from_it():
+    plan = make_plan(dataclasses.replace(SETTINGS, samples_per_insert=None, actors=3))
+    assert (plan.actors, plan.acting_ms, plan.told()) == (3, 0.0, "")
+
+
+def test_a_measurement_that_takes_too_long_says_what_to_give(monkeypatch):
+    monkeypatch.setattr(plan_module, "LONGEST_S", 0.01)
+    with pytest.raises(ValueError, match=r"took longer than 0\.01 s: give --actors"):
+        make_plan(SETTINGS)
 
 
 def test_what_fails_there_is_told_here():
