@@ -9,19 +9,21 @@ from typing import Any, TextIO
 
 
 class PlainView:
-    """A line for what is shown, at most one every `every_s` seconds, for logs and pipes."""
+    """A line for what is shown, at most one every `every_s` seconds and a last one, for logs and pipes."""
 
     def __init__(self, line: Callable[[Any], str], every_s: float, stream: TextIO) -> None:
         self._line = line
         self._every_s = every_s
         self._stream = stream
         self._next = 0.0
+        self._unshown: Any = None
 
     def __enter__(self) -> PlainView:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        pass
+        if self._unshown is not None:
+            self.message(self._line(self._unshown))
 
     def message(self, text: str) -> None:
         """Prints a line, now."""
@@ -30,8 +32,9 @@ class PlainView:
     def show(self, state: Any) -> None:
         """Shows how things are, if it is time to."""
         now = time.monotonic()
+        self._unshown = state
         if now >= self._next:
-            self._next = now + self._every_s
+            self._next, self._unshown = now + self._every_s, None
             self.message(self._line(state))
 
 

@@ -20,7 +20,8 @@ Look = Callable[[rs.Client, Callable[[str], None]], None]
 class PartReport:
     """Looks at the job in a thread beside the part's own work, and shows it; a context manager.
 
-    An outage of the server is said once, and is the part's to end for.
+    It also shows how things were when the work ended, however soon that was. An outage of the server is said once, and
+    is the part's to end for.
 
     Args:
         server_url: of the job's server.
@@ -44,7 +45,7 @@ class PartReport:
 
     def __exit__(self, *exception: object) -> None:
         self._left.set()
-        self._thread.join(timeout=5)
+        self._thread.join()  # its client's timeouts bound it
         self._view.__exit__(*exception)
 
     def say(self, text: str) -> None:
@@ -55,6 +56,8 @@ class PartReport:
         with rs.Client(self._server_url, connect_timeout=2.0, socket_timeout=10.0, reconnect_timeout=0.5) as client:
             while not self._left.wait(LOOK_EVERY_S):
                 self._tell_trouble(self._look_once(client))
+            if not self._trouble:
+                self._look_once(client)
 
     def _look_once(self, client: rs.Client) -> str:
         """What is in the way of a look, "" if nothing is."""

@@ -154,7 +154,7 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
     from replay_server.learner.wandb_mirror import start_wandb
 
     record = JobRecord(settings, run_directory, "learner")
-    ended_by = ""
+    ended_by, learning = "", True
 
     def look(client: rs.Client, say: Callable[[str], None]) -> None:
         nonlocal ended_by
@@ -163,7 +163,7 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
         record.look(client, say)
         if record.write_row_if_due() and wandb is not None:
             wandb.poll()
-        if not ended_by and (met := record.met_condition()):
+        if learning and not ended_by and (met := record.met_condition()):
             ended_by = met
             stop.event.set()
 
@@ -173,7 +173,10 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
             _begin(client, settings, record.observer)
             wandb = start_wandb(settings.wandb, run_directory.path, print)
             with PartReport(server_url, settings, "learner", record.snapshot, look):
-                run_learner(settings, server_url, run_directory.path, stop.event, session=run_directory.session)
+                try:
+                    run_learner(settings, server_url, run_directory.path, stop.event, session=run_directory.session)
+                finally:
+                    learning = False  # a limit that the report's last look finds reached did not end it
             if own.number != 0:
                 raise ValueError(
                     "another learner has taken the run over while this one was away; its table is left alone"

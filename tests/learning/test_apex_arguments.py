@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from replay_server.jobs.arguments import add_settings, check_host, check_setting
 from replay_server.jobs.parts import main_actor, main_learner
 from replay_server.jobs.progress import Rate, Snapshot, plain_line
 from replay_server.rl.settings import ApexSettings
+from replay_server.terminal import PlainView
 
 
 def parse(*words: str) -> dict:
@@ -159,6 +161,15 @@ def test_plain_line_shows_what_matters_before_and_after_learning_began():
     snapshot.evaluation = {"score_mean": 480.0}
     assert "loss 0.5 Q 10 TD 0.1" in plain_line(snapshot)
     assert "evaluation 480.0" in plain_line(snapshot)
+
+
+@pytest.mark.parametrize(("every_s", "lines"), [(3600.0, "1\n3\n"), (0.0, "1\n2\n3\n")])
+def test_plain_lines_end_with_how_things_were_last_and_say_it_once(every_s, lines):
+    shown = io.StringIO()
+    with PlainView(str, every_s, shown) as view:
+        for state in (1, 2, 3):
+            view.show(state)
+    assert shown.getvalue() == lines
 
 
 def test_rates_are_of_the_last_seconds_only():

@@ -251,6 +251,10 @@ def wait_until_it_learns(client: rs.Client, learner: Part) -> None:
         time.sleep(0.05)
 
 
+def progress_lines(part: Part) -> list[str]:
+    return re.findall(r"^.*frames \d+ .* transitions \d+ .* updates \d+ .* staleness \d+.*$", part.text, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     "words",
     ["--minutes 0.05", "--max-updates 30", "--max-transitions 900", "--target-score 1 --target-evaluations 2"],
@@ -280,8 +284,8 @@ def test_a_job_ends_at_the_learners_limit_with_all_its_parts(start, server, word
     assert scores["evaluations"][-1]["version"] == summary["updates"]
     assert [row["version"] for row in read_metrics(evaluator.run, "evaluation")][-1] == summary["updates"]
     assert "evaluation of version" in evaluator.text
-    for part in (learner, actor):  # the evaluator may join when all is over
-        assert re.search(r"transitions \d+ .* updates \d+ .* staleness \d+", part.text), part.text
+    assert f"updates {summary['updates']} " in progress_lines(learner)[-1]
+    assert progress_lines(actor), actor.text
     with rs.Client(server.url) as client:
         assert client.info("apex")["closed"]
 
@@ -352,6 +356,8 @@ def test_a_learner_that_ctrl_c_ends_closes_the_table_and_a_new_one_opens_it(star
         assert learner.summary()["ended_by"] == "interrupted"
         late, other = start("actor"), start("learner", "--n-step", "5", "--logdir", f"{learner.run}-5")
         assert late.wait() == 0, late.text
+        wanted = f" transitions {before['added']} (0/s) · updates {learner.summary()['updates']} "
+        assert wanted in progress_lines(late)[-1], "it joined when all was over, and says how the run went"
         assert other.wait() == 1, other.text
         assert "--n-step 3 there, 5 here" in other.text
         assert not Path(f"{learner.run}-5").exists(), "it leaves no run"
