@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import replay_server as rs
 from replay_server.learner.dqn import Dqn, Prepared, Update
+from replay_server.rl.device_copies import DeviceBatch
+
+AnyBatch = TypeVar("AnyBatch", rs.Batch, DeviceBatch)
 
 
-def updates(learner: Dqn, batches: Iterable[rs.Batch], ahead: bool = False) -> Generator[tuple[rs.Batch, Update]]:
+def updates(learner: Dqn, batches: Iterable[AnyBatch], ahead: bool = False) -> Generator[tuple[AnyBatch, Update]]:
     """One learner step for each batch, in order.
 
     With `ahead` a second thread computes the targets of the next batch while this one's gradient is computed, and ends
@@ -20,7 +24,7 @@ def updates(learner: Dqn, batches: Iterable[rs.Batch], ahead: bool = False) -> G
         for batch in batches:
             yield batch, learner.update(batch.data, batch.weights)
         return
-    waiting: tuple[rs.Batch, Prepared] | None = None
+    waiting: tuple[AnyBatch, Prepared] | None = None
     with ThreadPoolExecutor(1, "targets") as beside:
         for batch in batches:
             prepared = beside.submit(learner.prepare, batch.data, batch.weights)

@@ -8,18 +8,22 @@ feeds it batches.
 from __future__ import annotations
 
 import contextlib
-import warnings
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from replay_server.rl.actions import Branches
+from replay_server.rl.device_copies import tensor_over
 from replay_server.rl.observations import channels_first, from_columns
 from replay_server.rl.settings import ApexSettings
+
+Values: TypeAlias = np.ndarray | Tensor
+"""Of a column: an array, or a tensor that is on the learner's device already."""
 
 
 @dataclass
@@ -89,7 +93,9 @@ def _places(action: Tensor, branches: Branches) -> Tensor:
     """Where the values of the actions are in a network's rows: int64 (batch, branches), or (batch, 1)."""
     if not branches:
         return action.unsqueeze(1)
-    return action + torch.tensor([0, *branches[:-1]], device=action.device).cumsum(dim=0)
+    # Numbers, not a tensor of them: that would be copied to the device, which would wait for it.
+    firsts = itertools.accumulate(branches[:-1], initial=0)
+    return torch.stack([places + first for places, first in zip(action.unbind(1), firsts, strict=True)], dim=1)
 
 
 def _best_places(q_values: Tensor, branches: Branches) -> Tensor:
@@ -205,17 +211,17 @@ class Dqn:
         self.device_looks = device.type != "cpu" and bool(self.optimizer.defaults.get("fused"))
         """Whether the optimizer's kernel leaves out a step that is not finite."""
 
-    def update(self, data: Mapping[str, np.ndarray], weights: np.ndarray) -> Update:
-        """Does one learner step on a sampled batch (columns as in `double_dqn_loss`, as NumPy arrays)."""
+    def update(self, data: Mapping[str, Values], weights: Values) -> Update:
+        """Does one learner step on a sampled batch (columns as in `double_dqn_loss`)."""
         return self.step_on(self.prepare(data, weights))
 
-    def prepare(self, data: Mapping[str, np.ndarray], weights: np.ndarray) -> Prepared:
+    def prepare(self, data: Mapping[str, Values], weights: Values) -> Prepared:
         """The half of a learner step that needs no gradient: the batch on the device, and its targets.
 
         Changes nothing, so it may run in another thread, until the next change of the weights.
         """
         buffers = [buffer.clone() for buffer in self.online.buffers()]
-        batch = {name: self._to_device(array) for name, array in data.items()}
+        batch = {name: self._to_device(values) for name, values in data.items()}
         with self._autocast():
             targets = double_dqn_targets(self.online, self.target, batch, self.branches)
         return Prepared(batch, self._to_device(weights), targets, buffers)
@@ -295,11 +301,8 @@ class Dqn:
         for old, new in zip(self.target.buffers(), self.online.buffers(), strict=True):
             old.copy_(new)
 
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        tensor = _tensor_over(array)
-        if self.device.type == "cuda":
-            # From pinned memory the copy runs beside the previous step's kernels.
-            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
+    def _to_device(self, values: Values) -> Tensor:
+        tensor = values if isinstance(values, Tensor) else tensor_over(values).to(self.device)
         if tensor.ndim == 4 and channels_first(tensor.shape[1:]):
             # Images meet channels-last weights; turning bytes over is a quarter of the work of turning floats over.
             tensor = tensor.contiguous(memory_format=torch.channels_last)
@@ -310,15 +313,6 @@ class Dqn:
             return contextlib.nullcontext()
         # Without the cache of casts: threads share it, and a forward pass casts each weight once anyway.
         return torch.autocast(self.device.type, dtype=getattr(torch, self.precision), cache_enabled=False)
-
-
-def _tensor_over(array: np.ndarray) -> Tensor:
-    """A tensor over the array's memory; over shared memory, which is read-only, one that must not be written to."""
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
 
 
 def choose_device(name: str) -> torch.device:

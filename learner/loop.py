@@ -22,6 +22,7 @@ from replay_server.learner.execution import Choice, choose_execution
 from replay_server.learner.finite import ADVICE, Diverged, check_finite, first_not_finite
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.connection import LOST, PersistentClient
+from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, HostCopy, host_arrays
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.run_directory import RunDirectory
@@ -125,7 +126,9 @@ class _Loop:
         self.version = -1
         self.table_closed: rs.TableClosed | None = None
         """Why there are no more batches, where somebody closed the table."""
-        self.sums: dict[str, torch.Tensor] = {}
+        self.pending: tuple[np.ndarray, HostCopy[Update]] | None = None
+        """The ids of the newest update's batch, and what the update found; priorities are written back in order."""
+        self.sums: dict[str, float] = {}
         self.waited_s = 0.0
         self.batches_not_finite = self.not_finite_in_a_row = 0
         # Of the whole run. Where the device works by itself, training ends in the write-back that waits for it.
@@ -150,20 +153,18 @@ class _Loop:
         return arrays
 
     def run(self, stop: threading.Event) -> None:
-        """One turn per batch: update, write the priorities back, publish."""
+        """One turn per batch: update, write the priorities of the one before back, publish."""
         settings, learner = self.settings, self.learner
-        pending: tuple[rs.Batch, Update] | None = None
         with (
             contextlib.closing(self._batches(stop)) as batches,
             contextlib.closing(updates(learner, self._waited_for(batches), self.ahead)) as done,
         ):
             while (turn := self._next_update(done)) is not None:
-                # The previous update's priorities: reading this one's would wait for the device to finish it.
-                if pending is not None:
-                    with self._timed("update_s"):
-                        self._write_back(*pending)
-                pending = turn
-                self._add_to_sums(turn[1])
+                batch, update = turn
+                found = HostCopy(update, learner.device)
+                # The previous update's priorities: to wait for this one's would leave the device without work.
+                self._write_back()
+                self.pending = batch.ids, found
                 if learner.step % settings.publish_every == 0:
                     with self._timed("publish_s"):
                         self.publish()
@@ -171,21 +172,21 @@ class _Loop:
                 if now - self.report_time >= REPORT_EVERY_S:
                     self.report(now)
                 if now - self.checkpoint_time >= settings.checkpoint_every_s:
+                    self._write_back()
                     self.checkpoint()
                 if self.finished() or stop.is_set():
                     break
-        if pending is not None:
-            self._write_back(*pending)
+        self._write_back()
         self.publish()
         self.report(time.monotonic())
 
-    def _next_update(self, done: Iterator[tuple[rs.Batch, Update]]) -> tuple[rs.Batch, Update] | None:
+    def _next_update(self, done: Iterator[tuple[DeviceBatch, Update]]) -> tuple[DeviceBatch, Update] | None:
         begin, waited_s = time.monotonic(), self.seconds["sampling_s"]
         turn = next(done, None)
         self.seconds["training_s"] += time.monotonic() - begin - (self.seconds["sampling_s"] - waited_s)
         return turn
 
-    def _waited_for(self, batches: Iterator[rs.Batch]) -> Iterator[rs.Batch]:
+    def _waited_for(self, batches: Iterator[DeviceBatch]) -> Iterator[DeviceBatch]:
         """The same, with the time counted in which they were waited for."""
         while True:
             begin = time.monotonic()
@@ -197,9 +198,9 @@ class _Loop:
                 return
             yield batch
 
-    def _batches(self, stop: threading.Event) -> Generator[rs.Batch]:
-        """Batches until `stop`; after an outage, of the table as the server has it then."""
-        settings = self.settings
+    def _batches(self, stop: threading.Event) -> Generator[DeviceBatch]:
+        """Batches on the learner's device until `stop`; after an outage, of the table as the server has it then."""
+        settings, device = self.settings, self.learner.device
         while not stop.is_set():
             batches = self.client.call(
                 lambda client: client.sampler(
@@ -207,11 +208,12 @@ class _Loop:
                     settings.batch_size,
                     prefetch=settings.prefetch,
                     importance_sampling_exponent=settings.importance_sampling_exponent,
+                    allocate=host_arrays(device),
                 )
             )
             try:
-                with batches, _closed_when(stop, batches):
-                    yield from batches
+                with batches, _closed_when(stop, batches), DeviceBatches(batches, device) as on_device:
+                    yield from on_device
                 if batches.table_closed is not None:
                     self.table_closed = batches.table_closed
                     return
@@ -249,10 +251,10 @@ class _Loop:
         self.report_time = now
         if not self.sums or elapsed_s <= 0:
             return
-        updates = float(self.sums.pop("updates"))
+        updates = self.sums.pop("updates")
         values: dict[str, float | int] = {}
         if updates:  # else all batches were left out
-            values |= {name: float(total) / updates for name, total in self.sums.items()}
+            values |= {name: total / updates for name, total in self.sums.items()}
         values["batches_per_s"] = updates / elapsed_s
         values["batches_not_finite"] = self.batches_not_finite
         values["waiting_share"] = min(1.0, self.waited_s / elapsed_s)
@@ -283,10 +285,18 @@ class _Loop:
         if not isinstance(error, Diverged):
             self.checkpoint()
 
-    def _write_back(self, batch: rs.Batch, update: Update) -> None:
-        priorities = update.priorities.cpu().numpy().astype(np.float64)
-        self.client.call(lambda client: client.update_priorities(self.settings.table, batch.ids, priorities))
-        if self.learner.settle(update):
+    def _write_back(self) -> None:
+        """What is pending: priorities to the server, numbers to the report."""
+        if self.pending is None:
+            return
+        with self._timed("update_s"):
+            (ids, found), self.pending = self.pending, None
+            update = found.wait()
+            priorities = update.priorities.numpy().astype(np.float64)
+            self.client.call(lambda client: client.update_priorities(self.settings.table, ids, priorities))
+        done = self.learner.settle(update)
+        self._add_to_sums(update, done)
+        if done:
             self.not_finite_in_a_row = 0
         else:
             self._leave_out(update)
@@ -310,18 +320,16 @@ class _Loop:
         raise Diverged(f"{reason}: nothing of it is published or kept; {ADVICE}. What was learned before is in "
                        f"{self.checkpoint_folder}")  # fmt: skip
 
-    def _add_to_sums(self, update: Update) -> None:
-        # Summed on the device, so that nothing waits for it between reports.
+    def _add_to_sums(self, update: Update, done: bool) -> None:
         values = {
-            "updates": torch.ones_like(update.loss),
-            "loss": update.loss,
-            "mean_q": update.mean_q,
-            "td_error": update.td_error,
-            "gradient_norm": update.gradient_norm,
+            "updates": 1.0,
+            "loss": float(update.loss),
+            "mean_q": float(update.mean_q),
+            "td_error": float(update.td_error),
+            "gradient_norm": float(update.gradient_norm),
         }
         for name, value in values.items():
-            added = torch.where(update.finite, value, 0.0)
-            self.sums[name] = self.sums[name] + added if name in self.sums else added
+            self.sums[name] = self.sums.get(name, 0.0) + (value if done else 0.0)
 
     def _version_offset(self) -> int:
         """0 on a fresh server. On one that outlived a learner, versions go on above what that one published."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,7 +64,11 @@ class Batch:
         return [self.ids, self.probabilities, self.weights, *self.data.values()]
 
 
-def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) -> Batch:
+Allocate = Callable[[tuple[int, ...], Any], np.ndarray]
+"""Makes an uninitialised C-contiguous array of a shape and dtype, as np.empty does."""
+
+
+def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, allocate: Allocate = np.empty) -> Batch:
     """An uninitialised batch of `count` items of a table, of the named columns (None: all).
 
     Raises:
@@ -82,10 +86,10 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None) ->
         raise SchemaError(f"columns names one twice: {', '.join(names)}")
     shown = table.columns
     return Batch(
-        {name: np.empty((count, *shown[name].shape), shown[name].dtype) for name in names},
-        np.empty(count, np.uint64),
-        np.empty(count, np.float64),
-        np.empty(count, np.float32),
+        {name: allocate((count, *shown[name].shape), shown[name].dtype) for name in names},
+        allocate((count,), np.uint64),
+        allocate((count,), np.float64),
+        allocate((count,), np.float32),
     )
 
 
@@ -135,10 +139,16 @@ class BatchPool:
 
     A batch, a view, a memoryview or a tensor made from an array each hold a reference to it, so arrays are reused only
     when nothing can see their bytes any more: the caller need neither copy nor give back.
+
+    Args:
+        size: batches whose arrays are kept.
+        allocate: makes the arrays. None of them may be a view of another one: NumPy has a view of a view refer to the
+            one that has the memory, and the pool would not see that it is in use.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, allocate: Allocate = np.empty) -> None:
         self._size = size
+        self._allocate = allocate
         self._sets: list[tuple[list[np.ndarray], list[str]]] = []
         lone = [np.empty(0)]
         self._lone_references = sys.getrefcount(lone[0])
@@ -154,7 +164,9 @@ class BatchPool:
                     self._sets.clear()
                     break
                 return batch
-        batch = new_batch(table, count, columns)
+        batch = new_batch(table, count, columns, self._allocate)
+        if any(isinstance(array.base, np.ndarray) for array in batch.arrays()):
+            raise ValueError("allocate: expected arrays of their own, got a view of another array: make each anew")
         if len(self._sets) < self._size:
             self._sets.append((batch.arrays(), list(batch.data)))
         return batch

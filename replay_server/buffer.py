@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from ._native import ffi, lib
-from .batch import Batch, new_batch, read_only
+from .batch import Allocate, Batch, new_batch, read_only
 from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
@@ -359,6 +359,7 @@ class Buffer:
         columns: Sequence[str] | None = None,
         replace: bool = True,
         writable: bool = False,
+        allocate: Allocate = np.empty,
     ) -> Sampler:
         """An iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
         cancelled = threading.Event()
@@ -374,7 +375,7 @@ class Buffer:
             return self._sample(batch_size, beta, timeout, out, columns, replace, cancelled)
 
         beta = importance_sampling_exponent
-        return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns, writable)
+        return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns, writable, allocate)
 
     # ---- the table ---------------------------------------------------------------------------------------------------
 

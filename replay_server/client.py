@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from . import commands
-from .batch import Batch, check_out, is_writable, new_batch, read_only
+from .batch import Allocate, Batch, check_out, is_writable, new_batch, read_only
 from .checks import check_columns, check_ids, check_priorities
 from .client_gradients import GradientMethods
 from .client_streams import ClientStreams
@@ -542,6 +542,7 @@ class Client(GradientMethods):
         replace: bool = True,
         coded: bool | None = None,
         writable: bool = False,
+        allocate: Allocate = np.empty,
     ) -> Sampler:
         """An iterator over batches that a background thread samples ahead on a connection of its own.
 
@@ -557,6 +558,8 @@ class Client(GradientMethods):
             replace: as in `sample`.
             coded: as in `sample`.
             writable: as in `sample`; not, unless asked for.
+            allocate: makes the arrays that batches are received into, called as np.empty is: for memory of another
+                kind, such as pinned memory. Each must be an array of its own, not a view of another one.
         """
         source = Client(self.url, **{**self._options, "shared_memory": self._shared_memory is not False})
 
@@ -576,6 +579,7 @@ class Client(GradientMethods):
             prefetch,
             columns,
             writable,
+            allocate,
         )
 
     # ---- weights -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
-from .batch import Batch, BatchPool, read_only
+from .batch import Allocate, Batch, BatchPool, read_only
 from .errors import ReplayError, SchemaError, TableClosed
 from .table import Table
 
@@ -32,6 +32,7 @@ class _Feed:
         prefetch: int,
         columns: Sequence[str] | None,
         writable: bool,
+        allocate: Allocate,
     ) -> None:
         self.importance_sampling_exponent = importance_sampling_exponent
         self.policy_version: int | None = None
@@ -46,7 +47,7 @@ class _Feed:
         self._draw, self._table, self._cancel = draw, table, cancel
         self._batch_size, self._columns, self._prefetch = batch_size, columns, prefetch
         # Those in the queue, one being filled, one or two in the caller's hands.
-        self._pool = BatchPool(prefetch + 3)
+        self._pool = BatchPool(prefetch + 3, allocate)
         self._room = threading.Lock()  # free: look again whether there is room
         self._room.acquire()
 
@@ -113,12 +114,15 @@ class Sampler:
         prefetch: int,
         columns: Sequence[str] | None,
         writable: bool,
+        allocate: Allocate,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be at least 1 batch, got {prefetch}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self._feed = _Feed(draw, table, cancel, batch_size, importance_sampling_exponent, prefetch, columns, writable)
+        self._feed = _Feed(
+            draw, table, cancel, batch_size, importance_sampling_exponent, prefetch, columns, writable, allocate
+        )
         self._dropped = weakref.finalize(self, self._feed.close)
         self._dropped.atexit = False
         self._thread = threading.Thread(target=self._feed.fill, name="replay-sampler", daemon=True)

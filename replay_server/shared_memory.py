@@ -101,7 +101,7 @@ class Lease:
 
     def __init__(self, arena: Arena, number: int) -> None:
         arena.lend()
-        self._arena = arena
+        self.arena = arena
         self._numbers = iter((number,))
 
     @property
@@ -110,8 +110,8 @@ class Lease:
         return {
             "version": 3,
             "typestr": "|u1",
-            "shape": (self._arena.size_bytes,),
-            "data": (self._arena.address, True),
+            "shape": (self.arena.size_bytes,),
+            "data": (self.arena.address, True),
         }
 
     def array(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -121,20 +121,20 @@ class Lease:
             ServerError: it would not lie within the arena.
         """
         size_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if offset < 0 or offset + size_bytes > self._arena.size_bytes:
+        if offset < 0 or offset + size_bytes > self.arena.size_bytes:
             raise ServerError(
-                f"the server names bytes {offset} to {offset + size_bytes} of {self._arena.size_bytes} shared ones"
+                f"the server names bytes {offset} to {offset + size_bytes} of {self.arena.size_bytes} shared ones"
             )
         return np.asarray(self)[offset : offset + size_bytes].view(dtype).reshape(shape)
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether an array lies in the arena."""
         at: int = array.__array_interface__["data"][0]
-        return self._arena.address <= at < self._arena.address + self._arena.size_bytes
+        return self.arena.address <= at < self.arena.address + self.arena.size_bytes
 
     def release(self) -> None:
         """Gives the region back; once only."""
-        self._arena.give_back(self._numbers)
+        self.arena.give_back(self._numbers)
 
     def __del__(self) -> None:
         self.release()
