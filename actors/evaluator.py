@@ -21,6 +21,7 @@ from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import epsilon_greedy
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.observations import Observations, map_tree
+from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import check_settings_of_run
 from replay_server.rl.weights import load_arrays
@@ -94,6 +95,7 @@ def run_evaluator(
     """
     stopped = as_callable(stop)
     torch.set_num_threads(1)
+    keep_freed_memory()
     network = make_acting_network(settings, environment_spec(settings))
     results: list[Evaluation] = []
     last, due = -1, settings.eval_every_updates

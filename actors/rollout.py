@@ -24,6 +24,7 @@ from replay_server.rl.networks import make_acting_network
 from replay_server.rl.observations import Observations, map_tree
 from replay_server.rl.part_ids import PartId
 from replay_server.rl.preprocessing import clip_rewards
+from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import incarnation, join
 from replay_server.rl.weights import load_arrays
@@ -119,6 +120,7 @@ class _Actor:
         least_life: int,
     ) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self.settings = settings
         self.lease = actor_id if isinstance(actor_id, PartId) else None
         self.actor_id = actor_id if isinstance(actor_id, int) else actor_id.number

@@ -22,6 +22,7 @@ from torch import nn
 from replay_server.learner.dqn import Dqn
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import columns, map_tree
+from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.settings import ApexSettings
 
 PRECISIONS = ("float32", "bfloat16")
@@ -231,6 +232,7 @@ def choose_execution(
 
     `acting_s`: see `Machine`. Leaves torch's number of threads at what was chosen.
     """
+    keep_freed_memory()
     cores = len(os.sched_getaffinity(0))
     precisions = PRECISIONS if settings.precision == "auto" else (settings.precision,)
     if device.type != "cpu":

@@ -25,6 +25,7 @@ from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, HostCopy, host_arrays
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
+from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import join
@@ -69,6 +70,7 @@ def run_learner(
         execution = choose_execution(settings, spec, network, device)
         RunDirectory(run_directory).add_measured(execution.as_values())
     torch.set_num_threads(execution.way.threads)
+    keep_freed_memory()
     learner = Dqn(settings, network, device, execution.way.precision, spec.branches)
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]

@@ -123,8 +123,10 @@ def transition_seconds(settings: ApexSettings) -> float:
     from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
     from replay_server.rl.networks import make_acting_network
     from replay_server.rl.observations import map_tree
+    from replay_server.rl.process_memory import keep_freed_memory
 
     torch.set_num_threads(1)
+    keep_freed_memory()
     spec = environment_spec(settings)
     network, generator = make_acting_network(settings, spec), np.random.default_rng(settings.seed)
     epsilons = actor_epsilons(0, 1, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent)
