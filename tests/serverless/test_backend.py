@@ -185,7 +185,7 @@ def test_a_deadline_bounds_all_attempts_together() -> None:
         error = functions.submit(request("a", deadline=time.time() + 0.8)).exception(60)
     assert isinstance(error, FunctionTimeout)
     assert len(limits) <= 3 + 1, "of 0.3 s each, and one of what is left"
-    assert limits[0] <= 0.8
+    assert all(0 < limit <= 0.8 for limit in limits)
     assert limits == sorted(limits, reverse=True)
 
 

@@ -77,6 +77,13 @@ def group(pid: int) -> list[int]:
     return found
 
 
+def waits_at(url: str) -> bool:
+    """Whether a function has connected to a server that never answers."""
+    server = f"0100007F:{int(url.rpartition(':')[2]):04X}"
+    connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return any(fields[2] == server and fields[3] == "01" for fields in connections)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -135,7 +142,7 @@ def test_a_service_that_dies_is_a_lost_function(platform: HttpPlatform, silent_u
     before = platform.services()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(platform.invoke, waiting_request(silent_url), TIMEOUT_S)
-        time.sleep(0.3)
+        wait_until(lambda: waits_at(silent_url))
         for pid in before:
             for each in group(pid):
                 os.kill(each, signal.SIGKILL)
@@ -159,7 +166,7 @@ def test_closing_ends_what_runs(silent_url: str) -> None:
     (service,) = platform.services()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(platform.invoke, waiting_request(silent_url), TIMEOUT_S)
-        time.sleep(0.3)
+        wait_until(lambda: waits_at(silent_url))
         platform.close()
         with pytest.raises(FunctionLost, match="closed"):
             running.result(timeout=60)

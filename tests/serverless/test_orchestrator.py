@@ -159,6 +159,7 @@ def test_a_late_actor_is_left_out_and_goes_on_from_where_it_stood(tmp_path, plat
             late.set()
 
     platform.before = hold_one
+    platform.prewarm(2)  # what begins may take longer than the deadline
     job = orchestrator(
         tmp_path, platform, rounds=3, server=server.url, job="late", keep=True, deadline_s=6.0, timeout_s=30.0
     )
