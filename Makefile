@@ -14,8 +14,9 @@ LOGDIR ?=
 # Further options of replay-server apex, e.g. ARGS="--profile cartpole"
 ARGS ?=
 FUZZ_SECONDS ?= 20
-# Folders of tests at a time. More than two need more memory, and processors for tests that wait for nothing.
-JOBS ?= 2
+# Folders of tests at a time. Tests wait for two fifths of their time, so three keep two processors busy. More need more
+# memory, and processors for tests that wait for nothing.
+JOBS ?= 3
 
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 VENV := .venv
@@ -103,7 +104,7 @@ apex: setup
 	    $(if $(SEED),--seed $(SEED)) $(if $(LOGDIR),--logdir "$(LOGDIR)") $(ARGS)
 
 # The longest first; what a folder printed appears when it has ended. With ARGS, one pytest for all, which prints as it goes.
-LONGEST := tests/serverless tests/conformance tests/transport tests/learning tests/native tests/protocol
+LONGEST := tests/learning tests/transport tests/serverless tests/conformance tests/native tests/protocol
 TESTS := $(LONGEST) $(filter-out $(LONGEST),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 .PHONY: $(TESTS)
 
