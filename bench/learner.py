@@ -7,6 +7,11 @@ measured to be the best. `plain` is nothing but torch: the same network, loss, o
 threads in all on batches that lie in memory as tensors, one update after the other. Within a round both take their
 turn, another one first in each; ratios are taken within a round.
 
+On a GPU, or with `--feeds`, each round also tells what batches cost on their way there: `feed.resident` does the loop's
+updates on batches that are on the device for good, which no other can exceed; `feed.pageable` is fed by a sampler that
+receives into plain memory, `feed.pinned` into pinned memory, and `feed.registered` by one whose batches lie in memory
+shared with the server, which is pinned where it lies. On a GPU each does so with and without a CUDA graph.
+
 `--job` runs a whole job instead and tells where the processor time of its cores goes; see `replay_server.bench.job`.
 """
 
@@ -15,13 +20,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
+import itertools
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,10 +39,13 @@ from replay_server.bench import job, result
 from replay_server.bench.learning import given_settings
 from replay_server.bench.load import cpu_seconds
 from replay_server.jobs.arguments import resolve_settings
-from replay_server.learner.dqn import choose_device, double_dqn_loss, make_optimizer
+from replay_server.learner.ahead import updates
+from replay_server.learner.dqn import Dqn, choose_device, double_dqn_loss, make_optimizer
 from replay_server.learner.execution import Choice, choose_execution
+from replay_server.learner.graph import WARM_UP
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
+from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, host_arrays
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.observations import channels_first
@@ -45,6 +56,8 @@ RATIOS = {
     "loop / plain": ("loop.updates_per_s", "plain.updates_per_s"),
     "plain / loop, processor": ("plain.cpu_ms", "loop.cpu_ms"),
 }
+FEEDS = ("resident", "pageable", "pinned", "registered")
+"""Where batches come from that are fed to the loop's updates: see above."""
 AIM = 0.9
 """The share of plain torch's updates that the loop shall reach; on a busy machine likewise of processor time."""
 SECONDS = {"sampling_s": "sampling", "training_s": "training", "update_s": "write_back", "publish_s": "publish"}
@@ -126,13 +139,9 @@ class PlainTorch:
             self.target.load_state_dict(self.online.state_dict())
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.precision == "float32":
+        if self.precision in ("float32", "tf32"):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
-
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 def threads_in_all(execution: Choice) -> int:
@@ -145,18 +154,74 @@ def plain_turn(plain: PlainTorch, seconds: float, warm_up: float) -> dict[str, f
     torch.set_num_threads(plain.threads)
     for _ in _for(warm_up, 1):
         plain.update()
-    plain.synchronize()
-    begin, begin_cpu, updates = time.perf_counter(), time.process_time(), 0
+    synchronize(plain.device)
+    begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
     for _ in _for(seconds, 2):
         plain.update()
-        updates += 1
-    plain.synchronize()
+        count += 1
+    synchronize(plain.device)
     took = time.perf_counter() - begin
     return {
-        "plain.updates_per_s": updates / took,
-        "plain.update_ms": 1e3 * took / updates,
-        "plain.cpu_ms": 1e3 * (time.process_time() - begin_cpu) / updates,
+        "plain.updates_per_s": count / took,
+        "plain.update_ms": 1e3 * took / count,
+        "plain.cpu_ms": 1e3 * (time.process_time() - begin_cpu) / count,
     }
+
+
+def feed_turn(
+    url: str,
+    settings: ApexSettings,
+    learner: Dqn,
+    resident: list[DeviceBatch],
+    feed: str,
+    graph: bool,
+    seconds: float,
+    warm_up: float,
+) -> dict[str, float]:
+    """The loop's updates for so long on batches that come from one of `FEEDS`; nothing is written back."""
+    with contextlib.ExitStack() as stack:
+        batches: Iterable[DeviceBatch] = itertools.cycle(resident)
+        if feed != "resident":
+            client = stack.enter_context(rs.Client(url, shared_memory=feed == "registered"))
+            allocate = host_arrays(learner.device) if feed == "pinned" else np.empty
+            beta = settings.importance_sampling_exponent
+            sampler = client.sampler(settings.table, settings.batch_size, beta, settings.prefetch, allocate=allocate)
+            batches = stack.enter_context(DeviceBatches(stack.enter_context(sampler), learner.device))
+        # Closed before what feeds it.
+        done = stack.enter_context(contextlib.closing(updates(learner, batches, graph=graph)))
+        for _ in _for(warm_up, WARM_UP + 2 if graph else 1):
+            next(done)
+        synchronize(learner.device)
+        begin, count = time.perf_counter(), 0
+        for _ in _for(seconds, 2):
+            next(done)
+            count += 1
+        synchronize(learner.device)
+        took = time.perf_counter() - begin
+    return {f"feed.{feed}{'_graph' if graph else ''}_updates_per_s": count / took}
+
+
+def feed_turns(
+    options: argparse.Namespace, url: str, settings: ApexSettings, spec: EnvironmentSpec, execution: Choice,
+    device: torch.device, batches: list[rs.Batch],
+) -> list[Callable[[], dict[str, float]]]:  # fmt: skip
+    """One for each of `FEEDS`, on a GPU with Adam also one for each with a CUDA graph."""
+    graphs = [False, True] if device.type == "cuda" and settings.optimizer == "adam" else [False]
+    network = functools.partial(make_network, settings, spec)
+    with DeviceBatches(batches, device) as on_device:
+        resident = list(on_device)
+
+    def turn(feed: str, graph: bool) -> dict[str, float]:
+        execution.way.use(device)
+        learner = Dqn(settings, network, device, execution.way.precision, spec.branches)
+        return feed_turn(url, settings, learner, resident, feed, graph, options.seconds, options.warm_up)
+
+    return [functools.partial(turn, feed, graph) for graph in graphs for feed in FEEDS]
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for what the device has to do."""
+    torch.get_device_module(device).synchronize()
 
 
 def _for(seconds: float, at_least: int) -> Iterator[int]:
@@ -241,11 +306,14 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
         with rs.Client(server.unix_url) as client:
             batches = [client.sample(settings.table, settings.batch_size) for _ in range(RESIDENT_BATCHES)]
         plain = PlainTorch(settings, spec, device, execution, batches)
+        feeds = options.feeds or device.type == "cuda"
+        fed = feed_turns(options, server.unix_url, settings, spec, execution, device, batches) if feeds else []
         for number in range(options.rounds):
             run = Path(folder) / f"round-{number}"
             turns: list[Callable[[], dict[str, float]]] = [
                 lambda run=run: loop_turn(server, settings, execution, run, options.seconds, options.warm_up),
                 lambda: plain_turn(plain, options.seconds, options.warm_up),
+                *fed,
             ]
             measured: dict[str, float] = {}
             for turn in turns if number % 2 == 0 else turns[::-1]:
@@ -256,13 +324,17 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
             ))  # fmt: skip
     kept = ("env", "profile", "batch_size", "network", "hidden", "prefetch",
             "publish_every", "optimizer", "device", "compression")  # fmt: skip
-    used = {name: getattr(settings, name) for name in kept} | {"device": device.type, **execution.as_values()}
+    used = {name: getattr(settings, name) for name in kept} | {"device": _told(device), **execution.as_values()}
     content = result.document("learner", "", host, {**vars(options), "used": used}, rounds, RATIOS)
     spread = {}
     for name, (above, below) in RATIOS.items():
         of_rounds = [measured[above] / measured[below] for measured in rounds]
         spread[name] = [min(of_rounds), max(of_rounds)]
     return {**content, "ratio_spread": spread}
+
+
+def _told(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -280,6 +352,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each turn (20); with --job, of the one look")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds before each (3)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, each one turn of both (5)")
+    parser.add_argument("--feeds", action="store_true", help="also what feeding batches costs; on a GPU always")
     parser.add_argument("--job", action="store_true", help="a whole job: where its cores' processor time goes")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     return parser

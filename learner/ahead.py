@@ -1,4 +1,4 @@
-"""Updates in a row, of which each may be computed beside the targets of the next."""
+"""Updates in a row, of which each may be computed beside the targets of the next, or replayed as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import TypeVar
 
 import replay_server as rs
 from replay_server.learner.dqn import Dqn, Prepared, Update
+from replay_server.learner.graph import GraphedDqn
 from replay_server.rl.device_copies import DeviceBatch
 
 AnyBatch = TypeVar("AnyBatch", rs.Batch, DeviceBatch)
 
 
-def updates(learner: Dqn, batches: Iterable[AnyBatch], ahead: bool = False) -> Generator[tuple[AnyBatch, Update]]:
+def updates(
+    learner: Dqn, batches: Iterable[AnyBatch], ahead: bool = False, graph: bool = False
+) -> Generator[tuple[AnyBatch, Update]]:
     """One learner step for each batch, in order.
 
     With `ahead` a second thread computes the targets of the next batch while this one's gradient is computed, and ends
     before a weight changes. So results do not depend on which thread is faster; targets are those of networks one step
     older, and a step is done when the next batch is there.
+
+    With `graph`, and not `ahead`, an update is overwritten by the next one: see `GraphedDqn`.
     """
     if not ahead:
+        replayed = GraphedDqn(learner) if graph else learner
         for batch in batches:
-            yield batch, learner.update(batch.data, batch.weights)
+            yield batch, replayed.update(batch.data, batch.weights)
         return
     waiting: tuple[AnyBatch, Prepared] | None = None
     with ThreadPoolExecutor(1, "targets") as beside:

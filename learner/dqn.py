@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -182,7 +182,8 @@ class Dqn:
     """Online network, target network and optimizer, and the step that trains them.
 
     `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by. `precision` is that
-    of the forward passes (float32, or bfloat16 by autocast); weights and losses are float32 in any case. `branches`: of
+    of the forward passes: float32, tf32 (which torch is told by `replay_server.learner.execution.Way.use`), or bfloat16
+    by autocast; weights and losses are float32 in any case. `branches`: of
     an action, where it is no single number.
 
     A batch whose loss or gradient is not finite changes nothing: networks, optimizer and `step` stay as they were. On
@@ -231,8 +232,20 @@ class Dqn:
 
         `before_change` is called when the gradient is there and no weight has changed yet.
         """
+        self.set_learning_rate()
+        return self.count(self.change(prepared, before_change))
+
+    def set_learning_rate(self) -> None:
+        """To that of the next step; where it is a tensor on the device, it is filled there."""
+        rate = learning_rate_at(self.step, self.settings)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate_at(self.step, self.settings)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def change(self, prepared: Prepared, before_change: Callable[[], object] = lambda: None) -> Update:
+        """What the device does of a step: all but for the target network. `count` must follow."""
         with self._autocast():
             loss = double_dqn_loss(
                 self.online,
@@ -250,7 +263,7 @@ class Dqn:
         finite = torch.isfinite(loss.total.detach()) & torch.isfinite(gradient_norm.detach())
         for new, old in zip(self.online.buffers(), prepared.buffers, strict=True):
             new.copy_(torch.where(finite, new, old))
-        counted = self._apply(finite)
+        self._apply(finite)
         priorities = new_priorities(loss.td_error, self.settings)
         return Update(
             priorities=least_for_the_guilty(priorities, loss.rows, finite, self.settings),
@@ -259,9 +272,18 @@ class Dqn:
             td_error=loss.td_error.abs().mean(),
             gradient_norm=gradient_norm.detach(),
             finite=finite,
-            counted=counted,
+            counted=False,
             step=self.step,
         )
+
+    def count(self, update: Update) -> Update:
+        """What the host does of a step: counts it, and updates the target network where that is due."""
+        counted = self.device_looks or bool(update.finite)
+        if counted:
+            self.step += 1
+            if self.step % self.settings.target_update_every == 0:
+                self.update_target(update.finite)
+        return replace(update, counted=counted, step=self.step)
 
     def settle(self, update: Update) -> bool:
         """Whether an update was done: once for each, in their order. Waits for the device.
@@ -273,19 +295,14 @@ class Dqn:
             self.step -= 1
         return done
 
-    def _apply(self, finite: Tensor) -> bool:
-        """Steps the optimizer, and the target network where it is due; False, with nothing done, for what is not
-        finite, if that is known here."""
+    def _apply(self, finite: Tensor) -> None:
+        """Steps the optimizer, unless the gradient is not finite."""
         if self.device_looks:
             # As torch.amp.GradScaler tells it.
             self.optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
         elif not finite:
-            return False
+            return
         self.optimizer.step()
-        self.step += 1
-        if self.step % self.settings.target_update_every == 0:
-            self.update_target(finite)
-        return True
 
     @torch.no_grad()
     def update_target(self, finite: Tensor | None = None) -> None:
@@ -309,7 +326,7 @@ class Dqn:
         return tensor
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.precision == "float32":
+        if self.precision in ("float32", "tf32"):
             return contextlib.nullcontext()
         # Without the cache of casts: threads share it, and a forward pass casts each weight once anyway.
         return torch.autocast(self.device.type, dtype=getattr(torch, self.precision), cache_enabled=False)

@@ -7,6 +7,7 @@ assumed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 from replay_server.learner.dqn import Dqn
+from replay_server.learner.graph import GraphedDqn
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import columns, map_tree
 from replay_server.rl.process_memory import keep_freed_memory
@@ -27,6 +29,8 @@ from replay_server.rl.settings import ApexSettings
 
 PRECISIONS = ("float32", "bfloat16")
 """The first is taken unless another is clearly faster."""
+CUDA_PRECISIONS = ("float32", "tf32", "bfloat16")
+"""TensorFloat-32: products of float32 numbers rounded to 10 bits of mantissa, summed in float32."""
 CLEARLY_FASTER = 0.95
 """Another way must take less than this share of the time of the plainest one,"""
 CLEARLY_FASTER_OF_LESS = 0.8
@@ -50,10 +54,20 @@ class Way:
     """Of torch, for each of the learner's two threads where there are two."""
     ahead: bool = False
     """Whether a second thread computes the targets of the next batch (see `replay_server.learner.ahead`)."""
+    graph: bool = False
+    """Whether updates are replayed as a CUDA graph (see `replay_server.learner.graph`)."""
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
-        return f"{self.precision}, {threads}{' and as many for targets' if self.ahead else ''}"
+        graph = " and a CUDA graph" if self.graph else ""
+        return f"{self.precision}, {threads}{' and as many for targets' if self.ahead else ''}{graph}"
+
+    def use(self, device: torch.device) -> None:
+        """Sets this process's torch to the number of threads, and to TF32 or not."""
+        torch.set_num_threads(self.threads)
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+            torch.backends.cudnn.allow_tf32 = self.precision == "tf32"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,7 @@ class Choice:
     @staticmethod
     def of_values(values: Mapping[str, Any]) -> Choice:
         """From `as_values`."""
-        way = Way(values["precision"], values["threads"], values["ahead"])
+        way = Way(values["precision"], values["threads"], values["ahead"], values["graph"])
         return Choice(way, values["measured_rows"], values["update_ms"])
 
     def told(self) -> str:
@@ -121,21 +135,24 @@ def choose_way(
     machine: Machine,
     update_times: UpdateTimes,
     budget_s: float = BUDGET_S,
+    graphs: Sequence[bool] = (False,),
 ) -> Choice:
     """Times updates and returns the best way on `machine`, or a plainer one where that is about as good.
 
-    First the precision is chosen, with the fewest threads; then, in that precision, threads and whether targets are
-    computed beside. The first of each sequence is the plainest, and is taken where there is no time to measure others.
+    First the precision is chosen, with the fewest threads; then, in that precision, threads, whether targets are
+    computed beside, and whether updates are a graph. The first of each sequence is the plainest, and is taken where
+    there is no time to measure others.
     """
-    plainest = Way(precisions[0], threads[0], aheads[0])
-    if len(precisions) == len(threads) == len(aheads) == 1:
+    plainest = Way(precisions[0], threads[0], aheads[0], graphs[0])
+    if len(precisions) == len(threads) == len(aheads) == len(graphs) == 1:
         return Choice(plainest)
     trials = _Trials(update_times, budget_s)
     measured = trials.growing([replace(plainest, precision=each) for each in precisions], rows, PRECISION_BUDGET_S)
     share = 0.0 if not trials.repeated else CLEARLY_FASTER if measured == rows else CLEARLY_FASTER_OF_LESS
     best = _best(plainest, trials.times, machine, share)
     if measured == rows and trials.repeated:
-        for way in (replace(best, threads=number, ahead=ahead) for ahead in aheads for number in threads):
+        others = itertools.product(graphs, aheads, threads)
+        for way in (replace(best, threads=number, ahead=ahead, graph=graph) for graph, ahead, number in others):
             if way not in trials.times:
                 # The second thread takes what it saves, and threads never more than all of the time.
                 trials.one(way, rows, expected_s=trials.times[best].seconds)
@@ -234,7 +251,11 @@ def choose_execution(
     """
     keep_freed_memory()
     cores = len(os.sched_getaffinity(0))
-    precisions = PRECISIONS if settings.precision == "auto" else (settings.precision,)
+    precisions, graphs = (PRECISIONS, [False]) if device.type == "cpu" else (CUDA_PRECISIONS, [False, True])
+    if settings.precision != "auto":
+        precisions = (settings.precision,)
+    if settings.optimizer != "adam":
+        graphs = [False]
     if device.type != "cpu":
         threads, aheads = [settings.learner_threads if isinstance(settings.learner_threads, int) else 1], [False]
     else:
@@ -242,8 +263,9 @@ def choose_execution(
         aheads = {"auto": [False, True][: min(2, cores)], "on": [True], "off": [False]}[settings.targets_ahead]
     with ThreadPoolExecutor(1, "targets") as beside:
         trial = _Trial(settings, spec, make_network, device, beside)
-        choice = choose_way(precisions, threads, aheads, settings.batch_size, Machine(cores, acting_s), trial)
-    torch.set_num_threads(choice.way.threads)
+        machine = Machine(cores, acting_s)
+        choice = choose_way(precisions, threads, aheads, settings.batch_size, machine, trial, graphs=graphs)
+    choice.way.use(device)
     return choice
 
 
@@ -265,7 +287,7 @@ class _Trial:
     ) -> None:
         self._beside = beside
         self._make = lambda precision: Dqn(settings, make_network, device, precision, spec.branches)
-        self._learners: dict[str, Dqn] = {}
+        self._learners: dict[tuple[str, bool], Dqn | GraphedDqn | None] = {}
         self._device = device
         rows, generator = settings.batch_size, np.random.default_rng(0)
         action = generator.integers(spec.branches or (spec.num_actions,), size=(rows, len(spec.branches) or 1))
@@ -273,32 +295,41 @@ class _Trial:
             columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
             for name in ("obs", "next_obs")
         ]
-        self._columns = {
+        self._columns: dict[str, Any] = {
             **observations[0],
             **observations[1],
             "action": action if spec.branches else action[:, 0],
             "reward": generator.normal(size=rows).astype(np.float32),
             "discount": np.full(rows, settings.discount, np.float32),
         }
-        self._weights = np.ones(rows, np.float32)
+        self._weights: Any = np.ones(rows, np.float32)
+        if device.type != "cpu":  # in a run batches are copied there beside the updates
+            self._columns = {name: torch.from_numpy(array).to(device) for name, array in self._columns.items()}
+            self._weights = torch.from_numpy(self._weights).to(device)
 
     def __call__(self, way: Way, rows: int) -> Times:
-        if way.precision not in self._learners:
-            self._learners[way.precision] = self._make(way.precision)
-        learner = self._learners[way.precision]
-        data = {column: array[:rows] for column, array in self._columns.items()}
-        torch.set_num_threads(way.threads)
+        kind = way.precision, way.graph
+        if kind not in self._learners:
+            plain = self._make(way.precision)
+            self._learners[kind] = GraphedDqn(plain) if way.graph else plain
+        learner = self._learners[kind]
+        if learner is None:
+            return Times()
+        data = {column: values[:rows] for column, values in self._columns.items()}
+        way.use(self._device)
         try:
             return self._timed(learner, data, self._weights[:rows], way.ahead)
         except RuntimeError:
-            if way.precision == PRECISIONS[0]:
+            if way.precision == PRECISIONS[0] and not way.graph:
                 raise
-            return Times()  # no kernels for it here, or a network of the user's that does not take it
+            # No kernels for it here, or a network of the user's that does not take it, or cannot be recorded.
+            self._learners[kind] = None
+            return Times()
 
-    def _timed(self, learner: Dqn, data: dict[str, np.ndarray], weights: np.ndarray, ahead: bool) -> Times:
-        prepared = learner.prepare(data, weights) if ahead else None
+    def _timed(self, learner: Dqn | GraphedDqn, data: dict[str, Any], weights: Any, ahead: bool) -> Times:
+        prepared = learner.prepare(data, weights) if ahead and isinstance(learner, Dqn) else None
         begin, cpu_begin = time.perf_counter(), time.process_time()
-        if prepared is None:
+        if prepared is None or isinstance(learner, GraphedDqn):
             learner.update(data, weights)
         else:
             following = self._beside.submit(learner.prepare, data, weights)

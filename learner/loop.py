@@ -18,7 +18,7 @@ import replay_server as rs
 from replay_server.learner.ahead import updates
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
 from replay_server.learner.dqn import Dqn, Update, choose_device, learning_rate_at
-from replay_server.learner.execution import Choice, choose_execution
+from replay_server.learner.execution import Choice, Way, choose_execution
 from replay_server.learner.finite import ADVICE, Diverged, check_finite, first_not_finite
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.connection import LOST, PersistentClient
@@ -69,7 +69,7 @@ def run_learner(
     if execution is None:
         execution = choose_execution(settings, spec, network, device)
         RunDirectory(run_directory).add_measured(execution.as_values())
-    torch.set_num_threads(execution.way.threads)
+    execution.way.use(device)
     keep_freed_memory()
     learner = Dqn(settings, network, device, execution.way.precision, spec.branches)
     checkpoint_folder = run_directory / "checkpoints"
@@ -92,7 +92,7 @@ def run_learner(
             reconnect_timeout=0.0,
         )
         joined = functools.partial(join, settings=settings, spec=spec, session=session)
-        loop = _Loop(settings, learner, execution.way.ahead, metrics, checkpoint_folder, connect, joined)
+        loop = _Loop(settings, learner, execution.way, metrics, checkpoint_folder, connect, joined)
         loop.batches_not_finite = int(counters.get("batches_not_finite", 0))
         stack.callback(loop.client.close)
         loop.client.call(lambda client: client.open_table(settings.table))
@@ -113,7 +113,7 @@ class _Loop:
         self,
         settings: ApexSettings,
         learner: Dqn,
-        ahead: bool,
+        way: Way,
         metrics: Metrics,
         checkpoint_folder: Path,
         connect: Callable[..., PersistentClient],
@@ -121,7 +121,7 @@ class _Loop:
     ) -> None:
         self.settings = settings
         self.learner = learner
-        self.ahead = ahead
+        self.way = way
         self.metrics = metrics
         self.checkpoint_folder = checkpoint_folder
         self.join_run = join_run
@@ -159,7 +159,7 @@ class _Loop:
         settings, learner = self.settings, self.learner
         with (
             contextlib.closing(self._batches(stop)) as batches,
-            contextlib.closing(updates(learner, self._waited_for(batches), self.ahead)) as done,
+            contextlib.closing(updates(learner, self._waited_for(batches), self.way.ahead, self.way.graph)) as done,
         ):
             while (turn := self._next_update(done)) is not None:
                 batch, update = turn

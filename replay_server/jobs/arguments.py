@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from replay_server.connection import PASSWORD_VARIABLE
+from replay_server.jobs.gpu import finds_gpu
 from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import environment_spec
@@ -17,6 +18,8 @@ from replay_server.rl.tables import apex_table
 
 ATARI_CORES = 16
 """Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
+GPU_CORES = 8
+"""From this many on, beside a GPU, `atari-gpu` is."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +33,14 @@ def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     return given_options(namespace, ApexSettings)
 
 
-def resolve_settings(given: dict[str, Any], one_machine: bool, cores: int | None = None) -> tuple[ApexSettings, str]:
+def resolve_settings(
+    given: dict[str, Any], one_machine: bool, cores: int | None = None, gpu: bool | None = None
+) -> tuple[ApexSettings, str]:
     """Returns the settings of a new run and a sentence on which profile it has and why.
 
-    Fields in `given` win over the profile. Without a profile: for ALE/* `paper`,
-    or `atari-small` where one machine with fewer than `ATARI_CORES` cores does everything. ValueError for an unknown
-    profile.
+    Fields in `given` win over the profile. Without a profile: for ALE/* `paper`, or where one machine does everything
+    `atari-gpu` with a GPU and `GPU_CORES` cores or more, and `atari-small` with fewer than `ATARI_CORES` and no GPU.
+    `cores`, `gpu`: of the machine; None = of this one. ValueError for an unknown profile.
     """
     cores = cores or len(os.sched_getaffinity(0))
     settings = ApexSettings(**given)
@@ -43,6 +48,8 @@ def resolve_settings(given: dict[str, Any], one_machine: bool, cores: int | None
         why = "as asked for"
     elif not settings.env.startswith("ALE/"):
         settings.profile, why = "cartpole", "chosen for environments other than ALE/*"
+    elif one_machine and cores >= GPU_CORES and (finds_gpu(settings.device) if gpu is None else gpu):
+        settings.profile, why = "atari-gpu", f"chosen because this machine has a GPU and {cores} cores"
     elif one_machine and cores < ATARI_CORES:
         settings.profile = "atari-small"
         why = f"chosen because this machine has {cores} cores and the paper's settings want {ATARI_CORES} or more"

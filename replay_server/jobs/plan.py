@@ -54,7 +54,8 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
     if actors_given and "auto" not in (settings.precision, settings.learner_threads, settings.targets_ahead):
         asked = {"precision": settings.precision, "threads": settings.learner_threads}
         return Plan(
-            {**asked, "ahead": settings.targets_ahead == "on", "measured_rows": 0, "update_ms": {}}, settings.actors
+            {**asked, "ahead": settings.targets_ahead == "on", "graph": False, "measured_rows": 0, "update_ms": {}},
+            settings.actors,
         )
     # Safe path: the package that is installed, not a folder of that name where the job was started.
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}

@@ -20,7 +20,7 @@ class ApexSettings:
     env: str = "ALE/Breakout-v5"
     """Gymnasium id, or module:id. Games of ALE/* are preprocessed; observations of others go in as they are."""
     profile: str = "paper"
-    """Named set of defaults: paper, cartpole, atari-small. Fields given explicitly win over the profile."""
+    """Named set of defaults: paper, cartpole, atari-small, atari-gpu. Fields given explicitly win over the profile."""
     seed: int = 1
     """Seeds environments, networks, exploration, and the server's sampling."""
     actors: int = 8
@@ -133,7 +133,8 @@ class ApexSettings:
     pull_every_frames: int = 400
     """Emulator frames per environment between an actor's checks for newer weights (elsewhere than on Atari: steps)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the learner's forward passes. auto: a few updates of each are timed at the start, and the faster is taken."""
+    """Of the learner's forward passes. auto: a few updates of each are timed at the start, and the faster is taken. On
+    a GPU tf32 (TensorFloat-32) is timed, too; float32 by name does without it."""
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
     learner_threads: int | Literal["auto"] = "auto"
@@ -212,6 +213,22 @@ PROFILES: dict[str, dict[str, Any]] = {
         "optimizer_epsilon": 1e-8,
         "gradient_norm": 10.0,
         "target_update_every": 250,
+    },
+    # For one GPU and 8 to 32 cores. Chosen by thought: no GPU was there to run it on.
+    "atari-gpu": {
+        # Four samples of a transition: at 15,000 transitions (60,000 frames) a second, 117 updates.
+        "samples_per_insert": 4.0,
+        "envs_per_actor": 16,
+        "actors": 8,
+        "capacity": 1_000_000,
+        "optimizer": "adam",
+        "learning_rate": 2e-4,
+        "optimizer_epsilon": 1e-8,
+        "gradient_norm": 10.0,
+        "target_update_every": 500,
+        # Weights leave the GPU while it waits: seldom enough to cost little.
+        "publish_every": 100,
+        "prefetch": 3,
     },
 }
 

@@ -12,7 +12,9 @@ HEAD = """# Settings of the algorithms
 
 Every setting is an option of `replay-server apex`: [all of them](commands.md#replay-server-apex). A profile changes
 these defaults (an empty cell leaves one as it is), and what is given on the command line wins over it. ALE/*
-get `paper`, or `atari-small` where one machine with fewer than 16 cores does everything; all others get `cartpole`.
+get `paper`. Where one machine does everything they get `atari-gpu` if it has a GPU that torch finds and 8 cores
+or more, else `atari-small` if it has fewer than 16 cores. All others get `cartpole`. `atari-gpu` was not run on a
+GPU yet.
 
 """
 POLICIES = """

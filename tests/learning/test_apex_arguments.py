@@ -16,6 +16,7 @@ from replay_server import cli
 from replay_server.jobs import apex
 from replay_server.jobs.apex import main_apex
 from replay_server.jobs.arguments import add_settings, check_host, check_settings, given_settings, resolve_settings
+from replay_server.jobs.gpu import finds_gpu
 from replay_server.jobs.parts import main_actor, main_learner
 from replay_server.jobs.progress import Rate, Snapshot, plain_line
 from replay_server.rl.settings import ApexSettings
@@ -54,16 +55,34 @@ def test_given_options_win_over_the_profile():
 
 
 @pytest.mark.parametrize(
-    ("env", "cores", "one_machine", "profile"),
+    ("env", "cores", "gpu", "one_machine", "profile"),
     [
-        ("ALE/Breakout-v5", 2, True, "atari-small"),
-        ("ALE/Breakout-v5", 64, True, "paper"),
-        ("ALE/Breakout-v5", 2, False, "paper"),
-        ("LunarLander-v3", 64, True, "cartpole"),
+        ("ALE/Breakout-v5", 2, False, True, "atari-small"),
+        ("ALE/Breakout-v5", 64, False, True, "paper"),
+        ("ALE/Breakout-v5", 2, False, False, "paper"),
+        ("LunarLander-v3", 64, True, True, "cartpole"),
+        ("ALE/Breakout-v5", 8, True, True, "atari-gpu"),
+        ("ALE/Breakout-v5", 64, True, True, "atari-gpu"),
+        ("ALE/Breakout-v5", 7, True, True, "atari-small"),
+        ("ALE/Breakout-v5", 64, True, False, "paper"),
     ],
 )
-def test_profile_follows_environment_and_machine(env, cores, one_machine, profile):
-    assert resolve_settings({"env": env}, one_machine=one_machine, cores=cores)[0].profile == profile
+def test_profile_follows_environment_and_machine(env, cores, gpu, one_machine, profile):
+    assert resolve_settings({"env": env}, one_machine=one_machine, cores=cores, gpu=gpu)[0].profile == profile
+
+
+def test_a_gpu_is_one_that_was_asked_for_or_that_torch_finds(tmp_path, monkeypatch):
+    assert resolve_settings({"env": "ALE/Pong-v5", "device": "cuda"}, True, cores=8)[0].profile == "atari-gpu"
+    assert resolve_settings({"env": "ALE/Pong-v5", "device": "cpu"}, True, cores=8)[0].profile == "atari-small"
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert not finds_gpu("auto", drivers=(str(tmp_path / "none"),))  # without a driver nothing is started
+    (tmp_path / "driver").touch()
+    for status, found in (("0", True), ("1", False)):
+        python = tmp_path / f"python-{status}"
+        python.write_text(f"#!/bin/sh\nexit {status}\n")
+        python.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(python))
+        assert finds_gpu("auto", drivers=(str(tmp_path / "driver"),)) == found
 
 
 def test_a_profile_that_was_asked_for_stays():

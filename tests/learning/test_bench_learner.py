@@ -38,6 +38,20 @@ def test_the_loop_and_plain_torch_are_measured_in_turns(tmp_path: Path, capsys: 
     assert "loop / plain" in capsys.readouterr().out
 
 
+def test_what_feeds_the_updates_is_measured_way_by_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the CPU, where all of it runs but for pinned memory and graphs."""
+    file = tmp_path / "feeds.json"
+    turns = ["--transitions", "200", "--seconds", "0.1", "--warm-up", "0", "--rounds", "1", "--feeds"]
+    sizes = ["--set", "batch_size=16", "hidden=16", "device=cpu"]
+    assert main(["learner", *SMALL, *turns, *sizes, "--json", str(file)]) == 0
+    (measured,) = json.loads(file.read_text())["rounds"]
+    assert {name for name in measured if name.startswith("feed.")} == {
+        f"feed.{feed}_updates_per_s" for feed in ("resident", "pageable", "pinned", "registered")
+    }
+    assert all(value > 0 for name, value in measured.items() if name.startswith("feed."))
+    assert "feed.registered_updates_per_s" in capsys.readouterr().out
+
+
 def test_a_whole_job_is_looked_at_part_by_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.json"
     settings = ["--set", "actors=1", "min_size_to_sample=200", "hidden=16"]

@@ -20,6 +20,8 @@ import replay_server as rs  # noqa: E402
 from replay_server.learner import loop  # noqa: E402
 from replay_server.learner.ahead import updates  # noqa: E402
 from replay_server.learner.dqn import Dqn, Update  # noqa: E402
+from replay_server.learner.execution import Way, choose_execution  # noqa: E402
+from replay_server.learner.graph import WARM_UP, GraphedDqn  # noqa: E402
 from replay_server.rl import device_copies  # noqa: E402
 from replay_server.rl.device_copies import (  # noqa: E402
     HELD,
@@ -227,6 +229,31 @@ def test_arrays_that_are_views_of_others_are_refused_since_nobody_could_see_whet
         next(batches)
 
 
+def test_updates_from_fixed_places_are_those_of_each_batch_itself_bit_by_bit():
+    """What a graph replays. On the CPU nothing is recorded; batches are copied to the fixed places all the same."""
+    batches = make_batches(IMAGES, WARM_UP + 5)
+    batches[5].data["reward"][3] = np.nan
+    direct, replayed = make_learner(IMAGES), make_learner(IMAGES)
+    turns = list(updates(direct, batches)), list(updates(replayed, batches, graph=True))
+    for (_, expected), (_, found) in zip(*turns, strict=True):
+        assert torch.equal(found.priorities, expected.priorities)
+        assert (found.step, found.counted) == (expected.step, expected.counted)
+        assert replayed.settle(found) == direct.settle(expected)
+    assert replayed.step == direct.step == len(batches) - 1
+    for mine, theirs in zip(replayed.parameters, direct.parameters, strict=True):
+        assert torch.equal(mine, theirs)
+    for mine, theirs in zip(replayed.target.parameters(), direct.target.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_batch_that_does_not_fit_the_fixed_places_is_computed_by_itself():
+    direct, replayed = make_learner(VECTORS), make_learner(VECTORS)
+    graphed = GraphedDqn(replayed)
+    for batch in [*make_batches(VECTORS, WARM_UP + 2), *make_batches(VECTORS, 1, rows=1), *make_batches(VECTORS, 2)]:
+        expected = direct.update(batch.data, batch.weights)
+        assert torch.equal(graphed.update(batch.data, batch.weights).priorities, expected.priorities)
+
+
 # ---- and back --------------------------------------------------------------------------------------------------------
 
 
@@ -320,14 +347,44 @@ def test_memory_that_cuda_cannot_pin_is_told_and_the_next_kernel_does_not_fail()
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-3), ("bfloat16", 5e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-3), ("tf32", 1e-2), ("bfloat16", 5e-2)])
 @pytest.mark.parametrize("spec", [VECTORS, IMAGES])
 def test_an_update_on_a_gpu_agrees_with_the_cpus(spec, precision, tolerance):
-    batch = make_batches(spec, 1, rows=64)[0]
-    mine, theirs = make_learner(spec, torch.device("cuda"), precision), make_learner(spec, CPU, precision)
+    batch, device = make_batches(spec, 1, rows=64)[0], torch.device("cuda")
+    Way(precision).use(device)
+    mine, theirs = make_learner(spec, device, precision), make_learner(spec, CPU, precision)
     theirs.online.load_state_dict(mine.online.state_dict())
     theirs.target.load_state_dict(mine.target.state_dict())
-    found = HostCopy(mine.update(batch.data, batch.weights), mine.device).wait()
+    found = HostCopy(mine.update(batch.data, batch.weights), device).wait()
     expected = theirs.update(batch.data, batch.weights)
     for name in ("priorities", "loss", "gradient_norm"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.cuda
+def test_a_graph_does_the_updates_that_are_done_without_and_leaves_out_what_is_not_finite():
+    device, batches = torch.device("cuda"), make_batches(IMAGES, 12)
+    Way().use(device)
+    batches[8].data["reward"][3] = np.nan
+    plain, graphed = make_learner(IMAGES, device), make_learner(IMAGES, device)
+    graphed.online.load_state_dict(plain.online.state_dict())
+    graphed.target.load_state_dict(plain.target.state_dict())
+    turns = []
+    for learner, graph in ((plain, False), (graphed, True)):
+        with DeviceBatches(batches, device) as on_device:
+            copies = [HostCopy(update, device) for _, update in updates(learner, on_device, graph=graph)]
+            turns.append([(update, learner.settle(update)) for update in (copy.wait() for copy in copies)])
+    for number, ((mine, done), (theirs, expected)) in enumerate(zip(*turns, strict=True)):
+        assert done == expected == (number != 8)
+        torch.testing.assert_close(mine.priorities, theirs.priorities, rtol=1e-2, atol=1e-3)
+    assert graphed.step == plain.step == 11
+    for mine, theirs in zip(graphed.parameters, plain.parameters, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.cuda
+def test_graphs_and_tf32_are_measured_on_a_gpu_in_the_real_network():
+    settings = dataclasses.replace(SETTINGS, precision="auto", batch_size=64)
+    found = choose_execution(settings, IMAGES, lambda: make_network(settings, IMAGES), torch.device("cuda"))
+    assert {"float32, 1 thread", "tf32, 1 thread", "bfloat16, 1 thread"} <= found.update_ms.keys()
+    assert any(name.endswith("and a CUDA graph") and ms for name, ms in found.update_ms.items())
