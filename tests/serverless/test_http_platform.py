@@ -30,7 +30,8 @@ from replay_server.serverless.backends.http import HttpPlatform
 from replay_server.serverless.backends.http_service import HttpService
 
 GARBAGE = b"\x01"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 300.0
+"""It only ends a test that hangs: on a loaded machine a service takes long to begin."""
 TOKEN = "a-token-of-the-test"
 
 
@@ -45,7 +46,7 @@ def service() -> Iterator[HttpService]:
     """One that nobody but the test speaks to."""
     made = HttpService(TOKEN, {})
     try:
-        made.wait_ready(time.monotonic() + 60)
+        made.wait_ready(time.monotonic() + TIMEOUT_S)
         yield made
     finally:
         made.end()
@@ -85,9 +86,9 @@ def waits_at(url: str) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about within 60 s"
+        assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.05)
 
 
@@ -147,7 +148,7 @@ def test_a_service_that_dies_is_a_lost_function(platform: HttpPlatform, silent_u
             for each in group(pid):
                 os.kill(each, signal.SIGKILL)
         with pytest.raises(FunctionLost, match="was lost"):
-            running.result(timeout=60)
+            running.result(TIMEOUT_S)
     assert answer(platform).measured.cold  # those that died idle are not handed out
 
 
@@ -169,7 +170,7 @@ def test_closing_ends_what_runs(silent_url: str) -> None:
         wait_until(lambda: waits_at(silent_url))
         platform.close()
         with pytest.raises(FunctionLost, match="closed"):
-            running.result(timeout=60)
+            running.result(TIMEOUT_S)
     assert not group(service)
     with pytest.raises(FunctionLost, match="closed"):
         platform.invoke(GARBAGE, 1.0)
