@@ -42,7 +42,7 @@ def test_replay_ratio_says_how_much_is_acted_for_an_update():
 def test_the_machine_is_measured_by_a_process_of_its_own():
     plan = make_plan(dataclasses.replace(SETTINGS, targets_ahead="auto"))
     found = Choice.of_values(plan.execution)
-    assert found.rows == 32
+    assert found.rows in (1, 2, 8, 32), "as many as there is time for on this machine"
     assert (found.way.precision, found.way.threads) == ("float32", 1)
     assert plan.acting_ms > 0
     assert plan.actors >= 1
