@@ -8,14 +8,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import replay_server as rs
 
 SMALL = [
     "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200",
     "--hidden", "16", "--eval-episodes", "2", "--eval-every-updates", "200", "--final-episodes", "2",
     "--precision", "float32", "--targets-ahead", "off",
 ]  # fmt: skip
+QUICKLY_TOLD = {"replay_server.jobs.progress.PLAIN_EVERY_S": 0.5}
+"""Tests that wait for what a job prints would wait up to 10 s each time, with two cores at work."""
+LONGEST_S = 600.0
+"""It only ends a test that hangs: a loaded machine takes many times as long as a quiet one."""
 
 
 class Job:
@@ -38,8 +44,9 @@ class Job:
         self.output = folder / "output"
         with open(self.output, "ab") as output:
             self._from = output.tell()
+            program = _program({**QUICKLY_TOLD, **(constants or {})})
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _program(constants or {}), "--logdir", str(self.run), *settings, *words],
+                [sys.executable, "-c", program, "--logdir", str(self.run), *settings, *words],
                 stdout=output,
                 stderr=output,
                 cwd=folder,
@@ -65,7 +72,7 @@ class Job:
                     continue
         return found
 
-    def wait_for(self, what: str, timeout_s: float = 120.0) -> re.Match[str]:
+    def wait_for(self, what: str, timeout_s: float = LONGEST_S) -> re.Match[str]:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if match := re.search(what, self.text):
@@ -74,7 +81,7 @@ class Job:
             time.sleep(0.1)
         raise AssertionError(f"no {what!r} in time:\n{self.text}")
 
-    def wait(self, timeout_s: float = 120.0) -> int:
+    def wait(self, timeout_s: float = LONGEST_S) -> int:
         return self.process.wait(timeout_s)
 
     def summary(self) -> dict:
@@ -95,8 +102,32 @@ def processes_of(job: Job, part: str) -> list[int]:
     return [pid for pid in job.children() if Path(f"/proc/{pid}/fd/1").resolve().name == f"{part}.log"]
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONGEST_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def wait_for_updates(job: Job, more: int = 50) -> int:
+    """Waits until the learner has made `more` updates than its last report says; their number."""
+    with rs.Client(address_of(job), reconnect_timeout=LONGEST_S) as client:
+
+        def updates() -> int:
+            return int(client.command("HGET", "apex:learner", "updates", repeatable=True) or 0)
+
+        before = updates()
+        wait_until(lambda: updates() >= before + more or job.process.poll() is not None)
+        assert job.process.poll() is None, job.text
+        return updates()
+
+
+def address_of(job: Job) -> str:
+    return job.wait_for(r"server (redis://\S+)")[1]
+
+
 def gone(processes: dict[int, str]) -> bool:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:
         if not any(alive(pid) for pid in processes):
             return True

@@ -9,19 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
 import gymnasium
-from apex_job import alive, gone, processes_of
+from apex_job import LONGEST_S, address_of, alive, gone, processes_of, wait_for_updates, wait_until
 from safetensors.torch import load_file
 
 import replay_server as rs
 from replay_server.jobs.apex import ApexJob
 from replay_server.jobs.progress import Silence
+from replay_server.jobs.supervisor import Deaths
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
@@ -42,7 +43,8 @@ def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
     assert config["precision"] == "auto"
     assert {**summary, **config["measured"]} == summary
     assert f"learner: updates in {summary['precision']}, 1 thread" in job.text
-    assert "(measured, of 128 rows: float32, 1 thread: " in job.text
+    # Of as many rows as there is time for on this machine.
+    assert re.search(r"\(measured, of (2|8|32|128) rows: float32, 1 thread: ", job.text)
     assert not list(job.temporary.glob("replay-server*"))
 
     # In a folder whose sockets would have paths that are too long.
@@ -63,11 +65,11 @@ def test_a_job_whose_table_somebody_closes_ends_in_order(start):
     assert "ending (table closed)" in job.text
     assert job.summary()["ended_by"] == "table closed"
     assert job.summary()["restarts"] == 0
-    assert "table 'apex' is closed: the machine is needed" in (job.run / "logs" / "actor-0.log").read_text()
 
 
 def test_an_actor_with_nothing_but_the_url_joins_a_job_is_counted_and_ends_with_it(start, tmp_path):
-    job = start("--samples-per-insert", "8")
+    # Its server waits for actors from elsewhere, as long as that takes on this machine.
+    job = start("--samples-per-insert", "8", constants={"replay_server.jobs.apex.STOP_GRACE_S": LONGEST_S})
     address = job.wait_for(r"server redis://(\S+)").group(1)
     joined, refused = tmp_path / "joined", tmp_path / "refused"
     command = [sys.executable, "-m", "replay_server", "actor", "--server", f"redis://{address}"]
@@ -77,13 +79,15 @@ def test_an_actor_with_nothing_but_the_url_joins_a_job_is_counted_and_ends_with_
         job.wait_for("actor 2 has joined")
         assert "actor 2 of the run at table apex" in joined.read_text(), "0 and 1 are the job's, whoever is first"
         with open(refused, "wb") as output:
-            other = subprocess.run([*command, "--n-step", "5"], stdout=output, stderr=output, cwd=tmp_path, timeout=120)
+            other = subprocess.run(
+                [*command, "--n-step", "5"], stdout=output, stderr=output, cwd=tmp_path, timeout=LONGEST_S
+            )
         assert other.returncode == 1
         assert "--n-step 3 there, 5 here" in refused.read_text()
         job.wait_for(r"actor scores \S+ \S+ \S+ ·")
         job.process.send_signal(signal.SIGTERM)
         assert job.wait() == 130
-        assert actor.wait(60) == 0, joined.read_text()
+        assert actor.wait(LONGEST_S) == 0, joined.read_text()
     finally:
         actor.kill()
         actor.wait()
@@ -115,17 +119,22 @@ def test_totals_survive_a_resumed_session_that_ends_at_once(tmp_path, monkeypatc
         assert summary["ended_by"] == "failure"
 
 
-def test_interrupt_ends_everything_and_leaves_no_process_and_no_socket(start):
+def test_killed_actor_is_started_again_and_an_interrupt_ends_everything_and_leaves_no_process_and_no_socket(start):
     job = start()
-    job.wait_for(r"updates [1-9]")
-    children = job.children()
-    assert len(children) == 5  # server, learner, two actors, evaluator
+    wait_for_updates(job, 1)
+    assert len(job.children()) == 5  # server, learner, two actors, evaluator
     assert list(job.temporary.rglob("server.sock"))
+    killed = processes_of(job, "actor-0")
+    os.kill(killed[0], signal.SIGKILL)
+    job.wait_for(r"actor 0 ended \(-9\): starting it again")
+    wait_until(lambda: processes_of(job, "actor-0") not in ([], killed))
+    children = job.children()
     os.kill(job.process.pid, signal.SIGINT)
     assert job.wait() == 130
     assert not any(alive(pid) for pid in children)
     assert not list(job.temporary.glob("replay-server*"))
     assert job.summary()["ended_by"] == "interrupted"
+    assert job.summary()["restarts"] == 1
     assert "go on with: replay-server apex --resume" in job.text
 
 
@@ -142,9 +151,9 @@ def test_interrupt_while_parts_are_starting_leaves_no_process(start):
 
 def test_interrupt_while_parts_are_ending_leaves_no_process(start):
     job = start("--max-transitions", "1000")
-    job.wait_for(r"frames 0 ")
+    wait_until(lambda: processes_of(job, "evaluator") != [])  # the last that is started
     children = job.children()
-    (stuck,) = [pid for pid in children if Path(f"/proc/{pid}/fd/1").resolve().name == "evaluator.log"]
+    (stuck,) = processes_of(job, "evaluator")
     os.kill(stuck, signal.SIGSTOP)
     job.wait_for(r"ending \(max_transitions\)")
     time.sleep(0.3)
@@ -156,7 +165,7 @@ def test_interrupt_while_parts_are_ending_leaves_no_process(start):
 
 def test_killed_job_takes_its_parts_with_it(start):
     job = start()
-    job.wait_for(r"updates [1-9]")
+    wait_for_updates(job, 1)
     children = job.children()
     job.process.kill()
     job.process.wait()
@@ -190,45 +199,23 @@ def test_learner_that_was_stopped_is_named_while_the_job_waits_for_it(start):
     assert job.summary()["restarts"] == 0
 
 
-def test_killed_actor_is_started_again_and_counted(start):
-    job = start()
-    job.wait_for(r"updates [1-9]")
-
-    def first_actor() -> list[int]:
-        return [pid for pid in job.children() if Path(f"/proc/{pid}/fd/1").resolve().name == "actor-0.log"]
-
-    killed = first_actor()
-    os.kill(killed[0], signal.SIGKILL)
-    job.wait_for(r"actor 0 ended \(-9\): starting it again")
-    deadline = time.monotonic() + 60
-    while not first_actor() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert first_actor() not in ([], killed)
-    os.kill(job.process.pid, signal.SIGINT)
-    assert job.wait() == 130
-    assert job.summary()["restarts"] == 1
-
-
 def test_killed_learner_goes_on_from_its_checkpoint_with_the_replay_that_is_there(start):
-    job = start("--max-updates", "1500", "--checkpoint-every-s", "0.5", "--publish-every", "10")
-    steps: list[int] = []
-    deadline = time.monotonic() + 120
-    while not any(steps):  # long before the job is done
-        steps = [int(path.name[5:]) for path in (job.run / "checkpoints").glob("step_*")]
-        assert job.process.poll() is None, job.text
-        assert time.monotonic() < deadline, job.text
-        time.sleep(0.02)
+    job = start("--checkpoint-every-s", "0.5", "--publish-every", "10")
+    checkpoints = job.run / "checkpoints"
+    wait_until(lambda: any(checkpoints.glob("step_[1-9]*")) or job.process.poll() is not None)
+    steps = [int(path.name[5:]) for path in checkpoints.glob("step_*")]
     (killed,) = processes_of(job, "learner")
     os.kill(killed, signal.SIGKILL)
-    assert job.wait() == 0, job.text
+    from_step = int(job.wait_for(r"learner: goes on from \S+/step_(\d+)")[1])
     assert "learner ended (-9): starting it again" in job.text
-    from_step = re.search(r"learner: goes on from \S+/step_(\d+)", job.text)
-    assert from_step is not None
-    assert max(steps) <= int(from_step[1]) < 1500
-    summary = job.summary()
-    assert summary["restarts"] == 1
-    assert summary["updates"] == 1500
-    assert summary["ended_by"] == "max_updates"
+    assert max(steps) <= from_step
+    with rs.Client(address_of(job)) as client:
+        assert client.info("apex")["size"] >= 200
+    while wait_for_updates(job) <= from_step:
+        pass
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130, job.text
+    assert job.summary()["restarts"] == 1
     rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
     versions = [row["version"] for row in rows if row["kind"] == "learner"]
     assert versions == sorted(versions)  # weights that actors hold are never newer than the published ones
@@ -239,17 +226,28 @@ def test_killed_learner_goes_on_from_its_checkpoint_with_the_replay_that_is_ther
 
 def test_learner_that_always_dies_ends_the_job_with_its_reason(start):
     """As many starts as an actor has; what repeats itself for sure is not tried again (the next test)."""
-    job = start()
+    job = start(constants={"replay_server.jobs.supervisor.RESTARTS_PER_MINUTE": 1})
     killed: set[int] = set()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LONGEST_S
     while job.process.poll() is None and time.monotonic() < deadline:
         for pid in set(processes_of(job, "learner")) - killed:
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
         time.sleep(0.05)
     assert job.wait() == 1, job.text
-    assert "learner died 6 times within a minute, the last time it was killed by signal 9" in job.text
-    assert job.summary()["restarts"] == 5
+    assert "learner died 2 times within a minute, the last time it was killed by signal 9" in job.text
+    assert job.summary()["restarts"] == 1
+
+
+def test_deaths_within_a_minute_are_counted_and_five_are_allowed(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("replay_server.jobs.supervisor.time", SimpleNamespace(monotonic=lambda: now))
+    deaths = Deaths()
+    assert [deaths.count() for _ in range(5)] == [None] * 5
+    now += 59.0
+    assert deaths.count() == 6
+    now += 2.0  # the first five are more than a minute ago
+    assert [deaths.count() for _ in range(5)] == [None] * 4 + [6]
 
 
 def test_run_that_diverges_ends_with_its_reason_and_a_finite_checkpoint(start):

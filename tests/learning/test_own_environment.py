@@ -45,6 +45,7 @@ def test_a_few_updates_of_a_dict_go_through_all_parts_and_can_be_played_again(fo
         folder, "apex", *MEADOW, "--actors", "1", "--envs-per-actor", "2", "--min-size-to-sample", "100",
         "--batch-size", "16", "--hidden", "16", "--max-updates", "60", "--eval-every-updates", "20",
         "--eval-episodes", "2", "--final-episodes", "2", "--logdir", "run",
+        "--precision", "float32", "--learner-threads", "1", "--targets-ahead", "off",  # or it would be measured
     )  # fmt: skip
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert (summary["ended_by"], summary["updates"], summary["eval_episodes"]) == ("max_updates", 60, 2)
