@@ -16,9 +16,9 @@ from torch import nn
 import replay_server as rs
 from replay_server.actors.games import Watch, game_seeds, play_games
 from replay_server.actors.rollout import Stop, as_callable
+from replay_server.rl.acting import make_acting
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
-from replay_server.rl.exploration import epsilon_greedy
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.observations import Observations, map_tree
 from replay_server.rl.process_memory import keep_freed_memory
@@ -55,19 +55,19 @@ def evaluate(
 ) -> list[float]:
     """Plays `episodes` whole games with `network` (on the CPU) and returns their unclipped scores.
 
-    Actions are greedy but for `epsilon` (None = ``settings.eval_epsilon``). Returns [] if `stop` came first. Runs on
-    one torch thread: batches are so small that more only wait for each other. `watch`: see
+    Actions are the best ones but for the share `epsilon` (None = ``settings.eval_epsilon``). Returns [] if `stop` came
+    first. Runs on one torch thread: batches are so small that more only wait for each other. `watch`: see
     `replay_server.actors.games.play_games`.
     """
-    spec = environment_spec(settings)
+    acting = make_acting(environment_spec(settings))
     share = settings.eval_epsilon if epsilon is None else epsilon
     environments_seed, exploration_seed = game_seeds(seed)
     generator = np.random.default_rng(exploration_seed)
 
     def act(observations: Observations) -> np.ndarray:
         with torch.inference_mode():
-            q_values = network(map_tree(torch.from_numpy, observations)).numpy()
-        return epsilon_greedy(q_values, np.full(len(q_values), share), generator, spec.branches)
+            outputs = network(map_tree(torch.from_numpy, observations)).numpy()
+        return acting.play(outputs, share, generator)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

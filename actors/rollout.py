@@ -17,9 +17,10 @@ import replay_server as rs
 from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.n_step_writer import VectorNStepWriter
+from replay_server.rl.acting import make_acting
 from replay_server.rl.connection import PersistentClient
 from replay_server.rl.environment_spec import environment_spec
-from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
+from replay_server.rl.exploration import actor_epsilons
 from replay_server.rl.networks import make_acting_network
 from replay_server.rl.observations import Observations, map_tree
 from replay_server.rl.part_ids import PartId
@@ -129,6 +130,7 @@ class _Actor:
         self.epsilons = self._epsilons()
         self.spec = environment_spec(settings)
         self.network = make_acting_network(settings, self.spec)
+        self.acting = make_acting(self.spec)
         self.progress = ActorProgress()
         self.recent_scores: collections.deque[float] = collections.deque(maxlen=RECENT_EPISODES)
         self.version: int | None = None
@@ -179,16 +181,14 @@ class _Actor:
             step_number += 1
 
             with self._timed("inference_s"):
-                q_values = self._q_values(observations)
-            actions = environments.forced(epsilon_greedy(q_values, self.epsilons, self.generator, self.spec.branches))
+                outputs = self._outputs(observations)
+            actions = environments.forced(self.acting.explore(outputs, self.epsilons, self.generator))
             with self._timed("environment_s"):
                 step = environments.step(actions)
             terminated = step.terminated | step.lost_life if settings.episodic_life else step.terminated
             rewards = clip_rewards(step.rewards, settings.reward_clip)
             with self._timed("push_s"):
-                self.transitions.step(
-                    observations, q_values, actions, rewards, terminated, step.truncated, step.ignored
-                )
+                self.transitions.step(observations, outputs, actions, rewards, terminated, step.truncated, step.ignored)
             observations = step.observations
 
             acted = settings.envs_per_actor - int(step.ignored.sum())
@@ -211,8 +211,8 @@ class _Actor:
         yield
         setattr(self.progress, field, getattr(self.progress, field) + time.perf_counter() - begin)
 
-    def _q_values(self, observations: Observations) -> np.ndarray:
-        """One batched forward pass for all environments: float32 (E, A)."""
+    def _outputs(self, observations: Observations) -> np.ndarray:
+        """One batched forward pass for all environments: float32 (E, …)."""
         with torch.inference_mode():
             return self.network(map_tree(torch.from_numpy, observations)).numpy()
 

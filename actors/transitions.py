@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from replay_server.n_step_writer import VectorNStepWriter
-from replay_server.rl.actions import action_values
+from replay_server.rl.acting import make_acting
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import Leaf, Observations, columns
 from replay_server.rl.settings import ApexSettings
@@ -47,7 +47,7 @@ class TransitionWriter:
         environments = settings.envs_per_actor
         self._writer = writer
         self._prioritized = settings.prioritized
-        self._branches = spec.branches
+        self._acting = make_acting(spec)
         self._is_stack = isinstance(spec.observation, Leaf) and spec.observation.is_stack
         self._patiently = patiently
         self._going_on = np.zeros(environments, bool)
@@ -63,7 +63,7 @@ class TransitionWriter:
     def step(
         self,
         observations: Observations,
-        q_values: np.ndarray,
+        outputs: np.ndarray,
         actions: np.ndarray,
         rewards: np.ndarray,
         terminated: np.ndarray,
@@ -74,22 +74,22 @@ class TransitionWriter:
 
         Args:
             observations: (E, …), those that were acted on; after a step that ended an episode, its true final one.
-            q_values: float (E, A), of these observations.
-            actions: int (E,), or (E, branches).
+            outputs: float (E, …), of the network that plays, for these observations.
+            actions: (E, …), as the table has them.
             rewards: float (E,), as the learner shall see them.
             terminated, truncated: bool (E,); a lost life belongs to `terminated`.
             ignored: bool (E,): the environment only reset itself in this step, so that it makes no transition.
         """
         newest = columns(STEP_COLUMN, observations[:, -1] if self._is_stack else observations)
-        taken, best = action_values(q_values, actions, self._branches)
+        valued = self._acting.values(outputs, actions) if self._prioritized else None
         # With next-step autoreset the actor computes the values of final observations too: no second forward pass.
-        state_value = {"state_value": best} if self._prioritized else {}
+        state_value = {} if valued is None else {"state_value": valued[1]}
         if self._ended.any() and not self._append(newest, self._ended, **state_value):
             return
         acts = ~ignored
         if not self._begin(observations, acts & (self._ended | ~self._going_on)):
             return
-        values = {"action_value": taken, **state_value} if self._prioritized else {}
+        values = {} if valued is None else {"action_value": valued[0], **state_value}
         step = {**newest, "action": actions, "reward": rewards}
         self._append(step, acts, terminated=terminated, truncated=truncated, **values)
         self._going_on = acts

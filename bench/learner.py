@@ -40,11 +40,13 @@ from replay_server.bench.learning import given_settings
 from replay_server.bench.load import cpu_seconds
 from replay_server.jobs.arguments import resolve_settings
 from replay_server.learner.ahead import updates
-from replay_server.learner.dqn import Dqn, choose_device, double_dqn_loss, make_optimizer
+from replay_server.learner.dqn import double_dqn_loss
 from replay_server.learner.execution import Choice, choose_execution
 from replay_server.learner.graph import WARM_UP
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
+from replay_server.learner.replay_algorithms import make_learner
+from replay_server.learner.replay_learner import ReplayLearner, choose_device, make_optimizer
 from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, host_arrays
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.networks import make_network
@@ -171,7 +173,7 @@ def plain_turn(plain: PlainTorch, seconds: float, warm_up: float) -> dict[str, f
 def feed_turn(
     url: str,
     settings: ApexSettings,
-    learner: Dqn,
+    learner: ReplayLearner,
     resident: list[DeviceBatch],
     feed: str,
     graph: bool,
@@ -207,13 +209,12 @@ def feed_turns(
 ) -> list[Callable[[], dict[str, float]]]:  # fmt: skip
     """One for each of `FEEDS`, on a GPU with Adam also one for each with a CUDA graph."""
     graphs = [False, True] if device.type == "cuda" and settings.optimizer == "adam" else [False]
-    network = functools.partial(make_network, settings, spec)
     with DeviceBatches(batches, device) as on_device:
         resident = list(on_device)
 
     def turn(feed: str, graph: bool) -> dict[str, float]:
         execution.way.use(device)
-        learner = Dqn(settings, network, device, execution.way.precision, spec.branches)
+        learner = make_learner(settings, spec, device, execution.way.precision)
         return feed_turn(url, settings, learner, resident, feed, graph, options.seconds, options.warm_up)
 
     return [functools.partial(turn, feed, graph) for graph in graphs for feed in FEEDS]
@@ -293,9 +294,11 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
     """All rounds; the content of a result file, but for its command."""
     settings = bench_settings(options)
     spec = environment_spec(settings)
+    if spec.bounds is not None:
+        raise ValueError(f"--env: expected discrete actions, whose updates plain torch does here, got {settings.env}")
     device = choose_device(settings.device)
     host = result.machine()
-    execution = choose_execution(settings, spec, lambda: make_network(settings, spec), device)
+    execution = choose_execution(settings, spec, functools.partial(make_learner, settings, spec, device), device)
     if host["load_average_before"] > BUSY * host["cores"]:
         say(f"the machine is busy (load {host['load_average_before']:g}): compare processor times, not updates")
     say(f"{host['processor']}: {execution.told()}; batches of {settings.batch_size}")

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import replay_server as rs
-from replay_server.learner.dqn import Dqn, Prepared, Update
 from replay_server.learner.graph import GraphedDqn
+from replay_server.learner.replay_learner import Prepared, ReplayLearner, Update
 from replay_server.rl.device_copies import DeviceBatch
 
 AnyBatch = TypeVar("AnyBatch", rs.Batch, DeviceBatch)
 
 
 def updates(
-    learner: Dqn, batches: Iterable[AnyBatch], ahead: bool = False, graph: bool = False
+    learner: ReplayLearner, batches: Iterable[AnyBatch], ahead: bool = False, graph: bool = False
 ) -> Generator[tuple[AnyBatch, Update]]:
     """One learner step for each batch, in order.
 

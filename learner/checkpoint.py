@@ -17,14 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from replay_server.learner.dqn import Dqn
 from replay_server.learner.finite import check_finite, first_not_finite
+from replay_server.learner.replay_learner import ReplayLearner
 
 BEST = "best"
 """Folder, beside the step_N folders, of the network that evaluations judged best."""
 
 
-def write_checkpoint(folder: Path, learner: Dqn, counters: Mapping[str, Any], keep: int = 3) -> Path:
+def write_checkpoint(folder: Path, learner: ReplayLearner, counters: Mapping[str, Any], keep: int = 3) -> Path:
     """Writes `folder`/step_N with N = learner.step, removes all but the newest `keep` of them, and returns its path.
 
     The files are written beside it and renamed at the end, so that a step_N folder is always complete. Raises Diverged,
@@ -32,8 +32,8 @@ def write_checkpoint(folder: Path, learner: Dqn, counters: Mapping[str, Any], ke
     """
     path = folder / f"step_{learner.step}"
     with WrittenWhole(path) as partial:
-        save_tensors(learner.online.state_dict(), partial / "network.safetensors")
-        save_tensors(learner.target.state_dict(), partial / "target.safetensors")
+        for name, module in learner.modules.items():
+            save_tensors(module.state_dict(), partial / f"{name}.safetensors")
         save_tensors(optimizer_tensors(learner.optimizer), partial / "optimizer.safetensors")
         write_json(partial / "counters.json", {**counters, "step": learner.step})
     for old in checkpoints(folder)[: -max(1, keep)]:
@@ -41,15 +41,15 @@ def write_checkpoint(folder: Path, learner: Dqn, counters: Mapping[str, Any], ke
     return path
 
 
-def read_checkpoint(path: Path, learner: Dqn) -> dict[str, Any]:
+def read_checkpoint(path: Path, learner: ReplayLearner) -> dict[str, Any]:
     """Loads networks, optimizer and step of a checkpoint into `learner`; returns its counters.
 
     Raises FileNotFoundError if a file is missing and ValueError if it belongs to other settings.
     """
     counters = json.loads((path / "counters.json").read_text())
     try:
-        learner.online.load_state_dict(load_file(path / "network.safetensors"))
-        learner.target.load_state_dict(load_file(path / "target.safetensors"))
+        for name, module in learner.modules.items():
+            module.load_state_dict(load_file(path / f"{name}.safetensors"))
     except RuntimeError as error:
         raise ValueError(
             f"{path} holds another network: use the env, network and hidden it was written with ({error})"
@@ -69,7 +69,7 @@ def write_best(folder: Path, state: Mapping[str, Tensor], counters: Mapping[str,
 
 
 def read_network(path: Path, network: nn.Module) -> dict[str, Any]:
-    """Loads only the online network of a step_N or best folder into `network`; returns its counters."""
+    """Loads only what plays of a step_N or best folder into `network`; returns its counters."""
     network.load_state_dict(load_file(path / "network.safetensors"))
     return json.loads((path / "counters.json").read_text())
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from replay_server.learner.dqn import Dqn
 from replay_server.learner.graph import GraphedDqn
+from replay_server.learner.replay_learner import ReplayLearner
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import columns, map_tree
 from replay_server.rl.process_memory import keep_freed_memory
@@ -241,20 +240,21 @@ def _finite_sum(times: Iterable[Times]) -> float:
 def choose_execution(
     settings: ApexSettings,
     spec: EnvironmentSpec,
-    make_network: Callable[[], nn.Module],
+    make_learner: Callable[[str], ReplayLearner],
     device: torch.device,
     acting_s: float = 0.0,
 ) -> Choice:
     """What the settings name, and for what is "auto" there the best on this machine.
 
-    `acting_s`: see `Machine`. Leaves torch's number of threads at what was chosen.
+    `make_learner` makes a learner of a precision, on `device`. `acting_s`: see `Machine`. Leaves torch's number of
+    threads at what was chosen.
     """
     keep_freed_memory()
     cores = len(os.sched_getaffinity(0))
     precisions, graphs = (PRECISIONS, [False]) if device.type == "cpu" else (CUDA_PRECISIONS, [False, True])
     if settings.precision != "auto":
         precisions = (settings.precision,)
-    if settings.optimizer != "adam":
+    if settings.optimizer != "adam" or spec.bounds is not None:  # SAC draws numbers, which a graph would repeat
         graphs = [False]
     if device.type != "cpu":
         threads, aheads = [settings.learner_threads if isinstance(settings.learner_threads, int) else 1], [False]
@@ -262,7 +262,7 @@ def choose_execution(
         threads = thread_counts(cores) if settings.learner_threads == "auto" else [settings.learner_threads]
         aheads = {"auto": [False, True][: min(2, cores)], "on": [True], "off": [False]}[settings.targets_ahead]
     with ThreadPoolExecutor(1, "targets") as beside:
-        trial = _Trial(settings, spec, make_network, device, beside)
+        trial = _Trial(settings, spec, make_learner, device, beside)
         machine = Machine(cores, acting_s)
         choice = choose_way(precisions, threads, aheads, settings.batch_size, machine, trial, graphs=graphs)
     choice.way.use(device)
@@ -275,22 +275,21 @@ def thread_counts(cores: int) -> list[int]:
 
 
 class _Trial:
-    """Updates of networks that nobody uses afterwards, on random batches. `beside` computes targets, as in a run."""
+    """Updates of learners that nobody uses afterwards, on random batches. `beside` computes targets, as in a run."""
 
     def __init__(
         self,
         settings: ApexSettings,
         spec: EnvironmentSpec,
-        make_network: Callable[[], nn.Module],
+        make_learner: Callable[[str], ReplayLearner],
         device: torch.device,
         beside: ThreadPoolExecutor,
     ) -> None:
         self._beside = beside
-        self._make = lambda precision: Dqn(settings, make_network, device, precision, spec.branches)
-        self._learners: dict[tuple[str, bool], Dqn | GraphedDqn | None] = {}
+        self._make = make_learner
+        self._learners: dict[tuple[str, bool], ReplayLearner | GraphedDqn | None] = {}
         self._device = device
         rows, generator = settings.batch_size, np.random.default_rng(0)
-        action = generator.integers(spec.branches or (spec.num_actions,), size=(rows, len(spec.branches) or 1))
         observations = [
             columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
             for name in ("obs", "next_obs")
@@ -298,7 +297,7 @@ class _Trial:
         self._columns: dict[str, Any] = {
             **observations[0],
             **observations[1],
-            "action": action if spec.branches else action[:, 0],
+            "action": spec.random_actions(generator, rows),
             "reward": generator.normal(size=rows).astype(np.float32),
             "discount": np.full(rows, settings.discount, np.float32),
         }
@@ -326,8 +325,8 @@ class _Trial:
             self._learners[kind] = None
             return Times()
 
-    def _timed(self, learner: Dqn | GraphedDqn, data: dict[str, Any], weights: Any, ahead: bool) -> Times:
-        prepared = learner.prepare(data, weights) if ahead and isinstance(learner, Dqn) else None
+    def _timed(self, learner: ReplayLearner | GraphedDqn, data: dict[str, Any], weights: Any, ahead: bool) -> Times:
+        prepared = learner.prepare(data, weights) if ahead and isinstance(learner, ReplayLearner) else None
         begin, cpu_begin = time.perf_counter(), time.process_time()
         if prepared is None or isinstance(learner, GraphedDqn):
             learner.update(data, weights)

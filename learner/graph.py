@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from replay_server.learner.dqn import Dqn, Update, Values
+from replay_server.learner.replay_learner import ReplayLearner, Update, Values
 from replay_server.rl.device_copies import tensor_over
 
 WARM_UP = 3
@@ -27,10 +27,11 @@ class GraphedDqn:
     What an update returns is overwritten by the next one. On the CPU, which has no graphs, what would be recorded is
     done each time.
 
-    Raises ValueError for a learner whose updates the host has to look at, such as RMSProp's (`Dqn.device_looks`).
+    Raises ValueError for a learner whose updates the host has to look at, such as RMSProp's
+    (`ReplayLearner.device_looks`).
     """
 
-    def __init__(self, learner: Dqn) -> None:
+    def __init__(self, learner: ReplayLearner) -> None:
         self._learner = learner
         self._warm = 0
         self._data: dict[str, Tensor] = {}
@@ -45,7 +46,7 @@ class GraphedDqn:
             group.update(lr=rate.to(learner.device), capturable=True)
 
     def update(self, data: Mapping[str, Values], weights: Values) -> Update:
-        """As `Dqn.update`. A batch of another shape than the first ones' is computed plainly."""
+        """As `ReplayLearner.update`. A batch of another shape than the first ones' is computed plainly."""
         learner = self._learner
         if self._warm < WARM_UP:
             self._warm += 1

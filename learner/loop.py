@@ -17,14 +17,14 @@ import torch
 import replay_server as rs
 from replay_server.learner.ahead import updates
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
-from replay_server.learner.dqn import Dqn, Update, choose_device, learning_rate_at
 from replay_server.learner.execution import Choice, Way, choose_execution
 from replay_server.learner.finite import ADVICE, Diverged, check_finite, first_not_finite
 from replay_server.learner.metrics import Metrics
+from replay_server.learner.replay_algorithms import make_learner
+from replay_server.learner.replay_learner import ReplayLearner, Update, choose_device, learning_rate_at
 from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, HostCopy, host_arrays
 from replay_server.rl.environment_spec import environment_spec
-from replay_server.rl.networks import make_network
 from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
@@ -65,13 +65,13 @@ def run_learner(
     """
     spec = environment_spec(settings)
     device = choose_device(settings.device)
-    network = functools.partial(make_network, settings, spec)
+    make = functools.partial(make_learner, settings, spec, device)
     if execution is None:
-        execution = choose_execution(settings, spec, network, device)
+        execution = choose_execution(settings, spec, make, device)
         RunDirectory(run_directory).add_measured(execution.as_values())
     execution.way.use(device)
     keep_freed_memory()
-    learner = Dqn(settings, network, device, execution.way.precision, spec.branches)
+    learner = make(execution.way.precision)
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]
     resumed = newest_checkpoint(checkpoint_folder, news.append) if settings.resume else None
@@ -112,7 +112,7 @@ class _Loop:
     def __init__(
         self,
         settings: ApexSettings,
-        learner: Dqn,
+        learner: ReplayLearner,
         way: Way,
         metrics: Metrics,
         checkpoint_folder: Path,
@@ -149,8 +149,8 @@ class _Loop:
             client.publish_weights(self.settings.table, self._weights(), version=self.version)
 
     def _weights(self) -> dict[str, np.ndarray]:
-        """What is published of the online network. Raises Diverged where it is not finite."""
-        arrays = module_arrays(self.learner.online)
+        """What is published. Raises Diverged where it is not finite."""
+        arrays = module_arrays(self.learner.published)
         check_finite(arrays, f"update {self.learner.step} is not published")
         return arrays
 
@@ -238,7 +238,7 @@ class _Loop:
         return self.settings.max_updates is not None and self.learner.step >= self.settings.max_updates
 
     def publish(self) -> None:
-        """Publishes the online network; its version is the learner step (see `_version_offset`)."""
+        """Publishes what actors play with; its version is the learner step (see `_version_offset`)."""
         version = self.learner.step + self.version_offset
         if version <= self.version:
             return
@@ -309,7 +309,7 @@ class _Loop:
         self.not_finite_in_a_row += 1
         loss, gradient_norm = torch.stack([update.loss, update.gradient_norm]).tolist()
         found = f"a loss of {loss:g} and a gradient norm of {gradient_norm:g}"
-        name = first_not_finite(self.learner.online.state_dict())
+        name = self._not_finite()
         if name is not None:
             reason = f"{name} is not finite after update {self.learner.step}"
         elif self.not_finite_in_a_row >= NOT_FINITE_IN_A_ROW + self.settings.prefetch:
@@ -322,6 +322,11 @@ class _Loop:
         raise Diverged(f"{reason}: nothing of it is published or kept; {ADVICE}. What was learned before is in "
                        f"{self.checkpoint_folder}")  # fmt: skip
 
+    def _not_finite(self) -> str | None:
+        """The name of a weight that is not finite, if there is one."""
+        found = (first_not_finite(module.state_dict()) for module in self.learner.modules.values())
+        return next((name for name in found if name is not None), None)
+
     def _add_to_sums(self, update: Update, done: bool) -> None:
         values = {
             "updates": 1.0,
@@ -329,6 +334,7 @@ class _Loop:
             "mean_q": float(update.mean_q),
             "td_error": float(update.td_error),
             "gradient_norm": float(update.gradient_norm),
+            **{name: float(value) for name, value in update.told.items()},
         }
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + (value if done else 0.0)

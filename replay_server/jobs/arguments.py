@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.jobs.gpu import finds_gpu
 from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
-from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.environment_spec import algorithm_for, environment_spec
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.settings import ApexSettings, apply_profile
 from replay_server.rl.tables import apex_table
@@ -38,14 +40,19 @@ def resolve_settings(
 ) -> tuple[ApexSettings, str]:
     """Returns the settings of a new run and a sentence on which profile it has and why.
 
-    Fields in `given` win over the profile. Without a profile: for ALE/* `paper`, or where one machine does everything
-    `atari-gpu` with a GPU and `GPU_CORES` cores or more, and `atari-small` with fewer than `ATARI_CORES` and no GPU.
-    `cores`, `gpu`: of the machine; None = of this one. ValueError for an unknown profile.
+    Fields in `given` win over the profile. The algorithm is what learns the environment's actions. Without a profile:
+    `sac` where that is SAC; for ALE/* `paper`, or where one machine does everything `atari-gpu` with a GPU and
+    `GPU_CORES` cores or more, and `atari-small` with fewer than `ATARI_CORES` and no GPU. `cores`, `gpu`: of the
+    machine; None = of this one. ValueError for an unknown profile, or an environment that no run can have.
     """
     cores = cores or len(os.sched_getaffinity(0))
     settings = ApexSettings(**given)
+    with _told_by_option(settings):
+        settings.algo = algorithm_for(settings)
     if "profile" in given:
         why = "as asked for"
+    elif settings.algo == "sac":
+        settings.profile, why = "sac", "chosen for continuous actions"
     elif not settings.env.startswith("ALE/"):
         settings.profile, why = "cartpole", "chosen for environments other than ALE/*"
     elif one_machine and cores >= GPU_CORES and (finds_gpu(settings.device) if gpu is None else gpu):
@@ -72,7 +79,7 @@ def check_settings(settings: ApexSettings) -> None:
         raise ValueError(f"--learner-threads: expected auto, or at least 1, got {settings.learner_threads}")
     if not settings.checkpoint_replay_every_s > 0:
         raise ValueError(f"--checkpoint-replay-every-s: expected more than 0, got {settings.checkpoint_replay_every_s}")
-    for name in ("minutes", "max_updates", "max_transitions"):
+    for name in ("minutes", "max_updates", "max_transitions", "initial_temperature"):
         value = getattr(settings, name)
         if value is not None and value <= 0:
             raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
@@ -112,14 +119,21 @@ def is_loopback(host: str) -> bool:
 
 def check_environment(settings: ApexSettings) -> None:
     """Raises ValueError for an environment, settings of its table, or a network that no run can have: makes them."""
-    import gymnasium
-
-    try:
+    with _told_by_option(settings):
         spec = environment_spec(settings)
         apex_table(settings, spec)
-    except gymnasium.error.Error as error:
-        raise ValueError(f"--env {settings.env}: {error}") from error
     if settings.network is not None:  # torch is loaded for it alone
         from replay_server.rl.networks import check_network
 
         check_network(settings, spec)
+
+
+@contextlib.contextmanager
+def _told_by_option(settings: ApexSettings) -> Iterator[None]:
+    """Gymnasium's errors as ValueError, with the option."""
+    import gymnasium
+
+    try:
+        yield
+    except gymnasium.error.Error as error:
+        raise ValueError(f"--env {settings.env}: {error}") from error

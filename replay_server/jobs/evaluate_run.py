@@ -82,7 +82,7 @@ def evaluate_run(options: Namespace) -> dict[str, Any]:
         watch = None
         if options.video is not None:
             watch = stack.enter_context(VideoFile(options.video)).add
-        if "algo" in values:
+        if "setting" in values:  # of a run of replay-server train
             play, told = _policy_player(values, checkpoint, options.epsilon)
         else:
             play, told = _apex_player(run, checkpoint, options.epsilon)

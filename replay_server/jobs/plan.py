@@ -77,10 +77,10 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
 
 def measured_plan(settings: ApexSettings) -> Plan:
     """What `make_plan` has another process do. Uses torch, and changes its number of threads."""
-    from replay_server.learner.dqn import choose_device
     from replay_server.learner.execution import choose_execution
+    from replay_server.learner.replay_algorithms import make_learner
+    from replay_server.learner.replay_learner import choose_device
     from replay_server.rl.environment_spec import environment_spec
-    from replay_server.rl.networks import make_network
 
     spec = environment_spec(settings)
     # Where actors play elsewhere, or as fast as they can, their number does not follow from these times.
@@ -88,7 +88,7 @@ def measured_plan(settings: ApexSettings) -> Plan:
     transition_s = transition_seconds(settings) if transitions else 0.0
     acting_s = transition_s * transitions
     device = choose_device(settings.device)
-    found = choose_execution(settings, spec, functools.partial(make_network, settings, spec), device, acting_s)
+    found = choose_execution(settings, spec, functools.partial(make_learner, settings, spec, device), device, acting_s)
     cores = len(os.sched_getaffinity(0))
     update_s = 1e-3 * (found.update_ms.get(str(found.way)) or 0.0)
     return Plan(
@@ -120,8 +120,9 @@ def transition_seconds(settings: ApexSettings) -> float:
     import torch
 
     from replay_server.actors.envs import make_environments
+    from replay_server.rl.acting import make_acting
     from replay_server.rl.environment_spec import environment_spec
-    from replay_server.rl.exploration import actor_epsilons, epsilon_greedy
+    from replay_server.rl.exploration import actor_epsilons
     from replay_server.rl.networks import make_acting_network
     from replay_server.rl.observations import map_tree
     from replay_server.rl.process_memory import keep_freed_memory
@@ -129,7 +130,8 @@ def transition_seconds(settings: ApexSettings) -> float:
     torch.set_num_threads(1)
     keep_freed_memory()
     spec = environment_spec(settings)
-    network, generator = make_acting_network(settings, spec), np.random.default_rng(settings.seed)
+    network, acting = make_acting_network(settings, spec), make_acting(spec)
+    generator = np.random.default_rng(settings.seed)
     epsilons = actor_epsilons(0, 1, settings.envs_per_actor, settings.epsilon_base, settings.epsilon_exponent)
     environments = make_environments(settings, settings.envs_per_actor, np.random.SeedSequence(settings.seed))
     try:
@@ -138,8 +140,8 @@ def transition_seconds(settings: ApexSettings) -> float:
             if steps == 0:  # those before warm up
                 begin, cpu_begin = time.perf_counter(), time.process_time()
             with torch.inference_mode():
-                q_values = network(map_tree(torch.from_numpy, observations)).numpy()
-            actions = epsilon_greedy(q_values, epsilons, generator, spec.branches)
+                outputs = network(map_tree(torch.from_numpy, observations)).numpy()
+            actions = acting.explore(outputs, epsilons, generator)
             observations = environments.step(environments.forced(actions)).observations
             steps += 1
         spent_s = time.process_time() - cpu_begin

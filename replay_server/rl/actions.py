@@ -1,4 +1,6 @@
-"""Discrete actions: a choice of n, or several such choices side by side, called branches.
+"""Actions as networks and tables have them: choices, or numbers between bounds.
+
+A discrete action is a choice of n, or several such choices side by side, called branches.
 
 MultiDiscrete and MultiBinary have a branch for each of their numbers; a Dict or a Tuple has those of its parts, one
 after the other. A network then gives the values of all branches in one row, and each branch is chosen by its own
@@ -8,6 +10,7 @@ after the other. A network then gives the values of all branches in one row, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,13 +50,16 @@ def _sizes(space: Any) -> Iterator[int]:
 
 
 def as_taken(space: Any, action: Any) -> Any:
-    """An action, counted from 0, as an environment of that action space takes it; continuous ones as they are."""
+    """An action, counted from 0, as an environment of that action space takes it; of a Box in its precision."""
     import gymnasium
 
     if isinstance(space, gymnasium.spaces.Discrete):
         return action + space.start
     if isinstance(space, gymnasium.spaces.Box):
-        return action
+        if not np.issubdtype(space.dtype, np.floating):
+            return action
+        # A float32 next to a float64's bound may be beyond it.
+        return np.clip(np.asarray(action, space.dtype), space.low, space.high)
     return _assembled(space, iter(np.atleast_1d(action)))
 
 
@@ -68,6 +74,58 @@ def _assembled(space: Any, choices: Iterator[Any]) -> Any:
         return tuple(_assembled(part, choices) for part in space.spaces)
     taken = np.array([next(choices) for _ in range(int(np.prod(space.shape)))], space.dtype).reshape(space.shape)
     return taken + getattr(space, "start", np.zeros((), space.dtype))
+
+
+LARGEST_BOUND = 1e9
+"""Bounds beyond it are as good as none: an action drawn between them would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of continuous actions: what each number of an action may be. Networks have them between −1 and 1."""
+
+    shape: tuple[int, ...]
+    """Of one action."""
+    low: tuple[float, ...]
+    """Of each number, in C order."""
+    high: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """Numbers of one action."""
+        return len(self.low)
+
+    @property
+    def centre(self) -> np.ndarray:
+        """float64 (size,), what is 0 to a network."""
+        return (np.array(self.high) + np.array(self.low)) / 2
+
+    @property
+    def half_width(self) -> np.ndarray:
+        """float64 (size,), from the centre to a bound."""
+        return (np.array(self.high) - np.array(self.low)) / 2
+
+    def actions(self, numbers: np.ndarray) -> np.ndarray:
+        """What a network puts out, (N, size) from −1 to 1 → actions float32 (N, *shape), between the bounds."""
+        actions = np.clip(self.centre + numbers * self.half_width, self.low, self.high)
+        return actions.astype(np.float32).reshape(-1, *self.shape)
+
+
+def action_bounds(space: Any) -> Bounds | None:
+    """The bounds of a Box of real numbers, None for any other space. ValueError for a Box without finite bounds."""
+    import gymnasium
+
+    if not (isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
+        return None
+    low, high = (np.ravel(bound).astype(np.float64) for bound in (space.low, space.high))
+    if not low.size:
+        return None
+    if not (np.abs(low).max() <= LARGEST_BOUND and np.abs(high).max() <= LARGEST_BOUND):
+        raise ValueError(
+            f"expected actions with bounds of at most ±{LARGEST_BOUND:g}, got {space}: wrap it in a "
+            "gymnasium.wrappers.TransformAction whose action_space has the bounds that make sense"
+        )
+    return Bounds(tuple(int(side) for side in space.shape), tuple(low.tolist()), tuple(high.tolist()))
 
 
 def greedy(q_values: np.ndarray, branches: Branches = ()) -> np.ndarray:

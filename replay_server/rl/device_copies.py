@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from replay_server.batch import Batch
+from replay_server.rl.observations import map_tree
 from replay_server.shared_memory import Arena
 
 T = TypeVar("T")
@@ -175,7 +176,8 @@ def tensor_over(array: np.ndarray) -> Tensor:
 
 
 class HostCopy(Generic[T]):
-    """What the device has computed, on its way to the host: a dataclass, some of whose fields are tensors.
+    """What the device has computed, on its way to the host: a dataclass, some of whose fields are tensors or maps of
+    tensors.
 
     The copy is asked for at once, behind what computes it; the device goes on with what is launched after.
     """
@@ -184,8 +186,12 @@ class HostCopy(Generic[T]):
         assert is_dataclass(value)
         held = {each.name: getattr(value, each.name) for each in fields(value)}
         # Torch puts what is copied to the host without waiting into pinned memory.
-        tensors = {name: each.to("cpu", non_blocking=True) for name, each in held.items() if isinstance(each, Tensor)}
-        self._value: T = replace(value, **tensors)  # pyright: ignore[reportAssignmentType]
+        copied = {
+            name: map_tree(lambda tensor: tensor.to("cpu", non_blocking=True), each)
+            for name, each in held.items()
+            if isinstance(each, Tensor | dict)
+        }
+        self._value: T = replace(value, **copied)  # pyright: ignore[reportAssignmentType]
         streams: Any = torch.get_device_module(device)
         self._done = streams.Event()
         self._done.record(streams.current_stream(device))

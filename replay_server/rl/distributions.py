@@ -1,4 +1,4 @@
-"""The two families of action distributions, as functions of the numbers that a network puts out.
+"""Families of action distributions, as functions of the numbers that a network puts out.
 
 A distribution travels as its parameters, float32 (…, P): the learner needs the behaviour policy's whole distribution
 for a KL divergence, not only the probability of what was done. Everything here can be differentiated twice.
@@ -88,6 +88,25 @@ class DiagonalGaussian:
         other_mean, other_log_std = against.split(self.size, dim=-1)
         spread = (2.0 * log_std).exp() + (mean - other_mean).square()
         return (other_log_std - log_std + 0.5 * spread * (-2.0 * other_log_std).exp() - 0.5).sum(dim=-1)
+
+
+class SquashedGaussian:
+    """The tanh of a diagonal Gaussian: over vectors of `size` components, each between −1 and 1.
+
+    Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Applications (arXiv 1812.05905), appendix C. Parameters are
+    the Gaussian's.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.parameters_size = 2 * size
+        self._gaussian = DiagonalGaussian(size)
+
+    def sample(self, parameters: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """(B, P) → actions (B, size) and the logs of their densities (B,); both carry the parameters' gradient."""
+        drawn = self._gaussian.sample(parameters, generator)
+        # log(1 − tanh²x) = 2·(log 2 − x − softplus(−2x)), which does not lose the small ones.
+        shrinking = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
+        return drawn.tanh(), self._gaussian.log_probability(parameters, drawn) - shrinking.sum(dim=-1)
 
 
 def make_distribution(spec: PolicySpec) -> Distribution:

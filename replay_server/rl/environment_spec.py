@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from replay_server.rl.actions import Branches, action_branches
+import numpy as np
+
+from replay_server.rl.actions import Bounds, Branches, action_bounds, action_branches
 from replay_server.rl.observations import Leaf, Tree, atari_screens, leaves, map_tree, observation_tree
 from replay_server.rl.settings import ApexSettings
 
@@ -29,16 +31,41 @@ class EnvironmentSettings(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """Observations of one environment, its discrete actions, and emulator frames per step."""
+    """Observations of one environment, its actions, and emulator frames per step."""
 
     observation: Tree[Leaf]
     """A leaf, or several by their paths."""
     num_actions: int
-    """Values that a network gives for an observation: one for each action; those of all branches, side by side."""
+    """Values that a Q-network gives for an observation: one for each action; those of all branches, side by side; 0
+    where actions are continuous."""
     frames_per_step: int = 1
     """Emulator frames that one agent step takes: 4 on Atari, 1 elsewhere."""
     branches: Branches = ()
     """Choices of each branch of an action; () where an action is a single number."""
+    bounds: Bounds | None = None
+    """Of continuous actions; None where they are discrete."""
+
+    @property
+    def algorithm(self) -> str:
+        """What learns such actions: "dqn", or "sac" for continuous ones."""
+        return "dqn" if self.bounds is None else "sac"
+
+    @property
+    def action_dtype(self) -> str:
+        return "int64" if self.bounds is None else "float32"
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Of one action, as the table has it; () where it is a single number."""
+        if self.bounds is not None:
+            return self.bounds.shape
+        return (len(self.branches),) if self.branches else ()
+
+    def random_actions(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """Uniformly drawn actions, as the table has them: (count, *action_shape)."""
+        if self.bounds is not None:
+            return self.bounds.actions(generator.uniform(-1.0, 1.0, (count, self.bounds.size)))
+        return generator.integers(self.branches or self.num_actions, size=(count, *self.action_shape))
 
     @property
     def observation_shape(self) -> Tree[tuple[int, ...]]:
@@ -85,27 +112,50 @@ OTHER_ACTIONS = (
 )
 
 
+def algorithm_for(settings: ApexSettings) -> str:
+    """The algorithm that the settings name; for "auto" the one that learns the environment's actions.
+
+    Errors as `environment_spec`.
+    """
+    if settings.algo != "auto":
+        return settings.algo
+    return "dqn" if is_atari(settings.env) else environment_spec(settings).algorithm
+
+
 def environment_spec(settings: ApexSettings) -> EnvironmentSpec:
     """Makes one environment of ``settings.env``, reads its spaces, and closes it.
 
-    Raises ValueError for an environment whose actions are not discrete or whose observations have no fixed size;
-    gymnasium's errors for an unknown id pass through.
+    Raises ValueError for an environment whose actions are neither discrete nor a Box, or not for ``settings.algo``, or
+    whose observations have no fixed size; gymnasium's errors for an unknown id pass through.
     """
-    import gymnasium
-
     observation_space, action_space, _ = opened(settings.env)
-    actions = action_branches(action_space)
-    if actions is None:
-        box = isinstance(action_space, gymnasium.spaces.Box)
-        raise ValueError(
-            f"{settings.env}: Ape-X DQN needs discrete actions, this environment has {action_space}; "
-            + ("replay-server train takes continuous ones" if box else OTHER_ACTIONS)
-        )
-    num_actions, branches = actions
+    num_actions, branches, bounds = _actions(settings, action_space)
     if is_atari(settings.env):
         return EnvironmentSpec(atari_screens(settings.frame_stack, SCREEN_SIZE), num_actions, FRAME_SKIP)
     try:
         observation = observation_tree(observation_space)
     except ValueError as error:
         raise ValueError(f"{settings.env}: {error} (docs/how-to/own-environment.md)") from error
-    return EnvironmentSpec(observation, num_actions, branches=branches)
+    return EnvironmentSpec(observation, num_actions, branches=branches, bounds=bounds)
+
+
+def _actions(settings: ApexSettings, space: Any) -> tuple[int, Branches, Bounds | None]:
+    """(values of a Q-network, branches, bounds) for an action space. ValueError where the algorithm cannot learn it."""
+    try:
+        bounds, discrete = action_bounds(space), action_branches(space)
+    except ValueError as error:
+        raise ValueError(f"{settings.env}: {error}") from error
+    if bounds is None and discrete is None:
+        raise ValueError(
+            f"{settings.env}: expected discrete actions or a Box of real numbers, this environment has {space}; "
+            f"{OTHER_ACTIONS}"
+        )
+    if settings.algo == "dqn" and discrete is None:
+        raise ValueError(
+            f"--algo dqn: expected discrete actions, {settings.env} has {space}; leave --algo out, and SAC learns them"
+        )
+    if settings.algo == "sac" and bounds is None:
+        raise ValueError(
+            f"--algo sac: expected a Box of actions, {settings.env} has {space}; leave --algo out, and DQN learns them"
+        )
+    return *(discrete or (0, ())), bounds

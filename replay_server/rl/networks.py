@@ -1,4 +1,7 @@
-"""The dueling Q-network: convolutions for images, a perceptron for vectors, both for dicts; or the user's own."""
+"""Networks of DQN (the dueling one, or the user's own) and of SAC (policy and critics), over the same bodies.
+
+A body is convolutions for an image, a perceptron for vectors, both for a dict.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,18 @@ import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from replay_server.rl.actions import Branches
 from replay_server.rl.environment_spec import EnvironmentSpec
-from replay_server.rl.observations import Leaf, Observations, Tree, channels_first, map_tree
+from replay_server.rl.observations import Leaf, Observations, Tree, channels_first, leaves, map_tree
 from replay_server.rl.settings import ApexSettings
 
+Module = TypeVar("Module", bound=nn.Module)
 Convolutions = tuple[tuple[int, int, int], ...]
 """Of each layer: channels that it makes, side of its kernel, stride."""
 CONVOLUTIONS: dict[str, Convolutions] = {
@@ -29,6 +34,8 @@ LARGEST_SIDE = 128
 """What larger images are brought down to."""
 SMALL_SIDE = 8
 SMALL_CHANNELS = (16, 32, 32)
+CRITICS_SEED = 0xC717
+"""Mixed into the seed of the critics, which else would begin with the policy's weights."""
 
 
 class VectorBody(nn.Sequential):
@@ -104,6 +111,13 @@ class JoinedBody(nn.Module):
         return torch.cat([body(each) for body, each in zip(self.bodies, inputs, strict=True)], dim=1)
 
 
+def make_body(observation: Tree[Leaf], hidden: int, convolutions: str = "mnih2015") -> Any:
+    """What turns observations into `features` numbers."""
+    if isinstance(observation, dict):
+        return JoinedBody(observation, hidden, convolutions)
+    return ImageBody(observation, convolutions) if observation.is_image else VectorBody(observation.size, hidden)
+
+
 class DuelingNetwork(nn.Module):
     """Q(s, a) = V(s) + A(s, a) − mean over a of A(s, a) (Wang et al. 2016, equation 9).
 
@@ -121,12 +135,7 @@ class DuelingNetwork(nn.Module):
         convolutions: str = "mnih2015",
     ) -> None:
         super().__init__()
-        if isinstance(observation, dict):
-            self.body: Any = JoinedBody(observation, hidden, convolutions)
-        elif observation.is_image:
-            self.body = ImageBody(observation, convolutions)
-        else:
-            self.body = VectorBody(observation.size, hidden)
+        self.body = make_body(observation, hidden, convolutions)
         features = self.body.features
         self.value = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
@@ -139,6 +148,50 @@ class DuelingNetwork(nn.Module):
         value = self.value(features)
         q_values = [value + advantage - advantage.mean(dim=1, keepdim=True) for advantage in advantages]
         return q_values[0] if len(q_values) == 1 else torch.cat(q_values, dim=1)
+
+
+LOG_STD_LEAST, LOG_STD_MOST = -20.0, 2.0
+"""Of a policy before it is squashed, as in the code of Haarnoja et al. 2018."""
+ACTION_PATH = "*action"
+"""Of the action among the leaves that a critic sees. No key of an observation is quoted to a name like it."""
+
+
+class GaussianPolicy(nn.Module):
+    """The parameters of a `replay_server.rl.distributions.SquashedGaussian` over actions of `size` numbers."""
+
+    def __init__(self, observation: Tree[Leaf], size: int, hidden: int, convolutions: str = "mnih2015") -> None:
+        super().__init__()
+        self.body = make_body(observation, hidden, convolutions)
+        self.head = _head(observation, self.body.features, hidden, 2 * size)
+
+    def forward(self, observations: Observations) -> Tensor:
+        """Observations (B, *shape), or a dict of these by path → means, then logs of deviations, (B, 2·size)."""
+        mean, log_std = self.head(self.body(observations)).chunk(2, dim=1)
+        return torch.cat([mean, log_std.clamp(LOG_STD_LEAST, LOG_STD_MOST)], dim=1)
+
+
+class Critics(nn.Module):
+    """Two Q(s, a), which learn apart: the smaller one is believed (Fujimoto et al. 2018). An action is a vector that
+    they see beside the observation's."""
+
+    def __init__(self, observation: Tree[Leaf], size: int, hidden: int, convolutions: str = "mnih2015") -> None:
+        super().__init__()
+        seen = {**leaves(observation), ACTION_PATH: Leaf((size,))}
+        self.bodies = nn.ModuleList(make_body(seen, hidden, convolutions) for _ in range(2))
+        features = [int(body.features) for body in self.bodies]  # pyright: ignore[reportArgumentType]
+        self.heads = nn.ModuleList(_head(observation, each, hidden, 1) for each in features)
+
+    def forward(self, observations: Observations, actions: Tensor) -> Tensor:
+        """Observations (B, *shape), or a dict of these by path, and actions (B, size) from −1 to 1 → (B, 2)."""
+        seen = {**leaves(observations), ACTION_PATH: actions}
+        return torch.cat([head(body(seen)) for body, head in zip(self.bodies, self.heads, strict=True)], dim=1)
+
+
+def _head(observation: Tree[Leaf], features: int, hidden: int, outputs: int) -> nn.Module:
+    """Of SAC's networks: a layer; after convolutions, which only look, a hidden one before it."""
+    if not any(leaf.is_image for leaf in leaves(observation).values()):
+        return nn.Linear(features, outputs)
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 def _as_vectors(observations: Tensor) -> Tensor:
@@ -191,6 +244,8 @@ def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
     they do not fit, or it fails: of its own code the message names the line."""
     if settings.network is None:
         return
+    if spec.bounds is not None:
+        raise ValueError(f"--network {settings.network}: SAC makes its own networks; leave it out")
     observations = map_tree(
         lambda leaf: torch.zeros((2, *leaf.shape), dtype=getattr(torch, leaf.dtype)), spec.observation
     )
@@ -217,20 +272,34 @@ def _failure(name: str, error: Exception) -> str:
 
 
 def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
-    """The network for an environment, initialised from ``settings.seed`` (torch's global generator is left as it was).
+    """What plays an environment, initialised from ``settings.seed`` (torch's global generator is left as it was): a
+    Q-network, or a policy where actions are continuous.
 
     Every part of a run that calls this holds the same initial weights. Images get channels_last weights, which large
     batches prefer on CPU and GPU alike; `make_acting_network` suits small ones.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        if settings.network is None:
-            network: nn.Module = DuelingNetwork(
+        if spec.bounds is not None:
+            network: nn.Module = GaussianPolicy(
+                spec.observation, spec.bounds.size, settings.hidden, settings.convolutions
+            )
+        elif settings.network is None:
+            network = DuelingNetwork(
                 spec.observation, spec.num_actions, settings.hidden, spec.branches, settings.convolutions
             )
         else:
             network = network_maker(settings.network)(spec.observation_shape, spec.num_actions, settings.hidden)
     return _formatted(network, torch.channels_last) if spec.has_images else network
+
+
+def make_critics(settings: ApexSettings, spec: EnvironmentSpec) -> Critics:
+    """SAC's critics, as `make_network` makes its policy, from other random numbers."""
+    assert spec.bounds is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.SeedSequence([settings.seed, CRITICS_SEED]).generate_state(1)[0]))
+        critics = Critics(spec.observation, spec.bounds.size, settings.hidden, settings.convolutions)
+    return _formatted(critics, torch.channels_last) if spec.has_images else critics
 
 
 def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
@@ -241,5 +310,5 @@ def make_acting_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Mod
     return _formatted(make_network(settings, spec), torch.contiguous_format).eval()
 
 
-def _formatted(network: nn.Module, memory_format: torch.memory_format) -> nn.Module:
+def _formatted(network: Module, memory_format: torch.memory_format) -> Module:
     return network.to(memory_format=memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 @dataclass
 class ApexSettings:
-    """Ape-X DQN (Horgan et al. 2018, section 4 and appendix C).
+    """Ape-X (Horgan et al. 2018, section 4 and appendix C): DQN, or soft actor-critic for continuous actions.
 
     Defaults are the paper's; `PROFILES` adapts them to small machines.
     """
@@ -20,7 +20,11 @@ class ApexSettings:
     env: str = "ALE/Breakout-v5"
     """Gymnasium id, or module:id. Games of ALE/* are preprocessed; observations of others go in as they are."""
     profile: str = "paper"
-    """Named set of defaults: paper, cartpole, atari-small, atari-gpu. Fields given explicitly win over the profile."""
+    """Named set of defaults: paper, cartpole, atari-small, atari-gpu, sac. Fields given explicitly win over the
+    profile."""
+    algo: Literal["auto", "dqn", "sac"] = "auto"
+    """dqn: dueling double DQN, for discrete actions. sac: soft actor-critic, for continuous ones (a Box). auto: the one
+    that learns the environment's actions."""
     seed: int = 1
     """Seeds environments, networks, exploration, and the server's sampling."""
     actors: int = 8
@@ -71,7 +75,7 @@ class ApexSettings:
     discount: float = 0.99
     """γ, for each step."""
     epsilon_base: float = 0.4
-    """Base of the ladder of exploration below."""
+    """Base of the ladder of exploration below (DQN; SAC explores by its policy)."""
     epsilon_exponent: float = 7.0
     """epsilon_i = base ** (1 + exponent * i / (N - 1)), i over all environments of all actors; N = 1 uses base."""
     priority_exponent: float = 0.6
@@ -91,7 +95,12 @@ class ApexSettings:
     with a third of the arithmetic)."""
     network: str | None = None
     """Q-network of your own, as module:name, called with the observation's shape (of a dict: shapes by path), the
-    number of actions and `hidden`; None = the dueling network."""
+    number of actions and `hidden`; None = the dueling network. For DQN alone."""
+    initial_temperature: float = 1.0
+    """Of SAC: worth of a nat of entropy in rewards, at first; then it is learned."""
+    target_entropy: float | None = None
+    """Of SAC's policy, in nats, with actions scaled to ±1: what the temperature is learned for; None = minus one for
+    each number of an action (Haarnoja et al. 2018)."""
 
     # replay
     table: str = "apex"
@@ -229,6 +238,28 @@ PROFILES: dict[str, dict[str, Any]] = {
         # Weights leave the GPU while it waits: seldom enough to cost little.
         "publish_every": 100,
         "prefetch": 3,
+    },
+    # Haarnoja et al. 2018 (arXiv 1812.05905), appendix D: one update for each step.
+    "sac": {
+        "actors": 1,
+        "envs_per_actor": 4,
+        "capacity": 1_000_000,
+        "min_size_to_sample": 1_000,
+        "batch_size": 256,
+        "samples_per_insert": 256.0,
+        "n_step": 1,
+        "push_every": 8,
+        "optimizer": "adam",
+        "learning_rate": 3e-4,
+        "optimizer_epsilon": 1e-8,
+        "gradient_norm": 1e6,
+        "target_update_every": 1,
+        "target_mix": 0.005,
+        "publish_every": 10,
+        "pull_every_frames": 10,
+        "hidden": 256,
+        "reward_clip": None,
+        "eval_every_updates": 2_000,
     },
 }
 

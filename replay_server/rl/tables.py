@@ -48,7 +48,7 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
         signature={
             **steps,
             **obs,
-            "action": rs.Column("int64", (len(spec.branches),) if spec.branches else ()),
+            "action": rs.Column(spec.action_dtype, spec.action_shape),
             "reward": rs.Column("float32"),
             **next_obs,
             "discount": rs.Column("float32"),

@@ -8,20 +8,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import replay_server as rs  # noqa: E402
+from replay_server.learner import replay_algorithms  # noqa: E402
 from replay_server.learner.ahead import updates  # noqa: E402
-from replay_server.learner.dqn import Dqn  # noqa: E402
+from replay_server.learner.replay_learner import ReplayLearner  # noqa: E402
+from replay_server.rl.actions import Bounds  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
-from replay_server.rl.networks import make_network  # noqa: E402
 from replay_server.rl.observations import Leaf, atari_screens, columns, map_tree  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
 SETTINGS = ApexSettings(hidden=16, optimizer="adam", learning_rate=1e-2, target_update_every=3)
 VECTORS, IMAGES = EnvironmentSpec(Leaf((3,)), 2), EnvironmentSpec(atari_screens(4, 84), 2, 4)
+NUMBERS = EnvironmentSpec(Leaf((3,)), 0, bounds=Bounds((2,), (-1.0, 0.0), (1.0, 4.0)))
 TREE = EnvironmentSpec({"image": Leaf((3, 8, 8), "uint8", is_image=True), "place": Leaf((2,))}, 5, branches=(2, 3))
 
 
-def make_learner(spec: EnvironmentSpec, precision: str) -> Dqn:
-    return Dqn(SETTINGS, lambda: make_network(SETTINGS, spec), torch.device("cpu"), precision, spec.branches)
+def make_learner(spec: EnvironmentSpec, precision: str) -> ReplayLearner:
+    return replay_algorithms.make_learner(SETTINGS, spec, torch.device("cpu"), precision)
 
 
 def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.Batch]:
@@ -34,7 +36,7 @@ def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.B
         rs.Batch(
             data={
                 **observations("obs"), **observations("next_obs"),
-                "action": generator.integers(0, 2, (rows, 2) if spec.branches else rows),
+                "action": spec.random_actions(generator, rows),
                 "reward": generator.normal(size=rows).astype(np.float32), "discount": np.full(rows, 0.97, np.float32),
             },
             ids=np.arange(rows, dtype=np.uint64), probabilities=np.ones(rows),
@@ -45,7 +47,7 @@ def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.B
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("spec", [VECTORS, IMAGES, TREE])
+@pytest.mark.parametrize("spec", [VECTORS, IMAGES, TREE, NUMBERS])
 def test_each_update_has_targets_of_networks_one_update_older(spec, precision):
     batches = make_batches(spec, 7)
     beside, expected = make_learner(spec, precision), make_learner(spec, precision)

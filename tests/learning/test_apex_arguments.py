@@ -22,6 +22,8 @@ from replay_server.jobs.progress import Rate, Snapshot, plain_line
 from replay_server.rl.settings import ApexSettings
 from replay_server.terminal import PlainView
 
+NOTHING_TO_MEASURE = ["--actors", "1", "--precision", "float32", "--learner-threads", "1", "--targets-ahead", "off"]
+
 
 def parse(*words: str) -> dict:
     parser = argparse.ArgumentParser()
@@ -65,10 +67,12 @@ def test_given_options_win_over_the_profile():
         ("ALE/Breakout-v5", 64, True, True, "atari-gpu"),
         ("ALE/Breakout-v5", 7, True, True, "atari-small"),
         ("ALE/Breakout-v5", 64, True, False, "paper"),
+        ("Pendulum-v1", 64, True, True, "sac"),
     ],
 )
 def test_profile_follows_environment_and_machine(env, cores, gpu, one_machine, profile):
-    assert resolve_settings({"env": env}, one_machine=one_machine, cores=cores, gpu=gpu)[0].profile == profile
+    settings, _ = resolve_settings({"env": env}, one_machine=one_machine, cores=cores, gpu=gpu)
+    assert (settings.profile, settings.algo) == (profile, "sac" if profile == "sac" else "dqn")
 
 
 def test_a_gpu_is_one_that_was_asked_for_or_that_torch_finds(tmp_path, monkeypatch):
@@ -98,6 +102,7 @@ def test_a_profile_that_was_asked_for_stays():
         ({"minutes": -1.0}, "--minutes: expected more than 0"),
         ({"capacity": 10, "min_size_to_sample": 20}, "learning could never begin"),
         ({"target_mix": 0.0}, "--target-mix"),
+        ({"initial_temperature": 0.0}, "--initial-temperature: expected more than 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_option(changes, words):
@@ -111,7 +116,11 @@ def test_settings_that_cannot_be_are_refused_by_option(changes, words):
         (main_apex, ["--actors", "many"]),
         (main_apex, ["--env", "CartPole-v1", "--batch-size", "0"]),
         (main_apex, ["--env", "Nothing-v0"]),
-        (main_apex, ["--env", "Pendulum-v1"]),
+        (main_apex, ["--env", "Pendulum-v1", "--algo", "dqn"]),
+        (main_apex, ["--env", "Pendulum-v1", "--network", "torch.nn:Linear"]),
+        (main_apex, ["--env", "CartPole-v1", "--algo", "sac"]),
+        (main_apex, ["--env", "ALE/Pong-v5", "--algo", "sac"]),
+        (main_learner, ["--server", "redis://127.0.0.1:1", "--env", "Pendulum-v1", "--algo", "dqn"]),
         (main_apex, ["--env", "CartPole-v1", "--samples-per-insert", "0"]),
         (main_apex, ["--env", "CartPole-v1", "--port", "65536"]),
         (main_learner, ["--server", "redis://127.0.0.1:1", "--env", "Nothing-v0"]),
@@ -201,7 +210,7 @@ def test_rates_are_of_the_last_seconds_only():
 def test_a_run_directory_that_cannot_be_written_is_named_with_its_option(tmp_path, capsys) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as ended:
-        main_apex(["--env", "CartPole-v1", "--logdir", str(tmp_path / "file" / "run")])
+        main_apex(["--env", "CartPole-v1", "--logdir", str(tmp_path / "file" / "run"), *NOTHING_TO_MEASURE])
     assert ended.value.code == 2
     told = capsys.readouterr().err
     assert f"--logdir: expected a folder that can be written, got {tmp_path / 'file' / 'run'} (Not a directory)" in told

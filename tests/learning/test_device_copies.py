@@ -10,6 +10,7 @@ import gc
 import threading
 import weakref
 from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ torch = pytest.importorskip("torch")
 import replay_server as rs  # noqa: E402
 from replay_server.learner import loop  # noqa: E402
 from replay_server.learner.ahead import updates  # noqa: E402
-from replay_server.learner.dqn import Dqn, Update  # noqa: E402
+from replay_server.learner.dqn import Dqn  # noqa: E402
 from replay_server.learner.execution import Way, choose_execution  # noqa: E402
 from replay_server.learner.graph import WARM_UP, GraphedDqn  # noqa: E402
+from replay_server.learner.replay_learner import Update  # noqa: E402
 from replay_server.rl import device_copies  # noqa: E402
 from replay_server.rl.device_copies import (  # noqa: E402
     HELD,
@@ -159,10 +161,11 @@ def test_a_batch_is_held_until_its_copy_is_done_and_let_go_in_order(slow):
 
 def test_what_the_device_found_is_waited_for_before_it_is_read(slow):
     scalar = torch.tensor(1.0)
-    update = Update(torch.ones(3), scalar, scalar, scalar, scalar, torch.tensor(True), True, 7)
+    update = Update(torch.ones(3), scalar, scalar, scalar, scalar, torch.tensor(True), True, 7, {"entropy": scalar})
     found = HostCopy(update, CPU)
     assert slow.waited == []
     assert (found.wait().step, found.wait().priorities.tolist()) == (7, [1.0, 1.0, 1.0])
+    assert found.wait().told == {"entropy": scalar}
     assert slow.waited == [0]
 
 
@@ -385,6 +388,8 @@ def test_a_graph_does_the_updates_that_are_done_without_and_leaves_out_what_is_n
 @pytest.mark.cuda
 def test_graphs_and_tf32_are_measured_on_a_gpu_in_the_real_network():
     settings = dataclasses.replace(SETTINGS, precision="auto", batch_size=64)
-    found = choose_execution(settings, IMAGES, lambda: make_network(settings, IMAGES), torch.device("cuda"))
+    device = torch.device("cuda")
+    make = partial(Dqn, settings, lambda: make_network(settings, IMAGES), device)
+    found = choose_execution(settings, IMAGES, make, device)
     assert {"float32, 1 thread", "tf32, 1 thread", "bfloat16, 1 thread"} <= found.update_ms.keys()
     assert any(name.endswith("and a CUDA graph") and ms for name, ms in found.update_ms.items())

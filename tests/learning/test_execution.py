@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import threading
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import replay_server as rs  # noqa: E402
 from replay_server.learner import execution  # noqa: E402
+from replay_server.learner.dqn import Dqn  # noqa: E402
 from replay_server.learner.execution import (  # noqa: E402
     CUDA_PRECISIONS,
     PRECISIONS,
@@ -25,8 +27,9 @@ from replay_server.learner.execution import (  # noqa: E402
     thread_counts,
 )
 from replay_server.learner.loop import run_learner  # noqa: E402
+from replay_server.learner.replay_algorithms import make_learner  # noqa: E402
+from replay_server.rl.actions import Bounds  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
-from replay_server.rl.networks import make_network  # noqa: E402
 from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402
 from replay_server.rl.run_directory import RunDirectory  # noqa: E402
 from replay_server.rl.settings import PROFILES, ApexSettings, apply_profile  # noqa: E402
@@ -36,6 +39,8 @@ SETTINGS = ApexSettings(
     env="CartPole-v1", hidden=16, batch_size=32, capacity=1_000, min_size_to_sample=100, max_updates=1,
     optimizer="adam", learner_threads=1, targets_ahead="off", device="cpu", final_episodes=0,
 )  # fmt: skip
+
+CPU = torch.device("cpu")
 
 
 class Pace:
@@ -149,6 +154,7 @@ def test_what_only_few_rows_or_one_update_say_does_not_suffice_for_a_small_gain(
         EnvironmentSpec(Leaf((4,)), 2),
         EnvironmentSpec(atari_screens(4, 84), 6, 4),
         EnvironmentSpec({"image": Leaf((3, 8, 8), "uint8", is_image=True), "place": Leaf((2,))}, 5, branches=(2, 3)),
+        EnvironmentSpec(Leaf((4,)), 0, bounds=Bounds((2,), (-1.0, 0.0), (1.0, 4.0))),
     ],
 )
 def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monkeypatch):
@@ -171,7 +177,7 @@ def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monk
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    found = choose_execution(settings, spec, lambda: make_network(settings, spec), torch.device("cpu"))
+    found = choose_execution(settings, spec, partial(make_learner, settings, spec, CPU), CPU)
     assert torch.equal(torch.rand(4), expected)
     assert found.way == Way("bfloat16", 1, True)
     assert {(Way("float32"), 8), (Way("bfloat16"), 8), (found.way, 8)} <= set(updates)
@@ -179,7 +185,7 @@ def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monk
 
     updates.clear()
     asked = dataclasses.replace(settings, precision="float32", targets_ahead="on")
-    found = choose_execution(asked, spec, lambda: make_network(asked, spec), torch.device("cpu"))
+    found = choose_execution(asked, spec, partial(make_learner, asked, spec, CPU), CPU)
     assert (found.way, found.update_ms) == (Way("float32", 1, True), {})
     assert not updates
 
@@ -191,7 +197,8 @@ def test_a_network_that_bfloat16_does_not_suit_is_trained_in_float32():
                 raise RuntimeError("not implemented for 'BFloat16'")
             return super().forward(observations)
 
-    found = choose_execution(SETTINGS, environment_spec(SETTINGS), lambda: Particular(4, 2), torch.device("cpu"))
+    make = partial(Dqn, SETTINGS, lambda: Particular(4, 2), CPU)
+    found = choose_execution(SETTINGS, environment_spec(SETTINGS), make, CPU)
     assert found.way.precision == "float32"
     assert found.update_ms["bfloat16, 1 thread"] is None
     assert "bfloat16, 1 thread: fails" in found.told()

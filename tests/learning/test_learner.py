@@ -14,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from replay_server.learner import checkpoint as saving  # noqa: E402
-from replay_server.learner.dqn import Dqn, double_dqn_loss, learning_rate_at, new_priorities  # noqa: E402
+from replay_server.learner.dqn import Dqn, double_dqn_loss  # noqa: E402
+from replay_server.learner.replay_learner import learning_rate_at, new_priorities  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
 from replay_server.rl.observations import Leaf  # noqa: E402

@@ -31,6 +31,8 @@ from replay_server.jobs.parts import main_actor, main_evaluator, main_learner
 from replay_server.jobs.record import JobRecord
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
+from replay_server.learner.replay_algorithms import make_learner
+from replay_server.learner.replay_learner import choose_device
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
@@ -41,13 +43,13 @@ PARTS = {"learner": main_learner, "actor": main_actor, "evaluator": main_evaluat
 # Of each setting: L the learner, A the actor, E the evaluator reads it. All of them take, on their command lines, those
 # that are the run's, and the learner all but the job's; the others are refused.
 READ_BY = {
-    "env": "LAE", "profile": "L", "seed": "LAE", "actors": "LA", "actors_on": "", "envs_per_actor": "LA",
+    "env": "LAE", "algo": "LAE", "profile": "L", "seed": "LAE", "actors": "LA", "actors_on": "", "envs_per_actor": "LA",
     "minutes": "L", "max_updates": "L", "max_transitions": "L", "target_score": "L", "target_evaluations": "L",
     "sticky_actions": "LAE", "frame_stack": "LAE", "noop_max": "AE", "episodic_life": "A", "fire_on_reset": "AE",
     "reward_clip": "A", "max_frames_per_episode": "AE", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
     "epsilon_exponent": "A", "priority_exponent": "LA", "importance_sampling_exponent": "L",
     "priority_epsilon": "LA", "prioritized": "LA", "loss": "L", "hidden": "LAE", "network": "LAE", "table": "LAE",
-    "convolutions": "LAE",
+    "convolutions": "LAE", "initial_temperature": "L", "target_entropy": "L",
     "capacity": "LA", "min_size_to_sample": "LAE", "batch_size": "LA", "samples_per_insert": "LA",
     "compression": "LA", "push_every": "LA", "optimizer": "L", "learning_rate": "L", "learning_rate_end": "L",
     "learning_rate_decay_updates": "L", "optimizer_epsilon": "L", "rmsprop_decay": "L", "gradient_norm": "L",
@@ -123,6 +125,12 @@ def read_of_screens(reads: Reads, plays: bool) -> None:
         make_environments(settings, 1, np.random.SeedSequence(1)).close()
 
 
+def learn_numbers(reads: Reads) -> None:
+    """The settings of SAC are read where actions are continuous."""
+    settings = reads.settings(env="Pendulum-v1")
+    make_learner(settings, environment_spec(settings), choose_device("cpu"))
+
+
 def test_every_setting_is_read_by_the_parts_whose_own_it_is_and_those_of_the_run_by_some_part(tmp_path):
     for name, parts in READ_BY.items():
         of_job = name in OWN["job"]
@@ -169,9 +177,11 @@ def test_every_setting_is_read_by_the_parts_whose_own_it_is_and_those_of_the_run
         seen.look(client, print)
         seen.close("", None)
     for part, reads in read.items():
-        before = set(reads.names)
-        read_of_screens(reads, plays=part != "learner")
-        reads.names |= before
+        kinds = [learn_numbers] if part == "learner" else []
+        for of_other_kind in (functools.partial(read_of_screens, plays=part != "learner"), *kinds):
+            before = set(reads.names)
+            of_other_kind(reads)
+            reads.names |= before
         expected = {name for name, by in READ_BY.items() if part[0].upper() in by}
         unread = expected - reads.names - BY_THE_COMMAND
         assert unread == set(), part
@@ -267,7 +277,13 @@ def progress_lines(part: Part) -> list[str]:
 
 @pytest.mark.parametrize(
     "words",
-    ["--minutes 0.05", "--max-updates 30", "--max-transitions 900", "--target-score 1 --target-evaluations 2"],
+    [
+        "--minutes 0.05",
+        "--max-updates 30",
+        "--max-transitions 900",
+        "--target-score 1 --target-evaluations 2",
+        "--max-updates 30 --env Pendulum-v1",
+    ],
 )
 def test_a_job_ends_at_the_learners_limit_with_all_its_parts(start, server, words):
     actor, evaluator, learner = start("actor"), start("evaluator"), start("learner", *words.split())

@@ -39,8 +39,9 @@ def test_replay_ratio_says_how_much_is_acted_for_an_update():
     assert transitions_an_update(dataclasses.replace(SETTINGS, samples_per_insert=None)) == 0.0
 
 
-def test_the_machine_is_measured_by_a_process_of_its_own():
-    plan = make_plan(dataclasses.replace(SETTINGS, targets_ahead="auto"))
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_the_machine_is_measured_by_a_process_of_its_own(env):
+    plan = make_plan(dataclasses.replace(SETTINGS, env=env, targets_ahead="auto"))
     found = Choice.of_values(plan.execution)
     assert found.rows in (1, 2, 8, 32), "as many as there is time for on this machine"
     assert (found.way.precision, found.way.threads) == ("float32", 1)

@@ -7,16 +7,19 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, Sequence, Space, Tuple
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Sequence, Space, Tuple
 from gymnasium.spaces import Dict as DictSpace
 
+from replay_server import Column
 from replay_server.actors.envs import EpisodeScores, make_environments
+from replay_server.rl.actions import action_bounds, as_taken
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.observations import Leaf
 from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.preprocessing import clip_rewards
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.tables import apex_table
 
 BREAKOUT = ApexSettings(env="ALE/Breakout-v5")
 
@@ -43,11 +46,6 @@ def test_vector_spec_is_float32() -> None:
     assert (spec.num_actions, spec.frames_per_step, spec.branches) == (2, 1, ())
 
 
-def test_continuous_actions_are_refused_with_the_command_that_takes_them() -> None:
-    with pytest.raises(ValueError, match=r"discrete actions.*replay-server train takes continuous ones"):
-        environment_spec(ApexSettings(env="Pendulum-v1"))
-
-
 class Spaces(gymnasium.Env):
     """An environment that is nothing but its spaces."""
 
@@ -69,13 +67,70 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 VECTOR, IMAGE = Box(-1, 1, (3,)), Box(0, 255, (32, 32, 3), np.uint8)
 
 
-@pytest.mark.parametrize("space", [Sequence(Discrete(3)), Tuple([Discrete(3), Box(-1, 1, (2,))]), DictSpace({})])
+@pytest.mark.parametrize(
+    "space",
+    [
+        Sequence(Discrete(3)), Tuple([Discrete(3), Box(-1, 1, (2,))]), DictSpace({}), Box(0, 9, (2, 2), np.int64),
+        Box(-1, 1, (2, 0)),
+    ],
+)  # fmt: skip
 def test_actions_that_no_command_takes_are_pointed_at_none(register: Callable[..., str], space: Space) -> None:
     env = register(VECTOR, space)
     for refuse in (lambda: environment_spec(ApexSettings(env=env)), lambda: policy_spec(PolicySettings(env=env))):
         with pytest.raises(ValueError, match="ActionWrapper") as refused:
             refuse()
         assert "replay-server train" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "algorithm", "dtype", "shape"),
+    [
+        (Discrete(3), "dqn", "int64", ()),
+        (MultiDiscrete([2, 3]), "dqn", "int64", (2,)),
+        (Box(-2, 2, (1,)), "sac", "float32", (1,)),
+        (Box(0, 1, (2, 3), np.float64), "sac", "float32", (2, 3)),
+        (Box(-1, 1, ()), "sac", "float32", ()),
+    ],
+)
+def test_actions_say_what_learns_them(
+    register: Callable[..., str], space: Space, algorithm: str, dtype: str, shape: tuple[int, ...]
+) -> None:
+    env = register(VECTOR, space)
+    for algo in ("auto", algorithm):
+        spec = environment_spec(ApexSettings(env=env, algo=algo))
+        assert (spec.algorithm, spec.action_dtype, spec.action_shape) == (algorithm, dtype, shape)
+    settings = ApexSettings(env=env, envs_per_actor=5)
+    assert apex_table(settings, spec).signature["action"] == Column(dtype, shape)
+    actions = spec.random_actions(np.random.default_rng(0), 5)
+    assert (actions.shape, actions.dtype) == ((5, *shape), dtype)
+    assert all(as_taken(space, action) in space for action in actions)
+    other = {"dqn": "sac", "sac": "dqn"}[algorithm]
+    with pytest.raises(ValueError, match=rf"--algo {other}: expected .*, Spaces-v0 has .*; leave --algo out"):
+        environment_spec(ApexSettings(env=env, algo=other))
+
+
+@pytest.mark.parametrize(
+    "space", [Box(-np.inf, np.inf, (2,)), Box(np.float32([-1, 0]), np.float32([1, np.inf])), Box(-1e30, 1e30, (1,))]
+)
+def test_actions_without_bounds_are_refused_with_what_gives_them_some(
+    register: Callable[..., str], space: Space
+) -> None:
+    env = register(VECTOR, space)
+    for algo in ("auto", "sac"):
+        with pytest.raises(ValueError, match=r"Spaces-v0: expected actions with bounds of at most .*TransformAction"):
+            environment_spec(ApexSettings(env=env, algo=algo))
+
+
+def test_numbers_of_an_action_fill_its_box_and_never_leave_it() -> None:
+    space = Box(np.array([[-0.3, 0.1]]), np.array([[0.7, 0.1]]), dtype=np.float64)
+    bounds = action_bounds(space)
+    assert bounds is not None
+    assert (bounds.shape, bounds.size) == ((1, 2), 2)
+    numbers = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [1.0 + 1e-6, 0.0]])
+    actions = bounds.actions(numbers)
+    np.testing.assert_allclose(actions[:, 0], [[-0.3, 0.1], [0.2, 0.1], [0.7, 0.1], [0.7, 0.1]], atol=1e-7)
+    for action in actions:
+        assert as_taken(space, action) in space  # whatever float32 made of 0.1 and 0.7
 
 
 @pytest.mark.parametrize("space", [Discrete(16), Box(-1, 1, (3, 4)), IMAGE, DictSpace({"a": VECTOR, "b": IMAGE})])
