@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ SCREEN_SIZE = 84
 
 FRAME_SKIP = 4
 """Emulator frames per agent step on Atari."""
+
+
+Algorithm: TypeAlias = Literal["dqn", "sac"]
 
 
 class EnvironmentSettings(Protocol):
@@ -46,7 +49,7 @@ class EnvironmentSpec:
     """Of continuous actions; None where they are discrete."""
 
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> Algorithm:
         """What learns such actions: "dqn", or "sac" for continuous ones."""
         return "dqn" if self.bounds is None else "sac"
 
@@ -112,7 +115,7 @@ OTHER_ACTIONS = (
 )
 
 
-def algorithm_for(settings: ApexSettings) -> str:
+def algorithm_for(settings: ApexSettings) -> Algorithm:
     """The algorithm that the settings name; for "auto" the one that learns the environment's actions.
 
     Errors as `environment_spec`.
