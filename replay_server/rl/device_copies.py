@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -186,12 +186,12 @@ class HostCopy(Generic[T]):
         assert is_dataclass(value)
         held = {each.name: getattr(value, each.name) for each in fields(value)}
         # Torch puts what is copied to the host without waiting into pinned memory.
-        copied = {
+        copied: dict[str, Any] = {
             name: map_tree(lambda tensor: tensor.to("cpu", non_blocking=True), each)
             for name, each in held.items()
             if isinstance(each, Tensor | dict)
         }
-        self._value: T = replace(value, **copied)  # pyright: ignore[reportAssignmentType]
+        self._value: T = replace(cast(Any, value), **copied)
         streams: Any = torch.get_device_module(device)
         self._done = streams.Event()
         self._done.record(streams.current_stream(device))

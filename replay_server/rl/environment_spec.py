@@ -161,4 +161,5 @@ def _actions(settings: ApexSettings, space: Any) -> tuple[int, Branches, Bounds 
         raise ValueError(
             f"--algo sac: expected a Box of actions, {settings.env} has {space}; leave --algo out, and DQN learns them"
         )
-    return *(discrete or (0, ())), bounds
+    num_actions, branches = discrete or (0, ())
+    return num_actions, branches, bounds
