@@ -215,6 +215,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "envs_per_actor": 8,
         "capacity": 200_000,
         "min_size_to_sample": 10_000,
+        "convolutions": "mnih2013",
+        "hidden": 256,
         "batch_size": 64,
         "samples_per_insert": 8.0,
         "optimizer": "adam",
