@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import replay_server as rs
-from replay_server.learner.graph import GraphedDqn
+from replay_server.learner.graph import GraphedLearner
 from replay_server.learner.replay_learner import Prepared, ReplayLearner, Update
 from replay_server.rl.device_copies import DeviceBatch
 
@@ -23,10 +23,10 @@ def updates(
     before a weight changes. So results do not depend on which thread is faster; targets are those of networks one step
     older, and a step is done when the next batch is there.
 
-    With `graph`, and not `ahead`, an update is overwritten by the next one: see `GraphedDqn`.
+    With `graph`, and not `ahead`, an update is overwritten by the next one: see `GraphedLearner`.
     """
     if not ahead:
-        replayed = GraphedDqn(learner) if graph else learner
+        replayed = GraphedLearner(learner) if graph else learner
         for batch in batches:
             yield batch, replayed.update(batch.data, batch.weights)
         return

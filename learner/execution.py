@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from replay_server.learner.graph import GraphedDqn
+from replay_server.learner.graph import GraphedLearner
 from replay_server.learner.replay_learner import ReplayLearner
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import columns, map_tree
@@ -287,7 +287,7 @@ class _Trial:
     ) -> None:
         self._beside = beside
         self._make = make_learner
-        self._learners: dict[tuple[str, bool], ReplayLearner | GraphedDqn | None] = {}
+        self._learners: dict[tuple[str, bool], ReplayLearner | GraphedLearner | None] = {}
         self._device = device
         rows, generator = settings.batch_size, np.random.default_rng(0)
         observations = [
@@ -310,7 +310,7 @@ class _Trial:
         kind = way.precision, way.graph
         if kind not in self._learners:
             plain = self._make(way.precision)
-            self._learners[kind] = GraphedDqn(plain) if way.graph else plain
+            self._learners[kind] = GraphedLearner(plain) if way.graph else plain
         learner = self._learners[kind]
         if learner is None:
             return Times()
@@ -325,10 +325,10 @@ class _Trial:
             self._learners[kind] = None
             return Times()
 
-    def _timed(self, learner: ReplayLearner | GraphedDqn, data: dict[str, Any], weights: Any, ahead: bool) -> Times:
+    def _timed(self, learner: ReplayLearner | GraphedLearner, data: dict[str, Any], weights: Any, ahead: bool) -> Times:
         prepared = learner.prepare(data, weights) if ahead and isinstance(learner, ReplayLearner) else None
         begin, cpu_begin = time.perf_counter(), time.process_time()
-        if prepared is None or isinstance(learner, GraphedDqn):
+        if prepared is None or isinstance(learner, GraphedLearner):
             learner.update(data, weights)
         else:
             following = self._beside.submit(learner.prepare, data, weights)

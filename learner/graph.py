@@ -21,7 +21,7 @@ WARM_UP = 3
 """Updates that are done plainly first, in which libraries choose their kernels and the optimizer makes its state."""
 
 
-class GraphedDqn:
+class GraphedLearner:
     """Updates of `learner`, which goes on to be the one that is published and checkpointed.
 
     What an update returns is overwritten by the next one. On the CPU, which has no graphs, what would be recorded is

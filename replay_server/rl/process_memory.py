@@ -9,6 +9,8 @@ import platform
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of `mallopt`, from malloc.h."""
 KEPT_BYTES = 1 << 30
+MOST_OF_OLD_VERSIONS = 32 << 20
+"""What older versions of glibc take for M_MMAP_THRESHOLD at most: they refuse more, and keep their own."""
 
 
 @functools.cache
@@ -20,5 +22,6 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        if not library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES):
+            library.mallopt(M_MMAP_THRESHOLD, MOST_OF_OLD_VERSIONS)
         library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

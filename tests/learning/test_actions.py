@@ -13,10 +13,9 @@ from gymnasium.spaces import Dict as DictSpace
 
 torch = pytest.importorskip("torch")
 
-import replay_server as rs  # noqa: E402
-from replay_server.actors.envs import make_environments  # noqa: E402
+from act_and_learn import act_and_learn  # noqa: E402
+
 from replay_server.actors.evaluator import evaluate  # noqa: E402
-from replay_server.actors.transitions import TransitionWriter, n_step_options  # noqa: E402
 from replay_server.learner.dqn import Dqn, double_dqn_loss  # noqa: E402
 from replay_server.rl.actions import action_branches, action_values, as_taken, greedy  # noqa: E402
 from replay_server.rl.environment_spec import environment_spec  # noqa: E402
@@ -24,7 +23,6 @@ from replay_server.rl.exploration import epsilon_greedy  # noqa: E402
 from replay_server.rl.networks import DuelingNetwork, make_network  # noqa: E402
 from replay_server.rl.observations import Leaf  # noqa: E402
 from replay_server.rl.settings import ApexSettings, apply_profile  # noqa: E402
-from replay_server.rl.tables import apex_table  # noqa: E402
 
 SPACES: list[tuple[Space[Any], int, tuple[int, ...]]] = [
     (Discrete(3), 3, ()),
@@ -144,26 +142,10 @@ def test_an_environment_of_branches_is_solved() -> None:
     """24 joint actions in each of 4 states; random play opens 36 % of the locks, the right settings 100 %."""
     settings = apply_profile(ApexSettings(env="Locks-v0", profile="cartpole", envs_per_actor=4), {"envs_per_actor"})
     settings = dataclasses.replace(settings, n_step=1, discount=0.5, hidden=32, capacity=5_000, min_size_to_sample=1)
-    settings = dataclasses.replace(settings, samples_per_insert=None)
+    settings = dataclasses.replace(settings, batch_size=64, samples_per_insert=None)
     spec = environment_spec(settings)
     assert (spec.num_actions, spec.branches) == (9, (3, 4, 2))
-    buffer = rs.Buffer(apex_table(settings, spec))
-    transitions = TransitionWriter(buffer.vector_writer(4, **n_step_options(settings)), settings, spec)
     learner = Dqn(settings, lambda: make_network(settings, spec), torch.device("cpu"), branches=spec.branches)
-    environments = make_environments(settings, 4, np.random.SeedSequence(1))
-    generator, observations = np.random.default_rng(1), environments.reset()
-    for turn in range(500):
-        with torch.inference_mode():
-            q_values = learner.online(torch.from_numpy(observations)).numpy()
-        actions = epsilon_greedy(q_values, np.full(4, 0.4), generator, spec.branches)
-        step = environments.step(actions)
-        moment = (observations, q_values, actions, step.rewards, step.terminated, step.truncated, step.ignored)
-        transitions.step(*moment)
-        observations = step.observations
-        if turn >= 50:
-            batch = buffer.sample(64, importance_sampling_exponent=0.4, timeout=0)
-            update = learner.update(batch.data, batch.weights)
-            buffer.update_priorities(batch.ids, update.priorities.double().numpy())
-    environments.close()
+    batch = act_and_learn(settings, spec, learner, turns=500, epsilon=0.4)
     assert batch.data["action"].shape == (64, 3)
     assert np.mean(evaluate(learner.online, settings, 20, seed=1)) == 5.0

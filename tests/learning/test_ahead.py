@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import replay_server as rs  # noqa: E402
+from random_batches import make_batches  # noqa: E402
+
 from replay_server.learner import replay_algorithms  # noqa: E402
 from replay_server.learner.ahead import updates  # noqa: E402
 from replay_server.learner.replay_learner import ReplayLearner  # noqa: E402
 from replay_server.rl.actions import Bounds  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
-from replay_server.rl.observations import Leaf, atari_screens, columns, map_tree  # noqa: E402
+from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
 SETTINGS = ApexSettings(hidden=16, optimizer="adam", learning_rate=1e-2, target_update_every=3)
 VECTORS, IMAGES = EnvironmentSpec(Leaf((3,)), 2), EnvironmentSpec(atari_screens(4, 84), 2, 4)
 NUMBERS = EnvironmentSpec(Leaf((3,)), 0, bounds=Bounds((2,), (-1.0, 0.0), (1.0, 4.0)))
+ROWS = 8
 TREE = EnvironmentSpec({"image": Leaf((3, 8, 8), "uint8", is_image=True), "place": Leaf((2,))}, 5, branches=(2, 3))
 
 
@@ -26,30 +27,10 @@ def make_learner(spec: EnvironmentSpec, precision: str) -> ReplayLearner:
     return replay_algorithms.make_learner(SETTINGS, spec, torch.device("cpu"), precision)
 
 
-def make_batches(spec: EnvironmentSpec, number: int, rows: int = 8) -> list[rs.Batch]:
-    generator = np.random.default_rng(7)
-
-    def observations(name: str) -> dict[str, np.ndarray]:
-        return columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
-
-    return [
-        rs.Batch(
-            data={
-                **observations("obs"), **observations("next_obs"),
-                "action": spec.random_actions(generator, rows),
-                "reward": generator.normal(size=rows).astype(np.float32), "discount": np.full(rows, 0.97, np.float32),
-            },
-            ids=np.arange(rows, dtype=np.uint64), probabilities=np.ones(rows),
-            weights=generator.uniform(0.2, 1.0, rows).astype(np.float32),
-        )
-        for _ in range(number)
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("spec", [VECTORS, IMAGES, TREE, NUMBERS])
 def test_each_update_has_targets_of_networks_one_update_older(spec, precision):
-    batches = make_batches(spec, 7)
+    batches = make_batches(spec, 7, ROWS)
     beside, expected = make_learner(spec, precision), make_learner(spec, precision)
     done = list(updates(beside, batches, ahead=True))
 
@@ -69,7 +50,7 @@ def test_each_update_has_targets_of_networks_one_update_older(spec, precision):
 
 
 def test_without_it_updates_are_plain():
-    batches = make_batches(VECTORS, 5)
+    batches = make_batches(VECTORS, 5, ROWS)
     mine, expected = make_learner(VECTORS, "float32"), make_learner(VECTORS, "float32")
     losses = [update.loss.item() for _, update in updates(mine, batches)]
     assert losses == [expected.update(batch.data, batch.weights).loss.item() for batch in batches]
@@ -77,14 +58,14 @@ def test_without_it_updates_are_plain():
 
 def test_who_leaves_in_the_middle_finds_no_thread_left_and_no_update_more():
     learner = make_learner(VECTORS, "float32")
-    turns = updates(learner, iter(make_batches(VECTORS, 5)), ahead=True)
+    turns = updates(learner, iter(make_batches(VECTORS, 5, ROWS)), ahead=True)
     next(turns)
     turns.close()
     assert learner.step == 1
 
 
 def test_a_batch_that_does_not_fit_is_refused_after_the_one_before_it():
-    batches = make_batches(VECTORS, 3)
+    batches = make_batches(VECTORS, 3, ROWS)
     del batches[2].data["reward"]
     learner = make_learner(VECTORS, "float32")
     turns = updates(learner, batches, ahead=True)

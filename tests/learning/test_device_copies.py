@@ -17,12 +17,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from random_batches import make_batches  # noqa: E402
+
 import replay_server as rs  # noqa: E402
 from replay_server.learner import loop  # noqa: E402
 from replay_server.learner.ahead import updates  # noqa: E402
 from replay_server.learner.dqn import Dqn  # noqa: E402
 from replay_server.learner.execution import Way, choose_execution  # noqa: E402
-from replay_server.learner.graph import WARM_UP, GraphedDqn  # noqa: E402
+from replay_server.learner.graph import WARM_UP, GraphedLearner  # noqa: E402
 from replay_server.learner.replay_learner import Update  # noqa: E402
 from replay_server.rl import device_copies  # noqa: E402
 from replay_server.rl.device_copies import (  # noqa: E402
@@ -35,7 +37,7 @@ from replay_server.rl.device_copies import (  # noqa: E402
 )
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
-from replay_server.rl.observations import Leaf, atari_screens, columns, map_tree  # noqa: E402
+from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 from replay_server.rl.tables import STEP_COLUMN, apex_table  # noqa: E402
 
@@ -45,30 +47,12 @@ SETTINGS = ApexSettings(
     publish_every=10, optimizer="adam", learning_rate=1e-3, target_update_every=3, learner_threads=1, device="cpu",
     precision="float32", targets_ahead="off",
 )  # fmt: skip
+ROWS = 16
 VECTORS, IMAGES = EnvironmentSpec(Leaf((4,)), 2), EnvironmentSpec(atari_screens(4, 84), 6, 4)
 
 
 def make_learner(spec: EnvironmentSpec, device: torch.device = CPU, precision: str = "float32") -> Dqn:
     return Dqn(SETTINGS, lambda: make_network(SETTINGS, spec), device, precision, spec.branches)
-
-
-def make_batches(spec: EnvironmentSpec, number: int, rows: int = 16) -> list[rs.Batch]:
-    generator = np.random.default_rng(7)
-
-    def observations(name: str) -> dict[str, np.ndarray]:
-        return columns(name, map_tree(lambda leaf: leaf.random(generator, rows), spec.observation))
-
-    return [
-        rs.Batch(
-            data={
-                **observations("obs"), **observations("next_obs"), "action": generator.integers(0, 2, rows),
-                "reward": generator.normal(size=rows).astype(np.float32), "discount": np.full(rows, 0.97, np.float32),
-            },
-            ids=np.arange(rows, dtype=np.uint64) + rows * turn, probabilities=np.full(rows, 0.5),
-            weights=generator.uniform(0.2, 1.0, rows).astype(np.float32),
-        )
-        for turn in range(number)
-    ]  # fmt: skip
 
 
 def table(**options) -> rs.Table:
@@ -86,7 +70,7 @@ def numbered(count: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("spec", [VECTORS, IMAGES])
 def test_updates_on_the_cpu_are_those_of_the_arrays_themselves_bit_by_bit(spec, ahead):
-    batches = make_batches(spec, 6)
+    batches = make_batches(spec, 6, ROWS)
     direct, copied = make_learner(spec), make_learner(spec)
     expected = list(updates(direct, batches, ahead))
     with DeviceBatches(batches, CPU) as on_device:
@@ -134,7 +118,7 @@ def slow(monkeypatch) -> Slow:
 
 
 def test_a_batch_is_held_until_its_copy_is_done_and_let_go_in_order(slow):
-    left = deque(make_batches(VECTORS, 6))
+    left = deque(make_batches(VECTORS, 6, ROWS))
     known = [weakref.ref(batch) for batch in left]
 
     def alive() -> list[int]:
@@ -234,7 +218,7 @@ def test_arrays_that_are_views_of_others_are_refused_since_nobody_could_see_whet
 
 def test_updates_from_fixed_places_are_those_of_each_batch_itself_bit_by_bit():
     """What a graph replays. On the CPU nothing is recorded; batches are copied to the fixed places all the same."""
-    batches = make_batches(IMAGES, WARM_UP + 5)
+    batches = make_batches(IMAGES, WARM_UP + 5, ROWS)
     batches[5].data["reward"][3] = np.nan
     direct, replayed = make_learner(IMAGES), make_learner(IMAGES)
     turns = list(updates(direct, batches)), list(updates(replayed, batches, graph=True))
@@ -251,8 +235,12 @@ def test_updates_from_fixed_places_are_those_of_each_batch_itself_bit_by_bit():
 
 def test_a_batch_that_does_not_fit_the_fixed_places_is_computed_by_itself():
     direct, replayed = make_learner(VECTORS), make_learner(VECTORS)
-    graphed = GraphedDqn(replayed)
-    for batch in [*make_batches(VECTORS, WARM_UP + 2), *make_batches(VECTORS, 1, rows=1), *make_batches(VECTORS, 2)]:
+    graphed = GraphedLearner(replayed)
+    for batch in [
+        *make_batches(VECTORS, WARM_UP + 2, ROWS),
+        *make_batches(VECTORS, 1, rows=1),
+        *make_batches(VECTORS, 2, ROWS),
+    ]:
         expected = direct.update(batch.data, batch.weights)
         assert torch.equal(graphed.update(batch.data, batch.weights).priorities, expected.priorities)
 
@@ -366,7 +354,7 @@ def test_an_update_on_a_gpu_agrees_with_the_cpus(spec, precision, tolerance):
 
 @pytest.mark.cuda
 def test_a_graph_does_the_updates_that_are_done_without_and_leaves_out_what_is_not_finite():
-    device, batches = torch.device("cuda"), make_batches(IMAGES, 12)
+    device, batches = torch.device("cuda"), make_batches(IMAGES, 12, ROWS)
     Way().use(device)
     batches[8].data["reward"][3] = np.nan
     plain, graphed = make_learner(IMAGES, device), make_learner(IMAGES, device)

@@ -13,10 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import replay_server as rs  # noqa: E402
-from replay_server.actors.envs import make_environments  # noqa: E402
+from act_and_learn import act_and_learn  # noqa: E402
+
 from replay_server.actors.evaluator import evaluate  # noqa: E402
-from replay_server.actors.transitions import TransitionWriter, n_step_options  # noqa: E402
 from replay_server.learner import checkpoint as saving  # noqa: E402
 from replay_server.learner.sac import (  # noqa: E402
     POLICY,
@@ -27,14 +26,12 @@ from replay_server.learner.sac import (  # noqa: E402
     soft_targets,
     temperature_loss,
 )
-from replay_server.rl.acting import make_acting  # noqa: E402
 from replay_server.rl.actions import Bounds  # noqa: E402
 from replay_server.rl.distributions import SquashedGaussian  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_critics, make_network  # noqa: E402
 from replay_server.rl.observations import Leaf, columns, map_tree  # noqa: E402
 from replay_server.rl.settings import ApexSettings, apply_profile  # noqa: E402
-from replay_server.rl.tables import apex_table  # noqa: E402
 
 CPU = torch.device("cpu")
 BOUNDS = Bounds((2,), (-1.0, 0.0), (1.0, 4.0))
@@ -305,24 +302,8 @@ def test_an_environment_of_uneven_bounds_is_solved() -> None:
                                    initial_temperature=0.1)  # fmt: skip
     spec = environment_spec(settings)
     assert (spec.algorithm, spec.action_shape, spec.action_dtype) == ("sac", (1, 2), "float32")
-    buffer = rs.Buffer(apex_table(settings, spec))
-    transitions = TransitionWriter(buffer.vector_writer(4, **n_step_options(settings)), settings, spec)
-    learner, acting = Sac(settings, spec, CPU), make_acting(spec)
-    environments = make_environments(settings, 4, np.random.SeedSequence(1))
-    generator, observations = np.random.default_rng(1), environments.reset()
+    learner = Sac(settings, spec, CPU)
     assert np.mean(evaluate(learner.published, settings, 20, seed=1, epsilon=1.0)) < -3.0
-    for turn in range(400):
-        with torch.inference_mode():
-            outputs = learner.published(map_tree(torch.from_numpy, observations)).numpy()
-        actions = acting.explore(outputs, np.zeros(4), generator)
-        step = environments.step(actions)
-        moment = (observations, outputs, actions, step.rewards, step.terminated, step.truncated, step.ignored)
-        transitions.step(*moment)
-        observations = step.observations
-        if turn >= 50:
-            batch = buffer.sample(64, importance_sampling_exponent=0.4, timeout=0)
-            update = learner.update(batch.data, batch.weights)
-            buffer.update_priorities(batch.ids, update.priorities.double().numpy())
-    environments.close()
+    batch = act_and_learn(settings, spec, learner, turns=400, epsilon=0.0)
     assert batch.data["action"].shape == (64, 1, 2)
     assert np.mean(evaluate(learner.published, settings, 20, seed=1)) > -0.6
