@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from replay_server.learner.replay_learner import Loss, ReplayLearner, td_losses
 from replay_server.rl.actions import Branches
 from replay_server.rl.observations import from_columns
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.value_bins import HL_GAUSS, ValueBins
 
 
 @torch.no_grad()
@@ -32,7 +34,7 @@ def double_dqn_targets(
 
 
 def double_dqn_loss(
-    online: nn.Module,
+    online: Any,
     target: nn.Module,
     batch: Mapping[str, Tensor],
     weights: Tensor,
@@ -45,17 +47,23 @@ def double_dqn_loss(
     `batch` holds obs and next_obs (batch, *shape), action int64 (batch,), reward float32 (batch,): the n-step return,
     and discount float32 (batch,): γ^m·(1 − terminated), so that a window cut short or ended needs no special case.
     Observations of several leaves have a column for each: obs/path and next_obs/path. `weights` float32 (batch,) are
-    the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1. `targets`: where `double_dqn_targets`
-    has computed them already.
+    the importance-sampling weights. `kind`: "squared" is ½δ², "huber" has δ = 1, "hl-gauss" is the cross-entropy of
+    the targets' bins and those of `online`, a `DuelingNetwork` with bins. `targets`: where `double_dqn_targets` has
+    computed them already.
 
     With `branches`, action is int64 (batch, branches). All branches have one target, whose bootstrap is the mean of
     theirs, and the loss is the mean over them (Tavakoli et al. 2018, equations 5 and 6).
     """
     if targets is None:
         targets = double_dqn_targets(online, target, batch, branches)
-    q = online(from_columns("obs", batch)).float().gather(1, _places(batch["action"], branches))
-    targets = targets.unsqueeze(1)
-    loss = td_losses(q, targets, kind)
+    obs, places, targets = from_columns("obs", batch), _places(batch["action"], branches), targets.unsqueeze(1)
+    if kind == HL_GAUSS:
+        bins: ValueBins = online.bins
+        logits = online.outputs(obs).gather(1, places.unsqueeze(2).expand(-1, -1, bins.number))
+        q, loss = bins.values(logits.detach()), bins.losses(logits, targets)
+    else:
+        q = online(obs).float().gather(1, places)
+        loss = td_losses(q, targets, kind)
     td_error = (targets - q).detach()
     td_error = td_error.abs().mean(dim=1) if branches else td_error.squeeze(1)
     rows = weights * loss.mean(dim=1)

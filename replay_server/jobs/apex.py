@@ -30,8 +30,9 @@ from replay_server.jobs.arguments import (
     is_loopback,
     resolve_settings,
 )
+from replay_server.jobs.giving_way import GivingWay
 from replay_server.jobs.job_server import JobServer, ReplaySaver, saves_replay
-from replay_server.jobs.plan import make_plan
+from replay_server.jobs.plan import Plan, make_plan
 from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.supervisor import (
@@ -94,7 +95,8 @@ def main_apex(argv: list[str] | None = None) -> int:
         if not actors_given:
             settings.actors = plan.actors
         run_directory.create(settings)
-        run_directory.add_measured({**plan.execution, "actors": plan.actors, "acting_ms": plan.acting_ms})
+        measured = {"actors": plan.actors, "acting_ms": plan.acting_ms, "gives_way": plan.gives_way}
+        run_directory.add_measured({**plan.execution, **measured})
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
@@ -105,7 +107,7 @@ def main_apex(argv: list[str] | None = None) -> int:
     print(f"run directory {run_directory.path}", flush=True)
     if plan.told():
         print(plan.told(), flush=True)
-    return ApexJob(settings, run_directory, plan.execution).run()
+    return ApexJob(settings, run_directory, plan).run()
 
 
 def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
@@ -124,10 +126,10 @@ class ApexJob:
     go on over --resume: frames, transitions, restarts and minutes are of all sessions.
     """
 
-    def __init__(self, settings: ApexSettings, run_directory: RunDirectory, execution: dict[str, Any]) -> None:
+    def __init__(self, settings: ApexSettings, run_directory: RunDirectory, plan: Plan) -> None:
         self.settings = settings
         self.run_directory = run_directory
-        self.execution = execution
+        self.plan = plan
         self.parts: list[Part] = []
         self.actors: list[Part] = []
         self.ended_by = ""
@@ -139,6 +141,7 @@ class ApexJob:
         self._wandb: WandbMirror | None = None
         self._record = JobRecord(settings, run_directory)
         self._server_restarts = 0
+        self._giving_way: GivingWay | None = None
         self._saver_said = ""
 
     def run(self) -> int:
@@ -226,16 +229,23 @@ class ApexJob:
             "run_directory": str(self.run_directory.path),
         }
         logs = self.run_directory.logs
-        to_learn = {**common, "part": "learner", "execution": self.execution}
+        to_learn = {**common, "part": "learner", "execution": self.plan.execution}
+        to_act = {**common, "part": "actor", "gives_way": self.plan.gives_way}
+        if self._ray:
+            to_act["server_url"] = self._server.url
         learner = Part("learner", to_learn, logs / "learner.log", ends=True)
         self.actors = [
             Part(
                 f"actor {index}",
-                {**common, "part": "actor", "actor_id": index, "server_url": self._server.url if self._ray else url},
-                logs / f"actor-{index}.log", threads=1, launch=launch,
+                {**to_act, "actor_id": index},
+                logs / f"actor-{index}.log",
+                threads=1,
+                launch=launch,
             )
             for index in range(settings.actors)
-        ]  # fmt: skip
+        ]
+        if self.plan.gives_way:
+            self._giving_way = GivingWay(self.actors)
         evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log", threads=1)
         self.parts = [learner, *self.actors, evaluator]
         for part in self.parts:
@@ -338,6 +348,8 @@ class ApexJob:
                     self.ended_by = "max_updates"
                 elif code:
                     view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
+            if self._giving_way is not None and (news := self._giving_way.look()):
+                view.message(news)
             self._write_job()
             with self._server.look(LOST):
                 self._look(view.message)

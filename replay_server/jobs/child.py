@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.errors import ConnectionLost, TableClosed
+from replay_server.jobs.giving_way import give_way
 from replay_server.jobs.supervisor import DIVERGED, EXIT_FAILED, EXIT_SERVER_LOST
 from replay_server.rl.settings import ApexSettings
 
@@ -61,10 +62,13 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
     if name == "actor":
         from replay_server.actors.rollout import run_actor
 
-        life = instructions["restarts"]
-        return lambda stop: run_actor(
-            settings, url, instructions["actor_id"], stop, patience_s=PATIENCE_S, least_life=life
-        )
+        def act(stop: threading.Event) -> Any:
+            if instructions.get("gives_way"):
+                give_way()
+            life = instructions["restarts"]
+            return run_actor(settings, url, instructions["actor_id"], stop, patience_s=PATIENCE_S, least_life=life)
+
+        return act
     run_directory = Path(instructions["run_directory"])
     if name == "learner":
         from replay_server.learner.execution import Choice

@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from replay_server.jobs import giving_way
 from replay_server.rl.settings import ApexSettings
 
 ACTING_S = 0.7
@@ -37,12 +38,15 @@ class Plan:
     actors: int
     acting_ms: float = 0.0
     """Core milliseconds of one transition; 0 = not measured."""
+    gives_way: bool = False
+    """Whether actors take only what the learner leaves of the cores (`replay_server.jobs.giving_way`)."""
 
     def told(self) -> str:
         """One line for people; "" where nothing was measured."""
         if not self.acting_ms:
             return ""
-        return f"{self.actors} actor{'s' * (self.actors > 1)}: a transition takes {self.acting_ms:g} ms of a core"
+        rest = ", of which the learner is served first" if self.gives_way else ""
+        return f"{self.actors} actor{'s' * (self.actors > 1)}: a transition takes {self.acting_ms:g} ms of a core{rest}"
 
 
 def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
@@ -84,7 +88,8 @@ def measured_plan(settings: ApexSettings) -> Plan:
 
     spec = environment_spec(settings)
     # Where actors play elsewhere, or as fast as they can, their number does not follow from these times.
-    transitions = transitions_an_update(settings) if settings.actors_on in ("processes", "ray") else 0.0
+    beside = settings.actors_on == "processes"
+    transitions = transitions_an_update(settings) if beside or settings.actors_on == "ray" else 0.0
     transition_s = transition_seconds(settings) if transitions else 0.0
     acting_s = transition_s * transitions
     device = choose_device(settings.device)
@@ -95,6 +100,10 @@ def measured_plan(settings: ApexSettings) -> Plan:
         execution=found.as_values(),
         actors=actors_for(cores, acting_s, update_s) if acting_s else settings.actors,
         acting_ms=round(1e3 * transition_s, 3),
+        gives_way=giving_way.POSSIBLE
+        and transitions > 0
+        and device.type == "cpu"
+        and settings.actors_on == "processes",
     )
 
 

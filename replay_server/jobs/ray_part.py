@@ -75,6 +75,8 @@ class RayActors:
 class RayProcess:
     """A part in a process that Ray placed (`replay_server.jobs.supervisor.PartProcess`)."""
 
+    pid = None
+
     def __init__(self, host: Any, instructions: dict[str, Any], log: Path) -> None:
         self._host = host
         self._log = log

@@ -48,6 +48,9 @@ class Deaths:
 class PartProcess(Protocol):
     """A process that runs a part, somewhere."""
 
+    pid: int | None
+    """On this machine; None elsewhere."""
+
     def poll(self) -> int | None:
         """Its exit code, None while it runs; negative: the signal that ended it."""
         ...
@@ -83,6 +86,7 @@ class ChildProcess:
                 env=environment,
                 start_new_session=True,  # a terminal's Ctrl-C is the job's to handle
             )
+        self.pid = self._process.pid
         assert self._process.stdin is not None
         self._lifeline = self._process.stdin
         try:
@@ -145,6 +149,20 @@ class Part:
     def running(self) -> bool:
         """Whether its process was running when it was last looked at."""
         return self._process is not None and self._start_at is None
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process, where that is on this machine and was running when it was last looked at."""
+        return self._process.pid if self._process is not None and self._start_at is None else None
+
+    def instruct(self, **changes: Any) -> None:
+        """Changes the instructions that it is started with the next time."""
+        self._instructions = {**self._instructions, **changes}
+
+    def kill(self) -> None:
+        """Ends the process at once; `watch` starts it again."""
+        if self._process is not None and self._start_at is None:
+            self._process.kill()
 
     def start(self) -> None:
         """Starts the process with its instructions."""

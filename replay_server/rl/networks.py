@@ -20,6 +20,7 @@ from replay_server.rl.actions import Branches
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import Leaf, Observations, Tree, channels_first, leaves, map_tree
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.value_bins import HL_GAUSS, ValueBins
 
 Module = TypeVar("Module", bound=nn.Module)
 Convolutions = tuple[tuple[int, int, int], ...]
@@ -118,12 +119,25 @@ def make_body(observation: Tree[Leaf], hidden: int, convolutions: str = "mnih201
     return ImageBody(observation, convolutions) if observation.is_image else VectorBody(observation.size, hidden)
 
 
+class Stream(nn.Sequential):
+    """A hidden layer, then outputs in float32 in any case: what tells actions apart is small beside their value."""
+
+    def __init__(self, features: int, hidden: int, outputs: int) -> None:
+        super().__init__(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+    def forward(self, input: Tensor) -> Tensor:
+        first, then, last = self
+        hidden = then(first(input))
+        with torch.autocast(hidden.device.type, enabled=False):
+            return last(hidden.float())
+
+
 class DuelingNetwork(nn.Module):
     """Q(s, a) = V(s) + A(s, a) − mean over a of A(s, a) (Wang et al. 2016, equation 9).
 
     Features are those of the bodies above, `convolutions` for large images. Each stream has its own hidden layer:
     4×84×84 with 4 actions makes 3,292,837 parameters. Branches of an action share V, and each has its own mean
-    (Tavakoli et al. 2018, equation 1).
+    (Tavakoli et al. 2018, equation 1). With `bins` the streams, and so Q, are logits of bins, as in Rainbow.
     """
 
     def __init__(
@@ -133,19 +147,28 @@ class DuelingNetwork(nn.Module):
         hidden: int = 512,
         branches: Branches = (),
         convolutions: str = "mnih2015",
+        bins: ValueBins | None = None,
     ) -> None:
         super().__init__()
         self.body = make_body(observation, hidden, convolutions)
-        features = self.body.features
-        self.value = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-        self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
+        features, self.bins = self.body.features, bins
+        outputs = 1 if bins is None else bins.number
+        self.value = Stream(features, hidden, outputs)
+        self.advantage = Stream(features, hidden, num_actions * outputs)
         self.branches = list(branches or (num_actions,))
 
     def forward(self, observations: Observations) -> Tensor:
         """Observations (B, *shape), or a dict of these by path → Q values (B, num_actions)."""
+        outputs = self.outputs(observations)
+        return outputs if self.bins is None else self.bins.values(outputs)
+
+    def outputs(self, observations: Observations) -> Tensor:
+        """What is learned: Q values (B, num_actions), or logits of their bins (B, num_actions, bins)."""
         features = self.body(observations)
-        advantages = self.advantage(features).split(self.branches, dim=1)
-        value = self.value(features)
+        value, advantages = self.value(features), self.advantage(features)
+        if self.bins is not None:
+            value, advantages = value.unsqueeze(1), advantages.unflatten(1, (-1, self.bins.number))
+        advantages = advantages.split(self.branches, dim=1)
         q_values = [value + advantage - advantage.mean(dim=1, keepdim=True) for advantage in advantages]
         return q_values[0] if len(q_values) == 1 else torch.cat(q_values, dim=1)
 
@@ -241,7 +264,10 @@ def network_maker(name: str) -> Callable[[Tree[tuple[int, ...]], int, int], nn.M
 
 def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
     """Makes the user's network, if the settings name one, and asks it for two observations' values. ValueError where
-    they do not fit, or it fails: of its own code the message names the line."""
+    they do not fit, or it fails: of its own code the message names the line. So for a loss that the network has no
+    outputs for."""
+    if settings.loss == HL_GAUSS:
+        _check_value_bins(settings, spec)
     if settings.network is None:
         return
     if spec.bounds is not None:
@@ -261,6 +287,14 @@ def check_network(settings: ApexSettings, spec: EnvironmentSpec) -> None:
             f"--network {settings.network}: expected values of shape (2, {spec.num_actions}) for 2 observations, "
             f"got {shape}"
         )
+
+
+def _check_value_bins(settings: ApexSettings, spec: EnvironmentSpec) -> None:
+    if spec.bounds is not None:
+        raise ValueError(f"--loss {HL_GAUSS}: SAC learns values, not their bins; take squared or huber")
+    if settings.network is not None:
+        raise ValueError(f"--loss {HL_GAUSS} has a network of its own; leave --network {settings.network} out")
+    ValueBins(settings.value_bins, settings.value_limit)
 
 
 def _failure(name: str, error: Exception) -> str:
@@ -285,8 +319,9 @@ def make_network(settings: ApexSettings, spec: EnvironmentSpec) -> nn.Module:
                 spec.observation, spec.bounds.size, settings.hidden, settings.convolutions
             )
         elif settings.network is None:
+            bins = ValueBins(settings.value_bins, settings.value_limit) if settings.loss == HL_GAUSS else None
             network = DuelingNetwork(
-                spec.observation, spec.num_actions, settings.hidden, spec.branches, settings.convolutions
+                spec.observation, spec.num_actions, settings.hidden, spec.branches, settings.convolutions, bins
             )
         else:
             network = network_maker(settings.network)(spec.observation_shape, spec.num_actions, settings.hidden)

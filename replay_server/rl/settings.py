@@ -86,8 +86,13 @@ class ApexSettings:
     """Added to |TD error|, so that no item is never drawn again."""
     prioritized: bool = True
     """False: every priority is written as 1 (a control run)."""
-    loss: Literal["squared", "huber"] = "squared"
-    """½·w·δ², or Huber with δ = 1 (of the loss, never of the priority)."""
+    loss: Literal["squared", "huber", "hl-gauss"] = "squared"
+    """½·w·δ², or Huber with δ = 1 (of the loss, never of the priority); or HL-Gauss: the network tells shares of
+    `value_bins`, as a classifier does, and learns them by cross-entropy (Farebrother et al. 2024; DQN alone)."""
+    value_bins: int = 51
+    """Of HL-Gauss: bins of one width that Q values are told in."""
+    value_limit: float = 10.0
+    """Of HL-Gauss: the bins reach from minus this to this; Q values beyond it cannot be told."""
     hidden: int = 512
     """Width of the fully connected layer(s)."""
     convolutions: Literal["mnih2015", "mnih2013"] = "mnih2015"
@@ -217,13 +222,17 @@ PROFILES: dict[str, dict[str, Any]] = {
         "min_size_to_sample": 10_000,
         "convolutions": "mnih2013",
         "hidden": 256,
+        # With HL-Gauss a learning rate of 1e-3 is stable; with ½δ² it diverges on Pong.
+        "loss": "hl-gauss",
+        "n_step": 5,
         "batch_size": 64,
         "samples_per_insert": 8.0,
         "optimizer": "adam",
-        "learning_rate": 2e-4,
+        "learning_rate": 1e-3,
         "optimizer_epsilon": 1e-8,
         "gradient_norm": 10.0,
         "target_update_every": 250,
+        "eval_every_updates": 10_000,
     },
     # For one GPU and 8 to 32 cores. Chosen by thought: no GPU was there to run it on.
     "atari-gpu": {

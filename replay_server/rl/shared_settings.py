@@ -25,7 +25,7 @@ OWN: dict[str, frozenset[str]] = {
     for part, names in {
         "job": "actors_on host port dashboard checkpoint_replay checkpoint_replay_every_s",
         "learner": "minutes max_updates max_transitions target_score target_evaluations batch_size "
-        "importance_sampling_exponent loss optimizer learning_rate learning_rate_end learning_rate_decay_updates "
+        "importance_sampling_exponent optimizer learning_rate learning_rate_end learning_rate_decay_updates "
         "optimizer_epsilon rmsprop_decay gradient_norm initial_temperature target_entropy target_update_every "
         "target_mix publish_every precision device learner_threads targets_ahead prefetch checkpoint_every_s "
         "checkpoints_kept wandb logdir resume",

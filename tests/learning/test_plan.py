@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from replay_server.jobs import giving_way  # noqa: E402
 from replay_server.jobs import plan as plan_module  # noqa: E402
 from replay_server.jobs.plan import actors_for, make_plan, transitions_an_update  # noqa: E402
 from replay_server.learner.execution import Choice, Way  # noqa: E402
@@ -48,6 +49,7 @@ def test_the_machine_is_measured_by_a_process_of_its_own(env):
     assert plan.acting_ms > 0
     assert plan.actors >= 1
     assert "a transition takes" in plan.told()
+    assert plan.gives_way == giving_way.POSSIBLE
 
 
 def test_nothing_is_measured_where_nothing_is_left_to_choose():
