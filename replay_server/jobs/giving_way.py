@@ -28,9 +28,10 @@ a learner alone it runs for a third of it or more."""
 
 
 def give_way() -> None:
-    """This thread, and those that it starts, take no core from processes of other classes from now on."""
-    with contextlib.suppress(OSError):  # where a container forbids it, they are equals
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    """This process takes no core from processes of other classes from now on."""
+    for thread in _threads(os.getpid()):
+        with contextlib.suppress(OSError):  # where a container forbids it, they are equals
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 class GivingWay:

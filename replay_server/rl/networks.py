@@ -293,7 +293,10 @@ def _check_value_bins(settings: ApexSettings, spec: EnvironmentSpec) -> None:
     if spec.bounds is not None:
         raise ValueError(f"--loss {HL_GAUSS}: SAC learns values, not their bins; take squared or huber")
     if settings.network is not None:
-        raise ValueError(f"--loss {HL_GAUSS} has a network of its own; leave --network {settings.network} out")
+        raise ValueError(
+            f"--network {settings.network}: --loss {HL_GAUSS} makes its own network; give --loss squared beside "
+            "--network"
+        )
     ValueBins(settings.value_bins, settings.value_limit)
 
 

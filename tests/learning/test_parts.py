@@ -34,6 +34,7 @@ from replay_server.learner.metrics import read_metrics
 from replay_server.learner.replay_algorithms import make_learner
 from replay_server.learner.replay_learner import choose_device
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.networks import make_network
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import OWN, SHARED, may_differ
@@ -119,9 +120,9 @@ SMALL = {
 
 
 def read_of_screens(reads: Reads, plays: bool) -> None:
-    """The settings of screens are read where environments of Atari are made."""
-    settings = reads.settings(env="ALE/Pong-v5")
-    environment_spec(settings)
+    """The settings of screens are read where environments of Atari are made, those of bins where they are learned."""
+    settings = reads.settings(env="ALE/Pong-v5", loss="hl-gauss")
+    make_network(settings, environment_spec(settings))
     if plays:
         make_environments(settings, 1, np.random.SeedSequence(1)).close()
 
