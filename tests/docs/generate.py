@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that are made from the code:
+"""Writes the pages of docs/reference that are made from the code, and the README's chart from the benchmarks' files:
 
 python tests/docs/generate.py        (or: make reference)
 """
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import chart_of_peers
 import reference_commands
 import reference_configuration
 import reference_python
@@ -18,6 +19,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 COMMAND = "python tests/docs/generate.py"
 
 PAGES: dict[str, Callable[[], str]] = {
+    "images/peers.svg": chart_of_peers.page,
     "reference/commands.md": reference_commands.page,
     "reference/configuration.md": reference_configuration.page,
     "reference/python.md": reference_python.page,

@@ -1,4 +1,4 @@
-"""The pages of docs/reference that are made from the code are current, and leave nothing out."""
+"""Pages and pictures that are made from the code or from result files are current, and leave nothing out."""
 
 from __future__ import annotations
 
