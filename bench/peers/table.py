@@ -1,4 +1,4 @@
-"""The tables that the README shows, from a result file: medians of all sides, and ratios to the best of the peers."""
+"""The tables of docs/benchmarks.md, from a result file: medians of all sides, and ratios to the best of the peers."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ INNER = ("table", "sink", "environments", "client", "writer")
 HEAD = """# Python
 
 `import replay_server as rs`: every public name, from its docstring. Arrays are NumPy's; N is the number of items
-of a batch. A worked example of most of it: [README](../../README.md#from-python). Which errors there are, by message:
+of a batch. A worked example of most of it: [the guide](../how-to/use-from-python.md). Error messages:
 [troubleshooting](../troubleshooting.md).
 """
 

@@ -92,7 +92,7 @@ def test_every_session_with_redis_cli_goes_as_shown() -> None:
     if shutil.which("redis-cli") is None:
         pytest.skip("redis-cli is not installed (redis-tools)")
     blocks = [block for block in SHELL_BLOCKS if re.search(r"^\$ redis-cli (?!-h)", block.text, re.MULTILINE)]
-    assert blocks, "README shows one"
+    assert blocks, "docs/how-to/use-from-python.md shows one"
     for block in blocks:
         if block.mark == "not run":
             continue

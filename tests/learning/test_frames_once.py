@@ -1,4 +1,4 @@
-"""The README's own code trains: what it stores leads a learner to the values that the environment has."""
+"""The guide's code for frames that are stored once trains: a learner finds the values that the environment has."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pages import Page
 
 import replay_server as rs
 
-README = Page(Path(__file__).resolve().parents[2] / "README.md")
+GUIDE = Page(Path(__file__).resolve().parents[2] / "docs/how-to/use-from-python.md")
 
 
 def frames_once() -> dict[str, Any]:
-    """The names that the README's section makes: its table, and how it plays; its last block, a run, is left out."""
-    blocks = [block for block in README.blocks if block.language == "python"]
+    """The names that the guide's section makes: its table, and how it plays; its last block, a run, is left out."""
+    blocks = [block for block in GUIDE.blocks if block.language == "python"]
     block = next(block for block in blocks if "rs.Window" in block.text)
     names: dict[str, Any] = {"np": np, "rs": rs}
-    exec(compile(ast.parse(block.text), "README.md", "exec"), names)
+    exec(compile(ast.parse(block.text), GUIDE.name, "exec"), names)
     return names
 
 
@@ -60,7 +60,7 @@ def true_values(discount: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("limit", [3, 1000])
-def test_a_learner_of_the_readmes_table_finds_the_true_values(limit: int) -> None:
+def test_a_learner_of_the_guides_table_finds_the_true_values(limit: int) -> None:
     """The section's earlier code never stored an item with discount 0, nor the reward of a last step.
 
     Seeds are fixed. Over 40 other seeds a value had a standard deviation of at most 0.033, so that one of the ten would
