@@ -32,7 +32,7 @@ C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard te
 
 SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow lint format bench fuzz reference sdist clean FORCE
+.PHONY: help setup lwip apex test test-slow lint format bench fuzz reference docs sdist clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -41,7 +41,7 @@ help:
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
-	@echo "make reference   writes docs/reference again, from the code"
+	@echo "make reference   writes docs/reference again, from the code      make docs   builds the website in build/site"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
 	@echo "make setup       what the others begin with       make clean    removes builds and the environment"
 
@@ -77,7 +77,7 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV): some 2.5 GB with torch, once; it takes minutes and says little"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dashboard dev > $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dashboard docs dev > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 
@@ -132,6 +132,10 @@ fuzz: setup
 
 reference: setup
 	@$(BIN)/python tests/docs/generate.py
+
+docs: setup
+	@$(BIN)/mkdocs build --quiet --strict
+	@echo "open build/site/index.html"
 
 # pyright sees the folders as the one package that they are when installed, and the examples as they are.
 lint: $(STAMP)/environment

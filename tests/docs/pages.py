@@ -99,10 +99,10 @@ class Page:
         found: dict[str, int] = {}
         anchors = set(re.findall(r'<a (?:id|name)="([^"]+)"', self.prose))
         for heading in re.findall(r"^#{1,6} +(.*?)\s*#*$", self.prose, re.MULTILINE):
-            slug = _slug(heading)
-            count = found.get(slug, 0)
-            found[slug] = count + 1
-            anchors.add(f"{slug}-{count}" if count else slug)
+            name = slug(heading)
+            count = found.get(name, 0)
+            found[name] = count + 1
+            anchors.add(f"{name}-{count}" if count else name)
         return anchors
 
     def links(self) -> Iterator[tuple[int, str]]:
@@ -119,7 +119,8 @@ class Page:
                 yield number, code
 
 
-def _slug(heading: str) -> str:
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     text = re.sub(r"[`*]|<[^>]*>", "", text).strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")

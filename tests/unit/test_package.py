@@ -117,6 +117,7 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
         "functions",
         "serverless",
         "dashboard",
+        "docs",
         "dev",
         "all",
         "wandb",
