@@ -1,4 +1,4 @@
-"""`make docs`: the website builds without a warning and holds every page, and every link leads to a page and a heading."""
+"""`make docs`: the website builds without a warning, has every page, and each link leads to a page and a heading."""
 
 from __future__ import annotations
 

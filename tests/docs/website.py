@@ -49,8 +49,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == PYTHON:
         return python_page()
     path = repository_path(page.file.src_uri)
-    lines = (rewritten(path, line, inside) for line, inside in lines_of(markdown))
-    return "\n".join(separated(lines)) + "\n"
+    runs = (text if is_code else separated(rewritten(path, text)) for text, is_code in runs_of(markdown))
+    return "\n\n".join(runs) + "\n"
 
 
 def site_path(path: Path) -> str:
@@ -79,23 +79,26 @@ def of_folder(path: Path) -> Path:
     return path / "README.md" if (path / "README.md").exists() else path
 
 
-def lines_of(markdown: str) -> Iterator[tuple[str, bool]]:
-    """(line, whether it belongs to a block of code); the comments that tests read are left out."""
-    ticks = ""
+def runs_of(markdown: str) -> Iterator[tuple[str, bool]]:
+    """(text, whether it is a block of code), in order; the comments that tests read are left out."""
+    ticks, run = "", []
     for line in markdown.splitlines():
         fence = FENCE.match(line)
         if ticks:
-            ticks = "" if line.strip() == ticks else ticks
-            yield line, True
+            run.append(line)
+            if line.strip() == ticks:
+                yield "\n".join(run), True
+                ticks, run = "", []
         elif fence:
-            ticks = fence[2]
-            yield line, True
+            yield "\n".join(run), False
+            ticks, run = fence[2], [line]
         elif not MARK.fullmatch(line.strip()):
-            yield line, False
+            run.append(line)
+    yield "\n".join(run), False
 
 
-def rewritten(path: Path, line: str, inside: bool) -> tuple[str, bool]:
-    """A line whose links are those of the site. A folder without a README.md has no page: its link becomes text."""
+def rewritten(path: Path, text: str) -> str:
+    """A text whose links are those of the site. A folder without a README.md has no page: its link becomes text."""
 
     def link(found: re.Match[str]) -> str:
         name, hash_sign, anchor = found["target"].partition("#")
@@ -107,22 +110,23 @@ def rewritten(path: Path, line: str, inside: bool) -> tuple[str, bool]:
         source = site_path(target)
         if source == PYTHON and anchor:
             anchor = anchors_of_python().get(anchor, anchor)
-        place = posixpath.relpath(source, posixpath.dirname(site_path(path)))
+        place = posixpath.relpath(source, posixpath.dirname(site_path(path)) or ".")
         return f"{found['mark']}[{found['text']}]({place}{hash_sign}{anchor})"
 
-    return (line if inside or line.startswith("    ") else LINK.sub(link, line)), inside
+    return LINK.sub(link, text)
 
 
-def separated(lines: Iterator[tuple[str, bool]]) -> Iterator[str]:
-    """An empty line before each list and table that follows a paragraph."""
-    before = ""
-    for line, inside in lines:
+def separated(text: str) -> str:
+    """With an empty line before each list and table that follows a paragraph."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        before = lines[-1] if lines else ""
         opens = LIST.match(line) and not LIST.match(before) and not before.startswith(" ")
         opens = opens or (line.startswith("|") and not before.startswith("|"))
-        if not inside and opens and before and not before.startswith("#"):
-            yield ""
-        yield line
-        before = line
+        if opens and before and not before.startswith("#"):
+            lines.append("")
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def python_page() -> str:
