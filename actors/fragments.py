@@ -110,7 +110,7 @@ class FragmentCollector:
         """
         values = unpack_state(state)
         if not isinstance(values, dict) or "observations" not in values:
-            raise StateError("expected the state of a collector of fragments, got another one")
+            raise StateError("expected the state of a collector of fragments, got another state")
         self._environments.restore(values["environments"])
         self._generator.set_state(torch.from_numpy(values["generator"]))
         self._scores.running = values["scores"]
@@ -215,7 +215,7 @@ class _Finals:
             if slot == slots:
                 raise RuntimeError(
                     f"expected at most {slots - 1} truncations before the last of {self._columns['reward'].shape[1]} "
-                    "steps, by the environment's time limit (max_episode_steps), and met more: register the "
+                    "steps, by the environment's time limit (max_episode_steps), got more: register the "
                     "environment with the limit that it has"
                 )
             self._columns["final_step"][environment, slot] = step

@@ -235,7 +235,7 @@ def _collector(
         if state is None:
             raise StateLost(
                 f"{request.request}: no state under {request.state!r}: it has expired (after {STATE_S} s), was "
-                "deleted, or the attempt that it is of was never done; begin with new environments (state=None)"
+                "deleted, or its attempt never ended; begin with new environments (state=None)"
             )
         context.bytes_in += len(state)
         if warm is None:

@@ -33,7 +33,7 @@ def unpack_state(packed: bytes) -> Any:
     try:
         return msgpack.unpackb(packed, raw=False, strict_map_key=False, ext_hook=_plain)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise StateError(f"expected a packed state, got {len(packed)} bytes that are none: {error}") from None
+        raise StateError(f"expected a packed state, got {len(packed)} other bytes: {error}") from None
 
 
 def _prepared(value: Any) -> Any:

@@ -355,7 +355,9 @@ def combined(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
         envs += [env for env in document["settings"]["env"] if env not in envs]
         for seed, measured in zip(document["settings"]["seeds"], document["rounds"], strict=True):
             if twice := sorted(set(measured) & set(rounds.setdefault(seed, {}))):
-                raise ValueError(f"{document['command']}: seed {seed} came before, with {twice[0]}: give each run once")
+                raise ValueError(
+                    f"{document['command']}: expected each seed once, got seed {seed} again with {twice[0]}"
+                )
             rounds[seed] |= measured
         curves |= document["curves"]
         scores |= document.get("scores", {})

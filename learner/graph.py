@@ -40,7 +40,9 @@ class GraphedLearner:
         if learner.device.type != "cuda":
             return
         if not learner.device_looks:
-            raise ValueError(f"a graph needs an optimizer that looks at the loss itself: adam, not {learner.optimizer}")
+            raise ValueError(
+                f"a CUDA graph needs an optimizer that checks the loss itself: adam, not {learner.optimizer}"
+            )
         for group in learner.optimizer.param_groups:
             rate = torch.as_tensor(group["lr"], dtype=torch.float32)
             group.update(lr=rate.to(learner.device), capturable=True)

@@ -72,7 +72,7 @@ def apply_gradients(request: ParameterRequest, context: FunctionContext) -> dict
         with contextlib.suppress(Overtaken):
             return parameters.serve(give_up)
     raise StateError(
-        f"{request.request}: {OVERTAKEN_MOST} times somebody else had published a version, or taken gradients: "
+        f"{request.request}: {OVERTAKEN_MOST} times another client published a version or took gradients: "
         f"expected one parameter function on {request.names.learner!r} and {request.names.policy!r}"
     )
 

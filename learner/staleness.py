@@ -61,7 +61,9 @@ def factor(staleness: int, root: float | None = 3.0) -> float:
     Stellaris' published code resets the staleness before it gets here, so that the factor is always 1: not copied.
     """
     if staleness < 0:
-        raise ValueError(f"expected a staleness of at least 0, got {staleness}: a gradient of a version yet to come")
+        raise ValueError(
+            f"expected a staleness of at least 0, got {staleness}: the gradient's version is newer than the policy's"
+        )
     if root is None or staleness == 0:
         return 1.0
     return float(staleness) ** (-1.0 / root)

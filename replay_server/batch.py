@@ -83,7 +83,7 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, al
             f"table {table.name!r} has no column {unknown[0]!r}: expected some of {', '.join(table.columns)}"
         )
     if len(set(names)) != len(names):
-        raise SchemaError(f"columns names one twice: {', '.join(names)}")
+        raise SchemaError(f"expected each column once, got {', '.join(names)}")
     shown = table.columns
     return Batch(
         {name: allocate((count, *shown[name].shape), shown[name].dtype) for name in names},
@@ -166,7 +166,7 @@ class BatchPool:
                 return batch
         batch = new_batch(table, count, columns, self._allocate)
         if any(isinstance(array.base, np.ndarray) for array in batch.arrays()):
-            raise ValueError("allocate: expected arrays of their own, got a view of another array: make each anew")
+            raise ValueError("allocate: expected a new array for each column, got a view of another array")
         if len(self._sets) < self._size:
             self._sets.append((batch.arrays(), list(batch.data)))
         return batch

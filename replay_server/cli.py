@@ -221,7 +221,7 @@ def merged_settings(options: argparse.Namespace) -> ServeConfig:
     if options.admin_port is not None or (settings.transport != "kernel" and "admin-port" not in settings.config):
         settings.config["admin-port"] = options.admin_port or 0
     if settings.transport != "kernel" and options.host is not None:
-        raise ConfigError(f"--host is of the kernel's transport: with {settings.transport} it is --dpdk-address")
+        raise ConfigError(f"--host belongs to the kernel transport; with {settings.transport} use --dpdk-address")
     if options.maxmemory is not None:
         settings.maxmemory = parse_size(options.maxmemory)
     if not -1 <= settings.port <= 65535:

@@ -259,7 +259,7 @@ def info(name: str) -> Command[dict[str, Any]]:
 
 def await_items(name: str, since: int | None, size: int | None, timeout: float | None) -> Command[tuple[int, int]]:
     if (since is None) == (size is None):
-        raise ValueError("expected since, or size, and not both")
+        raise ValueError("expected either since or size, got " + ("neither" if since is None else "both"))
     timeout = check_timeout(timeout)
     what = f"wait for items of {name!r}"
     wanted = ("SIZE", int(size)) if size is not None else ("SINCE", int(since or 0))

@@ -188,7 +188,7 @@ class Server:
     ) -> None:
         command = [str(find_executable(transport))]
         if transport != "kernel" and host != "127.0.0.1":
-            raise ServerError(f"host {host!r} is of the kernel's transport: with {transport} it is 'dpdk-address'")
+            raise ServerError(f"host {host!r} belongs to the kernel transport; with {transport} use 'dpdk-address'")
         command += server_arguments(
             host=host, port=port, unix=unix, maxmemory=maxmemory, directory=directory, restore=restore
         )
@@ -219,7 +219,7 @@ class Server:
         self.tls_url = url_with_password(ready["tls"], password) + trust if ready["tls"] else None
         url = url_with_password(ready["url"], password) if ready["url"] else self.tls_url or self.unix_url
         if url is None:
-            raise ServerError("the server listens nowhere: give it a port or a unix socket")
+            raise ServerError("expected a port or a unix socket, got neither: the server would listen nowhere")
         self.url: str = url
         self.pid = int(ready["pid"])
 

@@ -160,7 +160,7 @@ def check_settings(settings: TrainSettings) -> None:
     if settings.job is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", settings.job):
         raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, got {settings.job!r}")
     if settings.function_server is not None and settings.server is None:
-        raise ValueError("--function-server needs --server: a server of the job's own is reached as it is")
+        raise ValueError("--function-server needs --server: functions reach the job's own server without it")
     make_scaler(settings)
 
 
@@ -168,9 +168,9 @@ def _check_learners(settings: TrainSettings) -> None:
     """Raises ValueError for asynchronous learners that the settings cannot have."""
     if settings.learners == "sync":
         if settings.learner_option:
-            raise ValueError(f"--learner-option {min(settings.learner_option)}: is of --learners async")
+            raise ValueError(f"--learner-option {min(settings.learner_option)} needs --learners async")
         if settings.learner_device != "cpu":
-            raise ValueError(f"--learner-device {settings.learner_device}: is of --learners async")
+            raise ValueError(f"--learner-device {settings.learner_device} needs --learners async")
         return
     if settings.algo not in ASYNCHRONOUS:
         raise ValueError(
@@ -196,7 +196,7 @@ def algorithm_settings(settings: TrainSettings) -> Settings:
     from replay_server.learner.algorithms import make_settings, settings_kind
 
     if twice := sorted(set(settings.setting) & set(OWN_FIELDS)):
-        raise ValueError(f"--setting {twice[0]}: has an option of its own, --{twice[0]}")
+        raise ValueError(f"--setting {twice[0]}: use the option --{twice[0]}")
     given = typed_values(settings_kind(settings.algo), settings.setting)
     own = {name: getattr(settings, name) for name in OWN_FIELDS if name != "profile"}
     return make_settings(settings.algo, settings.profile, **own, **given)

@@ -101,8 +101,8 @@ def _settings(given: dict[str, Any]) -> TrainSettings:
     settings, before = run_directory.settings(TrainSettings, given), run_directory.settings(TrainSettings, {})
     if settings.scaler != before.scaler and run_directory.saved_steps():
         raise ValueError(
-            f"--scaler {settings.scaler}: {run_directory.path} goes by {before.scaler}, and no scaler goes on from "
-            "another one's state: leave --scaler away, or begin another run"
+            f"--scaler {settings.scaler}: the run in {run_directory.path} uses {before.scaler}, and a scaler cannot "
+            "continue from another one's state: leave --scaler out, or begin another run"
         )
     return settings
 

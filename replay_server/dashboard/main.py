@@ -61,8 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--port: expected 0 to 65535, got {options.port}")
     if options.host not in LOOPBACK and not options.allow_remote:
         parser.error(
-            f"--host {options.host} lets everyone who reaches it read these pages, which ask for no password: "
-            "add --allow-remote if something before them does, or reach them by ssh -L 8080:127.0.0.1:8080"
+            f"--host {options.host}: other hosts could read these pages, which ask for no password. Use "
+            "ssh -L 8080:127.0.0.1:8080 instead, or add --allow-remote if a proxy asks for the password"
         )
     if not options.url and not options.logdir:
         options.url, options.logdir = [DEFAULT_URL], [Path("runs")]

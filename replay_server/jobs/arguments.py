@@ -104,8 +104,8 @@ def check_host(settings: ApexSettings) -> None:
     """Raises ValueError for a job whose server would let other machines in without a password."""
     if not is_loopback(settings.host) and not os.environ.get(PASSWORD_VARIABLE):
         raise ValueError(
-            f"--host {settings.host} lets other machines in, but there is no password: set one in the variable "
-            f"{PASSWORD_VARIABLE}, here and where actors join"
+            f"--host {settings.host}: other machines could connect without a password. Set one in the variable "
+            f"{PASSWORD_VARIABLE}, here and on the hosts of actors"
         )
 
 

@@ -141,7 +141,7 @@ def _policy_player(values: dict[str, Any], checkpoint: Path, epsilon: float | No
     from replay_server.rl.policy_spec import policy_spec
 
     if epsilon is not None:
-        raise ValueError("--epsilon: expected none, since the policy of replay-server train draws its actions itself")
+        raise ValueError("--epsilon: leave it out, because the policies of replay-server train sample their actions")
     given = typed_values(settings_kind(values["algo"]), values["setting"])
     own = {name: values[name] for name in ("env", "seed", "steps")}
     settings = make_settings(values["algo"], values["profile"], **own, **given)

@@ -179,7 +179,8 @@ def _learn(settings: ApexSettings, server_url: str, run_directory: RunDirectory,
                     learning = False  # a limit that the report's last look finds reached did not end it
             if own.number != 0:
                 raise ValueError(
-                    "another learner has taken the run over while this one was away; its table is left alone"
+                    "another learner took over the run while this one was disconnected; this one leaves the table "
+                    "unchanged"
                 )
             if ended_by == TABLE_CLOSED:
                 raise rs.TableClosed(client.info(settings.table)["reason_add"])

@@ -142,7 +142,7 @@ def _only_run(client: rs.Client, tables: list[str]) -> str | None:
     going_on = [name for name in runs if not client.info(name)["closed"]]
     runs = going_on or runs
     if len(runs) > 1:
-        raise SettingsDiffer(f"expected one run on the server, got {len(runs)}: say which by --table {'|'.join(runs)}")
+        raise SettingsDiffer(f"expected one run on the server, got {len(runs)}: name it with --table {'|'.join(runs)}")
     return runs[0] if runs else None
 
 
@@ -166,7 +166,7 @@ def _stored(client: rs.Client, table: str) -> dict[str, Any] | None:
         found = f"{raw[:40]!r} ({error})"
     raise SettingsDiffer(
         f"key {settings_key(table)!r} on the server: expected the settings of a run in format {FORMAT}, got {found}: "
-        "give all parts the same version, or this run another --table"
+        "use the same version for all parts, or another --table for this run"
     )
 
 
@@ -181,9 +181,9 @@ def _check(record: dict[str, Any], settings: ApexSettings) -> None:
     words = [f"{_option(name, run)} there, {_value(own)} here" for name, (run, own) in pairs.items() if run != own]
     if words:
         raise SettingsDiffer(
-            f"the run at table {table!r} has other settings than this part: {'; '.join(words)}. Leave them out, and "
-            f"this part takes the run's, or give another --table for a run of its own; a run that is over is removed "
-            f"with REPLAY.DROP {table}, WEIGHTS.DEL {table} and DEL {settings_key(table)}"
+            f"the run at table {table!r} has other settings than this part: {'; '.join(words)}. Leave them out "
+            f"to use the run's, or start another run with --table. To remove a finished run: "
+            f"REPLAY.DROP {table}, WEIGHTS.DEL {table} and DEL {settings_key(table)}"
         )
 
 
@@ -198,8 +198,8 @@ def _check_table(served: rs.Table, expected: rs.Table, whole: bool) -> None:
         if there != here:
             raise SettingsDiffer(
                 f"table {served.name!r} on the server was not made with these settings: {name} is {there} there and "
-                f"{here} here. Give this part the settings that it was made with, or another --table; a table that is "
-                f"not needed any more is removed with REPLAY.DROP {served.name}"
+                f"{here} here. Use the settings that it was made with, or another --table. To remove the table: "
+                f"REPLAY.DROP {served.name}"
             )
 
 

@@ -229,7 +229,7 @@ class LambdaPlatform:
         try:
             text, failed = done.result(max(0.0, timeout_s))
         except TimeoutError:
-            raise FunctionTimeout(f"{function} brought no answer in time; it may be running on") from None
+            raise FunctionTimeout(f"{function} gave no answer in time; it may still be running") from None
         except CancelledError:
             raise FunctionLost(f"{function}: the platform was closed") from None
         answer = _parsed(text, function)

@@ -84,7 +84,7 @@ def serve(pipe: socket.socket, handler: Callable[[bytes], bytes]) -> None:
         try:
             mark, number, size_bytes = HEADER.unpack(_read(pipe, HEADER.size))
             if mark != MARK:
-                raise SystemExit("the pipe holds no frame: who wrote into it?")
+                raise SystemExit("expected a frame in the pipe, got other bytes: something else wrote to it")
             payload = bytes(_read(pipe, size_bytes))
         except (EOFError, ConnectionError):
             return

@@ -201,7 +201,7 @@ def test_a_policy_of_train_plays_its_own_way(capsys: pytest.CaptureFixture[str],
     found = evaluate(capsys, directory, "--episodes", "4")
     assert (found["checkpoint"], found["checkpoint_step"], len(found["scores"])) == ("checkpoints/step_0", 0, 4)
     assert all(8 <= score <= 500 for score in found["scores"])
-    assert "draws its actions itself" in refusal(capsys, str(directory.path), "--epsilon", "0")
+    assert "sample their actions" in refusal(capsys, str(directory.path), "--epsilon", "0")
 
 
 @pytest.mark.parametrize(

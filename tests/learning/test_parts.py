@@ -501,7 +501,7 @@ def test_a_learner_with_nothing_but_the_url_takes_over_a_run_that_has_no_other(s
         # As after a long SIGSTOP: another has the run by now.
         client.redis.set("apex:learner-id:0", "another's")
         assert learner.wait() == 1, learner.text
-        assert "another learner has taken the run over while this one was away" in learner.text
+        assert "another learner took over the run while this one was disconnected" in learner.text
         assert not client.info("apex")["closed"]
         client.redis.delete("apex:learner-id:0")
         folder = f"{learner.run}-2"

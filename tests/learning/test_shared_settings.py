@@ -149,7 +149,7 @@ def test_a_part_has_the_runs_settings_and_its_own_where_it_may(client):
 def test_of_several_runs_the_one_that_goes_on_is_joined_and_of_more_one_must_be_named(client):
     first = begin(client)
     second = begin(client, table="other", n_step=5)
-    with pytest.raises(SettingsDiffer, match=r"one run on the server, got 2: say which by --table apex\|other"):
+    with pytest.raises(SettingsDiffer, match=r"one run on the server, got 2: name it with --table apex\|other"):
         settings_of_run(client, {})
     assert settings_of_run(client, {"table": "other"}) == second
     assert settings_of_run(client, {"table": "third"}) is None

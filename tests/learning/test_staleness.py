@@ -54,7 +54,7 @@ def test_modulation_takes_the_root_of_the_staleness_and_is_no_no_op_for_whole_nu
     assert factor(4, root=1.0) == pytest.approx(0.25)
     assert factor(100) == pytest.approx(0.2154435)
     assert factor(100, root=None) == 1.0
-    with pytest.raises(ValueError, match="of a version yet to come"):
+    with pytest.raises(ValueError, match="version is newer than the policy"):
         factor(-1)
 
 

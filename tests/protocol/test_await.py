@@ -110,7 +110,7 @@ def test_nonsense_is_refused(client, table, words):
 
 def test_one_of_both_is_asked_for(client, table):
     for options in ({}, {"since": 0, "size": 0}):
-        with pytest.raises(ValueError, match="since, or size"):
+        with pytest.raises(ValueError, match="either since or size"):
             client.await_items(table, **options)
 
 

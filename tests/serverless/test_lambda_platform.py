@@ -162,7 +162,7 @@ def test_a_function_that_hangs_is_ended_by_its_timeout_and_the_next_start_is_col
 
 def test_the_time_limit_of_an_attempt_holds_before_that_of_the_function(emulator, make):
     misbehaving(emulator, "hang", timeout_s=100)
-    with pytest.raises(FunctionTimeout, match="brought no answer in time"):
+    with pytest.raises(FunctionTimeout, match="gave no answer in time"):
         make("hang").invoke(warm(), 0.2)
 
 

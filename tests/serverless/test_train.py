@@ -72,10 +72,10 @@ def signals():
         (["--learners", "async", "--algo", "impala"], "--learners async: expected --algo ppo or impact, got impala"),
         (["--learners", "async", "--learner-option", "learners=0"], "learners: expected at least 1, got 0"),
         (["--learners", "async", "--concurrency", "5"], "--concurrency: expected at least 6 with 4 asynchronous"),
-        (["--learner-option", "learners=2"], "--learner-option learners: is of --learners async"),
+        (["--learner-option", "learners=2"], "--learner-option learners needs --learners async"),
         (["--setting", "hiden=8"], "no setting 'hiden'"),
         (["--setting", "hidden=wide"], "hidden: expected int, got 'wide'"),
-        (["--setting", "steps=8"], "has an option of its own, --steps"),
+        (["--setting", "steps=8"], "use the option --steps"),
         (["--setting", "hidden"], "expected NAME=VALUE, got 'hidden'"),
         (["--profile", "papre"], "unknown profile 'papre'"),
         (["--price-profile", "free"], "no price profile 'free'"),
@@ -124,7 +124,7 @@ def test_a_run_goes_on_with_its_own_scaler(tmp_path, capsys):
     (run.checkpoints / "step_3").mkdir(parents=True)
     with pytest.raises(SystemExit, match="2"):
         main_train(["--resume", "--logdir", str(run.path), "--scaler", "nitro"])
-    assert f"--scaler nitro: {run.path} goes by hydrozoa" in capsys.readouterr().err
+    assert f"--scaler nitro: the run in {run.path} uses hydrozoa" in capsys.readouterr().err
 
 
 def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, capsys, signals):
