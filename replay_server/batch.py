@@ -18,18 +18,18 @@ from .table import Table
 class Batch:
     """N sampled items. The arrays belong to the caller.
 
-    Columns of a `sampler`, and of a `Client(shared_memory=True)`, are read-only unless they are asked for with
-    `writable=True`: on the server's host, large ones lie in memory shared with it, which is given back when the last
-    array over it has gone.
+    Columns of a `sampler`, and of a `Client(shared_memory=True)`, are read-only unless you ask for `writable=True`. On
+    the server's host, large ones lie in memory that is shared with the server. It is given back when the last array
+    over it is gone.
 
-    A child of `os.fork` keeps the batches that were held at the fork: their memory is not used again. (The connection
-    that they came over is replaced by another one; a process that forks often and samples should copy, or do without
-    shared memory. A fork that Python does not see, by `fork` of a C library, is not covered.)
+    A child of `os.fork` keeps the batches that existed at the fork: their memory is not reused. (Their connection is
+    replaced by another one, so a process that forks often and samples should copy the batches, or turn shared memory
+    off. A fork by a C library, which Python does not see, is not covered.)
 
     Attributes:
         data: column name → array (N, *column.shape) of the column's dtype.
-        ids: uint64 (N,), to hand back to `update_priorities`.
-        probabilities: float64 (N,), with which each item was drawn.
+        ids: uint64 (N,), for `update_priorities`.
+        probabilities: float64 (N,), of drawing each item.
         weights: float32 (N,), (size · P)^−β divided by the batch's maximum.
     """
 
@@ -49,10 +49,10 @@ class Batch:
         return Batch, (self.data, self.ids, self.probabilities, self.weights)
 
     def release(self) -> None:
-        """Gives shared memory back at once, for those who know that nobody reads the columns any more.
+        """Gives shared memory back at once. Call it only when nothing reads the columns any more.
 
-        `data` loses the columns that lie in it; other references to them would see the next batch's bytes. Does nothing
-        where no memory is shared.
+        The columns in shared memory are removed from `data`; other references to them would see the next batch's bytes.
+        Without shared memory it does nothing.
         """
         if self.lease is not None:
             self.data = {name: array for name, array in self.data.items() if not self.lease.holds(array)}

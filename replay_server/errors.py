@@ -8,15 +8,15 @@ class ReplayError(Exception):
 
 
 class ConnectionLost(ReplayError, ConnectionError):
-    """The server cannot be reached, or went away before the reply was complete.
+    """The server cannot be reached, or the connection ended before the reply was complete.
 
-    Commands that are safe to repeat were repeated before this is raised. When an `add`, or a `publish_weights` without
-    a version, raises it, whether the server stored the data is not known.
+    Commands that are safe to repeat were repeated first. If an `add`, or a `publish_weights` without a version, raises
+    it, the server may or may not have stored the data.
     """
 
 
 class Timeout(ReplayError, TimeoutError):
-    """The condition for an `add` or a `sample` did not come true in time.
+    """An `add` or a `sample` waited longer than its timeout.
 
     Attributes:
         reason: what it waited for, such as "too few items: the table holds 3, sampling waits for
@@ -29,18 +29,18 @@ class Timeout(ReplayError, TimeoutError):
 
 
 class TableNotFound(ReplayError, LookupError):
-    """No table of that name on the server."""
+    """The server has no table of that name."""
 
 
 class TableClosed(ReplayError):
-    """The table is closed (`Client.close_table`): nothing enters it, and a sample would have waited for more items.
+    """The table is closed (`Client.close_table`): nothing can be added, and a sample would have waited for more items.
 
-    The message names the table and the reason that was given. A sampler's iteration ends instead of raising this.
+    The message has the table and the reason. A sampler's iteration ends instead of raising this.
     """
 
 
 class SchemaError(ReplayError, ValueError):
-    """A table's spec, or the columns, shapes or dtypes of a batch, are wrong. Nothing was stored."""
+    """The spec of a table is wrong, or the columns, shapes or dtypes of a batch. Nothing was stored."""
 
 
 class PriorityError(ReplayError, ValueError):
@@ -48,14 +48,14 @@ class PriorityError(ReplayError, ValueError):
 
 
 class LimitExceeded(ReplayError):
-    """A configured bound of the server: request size, clients, memory, items, or a batch that no wait could admit."""
+    """A limit of the server was reached: request size, clients, memory, items, or a batch that no wait could admit."""
 
 
 class ServerError(ReplayError, RuntimeError):
-    """Any other error of the server, or a server process that does not start.
+    """Any other error of the server, or a server process that did not start.
 
     Attributes:
-        code: the first word of the server's error reply ("ERR", "NOAUTH", …); "" if it is not a reply.
+        code: the first word of the server's error reply ("ERR", "NOAUTH", …); "" if the error is not a reply.
     """
 
     def __init__(self, message: str, code: str = "") -> None:
@@ -68,7 +68,7 @@ class StaleVersion(ServerError):
 
 
 class GradientNotWaiting(ServerError):
-    """A gradient that was to be marked as applied does not wait: it was applied or dropped already, or is not known.
+    """A gradient that should be marked as applied does not wait: it was applied or dropped already, or is unknown.
 
     Nothing was published.
     """

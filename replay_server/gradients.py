@@ -28,21 +28,20 @@ from .commands import Command, block, explain, plain
 from .errors import SchemaError, ServerError
 
 MOST_WAITING = 1024
-"""As many gradients wait under a key at most."""
+"""The most gradients that wait under a key."""
 
 
 @dataclass
 class Gradients:
-    """The oldest gradients that wait under a key, oldest first. They wait on until they are published or dropped.
+    """The oldest gradients that wait under a key, oldest first. They stay there until they are published or dropped.
 
     Attributes:
-        names: by which they were pushed; bytes that are not UTF-8 as lone surrogates, which are sent as they came.
-        versions: int64 (n,), of the weights that each was computed at.
-        dtype: "float32" or "bfloat16", in which they travel and wait.
-        vector_bytes: of one of them, as it waits.
-        vectors: float32 (N,) each (bfloat16 widened, which is exact); empty where only their sum or their headers were
-            asked for.
-        sum: float32 (N,), Σ w_k x_k, where weights were given.
+        names: as pushed; bytes that are not UTF-8 are lone surrogates, and are sent back as those bytes.
+        versions: int64 (n,), of the weights at which each was computed.
+        dtype: "float32" or "bfloat16", in the server and on the wire.
+        vector_bytes: bytes of one vector in the server.
+        vectors: float32 (N,) each (bfloat16 is widened exactly); empty if only the sum or the headers were requested.
+        sum: float32 (N,), Σ w_k x_k, if weights were given.
     """
 
     names: list[str]
@@ -53,7 +52,7 @@ class Gradients:
     sum: np.ndarray | None = None
 
     def staleness(self, version: int) -> np.ndarray:
-        """int64 (n,), of each: how many versions have come since the one it was computed at; at least 0."""
+        """int64 (n,): how many versions each gradient is behind `version`; at least 0."""
         return np.maximum(version - self.versions, 0)
 
 

@@ -138,37 +138,38 @@ def server_arguments(
 class Server:
     """A replay server in a child process; a context manager.
 
-    The child stops by itself when this process ends, however it ends.
+    The child stops when this process ends, in whatever way it ends.
 
     Args:
-        tables: created before anyone can connect.
-        host: address to listen on; one that is not loopback needs a password.
-        port: 0 = any free one, -1 = no TCP.
-        unix: path of a unix socket to listen on as well, None = none.
-        password: clients must give it; it is part of `url`.
-        directory: where the server writes files, snapshots among them; None = the current one.
+        tables: created before any client can connect.
+        host: address to listen on; addresses other than loopback need a password.
+        port: 0 = any free port, -1 = no TCP.
+        unix: path of an additional unix socket, None = none.
+        password: clients must send it; `url` contains it.
+        directory: for the server's files, such as snapshots; None = the current directory.
         maxmemory: bytes that the key-value store may hold, 0 = no limit.
-        transport: "kernel", or "dpdk" or "fstack" where the package was built with them. In user space the device and
+        transport: "kernel"; or "dpdk" or "fstack" if the package was built with them. For these two, the device and
             its address are settings ("dpdk-device", "dpdk-address"; docs/nic-host.md), and an admin port is open
-            on loopback unless `config` says "admin-port" -1.
+            on loopback unless `config` has "admin-port" -1.
         config: further settings, as for CONFIG SET.
-        restore: snapshot to begin with: a file's path, absolute or from `directory` on, or "latest", the newest of
-            `directory`; where that has none the server starts empty. `tables` of the same names must be the same but
-            for what `Client.configure` changes, where they win. `log()` tells what was restored and what is lost.
-        start_timeout: seconds until the server must be ready.
+        restore: snapshot to start from: a file's path, absolute or relative to `directory`, or "latest" for the newest
+            in `directory` (the server starts empty if there is none). A table of `tables` that the snapshot also has
+            must equal it, except in what `Client.configure` changes; there `tables` overrides. `log()` shows what was
+            restored and what is lost.
+        start_timeout: seconds in which the server must be ready.
 
     Attributes:
-        url: for `Client`: of TCP, else of TLS, else of the unix socket.
-        tls_url: of the port for TLS (`config`: "tls-port", "tls-cert-file", "tls-key-file"), None = there is none. It
-            names "tls-ca-cert-file", where that is set, as what a client trusts.
-        unix_url: of the unix socket, None = there is none.
-        admin_url: of the admin port, None = there is none.
-        metrics_url: of what it tells Prometheus (`config`: "metrics-port"), None = nothing.
+        url: for `Client`: TCP, else TLS, else the unix socket.
+        tls_url: the TLS port (`config`: "tls-port", "tls-cert-file", "tls-key-file"), None = none. It names
+            "tls-ca-cert-file", if that is set, as the authority that a client trusts.
+        unix_url: the unix socket, None = none.
+        admin_url: the admin port, None = none.
+        metrics_url: the metrics for Prometheus (`config`: "metrics-port"), None = none.
         pid: process id.
 
     Raises:
-        ServerError: the server did not start; the message holds what it printed. A snapshot that is damaged, cut
-            short, or does not fit is refused with the place (exit status 4).
+        ServerError: the server did not start; the message contains what it printed. For a snapshot that is damaged,
+            incomplete or does not fit (exit status 4), it names the place.
     """
 
     def __init__(
@@ -281,11 +282,11 @@ class Server:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status once it has ended: 0 = stopped in order, −N = killed by signal N."""
+        """The exit status after its end: 0 = stopped in order, −N = killed by signal N; None while it runs."""
         return self._process.poll()
 
     def stop(self, timeout: float = 10.0) -> int | None:
-        """Ends the server: it finishes pending replies, removes its socket file, exits; killed after `timeout` seconds.
+        """Stops the server: it finishes pending replies, removes its socket file and exits; killed after `timeout`.
 
         Returns:
             Its exit status; None in a process that did not start it.

@@ -16,13 +16,13 @@ _INDICES, _VALUES = ffi.typeof("int64_t[]"), ffi.typeof("double[]")
 
 
 class SumTree:
-    """Values of at least 0 by index, drawn in proportion to them: what prioritized tables are sampled with.
+    """Values of at least 0, by index; draws indices in proportion to them. Prioritized tables sample with it.
 
-    64-bit sums, recomputed from their children, so that nothing drifts. Any number of threads may share it.
+    Sums are 64-bit and recomputed from their children, so they do not drift. Any number of threads may share a tree.
 
     Args:
         capacity: indices are 0 … capacity − 1; all values begin as 0.
-        seed: of the random numbers; 0 = from the operating system.
+        seed: of the random numbers; 0 = taken from the operating system.
 
     Raises:
         LimitExceeded: capacity is not 1 to 2^31, or memory is exhausted.
@@ -56,7 +56,7 @@ class SumTree:
         return error_from_core(ffi.string(lib.error_code_name(self._error.code)).decode(), message)
 
     def update(self, indices: Any, values: Any) -> None:
-        """Sets the values at indices; of an index that comes twice the last one counts.
+        """Sets the values at indices. If an index occurs twice, its last value counts.
 
         Args:
             indices: integers (n,).

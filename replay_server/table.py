@@ -42,12 +42,12 @@ MAX_HISTORY = 65536
 class Column:
     """One value of every item: a NumPy dtype and the shape of a single item, () for a scalar.
 
-    A column that a `Window` looks at is a value of every step as well.
+    A column under a `Window` is also a value of every step.
 
     Args:
-        dtype: bool, int8 to int64, uint8 to uint64, or float16 to float64, as a name or all that `numpy.dtype` takes.
+        dtype: bool, int8 to int64, uint8 to uint64, or float16 to float64; anything that `numpy.dtype` takes.
         shape: up to 8 dimensions, each at least 1.
-        step_only: a value of steps alone, which batches show only through windows.
+        step_only: True: a value of steps only. Batches show it through windows.
 
     Raises:
         SchemaError: the dtype or the shape is none of these.
@@ -75,7 +75,7 @@ class Column:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one item's value; of one step's where it is step_only."""
+        """Bytes of one item's value, or of one step's if the column is step_only."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     def to_spec(self) -> dict[str, Any]:
@@ -86,16 +86,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Window:
-    """What an item sees of a column of steps: `length` steps up to the one that lies `offset` after the item's own.
+    """The steps of a column that an item shows: `length` steps, of which the last lies `offset` after the item's own.
 
-    It ends at the last step of the episode where that comes sooner, and where it begins before the first, the first is
-    repeated: what `gymnasium.wrappers.FrameStackObservation` shows. Batches have it with the source's dtype and the
-    shape (length, *source's shape).
+    A window stays within its episode. Beyond the last step it ends at the last. Before the first step it repeats the
+    first, as `gymnasium.wrappers.FrameStackObservation` does. In a batch it has the source's dtype and the shape
+    (length, *source's shape).
 
     Args:
-        source: name of the `Column` it looks at.
-        length: steps, up to 16,384; None: a single one, without a dimension of its own.
-        offset: of its last step against the item's own: 0 for an observation, n for that of n steps later.
+        source: name of the `Column`.
+        length: steps, up to 16,384; None: a single step, without the length dimension.
+        offset: of its last step from the item's own: 0 for the observation, n for the observation n steps later.
 
     Raises:
         SchemaError: length or offset is out of range.
@@ -121,7 +121,7 @@ class Window:
         return 1 if self.length is None else int(self.length)
 
     def over(self, source: Column) -> Column:
-        """What a batch has of it: the column that it makes of its source."""
+        """The column that it makes of its source, as in a batch."""
         return Column(source.dtype, source.shape if self.length is None else (self.length, *source.shape))
 
     def to_spec(self) -> dict[str, Any]:
@@ -131,13 +131,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Prioritized:
-    """As a sampler, item i is drawn with p_i^α / Σ p^α, and one of priority zero never. As a remover, item i leaves
-    with that probability; the oldest does where all are zero.
+    """As a sampler, draws item i with probability p_i^α / Σ p^α, and never an item of priority zero. As a remover,
+    removes item i with that probability, and the oldest item if all priorities are zero.
 
     Args:
         priority_exponent: α ≥ 0.
-        stratified: one draw from each of as many equal parts of Σ p^α as the batch has items (Schaul et al. 2016),
-            which spreads it; otherwise the draws are independent.
+        stratified: True: for a batch of N items, one draw from each of N equal parts of Σ p^α, which spreads the batch
+            (Schaul et al. 2016). False: independent draws.
     """
 
     priority_exponent: float = 0.6
@@ -151,24 +151,24 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Fifo:
-    """The oldest items first. A batch is the oldest ones in order, each once."""
+    """The oldest items first. A batch holds the oldest items in order, each once."""
 
 
 @dataclass(frozen=True)
 class Lifo:
-    """The newest items first. A batch is the newest ones, from the newest on, each once."""
+    """The newest items first. A batch holds the newest items, the newest first, each once."""
 
 
 @dataclass(frozen=True)
 class MaxHeap:
-    """The items of the highest raw priority first, of equal ones the oldest. A batch is the first ones in that order,
-    each once."""
+    """The items of the highest raw priority first; among equal priorities the oldest. A batch holds the first items in
+    that order, each once."""
 
 
 @dataclass(frozen=True)
 class MinHeap:
-    """The items of the lowest raw priority first, of equal ones the oldest. A batch is the first ones in that order,
-    each once."""
+    """The items of the lowest raw priority first; among equal priorities the oldest. A batch holds the first items in
+    that order, each once."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,14 @@ class MinSize:
 
 @dataclass(frozen=True)
 class SampleToInsertRatio:
-    """Rate limiter (Reverb's): holds sampled / inserted items at `samples_per_insert`; either side waits for the other.
+    """Rate limiter, as Reverb's: keeps sampled / inserted items near `samples_per_insert`. Either side may wait.
 
     Args:
-        samples_per_insert: how often an item is to be sampled on average, > 0.
+        samples_per_insert: how often an item is sampled on average, > 0.
         min_size_to_sample: items needed before the first sample.
-        error_buffer: how far, in samples, either side may run ahead. At least a few times the larger of the sampled
-            batch and the added batch times `samples_per_insert`, or batches can never be admitted.
+        error_buffer: how far, in samples, either side may run ahead. Use at least a few times the larger of two
+            numbers: the sampled batch, and the added batch times `samples_per_insert`. Otherwise a batch could never
+            be admitted.
     """
 
     samples_per_insert: float
@@ -196,8 +197,8 @@ class SampleToInsertRatio:
 
 @dataclass(frozen=True)
 class Queue:
-    """Rate limiter: at most `size` items wait; adding waits while it is full. Use with the `Fifo` sampler and
-    `max_times_sampled=1`."""
+    """Rate limiter: the table holds at most `size` items, and adding waits while it is full. Use it with the `Fifo`
+    sampler and `max_times_sampled=1`."""
 
     size: int
 
@@ -262,21 +263,21 @@ def _check_name(name: Any, what: str) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """What a table holds, how it samples and removes, and when callers wait.
+    """A table: what it holds, how it samples and removes items, and when callers wait.
 
     Args:
         name: 1 to 255 bytes.
-        capacity: items; the remover makes room beyond it.
+        capacity: the most items. When the table is full, the remover makes room.
         signature: the columns by name, `Column` or `Window`; their order is kept.
-        sampler: which items are drawn: `Prioritized`, `Uniform`, `Fifo`, `Lifo`, `MaxHeap` or `MinHeap`.
-        remover: which item leaves when there is no room; any of these, too.
+        sampler: the rule that draws items: `Prioritized`, `Uniform`, `Fifo`, `Lifo`, `MaxHeap` or `MinHeap`.
+        remover: the rule that chooses the item that leaves a full table: one of the same.
         rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
         max_times_sampled: an item leaves after so many samples; 0 = no limit.
         max_bytes: payload bytes of the live items and steps; 0 = no limit.
-        max_staleness: an item leaves when its `policy_version`, an int64 column that the signature must then have, is
-            more than so many versions behind the newest one seen, by adds or by `sample(policy_version=)`; None = no
-            limit.
-        compression: of steps: "none", "lz4" or "zstd"; each step is a block by itself.
+        max_staleness: an item leaves when its `policy_version` is more than this many versions behind the newest one
+            seen, in adds or in `sample(policy_version=)`. The signature then needs an int64 column `policy_version`.
+            None = no limit.
+        compression: of steps: "none", "lz4" or "zstd". Each step is a separate block.
         seed: of the sampler's random numbers; 0 = from the operating system.
 
     Raises:
@@ -337,18 +338,18 @@ class Table:
 
     @classmethod
     def queue(cls, name: str, signature: Mapping[str, Column | Window], size: int, **settings: Any) -> Table:
-        """A table that hands out every item once, in the order they came; adding waits while it holds `size` items.
+        """A table that gives out every item once, in the order of adding; adding waits while it holds `size` items.
 
         Args:
             name, signature: as of `Table`.
             size: items.
-            settings: other arguments of `Table`, which win over those of a queue.
+            settings: other arguments of `Table`; they override those of a queue.
         """
         return cls._once(name, signature, size, Fifo(), settings)
 
     @classmethod
     def stack(cls, name: str, signature: Mapping[str, Column | Window], size: int, **settings: Any) -> Table:
-        """As `queue`, the newest item first."""
+        """Like `queue`, but the newest item first."""
         return cls._once(name, signature, size, Lifo(), settings)
 
     @classmethod
@@ -371,7 +372,7 @@ class Table:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """What a batch has: each column that is not step_only, and each window as the column that it makes."""
+        """The columns of a batch: each column that is not step_only, and each window as the column that it makes."""
         shown: dict[str, Column] = {}
         for name, column in self.signature.items():
             if isinstance(column, Window):
