@@ -134,7 +134,7 @@ reference: setup
 	@$(BIN)/python tests/docs/generate.py
 
 docs: setup
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "open build/site/index.html"
 
 # pyright sees the folders as the one package that they are when installed, and the examples as they are.

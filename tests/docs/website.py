@@ -2,7 +2,7 @@
 
 The pages are written for a plain git host. Four things differ on the site:
 - Pages outside docs/ that other pages link to become pages below repository/, and source files become text files there.
-- Python-Markdown wants an empty line before lists and tables. The comments that tests read are left out.
+- Python-Markdown needs an empty line before lists and tables. The comments that tests read are left out.
 - Headings get the anchors that GitHub gives them.
 - reference/python.md is made from the docstrings by mkdocstrings.
 """
@@ -117,9 +117,11 @@ def rewritten(path: Path, text: str) -> str:
 
 
 def separated(text: str) -> str:
-    """With an empty line before each list and table that follows a paragraph."""
+    """With an empty line before each list and table after a paragraph, and brackets in headings taken as they are."""
     lines: list[str] = []
     for line in text.splitlines():
+        if line.startswith("#"):
+            line = re.sub(r"\[(?![^\]]*\]\()", r"\\[", line)  # optional arguments are not links
         before = lines[-1] if lines else ""
         opens = LIST.match(line) and not LIST.match(before) and not before.startswith(" ")
         opens = opens or (line.startswith("|") and not before.startswith("|"))
