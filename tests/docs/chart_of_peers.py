@@ -12,7 +12,7 @@ from pages import REPOSITORY
 BENCHMARKS = REPOSITORY / "docs/benchmarks"
 OWN, OTHER = "#2463a8", "#a9adb3"
 TEXT, QUIET = "#1d2126", "#5b626b"
-PANEL, LABELS, BAR, GAP, TOP = 340, 132, 18, 7, 58
+PANEL, LABELS, BAR, GAP, TOP = 370, 148, 18, 7, 58
 
 
 class Bar(NamedTuple):
@@ -41,7 +41,7 @@ PANELS = (
         "loads.json", "load.atari.{}.pushers=4,alone.push_items_per_s", 1e-3, "{:.0f}",
         (
             Bar("this, frames once", "replay_windows", True),
-            Bar("this", "replay", True),
+            Bar("this, whole", "replay", True),
             Bar("Redis", "redis", False),
             Bar("Ray and cpprb", "ray", False),
             Bar("Reverb", "reverb", False),
