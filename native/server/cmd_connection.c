@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "server/acl/acl.h"
 #include "server/client.h"
+#include "server/command/command_table.h"
 #include "server/pubsub/pubsub.h"
 #include "server/server.h"
 #include "server/transaction/transaction.h"
@@ -175,18 +176,30 @@ static void reset_command(struct client *client) {
     reply_status(client, "RESET");
 }
 
+static bool hello_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
+    for (uint32_t i = 2; i + 2 < argc; i++) { /* each: one may be a name (SETNAME auth), another may be repeated */
+        if (argument_is(&argv[i], "auth") && (index == i + 1 || index == i + 2)) return true;
+    }
+    return false;
+}
+
 #define LOGIN (COMMAND_FAST | COMMAND_NOAUTH | COMMAND_LOADING | COMMAND_STALE | COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY)
 
 const struct command commands_connection[] = {
-    {"auth", auth_command, -2, LOGIN, 0, 0, 0, "connection", "Authenticates the connection.", NULL},
-    {"echo", echo_command, 2, COMMAND_FAST | COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "connection",
-     "Returns the given string.", NULL},
-    {"hello", hello_command, -1, LOGIN, 0, 0, 0, "connection",
-     "Handshakes with the server: protocol version, authentication, name.", NULL},
-    {"ping", ping_command, -1, COMMAND_FAST, 0, 0, 0, "connection", "Returns PONG, or the given message.", NULL},
-    {"quit", quit_command, -1, LOGIN, 0, 0, 0, "connection", "Closes the connection.", NULL},
-    {"reset", reset_command, 1, LOGIN, 0, 0, 0, "connection", "Makes the connection as it was when new.", NULL},
-    {"select", select_command, 2, COMMAND_FAST | COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "connection",
-     "Chooses the database, 0 to 15.", NULL},
+    {"auth", auth_command, -2, LOGIN, &group_connection, "Authenticates the connection.", "1.0.0",
+     .is_secret = every_argument_is_secret},
+    {"echo", echo_command, 2, COMMAND_FAST | COMMAND_LOADING | COMMAND_STALE, &group_connection,
+     "Returns the given string.", "1.0.0"},
+    {"hello", hello_command, -1, LOGIN, &group_connection,
+     "Handshakes with the server: protocol version, authentication, name.", "6.0.0", .is_secret = hello_is_secret},
+    {"ping", ping_command, -1, COMMAND_FAST | COMMAND_SUBSCRIBER, &group_connection,
+     "Returns PONG, or the given message.", "1.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:all_succeeded"},
+    {"quit", quit_command, -1, LOGIN | COMMAND_SUBSCRIBER | COMMAND_NOT_QUEUED, &group_connection,
+     "Closes the connection.", "1.0.0"},
+    {"reset", reset_command, 1, LOGIN | COMMAND_SUBSCRIBER | COMMAND_NOT_QUEUED, &group_connection,
+     "Makes the connection as it was when new.", "6.2.0"},
+    {"select", select_command, 2, COMMAND_FAST | COMMAND_LOADING | COMMAND_STALE | COMMAND_IN_LOG, &group_connection,
+     "Chooses the database, 0 to 15.", "1.0.0"},
     {0},
 };

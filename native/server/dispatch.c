@@ -109,16 +109,6 @@ static bool admit(struct client *client, struct command_entry *entry) {
     return command_admit(client, entry);
 }
 
-/* With RESP2 a subscriber could not tell replies from messages. */
-static bool is_for_subscribers(const struct command *command) {
-    static const char *const names[] = {"ping",       "subscribe",    "unsubscribe", "psubscribe", "punsubscribe",
-                                        "ssubscribe", "sunsubscribe", "quit",        "reset"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(command->name, names[i]) == 0) return true;
-    }
-    return false;
-}
-
 /* A request that must not reach its handler: the error ("CODE text"), and what follows for a transaction. */
 __attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, const char *format, ...) {
     char message[1000];
@@ -130,13 +120,6 @@ __attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, 
     const char *reason = prefix && strncmp(message, "ERR ", 4) == 0 ? message + 4 : message;
     reply_error(client, "%s%s", prefix ? prefix : "", reason);
     return false;
-}
-
-/* May it run although another client's command has the server to itself? */
-static bool is_for_busy(const struct client *client, const struct command *command) {
-    bool without_saving = false;
-    for (uint32_t i = 1; i < client->argc; i++) without_saving |= argument_is(&client->argv[i], "nosave");
-    return (command->flags & COMMAND_ALLOW_BUSY) && (without_saving || strcmp(command->name, "shutdown") != 0);
 }
 
 /* As in Redis with as many replicas as there are: none. */
@@ -170,10 +153,11 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         return refuse(client, OOM_REFUSAL);
     char text[640];
     const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, text, sizeof text);
-    if (unwritten && (transaction_flags(client, command) & COMMAND_WRITE) && strcmp(command->group, "replay") != 0)
+    if (unwritten && (transaction_flags(client, command) & COMMAND_WRITE) && command->group->data != DATA_TABLES)
         return refuse(client, "%s", unwritten);
-    if (exclusive_is_busy(server) && !is_for_busy(client, command)) return refuse(client, BUSY_REFUSAL);
-    if (client->resp == 2 && pubsub_is_subscriber(client) && !is_for_subscribers(command)) {
+    if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
+        return refuse(client, BUSY_REFUSAL);
+    if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && pubsub_is_subscriber(client)) {
         return refuse(
             client,
             "ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "

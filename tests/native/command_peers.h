@@ -57,10 +57,10 @@ static void make_from_row(struct maker *maker, const struct command *command) {
     if (bar) put_bytes(maker, command->name, (size_t)(bar - command->name));
     put(maker, bar ? bar + 1 : command->name);
     uint32_t least = (uint32_t)abs(command->arity);
+    struct key_range keys = command_key_range(command);
     for (uint32_t i = maker->out->count; i < least; i++) {
-        bool is_key = command->first_key > 0 && i >= (uint32_t)command->first_key &&
-                      (command->last_key < 0 || i <= (uint32_t)command->last_key) &&
-                      (i - (uint32_t)command->first_key) % (uint32_t)command->key_step == 0;
+        bool is_key = keys.first > 0 && i >= (uint32_t)keys.first && (keys.last < 0 || i <= (uint32_t)keys.last) &&
+                      (i - (uint32_t)keys.first) % (uint32_t)keys.step == 0;
         if (is_key)
             make_any_key(maker);
         else

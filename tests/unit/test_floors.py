@@ -97,6 +97,23 @@ def test_the_server_knows_transports_only_through_their_interface() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_only_the_table_of_commands_knows_them_by_name() -> None:
+    """All that is known of a command stands in its row: who asks for its name has a fact that the row lacks."""
+    compared = re.compile(
+        r"\b(?:str\w*cmp|str\w*str|bsearch|memcmp|argument_is)\s*\([^;{]*\bcommand->(?:name|group->name)\b"
+    )
+    named = re.compile(r'"(?:(?:replay|weights|grad)\.[a-z]+|[a-z-]+\|[a-z-]+)"')
+    rows_apart = re.compile(r'^    \{"[^"]+",', re.MULTILINE)
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}: {found.group()}"
+        for path in sorted((NATIVE / "server").rglob("*.c"))
+        if path.name != "command_table.c"
+        for pattern in (compared, named)
+        for found in pattern.finditer(rows_apart.sub("", path.read_text()))
+    ]
+    assert not wrong, "give the row a field for it:\n" + "\n".join(wrong)
+
+
 def test_c_headers_do_not_include_each_other_in_a_circle() -> None:
     graph = {str(path.relative_to(NATIVE)): c_includes(path) for path in c_files() if path.suffix == ".h"}
     assert circle(graph) is None

@@ -68,13 +68,12 @@ bool acl_log_in(struct client *client, const struct resp_argument *name, const s
 /* Whether the user may run this; `at` is the argument that is in the way. */
 enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, const struct acl_item *item,
                            uint32_t argc, const struct resp_argument *argv, uint32_t *at);
-/* Whether the rights by which the client may run its request, of the command named, let it read every key: for commands
- * that find keys which their arguments do not name. */
-bool acl_may_read_every_key(const struct client *client, const char *command);
-/* Whether a part of the client's rights lets it run the command and gives it any of these accesses to a key: for commands
+/* Whether the rights by which the client may run its request let it read every key: for commands that find keys which
+ * their arguments do not name. */
+bool acl_may_read_every_key(const struct client *client);
+/* Whether a part of the client's rights lets it run its request and gives it any of these accesses to a key: for commands
  * that tell of keys which their arguments do not name. */
-bool acl_may_access_key(const struct client *client, const char *command, const struct resp_argument *key,
-                        uint32_t access);
+bool acl_may_access_key(const struct client *client, const struct resp_argument *key, uint32_t access);
 bool acl_allows_channel(const struct acl_selector *selector, const struct resp_argument *channel, bool is_pattern);
 /* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);

@@ -1,7 +1,6 @@
 /* acl_check: whether a user may run a request: the command, its keys, its channels. */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/memory.h"
 #include "server/acl/acl.h"
@@ -71,23 +70,12 @@ static bool allows_command(const struct acl_selector *selector, uint32_t number,
     return false;
 }
 
-static const struct {
-    const char *name;
-    bool many, patterns;
-} channel_commands[] = {
-    {"psubscribe", true, true},  {"publish", false, false},  {"spublish", false, false},
-    {"ssubscribe", true, false}, {"subscribe", true, false},
-};
-
 static bool allows_channels(const struct acl_selector *selector, const struct command *command, uint32_t argc,
                             const struct resp_argument *argv, uint32_t *at) {
-    if (!(command->flags & COMMAND_PUBSUB)) return true;
-    for (size_t i = 0; i < sizeof channel_commands / sizeof *channel_commands; i++) {
-        if (strcmp(channel_commands[i].name, command->name) != 0) continue;
-        uint32_t end = channel_commands[i].many || argc < 2 ? argc : 2;
-        for (*at = 1; *at < end; (*at)++) {
-            if (!acl_allows_channel(selector, &argv[*at], channel_commands[i].patterns)) return false;
-        }
+    if (command->channels == CHANNEL_NONE) return true;
+    uint32_t end = command->channels != CHANNEL_FIRST || argc < 2 ? argc : 2;
+    for (*at = 1; *at < end; (*at)++) {
+        if (!acl_allows_channel(selector, &argv[*at], command->channels == CHANNEL_PATTERNS)) return false;
     }
     return true;
 }
@@ -102,8 +90,7 @@ static enum acl_verdict check_selector(const struct acl_selector *selector, uint
         if (keys->count < 0) return ACL_DENIED_KEY;
         for (int i = 0; i < keys->count; i++) {
             *at = keys->places[i].index;
-            uint32_t access = acl_key_access(item->command, argc, argv, &keys->places[i]);
-            if (!allows_key(selector, &argv[*at], access)) return ACL_DENIED_KEY;
+            if (!allows_key(selector, &argv[*at], keys->places[i].access)) return ACL_DENIED_KEY;
         }
     }
     if (!(selector->flags & ACL_ALL_CHANNELS) && !allows_channels(selector, item->command, argc, argv, at))
@@ -143,32 +130,31 @@ static bool reads_every_key(const struct acl_selector *selector) {
     return false;
 }
 
-bool acl_may_read_every_key(const struct client *client, const char *command) {
+bool acl_may_read_every_key(const struct client *client) {
     const struct acl_user *user = client->user;
     if (!user || user->unrestricted) return true;
-    const struct acl_commands *commands = client->server->acl->commands;
-    const struct acl_item *item = acl_commands_find(commands, command, strlen(command));
+    uint32_t number = client->entry->acl_id;
+    const struct acl_item *item = &client->server->acl->commands->items[number];
     struct keys_found keys = {0};
     bool found = false;
-    for (uint32_t i = 0; item && i < user->selector_count && !found; i++) {
+    for (uint32_t i = 0; i < user->selector_count && !found; i++) {
         const struct acl_selector *selector = user->selectors[i];
         uint32_t at;
-        found = reads_every_key(selector) && check_selector(selector, (uint32_t)(item - commands->items), item,
-                                                            client->argc, client->argv, &keys, &at) == ACL_ALLOWED;
+        found = reads_every_key(selector) &&
+                check_selector(selector, number, item, client->argc, client->argv, &keys, &at) == ACL_ALLOWED;
     }
     forget_keys(&keys);
     return found;
 }
 
-bool acl_may_access_key(const struct client *client, const char *command, const struct resp_argument *key,
-                        uint32_t access) {
+bool acl_may_access_key(const struct client *client, const struct resp_argument *key, uint32_t access) {
     const struct acl_user *user = client->user;
     if (!user || user->unrestricted) return true;
-    const struct acl_commands *commands = client->server->acl->commands;
-    const struct acl_item *item = acl_commands_find(commands, command, strlen(command));
-    for (uint32_t i = 0; item && i < user->selector_count; i++) {
+    uint32_t number = client->entry->acl_id;
+    const struct acl_item *item = &client->server->acl->commands->items[number];
+    for (uint32_t i = 0; i < user->selector_count; i++) {
         const struct acl_selector *selector = user->selectors[i];
-        if (!allows_command(selector, (uint32_t)(item - commands->items), item, 1, key)) continue;
+        if (!allows_command(selector, number, item, 1, key)) continue;
         if (selector->flags & ACL_ALL_KEYS) return true;
         for (uint32_t bit = 1; bit <= access; bit <<= 1) {
             if ((access & bit) && allows_key(selector, key, bit)) return true;

@@ -1,4 +1,4 @@
-/* acl_commands: commands and subcommands as access rules know them: numbers, categories, and what they do with keys. */
+/* acl_commands: commands and subcommands as access rules know them: numbers and categories. */
 #ifndef REPLAY_SERVER_ACL_COMMANDS_H
 #define REPLAY_SERVER_ACL_COMMANDS_H
 
@@ -11,39 +11,11 @@
 #define ACL_COMMANDS 1024u /* more than there are: the last bit stands for commands of the future */
 #define ACL_NAME_BYTES 48u
 
-/* In the order in which ACL CAT and COMMAND INFO name them. */
-enum acl_category {
-    ACL_KEYSPACE = 1 << 0,
-    ACL_READ = 1 << 1,
-    ACL_WRITE = 1 << 2,
-    ACL_SET = 1 << 3,
-    ACL_SORTEDSET = 1 << 4,
-    ACL_LIST = 1 << 5,
-    ACL_HASH = 1 << 6,
-    ACL_STRING = 1 << 7,
-    ACL_BITMAP = 1 << 8,
-    ACL_HYPERLOGLOG = 1 << 9,
-    ACL_GEO = 1 << 10,
-    ACL_STREAM = 1 << 11,
-    ACL_PUBSUB = 1 << 12,
-    ACL_ADMIN = 1 << 13,
-    ACL_FAST = 1 << 14,
-    ACL_SLOW = 1 << 15,
-    ACL_BLOCKING = 1 << 16,
-    ACL_DANGEROUS = 1 << 17,
-    ACL_CONNECTION = 1 << 18,
-    ACL_TRANSACTION = 1 << 19,
-    ACL_SCRIPTING = 1 << 20,
-    ACL_REPLAY = 1 << 21,
-    ACL_WEIGHTS = 1 << 22,
-    ACL_GRADIENTS = 1 << 23,
-};
-
-#define ACL_CATEGORIES 24u
+#define ACL_CATEGORIES 24u /* of enum acl_category */
 
 const char *acl_category_name(size_t index);
 uint32_t acl_category_named(const char *name, size_t length); /* 0: there is none */
-/* The categories of a command that is no subcommand. */
+/* The categories of a command or a subcommand. */
 uint32_t acl_categories(const struct command *command);
 
 struct acl_item {
@@ -77,10 +49,5 @@ const struct acl_item *acl_commands_find(const struct acl_commands *commands, co
 /* What a request for `entry` runs: a subcommand where its second word names one. */
 const struct acl_item *acl_commands_of_request(const struct acl_commands *commands, const struct command_entry *entry,
                                                uint32_t argc, const struct resp_argument *argv);
-
-/* What a request needs to be allowed to do with its key in `place`: of enum key_access. May be 0: to know of the key, any
- * right to it is enough. */
-uint32_t acl_key_access(const struct command *command, uint32_t argc, const struct resp_argument *argv,
-                        const struct key_place *place);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "server/acl/acl.h"
 #include "server/client.h"
+#include "server/command/command_table.h"
 #include "server/server.h"
 #include "server/store/keyspace.h"
 
@@ -311,28 +312,36 @@ static void acl_help(struct client *client) {
     reply_help(client, lines);
 }
 
+static bool setuser_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
+    (void)argc;
+    (void)argv;
+    return index >= 2;
+}
+
 #define READS COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE
 #define CHANGES COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE
 
 static const struct command parts[] = {
-    {"acl|cat", acl_cat, -2, READS, 0, 0, 0, "server", "Returns the categories of commands, or the commands of one."},
-    {"acl|deluser", acl_deluser, -3, CHANGES, 0, 0, 0, "server", "Removes users and closes their connections."},
-    {"acl|dryrun", acl_dryrun, -4, CHANGES, 0, 0, 0, "server", "Tells whether a user might run a command."},
-    {"acl|genpass", acl_genpass, -2, READS, 0, 0, 0, "server", "Returns a random password."},
-    {"acl|getuser", acl_getuser, 3, CHANGES, 0, 0, 0, "server", "Returns what a user has and may do."},
-    {"acl|help", acl_help, 2, COMMAND_LOADING | COMMAND_STALE, 0, 0, 0, "server", "Tells the subcommands."},
-    {"acl|list", acl_list, 2, CHANGES, 0, 0, 0, "server", "Returns all users as lines of the ACL file."},
-    {"acl|load", acl_load_command, 2, CHANGES, 0, 0, 0, "server", "Takes the users from the ACL file."},
-    {"acl|log", acl_log, -2, CHANGES, 0, 0, 0, "server", "Returns what was refused lately, or forgets it."},
-    {"acl|save", acl_save_command, 2, CHANGES, 0, 0, 0, "server", "Writes the users to the ACL file."},
-    {"acl|setuser", acl_setuser, -3, CHANGES, 0, 0, 0, "server", "Makes or changes a user."},
-    {"acl|users", acl_users, 2, CHANGES, 0, 0, 0, "server", "Returns the names of all users."},
-    {"acl|whoami", acl_whoami, 2, READS, 0, 0, 0, "server", "Returns the user of this connection."},
+    {"acl|cat", acl_cat, -2, READS, &group_server, "Returns the categories of commands, or the commands of one.",
+     "6.0.0"},
+    {"acl|deluser", acl_deluser, -3, CHANGES, &group_server, "Removes users and closes their connections.", "6.0.0"},
+    {"acl|dryrun", acl_dryrun, -4, CHANGES, &group_server, "Tells whether a user might run a command.", "7.0.0"},
+    {"acl|genpass", acl_genpass, -2, READS, &group_server, "Returns a random password.", "6.0.0"},
+    {"acl|getuser", acl_getuser, 3, CHANGES, &group_server, "Returns what a user has and may do.", "6.0.0"},
+    {"acl|help", acl_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Tells the subcommands.", "6.0.0"},
+    {"acl|list", acl_list, 2, CHANGES, &group_server, "Returns all users as lines of the ACL file.", "6.0.0"},
+    {"acl|load", acl_load_command, 2, CHANGES, &group_server, "Takes the users from the ACL file.", "6.0.0"},
+    {"acl|log", acl_log, -2, CHANGES, &group_server, "Returns what was refused lately, or forgets it.", "6.0.0"},
+    {"acl|save", acl_save_command, 2, CHANGES, &group_server, "Writes the users to the ACL file.", "6.0.0"},
+    {"acl|setuser", acl_setuser, -3, CHANGES, &group_server, "Makes or changes a user.", "6.0.0",
+     .is_secret = setuser_is_secret},
+    {"acl|users", acl_users, 2, CHANGES, &group_server, "Returns the names of all users.", "6.0.0"},
+    {"acl|whoami", acl_whoami, 2, READS, &group_server, "Returns the user of this connection.", "6.0.0"},
     {0},
 };
 
 const struct command commands_acl[] = {
-    {"acl", command_container, -2, 0, 0, 0, 0, "server", "Shows and changes users and what they may do.",
+    {"acl", command_container, -2, 0, &group_server, "Shows and changes users and what they may do.", "6.0.0",
      .subcommands = parts},
     {0},
 };

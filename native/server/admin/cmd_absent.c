@@ -2,6 +2,7 @@
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 /* ---- cluster --------------------------------------------------------------------------------------------------------- */
 
@@ -95,69 +96,82 @@ static void module_help(struct client *client) {
 #define ASK COMMAND_STALE
 #define LOOK (COMMAND_ADMIN | COMMAND_STALE)
 #define RULE (LOOK | COMMAND_NO_ASYNC_LOADING)
-#define CLUSTER(word, arity, flags) \
-    {"cluster|" word, refuse_cluster, arity, flags, .group = "cluster", .summary = "Refused: there is no cluster."}
-#define PART(container, word, handler, arity, flags, group, summary) \
-    {container "|" word, handler, arity, flags, 0, 0, 0, group, summary}
 
 static const struct command cluster_subcommands[] = {
-    CLUSTER("addslots", -3, RULE),
-    CLUSTER("addslotsrange", -4, RULE),
-    CLUSTER("bumpepoch", 2, RULE),
-    CLUSTER("count-failure-reports", 3, LOOK),
-    CLUSTER("countkeysinslot", 3, ASK),
-    CLUSTER("delslots", -3, RULE),
-    CLUSTER("delslotsrange", -4, RULE),
-    CLUSTER("failover", -2, RULE),
-    CLUSTER("flushslots", 2, RULE),
-    CLUSTER("forget", 3, RULE),
-    CLUSTER("getkeysinslot", 4, ASK),
-    CLUSTER("help", 2, ASK | COMMAND_LOADING),
-    CLUSTER("info", 2, ASK),
-    CLUSTER("keyslot", 3, ASK),
-    CLUSTER("links", 2, ASK),
-    CLUSTER("meet", -4, RULE),
-    CLUSTER("myid", 2, ASK),
-    CLUSTER("nodes", 2, ASK),
-    CLUSTER("replicas", 3, LOOK),
-    CLUSTER("replicate", 3, RULE),
-    CLUSTER("reset", -2, LOOK | COMMAND_NOSCRIPT),
-    CLUSTER("saveconfig", 2, RULE),
-    CLUSTER("set-config-epoch", 3, RULE),
-    CLUSTER("setslot", -4, RULE),
-    CLUSTER("shards", 2, ASK),
-    CLUSTER("slaves", 3, LOOK),
-    CLUSTER("slots", 2, ASK),
+    {"cluster|addslots", refuse_cluster, -3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|addslotsrange", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "7.0.0"},
+    {"cluster|bumpepoch", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|count-failure-reports", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.",
+     "3.0.0", .tips = "nondeterministic_output"},
+    {"cluster|countkeysinslot", refuse_cluster, 3, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|delslots", refuse_cluster, -3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|delslotsrange", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "7.0.0"},
+    {"cluster|failover", refuse_cluster, -2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|flushslots", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|forget", refuse_cluster, 3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|getkeysinslot", refuse_cluster, 4, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|help", refuse_cluster, 2, ASK | COMMAND_LOADING, &group_cluster, "Refused: there is no cluster.",
+     "5.0.0"},
+    {"cluster|info", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|keyslot", refuse_cluster, 3, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|links", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "7.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|meet", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|myid", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|nodes", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|replicas", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.", "5.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|replicate", refuse_cluster, 3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|reset", refuse_cluster, -2, LOOK | COMMAND_NOSCRIPT, &group_cluster, "Refused: there is no cluster.",
+     "3.0.0"},
+    {"cluster|saveconfig", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|set-config-epoch", refuse_cluster, 3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|setslot", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
+    {"cluster|shards", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "7.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|slaves", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
+    {"cluster|slots", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
     {0},
 };
 
 static const struct command function_subcommands[] = {
-    PART("function", "flush", function_flush, -2, COMMAND_WRITE | COMMAND_NOSCRIPT, "scripting", "Accepted."),
-    PART("function", "help", function_help, 2, ANY_TIME, "scripting", "Lists the subcommands."),
-    PART("function", "list", function_list, -2, COMMAND_NOSCRIPT, "scripting", "Returns an empty list."),
-    PART("function", "stats", function_stats, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, "scripting",
-         "Tells that there are no functions."),
+    {"function|flush", function_flush, -2, COMMAND_WRITE | COMMAND_NOSCRIPT, &group_scripting, "Accepted.", "7.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:all_succeeded"},
+    {"function|help", function_help, 2, ANY_TIME, &group_scripting, "Lists the subcommands.", "7.0.0"},
+    {"function|list", function_list, -2, COMMAND_NOSCRIPT, &group_scripting, "Returns an empty list.", "7.0.0",
+     .tips = "nondeterministic_output_order"},
+    {"function|stats", function_stats, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
+     "Tells that there are no functions.", "7.0.0",
+     .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
     {0},
 };
 
 static const struct command module_subcommands[] = {
-    PART("module", "help", module_help, 2, ANY_TIME, "server", "Lists the subcommands."),
-    PART("module", "list", module_list, 2, COMMAND_ADMIN | COMMAND_NOSCRIPT, "server", "Returns an empty list."),
+    {"module|help", module_help, 2, ANY_TIME, &group_server, "Lists the subcommands.", "5.0.0"},
+    {"module|list", module_list, 2, COMMAND_ADMIN | COMMAND_NOSCRIPT, &group_server, "Returns an empty list.",
+     "4.0.0", .tips = "nondeterministic_output_order"},
     {0},
 };
 
-#define REFUSED(name) \
-    {name, refuse_cluster, 1, COMMAND_FAST | ANY_TIME, .group = "cluster", .summary = "Refused: there is no cluster."}
 
 const struct command commands_absent[] = {
-    {"asking", refuse_cluster, 1, COMMAND_FAST, .group = "cluster", .summary = "Refused: there is no cluster."},
-    {"cluster", command_container, -2, 0, .group = "cluster", .summary = "Refused: there is no cluster.",
+    {"asking", refuse_cluster, 1, COMMAND_FAST, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .categories = ACL_FAST | ACL_CONNECTION},
+    {"cluster", command_container, -2, 0, &group_cluster, "Refused: there is no cluster.", "3.0.0",
      .subcommands = cluster_subcommands},
-    {"function", command_container, -2, 0, .group = "scripting", .summary = "Tells that there are no functions.",
+    {"function", command_container, -2, 0, &group_scripting, "Tells that there are no functions.", "7.0.0",
      .subcommands = function_subcommands},
-    {"module", command_container, -2, 0, .group = "server", .summary = "Tells that there are no modules.",
+    {"module", command_container, -2, 0, &group_server, "Tells that there are no modules.", "4.0.0",
      .subcommands = module_subcommands},
-    REFUSED("readonly"),
-    REFUSED("readwrite"),
+    {"readonly", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .categories = ACL_FAST | ACL_CONNECTION},
+    {"readwrite", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.",
+     "3.0.0", .categories = ACL_FAST | ACL_CONNECTION},
     {0},
 };

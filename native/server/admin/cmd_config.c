@@ -163,20 +163,28 @@ static void config_help(struct client *client) {
     reply_help(client, lines);
 }
 
+static bool config_set_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
+    (void)argc;
+    return index >= 3 && index % 2 == 1 && config_is_secret(argv[index - 1].data, argv[index - 1].length);
+}
+
 #define RULE (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE)
-#define PART(word, handler, arity, flags, summary) {"config|" word, handler, arity, flags, 0, 0, 0, "server", summary}
 
 static const struct command subcommands[] = {
-    PART("get", config_get, -3, RULE, "Returns settings."),
-    PART("help", config_help, 2, COMMAND_LOADING | COMMAND_STALE, "Lists the subcommands."),
-    PART("resetstat", config_resetstat, 2, RULE, "Counts from zero again what INFO tells."),
-    PART("rewrite", rewrite_for_client, 2, RULE, "Writes what CONFIG SET has changed into the configuration file."),
-    PART("set", config_set, -4, RULE, "Changes settings, all of those given or none."),
+    {"config|get", config_get, -3, RULE, &group_server, "Returns settings.", "2.0.0"},
+    {"config|help", config_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
+     "5.0.0"},
+    {"config|resetstat", config_resetstat, 2, RULE, &group_server, "Counts from zero again what INFO tells.",
+     "2.0.0"},
+    {"config|rewrite", rewrite_for_client, 2, RULE, &group_server,
+     "Writes what CONFIG SET has changed into the configuration file.", "2.8.0"},
+    {"config|set", config_set, -4, RULE, &group_server, "Changes settings, all of those given or none.", "2.0.0",
+     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded", .is_secret = config_set_is_secret},
     {0},
 };
 
 const struct command commands_config[] = {
-    {"config", command_container, -2, 0, .group = "server", .summary = "Reads and changes settings.",
+    {"config", command_container, -2, 0, &group_server, "Reads and changes settings.", "2.0.0",
      .subcommands = subcommands},
     {0},
 };

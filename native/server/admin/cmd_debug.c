@@ -278,6 +278,6 @@ static void debug_command(struct client *client) {
 
 const struct command commands_debug[] = {
     {"debug", debug_command, -2, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_DEBUGS | COMMAND_LOADING | COMMAND_STALE,
-     .group = "server", .summary = "What tests ask for."},
+     &group_server, "What tests ask for.", "1.0.0"},
     {0},
 };

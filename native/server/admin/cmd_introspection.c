@@ -4,7 +4,6 @@
 
 #include "base/memory.h"
 #include "server/acl/acl_commands.h"
-#include "server/admin/command_facts.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"
@@ -64,37 +63,30 @@ static void reply_pieces(struct client *client, const char *text, char separator
     }
 }
 
-/* Categories of a command that Redis does not have. */
-static void own_categories(const struct command *command, char *out, size_t size) {
+static void reply_categories(struct client *client, const struct command *command) {
     uint32_t categories = acl_categories(command);
-    size_t length = 0;
+    size_t count = 0;
+    for (size_t i = 0; i < ACL_CATEGORIES; i++) count += categories >> i & 1;
+    reply_set(client, count);
     for (size_t i = 0; i < ACL_CATEGORIES; i++) {
-        if (!(categories & 1u << i)) continue;
-        int more = snprintf(out + length, size - length, "%s@%s", length ? " " : "", acl_category_name(i));
-        if (more < 0 || (size_t)more >= size - length) break;
-        length += (size_t)more;
+        char name[32];
+        if (!(categories >> i & 1)) continue;
+        snprintf(name, sizeof name, "@%s", acl_category_name(i));
+        reply_status(client, name);
     }
-    out[length] = '\0';
 }
 
 static void reply_begin(struct client *client, const struct key_specification *specification) {
+    bool is_known = specification->find != KEY_UNKNOWN;
     reply_bulk_string(client, "begin_search");
     reply_map(client, 2);
     reply_bulk_string(client, "type");
-    reply_bulk_string(client, specification->begin == KEY_BEGIN_INDEX     ? "index"
-                              : specification->begin == KEY_BEGIN_KEYWORD ? "keyword"
-                                                                          : "unknown");
+    reply_bulk_string(client, is_known ? "index" : "unknown");
     reply_bulk_string(client, "spec");
-    reply_map(client, specification->begin == KEY_BEGIN_INDEX ? 1 : specification->begin == KEY_BEGIN_KEYWORD ? 2 : 0);
-    if (specification->begin == KEY_BEGIN_INDEX) {
-        reply_bulk_string(client, "index");
-        reply_integer(client, specification->index);
-    } else if (specification->begin == KEY_BEGIN_KEYWORD) {
-        reply_bulk_string(client, "keyword");
-        reply_bulk_string(client, specification->keyword);
-        reply_bulk_string(client, "startfrom");
-        reply_integer(client, specification->index);
-    }
+    reply_map(client, is_known);
+    if (!is_known) return;
+    reply_bulk_string(client, "index");
+    reply_integer(client, specification->index);
 }
 
 static void reply_find(struct client *client, const struct key_specification *specification) {
@@ -105,43 +97,41 @@ static void reply_find(struct client *client, const struct key_specification *sp
     reply_bulk_string(client, "type");
     reply_bulk_string(client, types[specification->find]);
     reply_bulk_string(client, "spec");
-    reply_map(client, specification->find == KEY_FIND_UNKNOWN ? 0 : 3);
-    for (int i = 0; i < 3 && specification->find != KEY_FIND_UNKNOWN; i++) {
+    reply_map(client, specification->find == KEY_UNKNOWN ? 0 : 3);
+    for (int i = 0; i < 3 && specification->find != KEY_UNKNOWN; i++) {
         reply_bulk_string(client, words[specification->find][i]);
         reply_integer(client, specification->numbers[i]);
     }
 }
 
-static void reply_key_specifications(struct client *client, const struct command_facts *facts) {
-    struct key_specification specification;
+/* Clients know those of Redis; of our own commands the first, the last and the step tell all. */
+static void reply_key_specifications(struct client *client, const struct command *command) {
     size_t count = 0;
-    for (const char *line = facts ? facts->keys : ""; key_specification_next(&line, &specification);) count++;
+    while (command->since && command->keys && command->keys[count].flags) count++;
     reply_set(client, count);
-    for (const char *line = facts ? facts->keys : ""; key_specification_next(&line, &specification);) {
+    for (size_t i = 0; i < count; i++) {
         reply_map(client, 3);
         reply_bulk_string(client, "flags");
-        reply_pieces(client, specification.flags, ' ', false);
-        reply_begin(client, &specification);
-        reply_find(client, &specification);
+        reply_pieces(client, command->keys[i].flags, ' ', false);
+        reply_begin(client, &command->keys[i]);
+        reply_find(client, &command->keys[i]);
     }
 }
 
 /* The ten elements of Redis 7. */
 static void reply_command_info(struct client *client, const struct command_entry *entry) {
     const struct command *command = entry->command;
-    const struct command_facts *facts = command_facts_find(command->name);
-    char categories[128];
-    if (!facts) own_categories(command, categories, sizeof categories);
+    struct key_range range = command_key_range(command);
     reply_array(client, 10);
     reply_bulk_string(client, command->name);
     reply_integer(client, command->arity);
     reply_flags(client, command->flags);
-    reply_integer(client, command->first_key);
-    reply_integer(client, command->last_key);
-    reply_integer(client, command->key_step);
-    reply_pieces(client, facts ? facts->categories : categories, ' ', false);
-    reply_pieces(client, facts ? facts->tips : "", '\n', true);
-    reply_key_specifications(client, facts);
+    reply_integer(client, range.first);
+    reply_integer(client, range.last);
+    reply_integer(client, range.step);
+    reply_categories(client, command);
+    reply_pieces(client, command->tips ? command->tips : "", '\n', true);
+    reply_key_specifications(client, command);
     reply_set(client, entry->subcommand_count);
     for (size_t i = 0; i < entry->subcommand_count; i++) reply_command_info(client, &entry->subcommands[i]);
 }
@@ -177,15 +167,14 @@ static void command_info(struct client *client) {
 
 static void reply_command_docs(struct client *client, const struct command_entry *entry) {
     const struct command *command = entry->command;
-    const struct command_facts *facts = command_facts_find(command->name);
     reply_bulk_string(client, command->name);
     reply_map(client, entry->subcommand_count > 0 ? 4 : 3);
     reply_bulk_string(client, "summary");
-    reply_bulk_string(client, command->summary ? command->summary : "");
+    reply_bulk_string(client, command->summary);
     reply_bulk_string(client, "since");
-    reply_bulk_string(client, facts ? facts->since : SERVER_VERSION);
+    reply_bulk_string(client, command->since ? command->since : SERVER_VERSION);
     reply_bulk_string(client, "group");
-    reply_bulk_string(client, command->group);
+    reply_bulk_string(client, command->group->name);
     if (entry->subcommand_count == 0) return;
     reply_bulk_string(client, "subcommands");
     reply_map(client, entry->subcommand_count);
@@ -212,17 +201,7 @@ static void command_docs(struct client *client) {
 enum list_filter { LIST_ALL, LIST_PATTERN, LIST_CATEGORY, LIST_MODULE };
 
 static bool has_category(const struct command *command, const struct resp_argument *category) {
-    const struct command_facts *facts = command_facts_find(command->name);
-    char own[128], wanted[64];
-    if (!facts) own_categories(command, own, sizeof own);
-    int length = snprintf(wanted, sizeof wanted, "@%.*s",
-                          category->length < sizeof wanted - 2 ? (int)category->length : (int)sizeof wanted - 2,
-                          (const char *)category->data);
-    const char *categories = facts ? facts->categories : own;
-    for (const char *at = strcasestr(categories, wanted); at; at = strcasestr(at + 1, wanted)) {
-        if (at[length] == '\0' || at[length] == ' ') return true;
-    }
-    return false;
+    return acl_categories(command) & acl_category_named((const char *)category->data, category->length);
 }
 
 static bool is_listed(const struct command *command, enum list_filter filter, const struct resp_argument *value) {
@@ -272,48 +251,9 @@ static void command_count(struct client *client) {
 
 /* ---- GETKEYS ----------------------------------------------------------------------------------------- */
 
-static bool has_word(uint32_t argc, const struct resp_argument *argv, uint32_t from, const char *word) {
-    for (uint32_t i = from; i < argc; i++) {
-        if (argument_is(&argv[i], word)) return true;
-    }
-    return false;
-}
-
-/* What some commands do to their key depends on the other arguments. */
-static void settle_flags(const struct command *command, uint32_t argc, const struct resp_argument *argv,
-                         struct flagged_key *key) {
-    if (!strstr(key->flags, "variable_flags")) return;
-    const char *flags = "RW access update";
-    if (strcmp(command->name, "set") == 0 && !has_word(argc, argv, 3, "get")) flags = "OW update";
-    if (strcmp(command->name, "bitfield") == 0 && !has_word(argc, argv, 2, "set") && !has_word(argc, argv, 2, "incrby"))
-        flags = "RO access";
-    snprintf(key->flags, sizeof key->flags, "%s", flags);
-}
-
-/* As command_facts_keys, for commands whose keys only their own function finds too. */
-static int find_keys(const struct command *command, uint32_t argc, const struct resp_argument *argv,
-                     struct flagged_key *keys, int max) {
-    const struct command_facts *facts = command_facts_find(command->name);
-    int count = facts ? command_facts_keys(facts, argc, argv, keys, max) : -1;
-    if (count >= 0 || (facts && !command->keys)) return count;
-    struct key_place *places = memory_calloc((size_t)max, sizeof *places);
-    if (!places) return -1;
-    count = command_keys(command, argc, argv, places, max);
-    for (int i = 0; i < count && i < max; i++) {
-        keys[i].index = places[i].index;
-        const char *flags = places[i].access == KEY_READ    ? "RO access"
-                            : places[i].access == KEY_WRITE ? "OW update"
-                                                            : "RW access update";
-        snprintf(keys[i].flags, sizeof keys[i].flags, "%s", flags);
-    }
-    memory_free(places);
-    return count;
-}
-
+/* Where keys would stand, only the names of shard channels do. */
 static bool takes_keys(const struct command *command) {
-    const struct command_facts *facts = command_facts_find(command->name);
-    if (facts && strstr(facts->keys, "not_key")) return false; /* shard channels only stand where keys would */
-    return command->first_key != 0 || command->keys || (facts && facts->keys[0]);
+    return command->keys && !(command->flags & COMMAND_PUBSUB);
 }
 
 /* Replies with the error and returns NULL where the command cannot have keys. */
@@ -340,12 +280,12 @@ static void getkeys(struct client *client, bool with_flags) {
     if (!command) return;
     uint32_t argc = client->argc - 2;
     struct resp_argument *argv = client->argv + 2;
-    struct flagged_key *keys = memory_calloc(argc, sizeof *keys);
+    struct key_place *keys = memory_calloc(argc, sizeof *keys);
     if (!keys) {
         reply_out_of_memory(client);
         return;
     }
-    int count = find_keys(command, argc, argv, keys, (int)argc);
+    int count = command_keys(command, argc, argv, keys, (int)argc);
     if (count <= 0 && !(command->flags & COMMAND_NO_MANDATORY_KEYS))
         reply_error(client, "ERR Invalid arguments specified for command");
     else
@@ -355,8 +295,7 @@ static void getkeys(struct client *client, bool with_flags) {
         if (with_flags) reply_array(client, 2);
         reply_bulk(client, key->data, key->length);
         if (!with_flags) continue;
-        settle_flags(command, argc, argv, &keys[i]);
-        reply_pieces(client, keys[i].flags, ' ', false);
+        reply_pieces(client, key_place_flags(&keys[i]), ' ', false);
     }
     memory_free(keys);
 }
@@ -402,21 +341,27 @@ static void command_command(struct client *client) {
 }
 
 #define ASK (COMMAND_LOADING | COMMAND_STALE)
-#define PART(word, handler, arity, summary) {"command|" word, handler, arity, ASK, 0, 0, 0, "server", summary}
 
 static const struct command subcommands[] = {
-    PART("count", command_count, 2, "Counts the commands."),
-    PART("docs", command_docs, -2, "Tells what commands are for."),
-    PART("getkeys", command_getkeys, -4, "Finds the keys of a command."),
-    PART("getkeysandflags", command_getkeysandflags, -4, "Finds the keys of a command and what it does to them."),
-    PART("help", command_help, 2, "Lists the subcommands."),
-    PART("info", command_info, -2, "Tells of commands: arity, flags, keys, categories."),
-    PART("list", command_list, -2, "Lists the names of commands."),
+    {"command|count", command_count, 2, ASK, &group_server, "Counts the commands.", "2.8.13",
+     .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|docs", command_docs, -2, ASK, &group_server, "Tells what commands are for.", "7.0.0",
+     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|getkeys", command_getkeys, -4, ASK, &group_server, "Finds the keys of a command.", "2.8.13",
+     .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|getkeysandflags", command_getkeysandflags, -4, ASK, &group_server,
+     "Finds the keys of a command and what it does to them.", "7.0.0", .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|help", command_help, 2, ASK, &group_server, "Lists the subcommands.", "5.0.0",
+     .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|info", command_info, -2, ASK, &group_server, "Tells of commands: arity, flags, keys, categories.",
+     "2.8.13", .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|list", command_list, -2, ASK, &group_server, "Lists the names of commands.", "7.0.0",
+     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
     {0},
 };
 
 const struct command commands_introspection[] = {
-    {"command", command_command, -1, ASK, .group = "server", .summary = "Lists the commands and what they take.",
-     .subcommands = subcommands},
+    {"command", command_command, -1, ASK, &group_server, "Lists the commands and what they take.", "2.8.13",
+     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION, .subcommands = subcommands},
     {0},
 };

@@ -9,6 +9,7 @@
 #include "server/command/command_table.h"
 #include "server/server.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 #include "store/store.h"
 
 /* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */
@@ -175,21 +176,25 @@ static void memory_help(struct client *client) {
     reply_help(client, lines);
 }
 
-#define PART(word, handler, arity, flags, summary) {"memory|" word, handler, arity, flags, 0, 0, 0, "server", summary}
 
 static const struct command subcommands[] = {
-    PART("doctor", memory_doctor, 2, 0, "Tells in words what stands out about memory."),
-    PART("help", memory_help, 2, COMMAND_LOADING | COMMAND_STALE, "Lists the subcommands."),
-    PART("malloc-stats", memory_malloc_stats, 2, 0, "Returns what the allocator tells."),
-    PART("purge", memory_purge, 2, 0, "Gives free memory back to the system."),
-    PART("stats", memory_stats, 2, 0, "Tells what memory is used for."),
-    {"memory|usage", memory_usage, -3, COMMAND_READONLY, 2, 2, 1, "server",
-     "Tells how much memory a key and its value take."},
+    {"memory|doctor", memory_doctor, 2, 0, &group_server, "Tells in words what stands out about memory.", "4.0.0",
+     .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
+    {"memory|help", memory_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
+     "4.0.0"},
+    {"memory|malloc-stats", memory_malloc_stats, 2, 0, &group_server, "Returns what the allocator tells.", "4.0.0",
+     .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
+    {"memory|purge", memory_purge, 2, 0, &group_server, "Gives free memory back to the system.", "4.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:all_succeeded"},
+    {"memory|stats", memory_stats, 2, 0, &group_server, "Tells what memory is used for.", "4.0.0",
+     .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
+    {"memory|usage", memory_usage, -3, COMMAND_READONLY, &group_server,
+     "Tells how much memory a key and its value take.", "4.0.0", .keys = second_key_known},
     {0},
 };
 
 const struct command commands_memory[] = {
-    {"memory", command_container, -2, 0, .group = "server", .summary = "Tells what memory is used for.",
+    {"memory", command_container, -2, 0, &group_server, "Tells what memory is used for.", "4.0.0",
      .subcommands = subcommands},
     {0},
 };

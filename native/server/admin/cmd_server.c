@@ -3,8 +3,10 @@
 
 #include "base/clock.h"
 #include "server/client.h"
+#include "server/command/command_table.h"
 #include "server/server.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 static void info_command(struct client *client) {
     struct text text = {0};
@@ -53,6 +55,14 @@ static void shutdown_command(struct client *client) {
         client->close_after_reply = true; /* the reply is that the connection ends */
         server_ask_stop(client->server);
     }
+}
+
+/* While a script holds the server, only a stop that saves nothing is possible. */
+static uint32_t shutdown_flags(const struct client *client) {
+    for (uint32_t i = 1; i < client->argc; i++) {
+        if (argument_is(&client->argv[i], "nosave")) return client->command->flags;
+    }
+    return client->command->flags & ~(uint32_t)COMMAND_ALLOW_BUSY;
 }
 
 /* ROLE: there is no replication. */
@@ -110,18 +120,24 @@ static void replicaof_command(struct client *client) {
 
 #define ADMIN (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE)
 #define ASK (COMMAND_LOADING | COMMAND_STALE)
-#define ROW(name, arity, flags, text) {#name, name##_command, arity, flags, .group = "server", .summary = text}
 #define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING)
 
 const struct command commands_server[] = {
-    ROW(info, -1, ASK, "Returns what the server holds and has done."),
-    ROW(lolwut, -1, COMMAND_READONLY | COMMAND_FAST, "Draws something."),
-    ROW(replicaof, 3, FOLLOW, "Accepts NO ONE: the server follows no other."),
-    ROW(role, 1, COMMAND_NOSCRIPT | ASK | COMMAND_FAST, "Returns the part in replication: a master without replicas."),
-    ROW(shutdown, -1, ADMIN | COMMAND_NO_MULTI | COMMAND_ALLOW_BUSY, "Stops the server."),
-    {"slaveof", replicaof_command, 3, FOLLOW, .group = "server", .summary = "REPLICAOF by its former name."},
-    ROW(time, 1, ASK | COMMAND_FAST, "Returns the server's time."),
-    {"wait", wait_command, 3, COMMAND_NOSCRIPT, .group = "generic",
-     .summary = "Waits for replicas, of which there are none."},
+    {"info", info_command, -1, ASK, &group_server, "Returns what the server holds and has done.", "1.0.0",
+     .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special",
+     .categories = ACL_SLOW | ACL_DANGEROUS},
+    {"lolwut", lolwut_command, -1, COMMAND_READONLY | COMMAND_FAST, &group_server, "Draws something.", "5.0.0"},
+    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Accepts NO ONE: the server follows no other.",
+     "5.0.0"},
+    {"role", role_command, 1, COMMAND_NOSCRIPT | ASK | COMMAND_FAST, &group_server,
+     "Returns the part in replication: a master without replicas.", "2.8.12",
+     .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
+    {"shutdown", shutdown_command, -1, ADMIN | COMMAND_NO_MULTI | COMMAND_ALLOW_BUSY, &group_server,
+     "Stops the server.", "1.0.0", .flags_of = shutdown_flags},
+    {"slaveof", replicaof_command, 3, FOLLOW, &group_server, "REPLICAOF by its former name.", "1.0.0"},
+    {"time", time_command, 1, ASK | COMMAND_FAST, &group_server, "Returns the server's time.", "2.6.0",
+     .tips = "nondeterministic_output"},
+    {"wait", wait_command, 3, COMMAND_NOSCRIPT, &group_generic, "Waits for replicas, of which there are none.",
+     "3.0.0", .tips = "request_policy:all_shards\nresponse_policy:agg_min", .categories = ACL_SLOW | ACL_CONNECTION},
     {0},
 };

@@ -259,31 +259,42 @@ static void latency_help(struct client *client) {
     {container "|" word, handler, arity, flags, 0, 0, 0, "server", summary}
 
 static const struct command slowlog_subcommands[] = {
-    PART("slowlog", "get", slowlog_get, -2, ASK, "Returns the newest slow commands."),
-    PART("slowlog", "help", slowlog_help, 2, COMMAND_LOADING | COMMAND_STALE, "Lists the subcommands."),
-    PART("slowlog", "len", slowlog_len, 2, ASK, "Counts the slow commands that are kept."),
-    PART("slowlog", "reset", slowlog_reset, 2, ASK, "Forgets the slow commands."),
+    {"slowlog|get", slowlog_get, -2, ASK, &group_server, "Returns the newest slow commands.", "2.2.12",
+     .tips = "request_policy:all_nodes\nnondeterministic_output"},
+    {"slowlog|help", slowlog_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
+     "6.2.0"},
+    {"slowlog|len", slowlog_len, 2, ASK, &group_server, "Counts the slow commands that are kept.", "2.2.12",
+     .tips = "request_policy:all_nodes\nresponse_policy:agg_sum\nnondeterministic_output"},
+    {"slowlog|reset", slowlog_reset, 2, ASK, &group_server, "Forgets the slow commands.", "2.2.12",
+     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
     {0},
 };
 
-#define LATENCY_PART(word, handler, arity, summary) \
-    PART("latency", word, handler, arity, ASK | COMMAND_NOSCRIPT, summary)
 
 static const struct command latency_subcommands[] = {
-    LATENCY_PART("doctor", latency_doctor, 2, "Tells in words what took long."),
-    LATENCY_PART("graph", latency_graph, 3, "Draws the samples of an event."),
-    PART("latency", "help", latency_help, 2, COMMAND_LOADING | COMMAND_STALE, "Lists the subcommands."),
-    LATENCY_PART("histogram", latency_histogram, -2, "Returns how long calls of commands took."),
-    LATENCY_PART("history", latency_history, 3, "Returns the samples of an event."),
-    LATENCY_PART("latest", latency_latest, 2, "Returns the newest sample of each event."),
-    LATENCY_PART("reset", latency_reset, -2, "Forgets the samples of events."),
+    {"latency|doctor", latency_doctor, 2, ASK | COMMAND_NOSCRIPT, &group_server, "Tells in words what took long.",
+     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+    {"latency|graph", latency_graph, 3, ASK | COMMAND_NOSCRIPT, &group_server, "Draws the samples of an event.",
+     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+    {"latency|help", latency_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
+     "2.8.13"},
+    {"latency|histogram", latency_histogram, -2, ASK | COMMAND_NOSCRIPT, &group_server,
+     "Returns how long calls of commands took.", "7.0.0",
+     .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+    {"latency|history", latency_history, 3, ASK | COMMAND_NOSCRIPT, &group_server, "Returns the samples of an event.",
+     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+    {"latency|latest", latency_latest, 2, ASK | COMMAND_NOSCRIPT, &group_server,
+     "Returns the newest sample of each event.", "2.8.13",
+     .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+    {"latency|reset", latency_reset, -2, ASK | COMMAND_NOSCRIPT, &group_server, "Forgets the samples of events.",
+     "2.8.13", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
     {0},
 };
 
 const struct command commands_slow_log[] = {
-    {"latency", command_container, -2, 0, .group = "server", .summary = "Tells what took long.",
+    {"latency", command_container, -2, 0, &group_server, "Tells what took long.", "2.8.13",
      .subcommands = latency_subcommands},
-    {"slowlog", command_container, -2, 0, .group = "server", .summary = "Tells which commands took long.",
+    {"slowlog", command_container, -2, 0, &group_server, "Tells which commands took long.", "2.2.12",
      .subcommands = slowlog_subcommands},
     {0},
 };

@@ -7,7 +7,6 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "server/admin/slow_log.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"
@@ -53,7 +52,7 @@ static void show(struct client *client, const struct command *command) {
     for (uint32_t i = 0; i < client->argc && line.length < LINE_MOST_BYTES; i++) {
         const struct resp_argument *argument = &client->argv[i];
         text_append_bytes(&line, " ", 1);
-        if (argument_is_secret(command, client->argc, client->argv, i))
+        if (command_argument_is_secret(command, client->argc, client->argv, i))
             text_append(&line, "\"(redacted)\"");
         else
             append_quoted(&line, argument->data, argument->data ? argument->length : 0);
@@ -110,7 +109,7 @@ void monitor_client_gone(struct client *client) {
 }
 
 const struct command commands_monitor[] = {
-    {"monitor", monitor_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE,
-     .group = "server", .summary = "Shows every command that the server runs."},
+    {"monitor", monitor_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE, &group_server,
+     "Shows every command that the server runs.", "1.0.0"},
     {0},
 };

@@ -7,27 +7,11 @@
 #include "base/blob.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/admin/config.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/server.h"
 
 #define REDACTED "(redacted)"
-
-bool argument_is_secret(const struct command *command, uint32_t argc, const struct resp_argument *argv,
-                        uint32_t index) {
-    if (index == 0) return false;
-    if (strcmp(command->name, "auth") == 0) return true;
-    if (strcmp(command->name, "acl|setuser") == 0) return index >= 2;
-    if (strcmp(command->name, "hello") == 0) {
-        for (uint32_t i = 2; i + 2 < argc; i++) { /* each: one may be a name (SETNAME auth), another may be repeated */
-            if (argument_is(&argv[i], "auth") && (index == i + 1 || index == i + 2)) return true;
-        }
-    }
-    if (strcmp(command->name, "config|set") == 0 && index >= 3 && index % 2 == 1)
-        return config_is_secret(argv[index - 1].data, argv[index - 1].length);
-    return false;
-}
 
 /* ---- slow commands ----------------------------------------------------------------------------------- */
 
@@ -82,7 +66,7 @@ static void keep_arguments(struct slow_command *slow, const struct command *comm
             char more[64];
             int length = snprintf(more, sizeof more, "... (%u more arguments)", argc - SLOW_LOG_ARGUMENTS + 1);
             slow->arguments[i] = text_blob(more, (size_t)length, "");
-        } else if (argument_is_secret(command, argc, argv, i)) {
+        } else if (command_argument_is_secret(command, argc, argv, i)) {
             slow->arguments[i] = text_blob(REDACTED, strlen(REDACTED), "");
         } else {
             slow->arguments[i] = shorten(&argv[i]);

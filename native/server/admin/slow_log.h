@@ -57,7 +57,4 @@ void latency_add(struct server *server, enum latency_kind kind, uint64_t took_ms
 /* The samples of the kind, the oldest first: how many are to be had, and each. */
 const struct latency_sample *latency_at(const struct latency_event *event, uint32_t index);
 
-/* Passwords are shown to nobody. */
-bool argument_is_secret(const struct command *command, uint32_t argc, const struct resp_argument *argv, uint32_t index);
-
 #endif

@@ -16,6 +16,7 @@
 struct client;
 struct server;
 
+/* Each command has one row, and all that is known of it stands there: nothing else compares names. */
 enum command_flags {
     COMMAND_WRITE = 1 << 0,
     COMMAND_READONLY = 1 << 1,
@@ -32,17 +33,59 @@ enum command_flags {
     COMMAND_SKIP_SLOWLOG = 1 << 12,
     COMMAND_NO_MULTI = 1 << 13,     /* refused in transactions and scripts */
     COMMAND_ALLOW_BUSY = 1 << 14,   /* runs while a script holds the server */
-    COMMAND_MOVABLEKEYS = 1 << 15,  /* `keys` finds more than first_key, last_key and key_step say */
+    COMMAND_MOVABLEKEYS = 1 << 15,  /* the places of the keys depend on the other arguments */
     COMMAND_MAY_REPLICATE = 1 << 16, /* waits as COMMAND_WRITE does in a pause of writes */
     COMMAND_NO_ASYNC_LOADING = 1 << 17,
     COMMAND_NO_MANDATORY_KEYS = 1 << 18,
     COMMAND_DANGEROUS = 1 << 19,    /* of that category of ACL */
     COMMAND_DEBUGS = 1 << 20,       /* NOSCRIPT, unless DEBUG SET-DISABLE-DENY-SCRIPTS says otherwise */
+    COMMAND_SUBSCRIBER = 1 << 21,   /* a subscriber may send it with RESP2, which cannot tell replies from messages */
+    COMMAND_NOT_QUEUED = 1 << 22,   /* runs at once after MULTI: it is about the transaction or the connection */
+    COMMAND_IN_LOG = 1 << 23,       /* stands in the append-only file although it changes nothing */
+    COMMAND_TIMED = 1 << 24,        /* moves experience, weights or gradients: INFO tells how long its requests take */
 };
 
-struct key_place {
-    uint32_t index;                 /* of the argument */
-    uint32_t access;                /* of enum key_access */
+/* Of access rules, in the order in which ACL CAT and COMMAND INFO name them. */
+enum acl_category {
+    ACL_KEYSPACE = 1 << 0,
+    ACL_READ = 1 << 1,
+    ACL_WRITE = 1 << 2,
+    ACL_SET = 1 << 3,
+    ACL_SORTEDSET = 1 << 4,
+    ACL_LIST = 1 << 5,
+    ACL_HASH = 1 << 6,
+    ACL_STRING = 1 << 7,
+    ACL_BITMAP = 1 << 8,
+    ACL_HYPERLOGLOG = 1 << 9,
+    ACL_GEO = 1 << 10,
+    ACL_STREAM = 1 << 11,
+    ACL_PUBSUB = 1 << 12,
+    ACL_ADMIN = 1 << 13,
+    ACL_FAST = 1 << 14,
+    ACL_SLOW = 1 << 15,
+    ACL_BLOCKING = 1 << 16,
+    ACL_DANGEROUS = 1 << 17,
+    ACL_CONNECTION = 1 << 18,
+    ACL_TRANSACTION = 1 << 19,
+    ACL_SCRIPTING = 1 << 20,
+    ACL_REPLAY = 1 << 21,
+    ACL_WEIGHTS = 1 << 22,
+    ACL_GRADIENTS = 1 << 23,
+};
+
+/* What the commands of a group work on. */
+enum command_data {
+    DATA_KEYS,        /* keys, or anything that their changes show in */
+    DATA_BESIDE_KEYS, /* weights and gradients: in the append-only file with the keys, but in no database */
+    DATA_TABLES,      /* tables of experience, which no append-only file holds */
+    DATA_SCRIPTS,     /* scripts: what they change is taken down command by command */
+    DATA_SERVER,      /* connections and the server itself */
+};
+
+struct command_group {
+    const char *name;      /* for COMMAND DOCS */
+    uint32_t category;     /* of enum acl_category; 0: none */
+    enum command_data data;
 };
 
 enum key_access {
@@ -50,21 +93,53 @@ enum key_access {
     KEY_WRITE = 1 << 1,
 };
 
+struct key_place {
+    uint32_t index;    /* of the argument */
+    uint32_t access;   /* what a user must be allowed to do, of enum key_access; 0: any right to the key is enough */
+    const char *flags; /* what is done to the key, in Redis's words; NULL: they follow from `access` */
+};
+
+enum key_find {
+    KEY_RANGE,   /* numbers: last key, counted from the first one or (< 0) from the end; step; limit */
+    KEY_COUNTED, /* numbers: place of the number of keys, of the first key, both counted from `index`; step */
+    KEY_UNKNOWN, /* the arguments lead to keys that they do not name, or only find_keys can tell */
+};
+
+/* Where some of a command's keys are and what is done to them. */
+struct key_specification {
+    const char *flags;  /* in Redis's words: "RW access update"; NULL ends a list */
+    uint8_t access;     /* as in key_place */
+    uint8_t find;       /* of enum key_find */
+    int8_t index;       /* of the argument to begin at */
+    int8_t numbers[3];
+};
+
 /* Finds the keys of a request whose arity holds: fills at most `max` places and returns how many keys there are, or -1
  * where the arguments make no sense. */
 typedef int (*command_keys_of)(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max);
 
+enum command_channels { CHANNEL_NONE, CHANNEL_FIRST, CHANNEL_ALL, CHANNEL_PATTERNS }; /* which arguments name some */
+
+struct key_event; /* what subscribers to keyspace events are told (server/pubsub/notify.h) */
+
 struct command {
-    const char *name;          /* lower case */
+    const char *name;          /* lower case; of a subcommand "client|id" */
     void (*handler)(struct client *client);
     int arity;                 /* as in Redis: the name counts; negative = at least */
-    uint32_t flags;
-    int first_key, last_key, key_step; /* as in Redis; 0 = none */
-    const char *group;         /* "string", "list", "hash", "generic", "connection", "server", "replay", "weights" */
+    uint32_t flags;            /* of enum command_flags */
+    const struct command_group *group;
     const char *summary;       /* one sentence, for COMMAND DOCS */
+    const char *since;         /* the version of Redis that had it first; NULL: Redis 7.0 has no such command */
+    const char *tips;          /* as in Redis, one a line; NULL: none */
+    uint32_t categories;       /* of enum acl_category; 0: those that follow from group and flags */
+    const struct key_specification *keys; /* NULL: none */
+    command_keys_of find_keys; /* NULL: `keys` says it all */
+    enum command_channels channels;
+    /* Whether an argument (never the first) must be shown to nobody: in MONITOR and SLOWLOG it is masked. NULL: none. */
+    bool (*is_secret)(uint32_t argc, const struct resp_argument *argv, uint32_t index);
+    const struct key_event *event; /* NULL: none */
     resp_land land;            /* context is the client; NULL: large arguments land in blobs */
-    command_keys_of keys;      /* NULL: first_key, last_key and key_step say it all */
-    const struct command *subcommands; /* named "client|id", ended by a NULL name; the handler is command_container */
+    const struct command *subcommands; /* ended by a NULL name; the handler is command_container */
     /* Of the client's request, where its arguments tell more than `flags`. NULL: they never do. */
     uint32_t (*flags_of)(const struct client *client);
 };

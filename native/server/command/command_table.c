@@ -28,6 +28,9 @@ struct command_table {
     size_t alias_count;
 };
 
+const struct command_group group_connection = {"connection", ACL_CONNECTION, DATA_SERVER};
+const struct command_group group_server = {"server", 0, DATA_SERVER};
+
 /* One a line, so that families come and go apart. */
 // clang-format off
 static const struct command *const tables[] = {
@@ -106,7 +109,7 @@ static void add(struct command_table *table, const struct command *command, bool
     struct command_entry *entry = &table->entries[table->used++];
     entry->command = command;
     if (is_listed) table->sorted[table->count++] = entry;
-    entry->times = request_times_new(command->name);
+    if (command->flags & COMMAND_TIMED) entry->times = request_times_new();
     keep_name(entry);
     uint32_t slot = hash_words(entry->name, entry->name_length);
     while (table->slots[slot]) {
@@ -231,6 +234,21 @@ void command_container(struct client *client) {
 
 bool command_arity_holds(const struct command *command, uint32_t argc) {
     return command->arity > 0 ? (int64_t)argc == command->arity : (int64_t)argc >= -(int64_t)command->arity;
+}
+
+uint32_t command_request_flags(const struct client *client, const struct command *command) {
+    return command->flags_of ? command->flags_of(client) : command->flags;
+}
+
+bool every_argument_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
+    (void)argc;
+    (void)argv;
+    return index > 0;
+}
+
+bool command_argument_is_secret(const struct command *command, uint32_t argc, const struct resp_argument *argv,
+                                uint32_t index) {
+    return index > 0 && command->is_secret && command->is_secret(argc, argv, index);
 }
 
 size_t command_table_count(const struct command_table *table) {

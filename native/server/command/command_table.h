@@ -9,6 +9,8 @@
 #include "server/command/command.h"
 #include "server/command/request_times.h"
 
+extern const struct command_group group_connection, group_server;
+
 /* One table per subject, at the end of its cmd_*.c; ended by a NULL name. */
 extern const struct command commands_absent[];
 extern const struct command commands_acl[];
@@ -76,12 +78,24 @@ struct command_entry {
 struct command_table;
 
 bool command_arity_holds(const struct command *command, uint32_t argc);
+/* Of a client's request for this command. */
+uint32_t command_request_flags(const struct client *client, const struct command *command);
+/* An is_secret for rows of commands that take nothing else. */
+bool every_argument_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index);
+/* Passwords are shown to nobody. */
+bool command_argument_is_secret(const struct command *command, uint32_t argc, const struct resp_argument *argv,
+                                uint32_t index);
 /* The keys of a request for this command, whose arity holds; as a command_keys_of. */
 int command_keys(const struct command *command, uint32_t argc, const struct resp_argument *argv,
                  struct key_place *places, int max);
-/* For commands that name a number of keys in argument `at`, the keys behind it: what their command_keys_of returns. */
-int command_keys_counted(uint32_t argc, const struct resp_argument *argv, uint32_t at, uint32_t access,
-                         struct key_place *places, int max);
+/* What is done to the key, in Redis's words. */
+const char *key_place_flags(const struct key_place *place);
+/* The keys that stand at fixed places, as COMMAND INFO tells: the first and the last (counted from the end where it is
+ * negative) and the step between them; zeros: there are none. */
+struct key_range {
+    int first, last, step;
+};
+struct key_range command_key_range(const struct command *command);
 
 struct command_table *command_table_new(void); /* NULL: memory is exhausted */
 void command_table_free(struct command_table *table);

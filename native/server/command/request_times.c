@@ -1,4 +1,4 @@
-/* request_times: which commands are timed, and what INFO tells of them. */
+/* request_times: how long requests of timed commands take, and what INFO tells of it. */
 #include "server/command/request_times.h"
 
 #include <inttypes.h>
@@ -9,16 +9,8 @@
 #include "server/command/command_table.h"
 #include "server/server.h"
 
-/* Those that move experience, weights and gradients. */
-static const char *const timed[] = {"replay.add",  "replay.append", "replay.item", "replay.sample",
-                                    "replay.get",  "replay.update", "replay.del",  "weights.publish",
-                                    "weights.get", "grad.push",     "grad.take",   "grad.publish"};
-
-struct request_times *request_times_new(const char *command) {
-    for (size_t i = 0; i < sizeof timed / sizeof *timed; i++) {
-        if (strcmp(timed[i], command) == 0) return memory_calloc(1, sizeof(struct request_times));
-    }
-    return NULL;
+struct request_times *request_times_new(void) {
+    return memory_calloc(1, sizeof(struct request_times));
 }
 
 void request_times_reset(struct request_times *times) {

@@ -18,8 +18,7 @@ struct request_times {
     struct histogram all_answers; /* since the start, or CONFIG RESETSTAT */
 };
 
-/* NULL: commands of this name are not timed, or memory is exhausted. */
-struct request_times *request_times_new(const char *command);
+struct request_times *request_times_new(void); /* NULL: memory is exhausted */
 void request_times_reset(struct request_times *times);
 
 /* Of a client's request: it is here; it is answered, but for what the client has not taken yet; all was sent. */

@@ -91,12 +91,8 @@ static void say_refused(struct load *load, const char *name, uint64_t at) {
 
 /* Whoever can write to the file can change keys; more than that it shall not tell a server to do. */
 static bool is_taken_down(const struct command *command) {
-    if (strcmp(command->group, "replay") == 0 || strcmp(command->group, "scripting") == 0) return false;
-    return (command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) || strcmp(command->name, "select") == 0;
-}
-
-static bool is_beside_keys(const struct command *command) {
-    return strcmp(command->group, "weights") == 0 || strcmp(command->group, "gradients") == 0;
+    if (command->group->data == DATA_TABLES || command->group->data == DATA_SCRIPTS) return false;
+    return command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE | COMMAND_IN_LOG);
 }
 
 static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, const struct append_argument *words) {
@@ -109,7 +105,7 @@ static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, 
     if (!is_taken_down(entry->command))
         return error_set(load->error, ERROR_GENERIC, "%s, byte %" PRIu64 ": the command '%s' changes no key", file, at,
                          entry->command->name);
-    if (load->what == APPEND_LOAD_KEYS && is_beside_keys(entry->command)) return 0;
+    if (load->what == APPEND_LOAD_KEYS && entry->command->group->data == DATA_BESIDE_KEYS) return 0;
     if (!take_words(load, argc, words))
         return error_set(load->error, ERROR_GENERIC, "%s: no memory for a command of %" PRIu32 " words", file, argc);
     client->argc = argc;

@@ -55,9 +55,8 @@ static bool is_late(const struct append_log *log) {
 /* Tables of experience are not in the file, and what only the connection knows neither. Of the server's own commands some
  * change databases as a whole, or tell how large they are. */
 static bool may_show_changes(const struct command *command) {
-    if (strcmp(command->group, "replay") == 0) return false;
-    if (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) return true;
-    return strcmp(command->group, "connection") != 0 && strcmp(command->group, "server") != 0;
+    if (command->group->data == DATA_TABLES) return false;
+    return (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) || command->group->data != DATA_SERVER;
 }
 
 void append_log_replied(struct append_log *log, struct client *client) {

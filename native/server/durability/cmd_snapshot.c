@@ -8,11 +8,13 @@
 #include "persist/snapshot_file.h"
 #include "persist/snapshot_folder.h"
 #include "server/client.h"
+#include "server/command/command_table.h"
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/cmd_snapshot.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
+#include "server/replay/replay_rows.h"
 #include "server/server.h"
 
 /* A client that waits for a snapshot. */
@@ -214,19 +216,19 @@ static void lastsave_command(struct client *client) {
 }
 
 const struct command commands_snapshot[] = {
-    {"bgrewriteaof", bgrewriteaof_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, 0, 0, 0,
-     "server", "Writes the append-only file anew, in the background."},
-    {"bgsave", bgsave_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, 0, 0, 0, "server",
-     "Saves all keys and tables to a file of the server's folder, in the background."},
-    {"save", save_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI, 0, 0, 0,
-     "server", "Saves all keys and tables to a file of the server's folder."},
-    {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, 0, 0, 0, "server",
-     "Returns the time of the last snapshot in Unix seconds; before the first, of the start.", NULL},
+    {"bgrewriteaof", bgrewriteaof_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING,
+     &group_server, "Writes the append-only file anew, in the background.", "1.0.0"},
+    {"bgsave", bgsave_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING, &group_server,
+     "Saves all keys and tables to a file of the server's folder, in the background.", "1.0.0"},
+    {"save", save_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI,
+     &group_server, "Saves all keys and tables to a file of the server's folder.", "1.0.0"},
+    {"lastsave", lastsave_command, 1, COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, &group_server,
+     "Returns the time of the last snapshot in Unix seconds; before the first, of the start.", "1.0.0",
+     .tips = "nondeterministic_output", .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
     {"replay.restore", restore_command, 2,
-     COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
-     "Puts the tables of a snapshot in the place of those of the same names.", NULL},
-    {"replay.save", replay_save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0,
-     0, 0, "replay", "Saves all tables to a file of the server's folder and returns its path once it is on the disk.",
-     NULL},
+     COMMAND_WRITE | COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, &group_replay,
+     "Puts the tables of a snapshot in the place of those of the same names."},
+    {"replay.save", replay_save_command, -1, COMMAND_ADMIN | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_NOSCRIPT,
+     &group_replay, "Saves all tables to a file of the server's folder and returns its path once it is on the disk."},
     {0},
 };

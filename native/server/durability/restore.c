@@ -104,7 +104,7 @@ static int check_rights(struct server *server, uint64_t id, const struct snapsho
     for (uint32_t i = 0; i < content->count; i++) {
         const char *name = table_config(content->tables[i])->name;
         const struct resp_argument key = {.data = (const uint8_t *)name, .length = strlen(name)};
-        if (acl_may_access_key(client, "replay.restore", &key, KEY_WRITE)) continue;
+        if (acl_may_access_key(client, &key, KEY_WRITE)) continue;
         acl_log_add(client, ACL_DENIED_KEY, "toplevel", name, key.length, client->user->name);
         return error_set(error, ERROR_NOPERM,
                          "this user has no permissions to write all tables of the snapshot, and nothing was restored; "

@@ -43,7 +43,7 @@ static uint64_t since(uint64_t now, uint64_t then) {
 void unsaved_info(const struct client *client, const struct saved_table *saved, struct text *out) {
     unsigned number = 0;
     for (const struct replay_entry *entry = client->server->replay->entries; entry; entry = entry->next) {
-        if (!replay_may_be_told(client, "info", entry)) continue;
+        if (!replay_may_be_told(client, entry)) continue;
         static const struct saved_table nothing;
         const char *name = table_config(entry->table)->name;
         const struct saved_table *then = saved;

@@ -7,6 +7,7 @@
 #include "server/client.h"
 #include "server/command/command_table.h"
 #include "server/gradients/gradients_registry.h"
+#include "server/replay/replay_rows.h"
 #include "server/replay/weights_registry.h"
 #include "server/server.h"
 #include "store/store.h"
@@ -269,7 +270,7 @@ static void list_command(struct client *client) {
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next) {
         const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
-        if (!entry->queue || !acl_may_access_key(client, "grad.list", &key, KEY_READ | KEY_WRITE)) continue;
+        if (!entry->queue || !acl_may_access_key(client, &key, KEY_READ | KEY_WRITE)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         count++;
     }
@@ -337,24 +338,25 @@ void gradients_info(struct server *server, struct text *out) {
 }
 
 const struct command commands_gradients[] = {
-    {"grad.push", push_command, 6, COMMAND_WRITE | COMMAND_DENYOOM, 1, 1, 1, "gradients",
-     "Adds a gradient under a name; 1, or 0 where that name is known already.", NULL},
-    {"grad.take", gradients_take_command, -3, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "gradients",
-     "Returns the oldest gradients, or their weighted sum; they stay until they are published or dropped.", NULL},
-    {"grad.await", gradients_await_command, -5, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "gradients",
-     "Waits until at most so many of the named gradients wait, and returns how many do.", NULL},
-    {"grad.publish", publish_command, -6, COMMAND_WRITE | COMMAND_MOVABLEKEYS, 1, 1, 1, "gradients",
-     "Publishes weights and marks the gradients as applied that they were made of: all of it or nothing.", NULL,
-     publish_keys},
-    {"grad.drop", drop_command, -3, COMMAND_WRITE, 1, 1, 1, "gradients",
-     "Takes gradients out without applying them and returns how many waited.", NULL},
-    {"grad.state", state_command, -3, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "gradients",
-     "Says of each name whether it waits, was applied or dropped, or is not known.", NULL},
-    {"grad.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "gradients",
-     "Returns how many gradients wait under a key, their versions and size, and counters.", NULL},
-    {"grad.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "gradients",
-     "Returns all keys that one has any right to.", NULL},
-    {"grad.del", del_command, -2, COMMAND_WRITE, 1, -1, 1, "gradients",
-     "Removes keys, what waits there and every name that is remembered, and returns how many there were.", NULL},
+    {"grad.push", push_command, 6, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_TIMED, &group_gradients,
+     "Adds a gradient under a name; 1, or 0 where that name is known already.", .keys = name_written},
+    {"grad.take", gradients_take_command, -3, COMMAND_READONLY | COMMAND_BLOCKING | COMMAND_TIMED, &group_gradients,
+     "Returns the oldest gradients, or their weighted sum; they stay until they are published or dropped.",
+     .keys = name_read},
+    {"grad.await", gradients_await_command, -5, COMMAND_READONLY | COMMAND_BLOCKING, &group_gradients,
+     "Waits until at most so many of the named gradients wait, and returns how many do.", .keys = name_known},
+    {"grad.publish", publish_command, -6, COMMAND_WRITE | COMMAND_MOVABLEKEYS | COMMAND_TIMED, &group_gradients,
+     "Publishes weights and marks the gradients as applied that they were made of: all of it or nothing.",
+     .keys = name_written, .find_keys = publish_keys},
+    {"grad.drop", drop_command, -3, COMMAND_WRITE, &group_gradients,
+     "Takes gradients out without applying them and returns how many waited.", .keys = name_written},
+    {"grad.state", state_command, -3, COMMAND_READONLY | COMMAND_FAST, &group_gradients,
+     "Says of each name whether it waits, was applied or dropped, or is not known.", .keys = name_read},
+    {"grad.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, &group_gradients,
+     "Returns how many gradients wait under a key, their versions and size, and counters.", .keys = name_known},
+    {"grad.list", list_command, 1, COMMAND_READONLY, &group_gradients, "Returns all keys that one has any right to."},
+    {"grad.del", del_command, -2, COMMAND_WRITE, &group_gradients,
+     "Removes keys, what waits there and every name that is remembered, and returns how many there were.",
+     .keys = names_written},
     {0},
 };

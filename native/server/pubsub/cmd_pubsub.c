@@ -4,6 +4,7 @@
 #include "server/pubsub/pubsub.h"
 #include "server/server.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 static const struct {
     const char *subscribed, *unsubscribed;
@@ -188,29 +189,36 @@ static void pubsub_help(struct client *client) {
 #define SEND (COMMAND_PUBSUB | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST | COMMAND_MAY_REPLICATE)
 
 static const struct command subcommands[] = {
-    {"pubsub|channels", pubsub_channels, -2, ASK, .group = "pubsub", .summary = "Lists the channels in use."},
-    {"pubsub|help", pubsub_help, 2, COMMAND_LOADING | COMMAND_STALE, .group = "pubsub",
-     .summary = "Lists the subcommands."},
-    {"pubsub|numpat", pubsub_numpat, 2, ASK, .group = "pubsub", .summary = "Counts the patterns in use."},
-    {"pubsub|numsub", pubsub_numsub, -2, ASK, .group = "pubsub", .summary = "Counts subscribers of channels."},
-    {"pubsub|shardchannels", pubsub_shardchannels, -2, ASK, .group = "pubsub",
-     .summary = "Lists the shard channels in use."},
-    {"pubsub|shardnumsub", pubsub_shardnumsub, -2, ASK, .group = "pubsub",
-     .summary = "Counts subscribers of shard channels."},
+    {"pubsub|channels", pubsub_channels, -2, ASK, &group_pubsub, "Lists the channels in use.", "2.8.0"},
+    {"pubsub|help", pubsub_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_pubsub, "Lists the subcommands.", "6.2.0",
+     .categories = ACL_SLOW},
+    {"pubsub|numpat", pubsub_numpat, 2, ASK, &group_pubsub, "Counts the patterns in use.", "2.8.0"},
+    {"pubsub|numsub", pubsub_numsub, -2, ASK, &group_pubsub, "Counts subscribers of channels.", "2.8.0"},
+    {"pubsub|shardchannels", pubsub_shardchannels, -2, ASK, &group_pubsub, "Lists the shard channels in use.",
+     "7.0.0"},
+    {"pubsub|shardnumsub", pubsub_shardnumsub, -2, ASK, &group_pubsub, "Counts subscribers of shard channels.",
+     "7.0.0"},
     {0},
 };
 
 const struct command commands_pubsub[] = {
-    {"psubscribe", psubscribe_command, -2, LISTEN, .group = "pubsub",
-     .summary = "Listens to the channels whose names match."},
-    {"publish", publish_command, 3, SEND, .group = "pubsub", .summary = "Sends a message to a channel's subscribers."},
-    {"pubsub", command_container, -2, 0, .group = "pubsub", .summary = "Tells of channels and subscribers.",
+    {"psubscribe", psubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+     "Listens to the channels whose names match.", "2.0.0", .channels = CHANNEL_PATTERNS},
+    {"publish", publish_command, 3, SEND, &group_pubsub, "Sends a message to a channel's subscribers.", "2.0.0",
+     .channels = CHANNEL_FIRST},
+    {"pubsub", command_container, -2, 0, &group_pubsub, "Tells of channels and subscribers.", "2.8.0",
      .subcommands = subcommands},
-    {"punsubscribe", punsubscribe_command, -1, LISTEN, .group = "pubsub", .summary = "Listens to patterns no more."},
-    {"spublish", spublish_command, 3, SEND, 1, 1, 1, "pubsub", "Sends a message to a shard channel's subscribers."},
-    {"ssubscribe", ssubscribe_command, -2, LISTEN, 1, -1, 1, "pubsub", "Listens to shard channels."},
-    {"subscribe", subscribe_command, -2, LISTEN, .group = "pubsub", .summary = "Listens to channels."},
-    {"sunsubscribe", sunsubscribe_command, -1, LISTEN, 1, -1, 1, "pubsub", "Listens to shard channels no more."},
-    {"unsubscribe", unsubscribe_command, -1, LISTEN, .group = "pubsub", .summary = "Listens to channels no more."},
+    {"punsubscribe", punsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+     "Listens to patterns no more.", "2.0.0"},
+    {"spublish", spublish_command, 3, SEND, &group_pubsub, "Sends a message to a shard channel's subscribers.",
+     "7.0.0", .keys = shard_channel, .channels = CHANNEL_FIRST},
+    {"ssubscribe", ssubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to shard channels.",
+     "7.0.0", .keys = shard_channels, .channels = CHANNEL_ALL},
+    {"subscribe", subscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to channels.", "2.0.0",
+     .channels = CHANNEL_ALL},
+    {"sunsubscribe", sunsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+     "Listens to shard channels no more.", "7.0.0", .keys = shard_channels},
+    {"unsubscribe", unsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+     "Listens to channels no more.", "2.0.0"},
     {0},
 };

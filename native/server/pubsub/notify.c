@@ -2,7 +2,6 @@
 #include "server/pubsub/notify.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -139,111 +138,6 @@ void notify_event(struct server *server, enum notify_class class, const char *ev
 
 /* ---- events of commands ------------------------------------------------------------------------------ */
 
-/* What a command does to a key that it changes. Where the key is gone afterwards, `del` follows, or stands alone. */
-enum manner {
-    IN_PLACE,
-    STORES,
-    WITH_EXPIRY,
-    EXPIRES,
-    ENDS,
-    MOVES_ELEMENT,
-    MOVES_MEMBER,
-    POPS_OF_MANY,
-    RENAMES,
-    MOVES,
-    COPIES
-};
-
-static const struct rule {
-    const char *command;
-    enum notify_class class;
-    const char *event;
-    enum manner manner;
-} rules[] = {
-    {"append", NOTIFY_STRING, "append", IN_PLACE},
-    {"bitfield", NOTIFY_STRING, "setbit", IN_PLACE},
-    {"bitop", NOTIFY_STRING, "set", STORES},
-    {"blmove", NOTIFY_LIST, "", MOVES_ELEMENT},
-    {"blmpop", NOTIFY_LIST, "lpop", POPS_OF_MANY},
-    {"blpop", NOTIFY_LIST, "lpop", IN_PLACE},
-    {"brpop", NOTIFY_LIST, "rpop", IN_PLACE},
-    {"brpoplpush", NOTIFY_LIST, "", MOVES_ELEMENT},
-    {"bzmpop", NOTIFY_ZSET, "zpopmin", POPS_OF_MANY},
-    {"bzpopmax", NOTIFY_ZSET, "zpopmax", IN_PLACE},
-    {"bzpopmin", NOTIFY_ZSET, "zpopmin", IN_PLACE},
-    {"copy", NOTIFY_GENERIC, "copy_to", COPIES},
-    {"decr", NOTIFY_STRING, "incrby", IN_PLACE},
-    {"decrby", NOTIFY_STRING, "incrby", IN_PLACE},
-    {"del", NOTIFY_GENERIC, "del", ENDS},
-    {"expire", NOTIFY_GENERIC, "expire", EXPIRES},
-    {"expireat", NOTIFY_GENERIC, "expire", EXPIRES},
-    {"getdel", NOTIFY_GENERIC, "del", ENDS},
-    {"getex", NOTIFY_GENERIC, "expire", EXPIRES},
-    {"getset", NOTIFY_STRING, "set", IN_PLACE},
-    {"hdel", NOTIFY_HASH, "hdel", IN_PLACE},
-    {"hincrby", NOTIFY_HASH, "hincrby", IN_PLACE},
-    {"hincrbyfloat", NOTIFY_HASH, "hincrbyfloat", IN_PLACE},
-    {"hmset", NOTIFY_HASH, "hset", IN_PLACE},
-    {"hset", NOTIFY_HASH, "hset", IN_PLACE},
-    {"hsetnx", NOTIFY_HASH, "hset", IN_PLACE},
-    {"incr", NOTIFY_STRING, "incrby", IN_PLACE},
-    {"incrby", NOTIFY_STRING, "incrby", IN_PLACE},
-    {"incrbyfloat", NOTIFY_STRING, "incrbyfloat", IN_PLACE},
-    {"linsert", NOTIFY_LIST, "linsert", IN_PLACE},
-    {"lmove", NOTIFY_LIST, "", MOVES_ELEMENT},
-    {"lmpop", NOTIFY_LIST, "lpop", POPS_OF_MANY},
-    {"lpop", NOTIFY_LIST, "lpop", IN_PLACE},
-    {"lpush", NOTIFY_LIST, "lpush", IN_PLACE},
-    {"lpushx", NOTIFY_LIST, "lpush", IN_PLACE},
-    {"lrem", NOTIFY_LIST, "lrem", IN_PLACE},
-    {"lset", NOTIFY_LIST, "lset", IN_PLACE},
-    {"ltrim", NOTIFY_LIST, "ltrim", IN_PLACE},
-    {"move", NOTIFY_GENERIC, "", MOVES},
-    {"mset", NOTIFY_STRING, "set", IN_PLACE},
-    {"msetnx", NOTIFY_STRING, "set", IN_PLACE},
-    {"persist", NOTIFY_GENERIC, "persist", IN_PLACE},
-    {"pexpire", NOTIFY_GENERIC, "expire", EXPIRES},
-    {"pexpireat", NOTIFY_GENERIC, "expire", EXPIRES},
-    {"psetex", NOTIFY_STRING, "set", WITH_EXPIRY},
-    {"rename", NOTIFY_GENERIC, "", RENAMES},
-    {"renamenx", NOTIFY_GENERIC, "", RENAMES},
-    {"rpop", NOTIFY_LIST, "rpop", IN_PLACE},
-    {"rpoplpush", NOTIFY_LIST, "", MOVES_ELEMENT},
-    {"rpush", NOTIFY_LIST, "rpush", IN_PLACE},
-    {"rpushx", NOTIFY_LIST, "rpush", IN_PLACE},
-    {"sadd", NOTIFY_SET, "sadd", IN_PLACE},
-    {"sdiffstore", NOTIFY_SET, "sdiffstore", STORES},
-    {"set", NOTIFY_STRING, "set", WITH_EXPIRY},
-    {"setbit", NOTIFY_STRING, "setbit", IN_PLACE},
-    {"setex", NOTIFY_STRING, "set", WITH_EXPIRY},
-    {"setnx", NOTIFY_STRING, "set", IN_PLACE},
-    {"setrange", NOTIFY_STRING, "setrange", IN_PLACE},
-    {"sinterstore", NOTIFY_SET, "sinterstore", STORES},
-    {"smove", NOTIFY_SET, "", MOVES_MEMBER},
-    {"sort", NOTIFY_LIST, "sortstore", STORES},
-    {"spop", NOTIFY_SET, "spop", IN_PLACE},
-    {"srem", NOTIFY_SET, "srem", IN_PLACE},
-    {"sunionstore", NOTIFY_SET, "sunionstore", STORES},
-    {"unlink", NOTIFY_GENERIC, "del", ENDS},
-    {"zadd", NOTIFY_ZSET, "zadd", IN_PLACE},
-    {"zdiffstore", NOTIFY_ZSET, "zdiffstore", STORES},
-    {"zincrby", NOTIFY_ZSET, "zincr", IN_PLACE},
-    {"zinterstore", NOTIFY_ZSET, "zinterstore", STORES},
-    {"zmpop", NOTIFY_ZSET, "zpopmin", POPS_OF_MANY},
-    {"zpopmax", NOTIFY_ZSET, "zpopmax", IN_PLACE},
-    {"zpopmin", NOTIFY_ZSET, "zpopmin", IN_PLACE},
-    {"zrangestore", NOTIFY_ZSET, "zrangestore", STORES},
-    {"zrem", NOTIFY_ZSET, "zrem", IN_PLACE},
-    {"zremrangebylex", NOTIFY_ZSET, "zremrangebylex", IN_PLACE},
-    {"zremrangebyrank", NOTIFY_ZSET, "zremrangebyrank", IN_PLACE},
-    {"zremrangebyscore", NOTIFY_ZSET, "zremrangebyscore", IN_PLACE},
-    {"zunionstore", NOTIFY_ZSET, "zunionstore", STORES},
-};
-
-static int compare_command(const void *name, const void *rule) {
-    return strcmp(name, ((const struct rule *)rule)->command);
-}
-
 static bool has_word(const struct client *client, uint32_t from, const char *word) {
     for (uint32_t i = from; i < client->argc; i++) {
         if (argument_is(&client->argv[i], word)) return true;
@@ -281,7 +175,7 @@ static void tell_of_move(struct client *client, const struct command *command) {
     struct server *server = client->server;
     unsigned database = (unsigned)client->database;
     const struct resp_argument *from = &client->argv[1], *to = &client->argv[2];
-    bool named = strstr(command->name, "lmove") != NULL; /* which ends, in words */
+    bool named = command->event->manner == EVENT_MOVES_ELEMENT_BY_ENDS; /* which ends, in words */
     bool from_left = named && argument_is(&client->argv[3], "left");
     bool to_left = !named || argument_is(&client->argv[4], "left");
     notify_event(server, NOTIFY_LIST, to_left ? "lpush" : "rpush", database, to->data, to->length);
@@ -289,50 +183,49 @@ static void tell_of_move(struct client *client, const struct command *command) {
     tell_if_gone(server, database, from->data, from->length);
 }
 
-static const char *event_of(const struct client *client, const struct rule *rule, const struct change *change) {
+static const char *event_of(const struct client *client, const struct key_event *rule, const struct change *change) {
     switch (rule->manner) {
-    case MOVES_MEMBER: return is_argument(client, 1, change) ? "srem" : "sadd";
-    case RENAMES: return is_argument(client, 1, change) ? "rename_from" : "rename_to";
-    case MOVES: return change->database == (unsigned)client->database ? "move_from" : "move_to";
-    case POPS_OF_MANY:
+    case EVENT_MOVES_MEMBER: return is_argument(client, 1, change) ? "srem" : "sadd";
+    case EVENT_RENAMES: return is_argument(client, 1, change) ? "rename_from" : "rename_to";
+    case EVENT_MOVES: return change->database == (unsigned)client->database ? "move_from" : "move_to";
+    case EVENT_POPS_OF_MANY:
         if (rule->class == NOTIFY_LIST) return has_word(client, 2, "left") ? "lpop" : "rpop";
         return has_word(client, 2, "min") ? "zpopmin" : "zpopmax";
-    default: break;
+    case EVENT_ADDS_OR_INCREMENTS: return has_word(client, 2, "incr") ? "zincr" : rule->name;
+    case EVENT_EXPIRES_OR_PERSISTS: return has_word(client, 2, "persist") ? "persist" : rule->name;
+    default: return rule->name;
     }
-    if (strcmp(rule->command, "zadd") == 0 && has_word(client, 2, "incr")) return "zincr";
-    if (strcmp(rule->command, "getex") == 0 && has_word(client, 2, "persist")) return "persist";
-    return rule->event;
 }
 
-static bool has_expiry(const struct client *client, const struct rule *rule) {
-    if (strcmp(rule->command, "set") != 0) return true;
+static bool has_expiry(const struct client *client, const struct key_event *rule) {
+    if (rule->manner != EVENT_WITH_EXPIRY_IF_ASKED) return rule->manner == EVENT_WITH_EXPIRY;
     return has_word(client, 3, "ex") || has_word(client, 3, "px") || has_word(client, 3, "exat") ||
            has_word(client, 3, "pxat");
 }
 
-static void tell_of(struct client *client, const struct rule *rule, const struct change *change) {
+static void tell_of(struct client *client, const struct key_event *rule, const struct change *change) {
     struct server *server = client->server;
     bool gone = !is_there(server, change->database, change->key, change->length);
     const char *event = event_of(client, rule, change);
     enum notify_class class = rule->class;
-    if (gone && (rule->manner == STORES || rule->manner == EXPIRES)) {
+    if (gone && (rule->manner == EVENT_STORES || rule->manner == EVENT_EXPIRES || rule->manner == EVENT_EXPIRES_OR_PERSISTS)) {
         event = "del";
         class = NOTIFY_GENERIC;
     }
-    if (rule->manner == COPIES) /* also where another key went for it */
+    if (rule->manner == EVENT_COPIES) /* also where another key went for it */
         notify_event(server, NOTIFY_NEW, "new", change->database, change->key, change->length);
-    else if (rule->manner != RENAMES && rule->manner != MOVES)
+    else if (rule->manner != EVENT_RENAMES && rule->manner != EVENT_MOVES)
         tell_if_added(server, change);
     notify_event(server, class, event, change->database, change->key, change->length);
-    if (rule->manner == WITH_EXPIRY && has_expiry(client, rule))
+    if (has_expiry(client, rule))
         notify_event(server, NOTIFY_GENERIC, "expire", change->database, change->key, change->length);
-    if (gone && (rule->manner == IN_PLACE || rule->manner == POPS_OF_MANY ||
-                 (rule->manner == MOVES_MEMBER && is_argument(client, 1, change))))
+    if (gone && (rule->manner == EVENT_IN_PLACE || rule->manner == EVENT_ADDS_OR_INCREMENTS || rule->manner == EVENT_POPS_OF_MANY ||
+                 (rule->manner == EVENT_MOVES_MEMBER && is_argument(client, 1, change))))
         notify_event(server, NOTIFY_GENERIC, "del", change->database, change->key, change->length);
 }
 
 /* Of the changes of the key in the first argument, or of all others. */
-static void tell_of_all(struct client *client, const struct rule *rule, size_t length, bool of_first) {
+static void tell_of_all(struct client *client, const struct key_event *rule, size_t length, bool of_first) {
     for (size_t at = 0; at < length;) {
         const struct change *change = (const struct change *)(const void *)(client->server->notify.changes + at);
         if (is_argument(client, 1, change) == of_first) tell_of(client, rule, change);
@@ -345,17 +238,16 @@ void notify_command(struct client *client, const struct command *command) {
     size_t length = notify->length;
     notify->length = 0;
     if (!command || !client->argv) return;
-    const struct rule *rule =
-        bsearch(command->name, rules, sizeof rules / sizeof *rules, sizeof *rules, compare_command);
+    const struct key_event *rule = command->event;
     if (!rule) return;
     /* Of a key that takes another's place before all else. */
-    if (rule->manner == MOVES_ELEMENT || rule->manner == RENAMES || rule->manner == MOVES)
-        tell_of_added(client->server, length);
-    if (rule->manner == MOVES_ELEMENT) {
+    bool moves_element = rule->manner == EVENT_MOVES_ELEMENT || rule->manner == EVENT_MOVES_ELEMENT_BY_ENDS;
+    if (moves_element || rule->manner == EVENT_RENAMES || rule->manner == EVENT_MOVES) tell_of_added(client->server, length);
+    if (moves_element) {
         tell_of_move(client, command);
         return;
     }
-    if (rule->manner == MOVES_MEMBER) { /* of where it came from first */
+    if (rule->manner == EVENT_MOVES_MEMBER) { /* of where it came from first */
         tell_of_all(client, rule, length, true);
         tell_of_all(client, rule, length, false);
         return;

@@ -27,6 +27,33 @@ enum notify_class {
     NOTIFY_NEW = 1 << 13,     /* n: keys that were added */
 };
 
+/* What a command does to a key that it changes. Where the key is gone afterwards, `del` follows, or stands alone. */
+enum key_event_manner {
+    EVENT_IN_PLACE,
+    EVENT_STORES,
+    EVENT_WITH_EXPIRY,
+    EVENT_WITH_EXPIRY_IF_ASKED, /* SET: by EX and its like */
+    EVENT_EXPIRES,
+    EVENT_EXPIRES_OR_PERSISTS, /* GETEX: the event is `persist` with PERSIST */
+    EVENT_ADDS_OR_INCREMENTS, /* ZADD: the event is `zincr` with INCR */
+    EVENT_ENDS,
+    EVENT_MOVES_ELEMENT, /* from the end of a list to the beginning of another */
+    EVENT_MOVES_ELEMENT_BY_ENDS, /* the arguments say from and to which ends */
+    EVENT_MOVES_MEMBER,
+    EVENT_POPS_OF_MANY,
+    EVENT_RENAMES,
+    EVENT_MOVES,
+    EVENT_COPIES
+};
+
+/* Of a command's row: what subscribers are told of the keys that it changes. */
+struct key_event {
+    enum notify_class class;
+    const char *name; /* "": it follows from the manner */
+    enum key_event_manner manner;
+};
+#define KEY_EVENT(class, name, manner) (&(const struct key_event){NOTIFY_##class, name, EVENT_##manner})
+
 #define NOTIFY_TEXT_BYTES 24u
 
 /* −1: a letter that stands for nothing. */

@@ -11,6 +11,7 @@
 #include "server/command/command_table.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_rows.h"
 #include "server/server.h"
 
 /* ---- UPDATE, DEL --------------------------------------------------------------------------------------------------- */
@@ -118,7 +119,7 @@ static void list_command(struct client *client) {
     const struct replay_registry *registry = client->server->replay;
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
-        if (replay_may_be_told(client, "replay.list", entry)) {
+        if (replay_may_be_told(client, entry)) {
             reply_bulk_string(client, table_config(entry->table)->name);
             count++;
         }
@@ -127,43 +128,47 @@ static void list_command(struct client *client) {
 }
 
 const struct command commands_replay[] = {
-    {"replay.create", create_command, 3, COMMAND_WRITE | COMMAND_DENYOOM, 1, 1, 1, "replay",
-     "Creates a table from a msgpack spec; an identical one that exists is success.", NULL},
-    {"replay.add", replay_add_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI, 1, 1, 1, "replay",
-     "Adds items column by column and returns their ids.", replay_add_land},
-    {"replay.append", replay_append_command, -7, COMMAND_WRITE | COMMAND_NO_MULTI, 1, 1, 1, "replay",
-     "Appends steps to streams of this connection and returns how many.", replay_append_land},
-    {"replay.item", replay_item_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI, 1, 1, 1, "replay",
-     "Makes items that see appended steps through windows, and returns their ids.", replay_item_land},
-    {"replay.end", replay_end_command, 3, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "replay",
-     "Ends the open episodes of streams of this connection.", NULL},
-    {"replay.close", replay_close_command, 3, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "replay",
-     "Closes streams of this connection and returns how many were open.", NULL},
-    {"replay.sample", replay_sample_command, -3, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
-     "Draws items and returns ids, probabilities, weights and columns.", NULL},
-    {"replay.update", update_command, 4, COMMAND_WRITE, 1, 1, 1, "replay",
-     "Sets priorities by id; returns how many were applied and how many ids had left.", NULL},
-    {"replay.await", replay_await_command, -4, COMMAND_READONLY | COMMAND_BLOCKING, 1, 1, 1, "replay",
-     "Waits until items were added, or so many are there, and returns how many were added and are there.", NULL},
-    {"replay.get", replay_get_command, -3, COMMAND_READONLY, 1, 1, 1, "replay",
-     "Returns items by id, in the form of REPLAY.SAMPLE.", NULL},
-    {"replay.del", del_command, 3, COMMAND_WRITE, 1, 1, 1, "replay",
-     "Removes items by id and returns how many there were.", NULL},
-    {"replay.info", replay_info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "replay",
-     "Returns a table's state and why a client would have to wait.", NULL},
-    {"replay.spec", spec_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "replay",
-     "Returns a table's spec as msgpack.", NULL},
-    {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, 0, 0, 0, "replay",
-     "Returns the names of all tables that one has any right to.", NULL},
-    {"replay.config", replay_config_command, 3, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
-     "Changes sampler, remover, rate_limiter or limits of a table.", NULL},
-    {"replay.reset", replay_reset_command, 2, COMMAND_WRITE | COMMAND_BLOCKING, 1, 1, 1, "replay",
-     "Removes all items of a table.", NULL},
-    {"replay.closetable", replay_close_table_command, -2, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "replay",
-     "Lets nothing more into a table; clients that wait to add, or for items, are told so.", NULL},
-    {"replay.opentable", replay_open_table_command, 2, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "replay",
-     "Opens a closed table again.", NULL},
-    {"replay.drop", drop_command, 2, COMMAND_WRITE, 1, 1, 1, "replay", "Removes a table; its waiters are told so.",
-     NULL},
+    {"replay.create", create_command, 3, COMMAND_WRITE | COMMAND_DENYOOM, &group_replay,
+     "Creates a table from a msgpack spec; an identical one that exists is success.", .keys = name_written},
+    {"replay.add", replay_add_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_TIMED,
+     &group_replay, "Adds items column by column and returns their ids.", .keys = name_written,
+     .land = replay_add_land},
+    {"replay.append", replay_append_command, -7, COMMAND_WRITE | COMMAND_NO_MULTI | COMMAND_TIMED, &group_replay,
+     "Appends steps to streams of this connection and returns how many.", .keys = name_written,
+     .land = replay_append_land},
+    {"replay.item", replay_item_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_TIMED,
+     &group_replay, "Makes items that see appended steps through windows, and returns their ids.",
+     .keys = name_written, .land = replay_item_land},
+    {"replay.end", replay_end_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_replay,
+     "Ends the open episodes of streams of this connection.", .keys = name_written},
+    {"replay.close", replay_close_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_replay,
+     "Closes streams of this connection and returns how many were open.", .keys = name_written},
+    {"replay.sample", replay_sample_command, -3, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_TIMED, &group_replay,
+     "Draws items and returns ids, probabilities, weights and columns.", .keys = name_sampled},
+    {"replay.update", update_command, 4, COMMAND_WRITE | COMMAND_TIMED, &group_replay,
+     "Sets priorities by id; returns how many were applied and how many ids had left.", .keys = name_written},
+    {"replay.await", replay_await_command, -4, COMMAND_READONLY | COMMAND_BLOCKING, &group_replay,
+     "Waits until items were added, or so many are there, and returns how many were added and are there.",
+     .keys = name_known},
+    {"replay.get", replay_get_command, -3, COMMAND_READONLY | COMMAND_TIMED, &group_replay,
+     "Returns items by id, in the form of REPLAY.SAMPLE.", .keys = name_read},
+    {"replay.del", del_command, 3, COMMAND_WRITE | COMMAND_TIMED, &group_replay,
+     "Removes items by id and returns how many there were.", .keys = name_written},
+    {"replay.info", replay_info_command, 2, COMMAND_READONLY | COMMAND_FAST, &group_replay,
+     "Returns a table's state and why a client would have to wait.", .keys = name_read},
+    {"replay.spec", spec_command, 2, COMMAND_READONLY | COMMAND_FAST, &group_replay,
+     "Returns a table's spec as msgpack.", .keys = name_read},
+    {"replay.list", list_command, 1, COMMAND_READONLY | COMMAND_FAST, &group_replay,
+     "Returns the names of all tables that one has any right to."},
+    {"replay.config", replay_config_command, 3, COMMAND_WRITE | COMMAND_BLOCKING, &group_replay,
+     "Changes sampler, remover, rate_limiter or limits of a table.", .keys = name_written},
+    {"replay.reset", replay_reset_command, 2, COMMAND_WRITE | COMMAND_BLOCKING, &group_replay,
+     "Removes all items of a table.", .keys = name_written},
+    {"replay.closetable", replay_close_table_command, -2, COMMAND_WRITE | COMMAND_FAST, &group_replay,
+     "Lets nothing more into a table; clients that wait to add, or for items, are told so.", .keys = name_written},
+    {"replay.opentable", replay_open_table_command, 2, COMMAND_WRITE | COMMAND_FAST, &group_replay,
+     "Opens a closed table again.", .keys = name_written},
+    {"replay.drop", drop_command, 2, COMMAND_WRITE, &group_replay, "Removes a table; its waiters are told so.",
+     .keys = name_written},
     {0},
 };

@@ -27,7 +27,7 @@ void replay_config_command(struct client *client);
 bool replay_change_step(struct server *server, uint64_t budget_us);
 void replay_info_command(struct client *client);
 /* Whether the client has any right to the table, in the use of a command that tells of tables which it does not name. */
-bool replay_may_be_told(const struct client *client, const char *command, const struct replay_entry *entry);
+bool replay_may_be_told(const struct client *client, const struct replay_entry *entry);
 
 /* Shared by ADD and ITEM: reserving items; entering those of a request whose columns are in place, or waiting until that
  * may be done. `priorities` is the index of their argument. */

@@ -4,6 +4,7 @@
 
 #include "server/client.h"
 #include "server/command/command_table.h"
+#include "server/replay/replay_rows.h"
 #include "server/replay/share.h"
 #include "server/server.h"
 
@@ -86,11 +87,12 @@ static void release_command(struct client *client) {
 }
 
 const struct command commands_share[] = {
-    {"replay.share", share_command, -1, COMMAND_FAST | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
-     "Shares memory with a client over a unix socket; over TCP, tells a client of this host of such a socket.", NULL},
-    {"replay.prove", prove_command, 2, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, 0, 0, 0,
-     "replay", "Shows on the socket told of by REPLAY.SHARE that the client is the one that was told.", NULL},
-    {"replay.release", release_command, -2, COMMAND_FAST | COMMAND_NOSCRIPT, 0, 0, 0, "replay",
-     "Gives shared memory back; returns how many of the leases were held.", NULL},
+    {"replay.share", share_command, -1, COMMAND_FAST | COMMAND_NO_MULTI | COMMAND_NOSCRIPT, &group_replay,
+     "Shares memory with a client over a unix socket; over TCP, tells a client of this host of such a socket."},
+    {"replay.prove", prove_command, 2, COMMAND_FAST | COMMAND_NOAUTH | COMMAND_NO_MULTI | COMMAND_NOSCRIPT,
+     &group_replay, "Shows on the socket told of by REPLAY.SHARE that the client is the one that was told.",
+     .is_secret = every_argument_is_secret},
+    {"replay.release", release_command, -2, COMMAND_FAST | COMMAND_NOSCRIPT, &group_replay,
+     "Gives shared memory back; returns how many of the leases were held."},
     {0},
 };

@@ -6,6 +6,7 @@
 #include "server/acl/acl.h"
 #include "server/client.h"
 #include "server/command/command_table.h"
+#include "server/replay/replay_rows.h"
 #include "server/replay/weights_registry.h"
 #include "server/server.h"
 #include "store/store.h"
@@ -79,7 +80,7 @@ static void list_command(struct client *client) {
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct weights_entry *entry = registry->entries; entry; entry = entry->next) {
         const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
-        if (!acl_may_access_key(client, "weights.list", &key, KEY_READ | KEY_WRITE)) {
+        if (!acl_may_access_key(client, &key, KEY_READ | KEY_WRITE)) {
             continue;
         }
         reply_bulk(client, entry->key, entry->key_length);
@@ -118,15 +119,15 @@ static void del_command(struct client *client) {
 }
 
 const struct command commands_weights[] = {
-    {"weights.publish", publish_command, 4, COMMAND_WRITE | COMMAND_DENYOOM, 1, 1, 1, "weights",
-     "Publishes a blob as a version, or with * as the next one.", NULL},
-    {"weights.get", get_command, -2, COMMAND_READONLY, 1, 1, 1, "weights",
-     "Returns version and blob, or null when there is nothing newer.", NULL},
-    {"weights.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, 1, 1, 1, "weights",
-     "Returns version, bytes and age of weights.", NULL},
-    {"weights.list", list_command, 1, COMMAND_READONLY, 0, 0, 0, "weights",
-     "Returns all keys that one has any right to.", NULL},
-    {"weights.del", del_command, -2, COMMAND_WRITE, 1, -1, 1, "weights",
-     "Removes keys and returns how many there were.", NULL},
+    {"weights.publish", publish_command, 4, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_TIMED, &group_weights,
+     "Publishes a blob as a version, or with * as the next one.", .keys = name_written},
+    {"weights.get", get_command, -2, COMMAND_READONLY | COMMAND_TIMED, &group_weights,
+     "Returns version and blob, or null when there is nothing newer.", .keys = name_read},
+    {"weights.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, &group_weights,
+     "Returns version, bytes and age of weights.", .keys = name_read},
+    {"weights.list", list_command, 1, COMMAND_READONLY, &group_weights,
+     "Returns all keys that one has any right to."},
+    {"weights.del", del_command, -2, COMMAND_WRITE, &group_weights, "Removes keys and returns how many there were.",
+     .keys = names_written},
     {0},
 };

@@ -156,10 +156,10 @@ void replay_info_command(struct client *client) {
     reply_described(client, "signature", config, describe_signature);
 }
 
-bool replay_may_be_told(const struct client *client, const char *command, const struct replay_entry *entry) {
+bool replay_may_be_told(const struct client *client, const struct replay_entry *entry) {
     const char *name = table_config(entry->table)->name;
     const struct resp_argument key = {.data = (const uint8_t *)name, .length = strlen(name)};
-    return acl_may_access_key(client, command, &key, KEY_READ | KEY_WRITE);
+    return acl_may_access_key(client, &key, KEY_READ | KEY_WRITE);
 }
 
 void replay_info(const struct client *client, struct text *out) {
@@ -171,7 +171,7 @@ void replay_info(const struct client *client, struct text *out) {
                 REPLAY_MAX_TABLES, TABLE_MAX_BATCH, REPLAY_TABLE_PINNED_LIMIT, REPLAY_CLIENT_PINNED_LIMIT);
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         struct table_info info;
-        if (!replay_may_be_told(client, "info", entry)) {
+        if (!replay_may_be_told(client, entry)) {
             continue;
         }
         table_info(entry->table, &info);

@@ -12,6 +12,7 @@
 #include "server/server.h"
 #include "server/store/keyspace.h"
 #include "server/store/make_room.h"
+#include "server/store/redis_rows.h"
 
 #ifdef REPLAY_LUA
 
@@ -507,40 +508,34 @@ static void script_help(struct client *client) {
     reply_help(client, lines);
 }
 
-static int eval_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    if (argc > 2 && argv[2].length == 1 && argv[2].data[0] == '0') return 0;
-    return command_keys_counted(argc, argv, 2, KEY_READ | KEY_WRITE, places, max);
-}
-
-static int eval_ro_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    if (argc > 2 && argv[2].length == 1 && argv[2].data[0] == '0') return 0;
-    return command_keys_counted(argc, argv, 2, KEY_READ, places, max);
-}
-
 #define RUN (COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_SKIP_MONITOR | COMMAND_NO_MANDATORY_KEYS | COMMAND_MOVABLEKEYS)
-#define PART(word, handler, arity, flags, summary) \
-    {"script|" word, handler, arity, flags, 0, 0, 0, "scripting", summary}
 
 static const struct command subcommands[] = {
-    PART("debug", script_debug, 3, COMMAND_NOSCRIPT, "Refused, but for NO: there is no debugger."),
-    PART("exists", script_exists, -3, COMMAND_NOSCRIPT, "Tells which scripts are in the cache."),
-    PART("flush", script_flush, -2, COMMAND_NOSCRIPT, "Empties the cache of scripts."),
-    PART("help", script_help, 2, COMMAND_LOADING | COMMAND_STALE, "Lists the subcommands."),
-    PART("kill", script_kill, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, "Ends the script that runs."),
-    PART("load", script_load, 3, COMMAND_NOSCRIPT | COMMAND_STALE, "Puts a script into the cache."),
+    {"script|debug", script_debug, 3, COMMAND_NOSCRIPT, &group_scripting,
+     "Refused, but for NO: there is no debugger.", "3.2.0"},
+    {"script|exists", script_exists, -3, COMMAND_NOSCRIPT, &group_scripting, "Tells which scripts are in the cache.",
+     "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:agg_logical_and"},
+    {"script|flush", script_flush, -2, COMMAND_NOSCRIPT, &group_scripting, "Empties the cache of scripts.", "2.6.0",
+     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
+    {"script|help", script_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.",
+     "5.0.0"},
+    {"script|kill", script_kill, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
+     "Ends the script that runs.", "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:one_succeeded"},
+    {"script|load", script_load, 3, COMMAND_NOSCRIPT | COMMAND_STALE, &group_scripting,
+     "Puts a script into the cache.", "2.6.0", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
     {0},
 };
 
 const struct command commands_scripts[] = {
-    {"eval", eval_command, -3, RUN | COMMAND_MAY_REPLICATE, .group = "scripting", .summary = "Runs a script.",
-     .keys = eval_keys, .flags_of = eval_flags},
-    {"eval_ro", eval_ro_command, -3, RUN | COMMAND_READONLY, .group = "scripting",
-     .summary = "Runs a script that may not write.", .keys = eval_ro_keys, .flags_of = eval_flags},
-    {"evalsha", evalsha_command, -3, RUN | COMMAND_MAY_REPLICATE, .group = "scripting",
-     .summary = "Runs a script of the cache.", .keys = eval_keys, .flags_of = evalsha_flags},
-    {"evalsha_ro", evalsha_ro_command, -3, RUN | COMMAND_READONLY, .group = "scripting",
-     .summary = "Runs a script of the cache that may not write.", .keys = eval_ro_keys, .flags_of = evalsha_flags},
-    {"script", command_container, -2, 0, .group = "scripting", .summary = "Keeps the cache of scripts.",
+    {"eval", eval_command, -3, RUN | COMMAND_MAY_REPLICATE, &group_scripting, "Runs a script.", "2.6.0",
+     .keys = script_keys_changed, .flags_of = eval_flags},
+    {"eval_ro", eval_ro_command, -3, RUN | COMMAND_READONLY, &group_scripting, "Runs a script that may not write.",
+     "7.0.0", .keys = script_keys_read, .flags_of = eval_flags},
+    {"evalsha", evalsha_command, -3, RUN | COMMAND_MAY_REPLICATE, &group_scripting, "Runs a script of the cache.",
+     "2.6.0", .keys = script_keys_changed, .flags_of = evalsha_flags},
+    {"evalsha_ro", evalsha_ro_command, -3, RUN | COMMAND_READONLY, &group_scripting,
+     "Runs a script of the cache that may not write.", "7.0.0", .keys = script_keys_read, .flags_of = evalsha_flags},
+    {"script", command_container, -2, 0, &group_scripting, "Keeps the cache of scripts.", "2.6.0",
      .subcommands = subcommands},
     {0},
 };

@@ -4,8 +4,10 @@
 
 #include "base/memory.h"
 #include "server/command/command_table.h"
+#include "server/pubsub/notify.h"
 #include "server/store/cmd_bits.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 bool bit_offset_argument(struct client *client, uint32_t index, uint64_t width, uint64_t *offset) {
     const struct resp_argument *argument = &client->argv[index];
@@ -281,18 +283,36 @@ static void bitop_command(struct client *client) {
     memory_free(views);
 }
 
+/* BITFIELD that only reads needs no right to write. */
+static int bitfield_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
+    uint32_t access = KEY_READ;
+    for (uint32_t i = 2; i < argc;) {
+        bool gets = argument_is(&argv[i], "get"), says = argument_is(&argv[i], "overflow");
+        if (!gets && !says) access = KEY_READ | KEY_WRITE;
+        i += gets ? 3 : says ? 2 : argc;
+    }
+    if (max > 0) places[0] = (struct key_place){1, access, NULL};
+    return 1;
+}
+
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
-#define ROW(name, arity, flags, first, last, summary) \
-    {#name, name##_command, arity, flags, first, last, 1, "bitmap", summary, NULL}
 
 const struct command commands_bits[] = {
-    ROW(bitcount, -2, READ, 1, 1, "Counts the bits that are set in a string."),
-    ROW(bitfield, -2, WRITE, 1, 1, "Reads and changes integers of any width in a string."),
-    ROW(bitfield_ro, -2, READ | COMMAND_FAST, 1, 1, "Reads integers of any width in a string."),
-    ROW(bitop, -4, WRITE, 2, -1, "Combines strings bit by bit, and stores the result."),
-    ROW(bitpos, -3, READ, 1, 1, "Finds the first bit that is set, or clear, in a string."),
-    ROW(getbit, 3, READ | COMMAND_FAST, 1, 1, "Returns a bit of a string."),
-    ROW(setbit, 4, WRITE, 1, 1, "Sets or clears a bit of a string. Creates the key if it doesn't exist."),
+    {"bitcount", bitcount_command, -2, READ, &group_bitmap, "Counts the bits that are set in a string.", "2.6.0",
+     .keys = key_read},
+    {"bitfield", bitfield_command, -2, WRITE, &group_bitmap, "Reads and changes integers of any width in a string.",
+     "3.2.0", .keys = key_used_as_asked, .find_keys = bitfield_keys, .event = KEY_EVENT(STRING, "setbit", IN_PLACE)},
+    {"bitfield_ro", bitfield_ro_command, -2, READ | COMMAND_FAST, &group_bitmap,
+     "Reads integers of any width in a string.", "6.0.0", .keys = key_read},
+    {"bitop", bitop_command, -4, WRITE, &group_bitmap, "Combines strings bit by bit, and stores the result.", "2.6.0",
+     .keys = second_key_set_from_keys, .event = KEY_EVENT(STRING, "set", STORES)},
+    {"bitpos", bitpos_command, -3, READ, &group_bitmap, "Finds the first bit that is set, or clear, in a string.",
+     "2.8.7", .keys = key_read},
+    {"getbit", getbit_command, 3, READ | COMMAND_FAST, &group_bitmap, "Returns a bit of a string.", "2.2.0",
+     .keys = key_read},
+    {"setbit", setbit_command, 4, WRITE, &group_bitmap,
+     "Sets or clears a bit of a string. Creates the key if it doesn't exist.", "2.2.0", .keys = key_changed,
+     .event = KEY_EVENT(STRING, "setbit", IN_PLACE)},
     {0},
 };

@@ -3,9 +3,11 @@
 #include <string.h>
 
 #include "server/command/command_table.h"
+#include "server/pubsub/notify.h"
 #include "server/store/cmd_keys.h"
 #include "server/store/key_wait.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 #include "server/transaction/watch.h"
 
 static bool is_database(int64_t number) {
@@ -155,10 +157,12 @@ static void swapdb_command(struct client *client) {
 }
 
 const struct command commands_database[] = {
-    {"copy", copy_command, -3, COMMAND_WRITE | COMMAND_DENYOOM, 1, 2, 1, "generic",
-     "Copies the value of a key to a new key."},
-    {"move", move_command, 3, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, "generic", "Moves a key to another database."},
-    {"swapdb", swapdb_command, 3, COMMAND_WRITE | COMMAND_FAST | COMMAND_DANGEROUS, .group = "server",
-     .summary = "Exchanges two databases."},
+    {"copy", copy_command, -3, COMMAND_WRITE | COMMAND_DENYOOM, &group_generic,
+     "Copies the value of a key to a new key.", "6.2.0", .keys = key_copied,
+     .event = KEY_EVENT(GENERIC, "copy_to", COPIES)},
+    {"move", move_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_generic, "Moves a key to another database.",
+     "1.0.0", .keys = key_changed, .event = KEY_EVENT(GENERIC, "", MOVES)},
+    {"swapdb", swapdb_command, 3, COMMAND_WRITE | COMMAND_FAST | COMMAND_DANGEROUS, &group_server,
+     "Exchanges two databases.", "4.0.0", .categories = ACL_KEYSPACE | ACL_WRITE | ACL_FAST | ACL_DANGEROUS},
     {0},
 };

@@ -4,7 +4,9 @@
 #include "base/clock.h"
 #include "server/command/command_table.h"
 #include "server/durability/propagate.h"
+#include "server/pubsub/notify.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 static unsigned database_of(const struct client *client) {
     return (unsigned)client->database;
@@ -270,31 +272,58 @@ static void persist_command(struct client *client) {
 #define READ COMMAND_READONLY
 #define WRITE COMMAND_WRITE
 #define FAST COMMAND_FAST
-#define ROW(name, arity, flags, first, last, summary) \
-    {#name, name##_command, arity, flags, first, last, (first) > 0, "generic", summary, NULL}
-#define SERVER_ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 0, 0, 0, "server", summary, NULL}
 
 const struct command commands_generic[] = {
-    SERVER_ROW(dbsize, 1, READ | FAST, "Returns the number of keys in the database."),
-    ROW(del, -2, WRITE, 1, -1, "Deletes one or more keys."),
-    ROW(exists, -2, READ | FAST, 1, -1, "Determines whether one or more keys exist."),
-    ROW(expire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in seconds."),
-    ROW(expireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix timestamp."),
-    ROW(expiretime, 2, READ | FAST, 1, 1, "Returns the expiration time of a key as a Unix timestamp."),
-    SERVER_ROW(flushall, -1, WRITE, "Removes all keys from all databases."),
-    SERVER_ROW(flushdb, -1, WRITE, "Removes all keys from the current database."),
-    ROW(persist, 2, WRITE | FAST, 1, 1, "Removes the expiration time of a key."),
-    ROW(pexpire, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key in milliseconds."),
-    ROW(pexpireat, -3, WRITE | FAST, 1, 1, "Sets the expiration time of a key to a Unix milliseconds timestamp."),
-    ROW(pexpiretime, 2, READ | FAST, 1, 1, "Returns the expiration time of a key as a Unix milliseconds timestamp."),
-    ROW(pttl, 2, READ | FAST, 1, 1, "Returns the expiration time in milliseconds of a key."),
-    ROW(randomkey, 1, READ, 0, 0, "Returns a random key name from the database."),
-    ROW(rename, 3, WRITE, 1, 2, "Renames a key and overwrites the destination."),
-    ROW(renamenx, 3, WRITE | FAST, 1, 2, "Renames a key only when the target key name doesn't exist."),
-    ROW(scan, -2, READ, 0, 0, "Iterates over the key names in the database."),
-    ROW(touch, -2, READ | FAST, 1, -1, "Returns how many of the keys exist, after counting as a use of each."),
-    ROW(ttl, 2, READ | FAST, 1, 1, "Returns the expiration time in seconds of a key."),
-    ROW(type, 2, READ | FAST, 1, 1, "Determines the type of value stored at a key."),
-    {"unlink", del_command, -2, WRITE | FAST, 1, -1, 1, "generic", "Deletes keys; large values are freed later.", NULL},
+    {"dbsize", dbsize_command, 1, READ | FAST, &group_server, "Returns the number of keys in the database.", "1.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:agg_sum", .categories = ACL_KEYSPACE | ACL_READ | ACL_FAST},
+    {"del", del_command, -2, WRITE, &group_generic, "Deletes one or more keys.", "1.0.0",
+     .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
+     .event = KEY_EVENT(GENERIC, "del", ENDS)},
+    {"exists", exists_command, -2, READ | FAST, &group_generic, "Determines whether one or more keys exist.", "1.0.0",
+     .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_known},
+    {"expire", expire_command, -3, WRITE | FAST, &group_generic, "Sets the expiration time of a key in seconds.",
+     "1.0.0", .keys = key_updated, .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
+    {"expireat", expireat_command, -3, WRITE | FAST, &group_generic,
+     "Sets the expiration time of a key to a Unix timestamp.", "1.2.0", .keys = key_updated,
+     .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
+    {"expiretime", expiretime_command, 2, READ | FAST, &group_generic,
+     "Returns the expiration time of a key as a Unix timestamp.", "7.0.0", .keys = key_read},
+    {"flushall", flushall_command, -1, WRITE, &group_server, "Removes all keys from all databases.", "1.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:all_succeeded",
+     .categories = ACL_KEYSPACE | ACL_WRITE | ACL_SLOW | ACL_DANGEROUS},
+    {"flushdb", flushdb_command, -1, WRITE, &group_server, "Removes all keys from the current database.", "1.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:all_succeeded",
+     .categories = ACL_KEYSPACE | ACL_WRITE | ACL_SLOW | ACL_DANGEROUS},
+    {"persist", persist_command, 2, WRITE | FAST, &group_generic, "Removes the expiration time of a key.", "2.2.0",
+     .keys = key_updated, .event = KEY_EVENT(GENERIC, "persist", IN_PLACE)},
+    {"pexpire", pexpire_command, -3, WRITE | FAST, &group_generic,
+     "Sets the expiration time of a key in milliseconds.", "2.6.0", .keys = key_updated,
+     .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
+    {"pexpireat", pexpireat_command, -3, WRITE | FAST, &group_generic,
+     "Sets the expiration time of a key to a Unix milliseconds timestamp.", "2.6.0", .keys = key_updated,
+     .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
+    {"pexpiretime", pexpiretime_command, 2, READ | FAST, &group_generic,
+     "Returns the expiration time of a key as a Unix milliseconds timestamp.", "7.0.0", .keys = key_read},
+    {"pttl", pttl_command, 2, READ | FAST, &group_generic, "Returns the expiration time in milliseconds of a key.",
+     "2.6.0", .tips = "nondeterministic_output", .keys = key_read},
+    {"randomkey", randomkey_command, 1, READ, &group_generic, "Returns a random key name from the database.", "1.0.0",
+     .tips = "request_policy:all_shards\nnondeterministic_output"},
+    {"rename", rename_command, 3, WRITE, &group_generic, "Renames a key and overwrites the destination.", "1.0.0",
+     .keys = key_renamed, .event = KEY_EVENT(GENERIC, "", RENAMES)},
+    {"renamenx", renamenx_command, 3, WRITE | FAST, &group_generic,
+     "Renames a key only when the target key name doesn't exist.", "1.0.0", .keys = key_renamed_to_new,
+     .event = KEY_EVENT(GENERIC, "", RENAMES)},
+    {"scan", scan_command, -2, READ, &group_generic, "Iterates over the key names in the database.", "2.8.0",
+     .tips = "nondeterministic_output\nrequest_policy:special"},
+    {"touch", touch_command, -2, READ | FAST, &group_generic,
+     "Returns how many of the keys exist, after counting as a use of each.", "3.2.1",
+     .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_known},
+    {"ttl", ttl_command, 2, READ | FAST, &group_generic, "Returns the expiration time in seconds of a key.", "1.0.0",
+     .tips = "nondeterministic_output", .keys = key_read},
+    {"type", type_command, 2, READ | FAST, &group_generic, "Determines the type of value stored at a key.", "1.0.0",
+     .keys = key_known},
+    {"unlink", del_command, -2, WRITE | FAST, &group_generic, "Deletes keys; large values are freed later.", "4.0.0",
+     .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
+     .event = KEY_EVENT(GENERIC, "del", ENDS)},
     {0},
 };

@@ -5,7 +5,9 @@
 #include "server/command/command_table.h"
 #include "server/durability/propagate.h"
 #include "server/exclusive.h"
+#include "server/pubsub/notify.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 static struct hash *hash_of(const struct dict_entry *entry) {
     return (struct hash *)store_value(entry);
@@ -298,23 +300,41 @@ static void hscan_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
-#define ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 1, 1, 1, "hash", summary, NULL}
 
 const struct command commands_hash[] = {
-    ROW(hdel, -3, COMMAND_WRITE | FAST, "Deletes fields of a hash. Deletes the hash if no fields remain."),
-    ROW(hexists, 3, READ | FAST, "Determines whether a field exists in a hash."),
-    ROW(hget, 3, READ | FAST, "Returns the value of a field in a hash."),
-    ROW(hgetall, 2, READ, "Returns all fields and values in a hash."),
-    ROW(hincrby, 4, WRITE | FAST, "Increments the integer value of a field in a hash by a number."),
-    ROW(hincrbyfloat, 4, WRITE | FAST, "Increments the floating point value of a field by a number."),
-    ROW(hkeys, 2, READ, "Returns all fields in a hash."),
-    ROW(hlen, 2, READ | FAST, "Returns the number of fields in a hash."),
-    ROW(hmget, -3, READ | FAST, "Returns the values of fields in a hash."),
-    ROW(hmset, -4, WRITE | FAST, "Sets the values of fields in a hash."),
-    ROW(hscan, -3, READ, "Iterates over fields and values of a hash."),
-    ROW(hset, -4, WRITE | FAST, "Creates or modifies the values of fields in a hash."),
-    ROW(hsetnx, 4, WRITE | FAST, "Sets the value of a field in a hash only when the field doesn't exist."),
-    ROW(hstrlen, 3, READ | FAST, "Returns the length of the value of a field in a hash."),
-    ROW(hvals, 2, READ, "Returns all values in a hash."),
+    {"hdel", hdel_command, -3, COMMAND_WRITE | FAST, &group_hash,
+     "Deletes fields of a hash. Deletes the hash if no fields remain.", "2.0.0", .keys = key_removed_from,
+     .event = KEY_EVENT(HASH, "hdel", IN_PLACE)},
+    {"hexists", hexists_command, 3, READ | FAST, &group_hash, "Determines whether a field exists in a hash.", "2.0.0",
+     .keys = key_known},
+    {"hget", hget_command, 3, READ | FAST, &group_hash, "Returns the value of a field in a hash.", "2.0.0",
+     .keys = key_read},
+    {"hgetall", hgetall_command, 2, READ, &group_hash, "Returns all fields and values in a hash.", "2.0.0",
+     .tips = "nondeterministic_output_order", .keys = key_read},
+    {"hincrby", hincrby_command, 4, WRITE | FAST, &group_hash,
+     "Increments the integer value of a field in a hash by a number.", "2.0.0", .keys = key_changed,
+     .event = KEY_EVENT(HASH, "hincrby", IN_PLACE)},
+    {"hincrbyfloat", hincrbyfloat_command, 4, WRITE | FAST, &group_hash,
+     "Increments the floating point value of a field by a number.", "2.6.0", .keys = key_changed,
+     .event = KEY_EVENT(HASH, "hincrbyfloat", IN_PLACE)},
+    {"hkeys", hkeys_command, 2, READ, &group_hash, "Returns all fields in a hash.", "2.0.0",
+     .tips = "nondeterministic_output_order", .keys = key_read},
+    {"hlen", hlen_command, 2, READ | FAST, &group_hash, "Returns the number of fields in a hash.", "2.0.0",
+     .keys = key_known},
+    {"hmget", hmget_command, -3, READ | FAST, &group_hash, "Returns the values of fields in a hash.", "2.0.0",
+     .keys = key_read},
+    {"hmset", hmset_command, -4, WRITE | FAST, &group_hash, "Sets the values of fields in a hash.", "2.0.0",
+     .keys = key_updated, .event = KEY_EVENT(HASH, "hset", IN_PLACE)},
+    {"hscan", hscan_command, -3, READ, &group_hash, "Iterates over fields and values of a hash.", "2.8.0",
+     .tips = "nondeterministic_output", .keys = key_read},
+    {"hset", hset_command, -4, WRITE | FAST, &group_hash, "Creates or modifies the values of fields in a hash.",
+     "2.0.0", .keys = key_updated, .event = KEY_EVENT(HASH, "hset", IN_PLACE)},
+    {"hsetnx", hsetnx_command, 4, WRITE | FAST, &group_hash,
+     "Sets the value of a field in a hash only when the field doesn't exist.", "2.0.0", .keys = key_added_to,
+     .event = KEY_EVENT(HASH, "hset", IN_PLACE)},
+    {"hstrlen", hstrlen_command, 3, READ | FAST, &group_hash, "Returns the length of the value of a field in a hash.",
+     "3.2.0", .keys = key_known},
+    {"hvals", hvals_command, 2, READ, &group_hash, "Returns all values in a hash.", "2.0.0",
+     .tips = "nondeterministic_output_order", .keys = key_read},
     {0},
 };

@@ -4,6 +4,7 @@
 #include "server/command/command_table.h"
 #include "server/store/keyspace.h"
 #include "server/store/random_replies.h"
+#include "server/store/redis_rows.h"
 
 #define SPARSE_FACTOR 4 /* a hash has so many times the fields wanted: then picking one by one is cheaper than a walk */
 
@@ -140,7 +141,7 @@ static void hrandfield_command(struct client *client) {
 }
 
 const struct command commands_hash_random[] = {
-    {"hrandfield", hrandfield_command, -2, COMMAND_READONLY, 1, 1, 1, "hash",
-     "Returns fields of a hash that chance picks.", NULL},
+    {"hrandfield", hrandfield_command, -2, COMMAND_READONLY, &group_hash,
+     "Returns fields of a hash that chance picks.", "6.2.0", .tips = "nondeterministic_output", .keys = key_read},
     {0},
 };

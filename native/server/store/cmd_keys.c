@@ -8,6 +8,7 @@
 #include "server/command/command_table.h"
 #include "server/output.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 #include "store/dict_walk.h"
 #include "store/glob.h"
 
@@ -123,7 +124,8 @@ void keys_finish(struct server *server) {
 }
 
 const struct command commands_keys[] = {
-    {"keys", keys_command, 2, COMMAND_READONLY | COMMAND_DANGEROUS, .group = "generic",
-     .summary = "Returns all key names that match a pattern."},
+    {"keys", keys_command, 2, COMMAND_READONLY | COMMAND_DANGEROUS, &group_generic,
+     "Returns all key names that match a pattern.", "1.0.0",
+     .tips = "request_policy:all_shards\nnondeterministic_output_order"},
     {0},
 };

@@ -6,6 +6,7 @@
 #include "server/command/command_table.h"
 #include "server/exclusive.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 #define CELLS_TO_REST 16384
 #define CELLS_AT_ONCE 262144 /* a larger table is filled in slices */
@@ -227,7 +228,7 @@ static void lcs_command(struct client *client) {
 }
 
 const struct command commands_lcs[] = {
-    {"lcs", lcs_command, -3, COMMAND_READONLY, 1, 2, 1, "string", "Finds what two strings have in common, in order.",
-     NULL},
+    {"lcs", lcs_command, -3, COMMAND_READONLY, &group_string, "Finds what two strings have in common, in order.",
+     "7.0.0", .keys = two_keys_read},
     {0},
 };

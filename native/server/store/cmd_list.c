@@ -3,7 +3,9 @@
 
 #include "server/command/command_table.h"
 #include "server/exclusive.h"
+#include "server/pubsub/notify.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 static struct list *list_of(const struct dict_entry *entry) {
     return (struct list *)store_value(entry);
@@ -368,22 +370,42 @@ static void linsert_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
-#define ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 1, 1, 1, "list", summary, NULL}
 
 const struct command commands_list[] = {
-    ROW(lindex, 3, READ, "Returns an element from a list by its index."),
-    ROW(linsert, 5, WRITE, "Inserts an element before or after another element in a list."),
-    ROW(llen, 2, READ | FAST, "Returns the length of a list."),
-    ROW(lpop, -2, COMMAND_WRITE | FAST, "Returns the first elements in a list after removing them."),
-    ROW(lpos, -3, READ, "Returns the index of matching elements in a list."),
-    ROW(lpush, -3, WRITE | FAST, "Prepends elements to a list. Creates the key if it doesn't exist."),
-    ROW(lpushx, -3, WRITE | FAST, "Prepends elements to a list only when the list exists."),
-    ROW(lrange, 4, READ, "Returns a range of elements from a list."),
-    ROW(lrem, 4, COMMAND_WRITE, "Removes elements from a list. Deletes the list if the last element was removed."),
-    ROW(lset, 4, WRITE, "Sets the value of an element in a list by its index."),
-    ROW(ltrim, 4, COMMAND_WRITE, "Removes elements from both ends of a list. Deletes the list if none remain."),
-    ROW(rpop, -2, COMMAND_WRITE | FAST, "Returns the last elements of a list after removing them."),
-    ROW(rpush, -3, WRITE | FAST, "Appends elements to a list. Creates the key if it doesn't exist."),
-    ROW(rpushx, -3, WRITE | FAST, "Appends elements to a list only when the list exists."),
+    {"lindex", lindex_command, 3, READ, &group_list, "Returns an element from a list by its index.", "1.0.0",
+     .keys = key_read},
+    {"linsert", linsert_command, 5, WRITE, &group_list,
+     "Inserts an element before or after another element in a list.", "2.2.0", .keys = key_added_to,
+     .event = KEY_EVENT(LIST, "linsert", IN_PLACE)},
+    {"llen", llen_command, 2, READ | FAST, &group_list, "Returns the length of a list.", "1.0.0", .keys = key_known},
+    {"lpop", lpop_command, -2, COMMAND_WRITE | FAST, &group_list,
+     "Returns the first elements in a list after removing them.", "1.0.0", .keys = key_taken_from,
+     .event = KEY_EVENT(LIST, "lpop", IN_PLACE)},
+    {"lpos", lpos_command, -3, READ, &group_list, "Returns the index of matching elements in a list.", "6.0.6",
+     .keys = key_read},
+    {"lpush", lpush_command, -3, WRITE | FAST, &group_list,
+     "Prepends elements to a list. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
+     .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
+    {"lpushx", lpushx_command, -3, WRITE | FAST, &group_list,
+     "Prepends elements to a list only when the list exists.", "2.2.0", .keys = key_added_to,
+     .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
+    {"lrange", lrange_command, 4, READ, &group_list, "Returns a range of elements from a list.", "1.0.0",
+     .keys = key_read},
+    {"lrem", lrem_command, 4, COMMAND_WRITE, &group_list,
+     "Removes elements from a list. Deletes the list if the last element was removed.", "1.0.0",
+     .keys = key_removed_from, .event = KEY_EVENT(LIST, "lrem", IN_PLACE)},
+    {"lset", lset_command, 4, WRITE, &group_list, "Sets the value of an element in a list by its index.", "1.0.0",
+     .keys = key_updated, .event = KEY_EVENT(LIST, "lset", IN_PLACE)},
+    {"ltrim", ltrim_command, 4, COMMAND_WRITE, &group_list,
+     "Removes elements from both ends of a list. Deletes the list if none remain.", "1.0.0", .keys = key_removed_from,
+     .event = KEY_EVENT(LIST, "ltrim", IN_PLACE)},
+    {"rpop", rpop_command, -2, COMMAND_WRITE | FAST, &group_list,
+     "Returns the last elements of a list after removing them.", "1.0.0", .keys = key_taken_from,
+     .event = KEY_EVENT(LIST, "rpop", IN_PLACE)},
+    {"rpush", rpush_command, -3, WRITE | FAST, &group_list,
+     "Appends elements to a list. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
+     .event = KEY_EVENT(LIST, "rpush", IN_PLACE)},
+    {"rpushx", rpushx_command, -3, WRITE | FAST, &group_list, "Appends elements to a list only when the list exists.",
+     "2.2.0", .keys = key_added_to, .event = KEY_EVENT(LIST, "rpush", IN_PLACE)},
     {0},
 };

@@ -4,8 +4,10 @@
 
 #include "server/command/command_table.h"
 #include "server/durability/propagate.h"
+#include "server/pubsub/notify.h"
 #include "server/store/key_wait.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 static struct list *list_of(const struct dict_entry *entry) {
     return (struct list *)store_value(entry);
@@ -247,14 +249,6 @@ static void blmpop_command(struct client *client) {
         wait_for_keys(client, pops.first_key, pops.keys, deadline_us, retry_blmpop);
 }
 
-static int lmpop_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    return command_keys_counted(argc, argv, 1, KEY_READ | KEY_WRITE, places, max);
-}
-
-static int blmpop_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    return command_keys_counted(argc, argv, 2, KEY_READ | KEY_WRITE, places, max);
-}
-
 /* ---- BLPOP and BRPOP --------------------------------------------------------------------------------------------- */
 
 static void pop_pair(struct client *client, uint32_t index, struct dict_entry *entry, bool from_left) {
@@ -303,24 +297,31 @@ static void brpop_command(struct client *client) {
 }
 
 #define WAITS (COMMAND_WRITE | COMMAND_NOSCRIPT | COMMAND_BLOCKING)
-#define ROW(name, arity, flags, last, summary) {#name, name##_command, arity, flags, 1, last, 1, "list", summary}
-#define ROW_COUNTED(name, arity, flags, summary)                                                          \
-    {#name,   name##_command, arity,      COMMAND_WRITE | COMMAND_MOVABLEKEYS | (flags), 0, 0, 0, "list", \
-     summary, NULL,           name##_keys}
 
 const struct command commands_list_move[] = {
-    ROW(blmove, 6, WAITS | COMMAND_DENYOOM, 2,
-        "Pops an element from a list, pushes it to another list and returns it. Waits until there is one."),
-    ROW_COUNTED(blmpop, -5, COMMAND_BLOCKING,
-                "Pops elements from the first of several lists. Waits until there are some."),
-    ROW(blpop, -3, WAITS, -2, "Removes and returns the first element of a list. Waits until there is one."),
-    ROW(brpop, -3, WAITS, -2, "Removes and returns the last element of a list. Waits until there is one."),
-    ROW(brpoplpush, 4, WAITS | COMMAND_DENYOOM, 2,
-        "Pops the last element of a list, pushes it to another list and returns it. Waits until there is one."),
-    ROW(lmove, 5, COMMAND_WRITE | COMMAND_DENYOOM, 2,
-        "Pops an element from a list, pushes it to another list and returns it."),
-    ROW_COUNTED(lmpop, -4, 0, "Pops elements from the first of several lists that is not empty."),
-    ROW(rpoplpush, 3, COMMAND_WRITE | COMMAND_DENYOOM, 2,
-        "Pops the last element of a list, pushes it to another list and returns it."),
+    {"blmove", blmove_command, 6, WAITS | COMMAND_DENYOOM, &group_list,
+     "Pops an element from a list, pushes it to another list and returns it. Waits until there is one.", "6.2.0",
+     .keys = key_moved_from_and_to, .event = KEY_EVENT(LIST, "", MOVES_ELEMENT_BY_ENDS)},
+    {"blmpop", blmpop_command, -5, COMMAND_WRITE | COMMAND_MOVABLEKEYS | COMMAND_BLOCKING, &group_list,
+     "Pops elements from the first of several lists. Waits until there are some.", "7.0.0",
+     .keys = counted_keys_taken_from_till_timeout, .event = KEY_EVENT(LIST, "lpop", POPS_OF_MANY)},
+    {"blpop", blpop_command, -3, WAITS, &group_list,
+     "Removes and returns the first element of a list. Waits until there is one.", "2.0.0",
+     .keys = keys_taken_from_till_timeout, .event = KEY_EVENT(LIST, "lpop", IN_PLACE)},
+    {"brpop", brpop_command, -3, WAITS, &group_list,
+     "Removes and returns the last element of a list. Waits until there is one.", "2.0.0",
+     .keys = keys_taken_from_till_timeout, .event = KEY_EVENT(LIST, "rpop", IN_PLACE)},
+    {"brpoplpush", brpoplpush_command, 4, WAITS | COMMAND_DENYOOM, &group_list,
+     "Pops the last element of a list, pushes it to another list and returns it. Waits until there is one.", "2.2.0",
+     .keys = key_moved_from_and_to, .event = KEY_EVENT(LIST, "", MOVES_ELEMENT)},
+    {"lmove", lmove_command, 5, COMMAND_WRITE | COMMAND_DENYOOM, &group_list,
+     "Pops an element from a list, pushes it to another list and returns it.", "6.2.0", .keys = key_moved_from_and_to,
+     .event = KEY_EVENT(LIST, "", MOVES_ELEMENT_BY_ENDS)},
+    {"lmpop", lmpop_command, -4, COMMAND_WRITE | COMMAND_MOVABLEKEYS, &group_list,
+     "Pops elements from the first of several lists that is not empty.", "7.0.0", .keys = counted_keys_taken_from,
+     .event = KEY_EVENT(LIST, "lpop", POPS_OF_MANY)},
+    {"rpoplpush", rpoplpush_command, 3, COMMAND_WRITE | COMMAND_DENYOOM, &group_list,
+     "Pops the last element of a list, pushes it to another list and returns it.", "1.2.0",
+     .keys = key_moved_from_and_to, .event = KEY_EVENT(LIST, "", MOVES_ELEMENT)},
     {0},
 };

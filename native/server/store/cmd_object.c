@@ -1,6 +1,7 @@
 /* cmd_object: OBJECT: how the value of a key is stored and used. */
 #include "server/command/command_table.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 #define SHARED_INTEGERS 10000 /* integers that Redis keeps one copy of, and so reports as shared */
 #define SHARED_REFERENCES 2147483647
@@ -70,21 +71,25 @@ static void object_help(struct client *client) {
     reply_help(client, help);
 }
 
-#define ROW(subcommand, text) \
-    {"object|" #subcommand, object_##subcommand, 3, COMMAND_READONLY, 2, 2, 1, .group = "generic", .summary = (text)}
 
 static const struct command subcommands[] = {
-    ROW(encoding, "Tells in which form the value of a key is stored."),
-    ROW(freq, "Tells how often a key is used."),
-    {"object|help", object_help, 2, COMMAND_LOADING | COMMAND_STALE, .group = "generic",
-     .summary = "Lists the subcommands."},
-    ROW(idletime, "Tells for how long a key was not used."),
-    ROW(refcount, "Tells how many references there are to the value of a key."),
+    {"object|encoding", object_encoding, 3, COMMAND_READONLY, &group_generic,
+     "Tells in which form the value of a key is stored.", "2.2.3", .tips = "nondeterministic_output",
+     .keys = second_key_known},
+    {"object|freq", object_freq, 3, COMMAND_READONLY, &group_generic, "Tells how often a key is used.", "4.0.0",
+     .tips = "nondeterministic_output", .keys = second_key_known},
+    {"object|help", object_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_generic, "Lists the subcommands.",
+     "6.2.0"},
+    {"object|idletime", object_idletime, 3, COMMAND_READONLY, &group_generic,
+     "Tells for how long a key was not used.", "2.2.3", .tips = "nondeterministic_output", .keys = second_key_known},
+    {"object|refcount", object_refcount, 3, COMMAND_READONLY, &group_generic,
+     "Tells how many references there are to the value of a key.", "2.2.3", .tips = "nondeterministic_output",
+     .keys = second_key_known},
     {0},
 };
 
 const struct command commands_object[] = {
-    {"object", command_container, -2, 0, .group = "generic", .summary = "Tells how values are stored and used.",
+    {"object", command_container, -2, 0, &group_generic, "Tells how values are stored and used.", "2.2.3",
      .subcommands = subcommands},
     {0},
 };

@@ -4,6 +4,8 @@
 
 #include "server/command/command_table.h"
 #include "server/exclusive.h"
+#include "server/pubsub/notify.h"
+#include "server/store/redis_rows.h"
 
 bool find_set(struct client *client, struct value **set) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
@@ -239,43 +241,49 @@ static void sscan_command(struct client *client) {
 
 /* ---- table ------------------------------------------------------------------------------------------------------- */
 
-/* The destination is overwritten unread; the others are read. */
-static int store_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    (void)argv;
-    for (uint32_t i = 1; i < argc && (int)i <= max; i++)
-        places[i - 1] = (struct key_place){i, i == 1 ? KEY_WRITE : KEY_READ};
-    return (int)argc - 1;
-}
-
-static int sintercard_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    return command_keys_counted(argc, argv, 1, KEY_READ, places, max);
-}
-
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
-#define ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 1, 1, 1, "set", summary}
-#define READ_ROW(name, summary) {#name, name##_command, -2, READ, 1, -1, 1, "set", summary}
-#define STORE_ROW(name, summary) {#name, name##_command, -3, WRITE, 1, -1, 1, "set", summary, .keys = store_keys}
 
 const struct command commands_set[] = {
-    ROW(sadd, -3, WRITE | FAST, "Adds members to a set. Creates the key if it doesn't exist."),
-    ROW(scard, 2, READ | FAST, "Returns the number of members in a set."),
-    READ_ROW(sdiff, "Returns the members of the first set that are in none of the others."),
-    STORE_ROW(sdiffstore, "Stores the members of the first set that are in none of the others."),
-    READ_ROW(sinter, "Returns the members that all sets have."),
-    {"sintercard", sintercard_command, -3, READ | COMMAND_MOVABLEKEYS, 0, 0, 0, "set",
-     "Returns the number of members that all sets have.", .keys = sintercard_keys},
-    STORE_ROW(sinterstore, "Stores the members that all sets have."),
-    ROW(sismember, 3, READ | FAST, "Determines whether a member belongs to a set."),
-    ROW(smembers, 2, READ, "Returns all members of a set."),
-    ROW(smismember, -3, READ | FAST, "Determines whether each of some members belongs to a set."),
-    {"smove", smove_command, 4, COMMAND_WRITE | FAST, 1, 2, 1, "set", "Moves a member from one set to another."},
-    ROW(spop, -2, COMMAND_WRITE | FAST, "Returns members of a set, picked by chance, after removing them."),
-    ROW(srandmember, -2, READ, "Returns members of a set, picked by chance."),
-    ROW(srem, -3, COMMAND_WRITE | FAST, "Removes members from a set. Deletes the set if none remain."),
-    ROW(sscan, -3, READ, "Iterates over the members of a set."),
-    READ_ROW(sunion, "Returns the members that any of the sets has."),
-    STORE_ROW(sunionstore, "Stores the members that any of the sets has."),
+    {"sadd", sadd_command, -3, WRITE | FAST, &group_set,
+     "Adds members to a set. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
+     .event = KEY_EVENT(SET, "sadd", IN_PLACE)},
+    {"scard", scard_command, 2, READ | FAST, &group_set, "Returns the number of members in a set.", "1.0.0",
+     .keys = key_known},
+    {"sdiff", sdiff_command, -2, READ, &group_set,
+     "Returns the members of the first set that are in none of the others.", "1.0.0",
+     .tips = "nondeterministic_output_order", .keys = keys_read},
+    {"sdiffstore", sdiffstore_command, -3, WRITE, &group_set,
+     "Stores the members of the first set that are in none of the others.", "1.0.0", .keys = key_set_from_keys,
+     .event = KEY_EVENT(SET, "sdiffstore", STORES)},
+    {"sinter", sinter_command, -2, READ, &group_set, "Returns the members that all sets have.", "1.0.0",
+     .tips = "nondeterministic_output_order", .keys = keys_read},
+    {"sintercard", sintercard_command, -3, READ | COMMAND_MOVABLEKEYS, &group_set,
+     "Returns the number of members that all sets have.", "7.0.0", .keys = counted_keys_read},
+    {"sinterstore", sinterstore_command, -3, WRITE, &group_set, "Stores the members that all sets have.", "1.0.0",
+     .keys = key_updated_from_keys, .event = KEY_EVENT(SET, "sinterstore", STORES)},
+    {"sismember", sismember_command, 3, READ | FAST, &group_set, "Determines whether a member belongs to a set.",
+     "1.0.0", .keys = key_known},
+    {"smembers", smembers_command, 2, READ, &group_set, "Returns all members of a set.", "1.0.0",
+     .tips = "nondeterministic_output_order", .keys = key_read},
+    {"smismember", smismember_command, -3, READ | FAST, &group_set,
+     "Determines whether each of some members belongs to a set.", "6.2.0", .keys = key_read},
+    {"smove", smove_command, 4, COMMAND_WRITE | FAST, &group_set, "Moves a member from one set to another.", "1.0.0",
+     .keys = key_moved_from_and_to, .event = KEY_EVENT(SET, "", MOVES_MEMBER)},
+    {"spop", spop_command, -2, COMMAND_WRITE | FAST, &group_set,
+     "Returns members of a set, picked by chance, after removing them.", "1.0.0", .tips = "nondeterministic_output",
+     .keys = key_taken_from, .event = KEY_EVENT(SET, "spop", IN_PLACE)},
+    {"srandmember", srandmember_command, -2, READ, &group_set, "Returns members of a set, picked by chance.", "1.0.0",
+     .tips = "nondeterministic_output", .keys = key_read},
+    {"srem", srem_command, -3, COMMAND_WRITE | FAST, &group_set,
+     "Removes members from a set. Deletes the set if none remain.", "1.0.0", .keys = key_removed_from,
+     .event = KEY_EVENT(SET, "srem", IN_PLACE)},
+    {"sscan", sscan_command, -3, READ, &group_set, "Iterates over the members of a set.", "2.8.0",
+     .tips = "nondeterministic_output", .keys = key_read},
+    {"sunion", sunion_command, -2, READ, &group_set, "Returns the members that any of the sets has.", "1.0.0",
+     .tips = "nondeterministic_output_order", .keys = keys_read},
+    {"sunionstore", sunionstore_command, -3, WRITE, &group_set, "Stores the members that any of the sets has.",
+     "1.0.0", .keys = key_set_from_keys, .event = KEY_EVENT(SET, "sunionstore", STORES)},
     {0},
 };

@@ -4,6 +4,8 @@
 #include "server/acl/acl.h"
 #include "server/command/command_table.h"
 #include "server/durability/propagate.h"
+#include "server/pubsub/notify.h"
+#include "server/store/redis_rows.h"
 #include "server/store/sort.h"
 
 #define PROPAGATED_AT_ONCE 64 /* elements in one RPUSH of what is taken down */
@@ -37,8 +39,8 @@ static void option_get(struct sort_request *request, const struct resp_argument 
 }
 
 /* Patterns lead to keys that the rights of a user do not know of. False: the error is replied. */
-static bool may_look_elsewhere(struct client *client, const char *option, const char *command) {
-    if (acl_may_read_every_key(client, command)) return true;
+static bool may_look_elsewhere(struct client *client, const char *option) {
+    if (acl_may_read_every_key(client)) return true;
     reply_error(client, "ERR %s option of SORT denied due to insufficient ACL permissions.", option);
     return false;
 }
@@ -51,7 +53,6 @@ static bool parse(struct client *client, bool may_store, struct sort_request *re
         reply_out_of_memory(client);
         return false;
     }
-    const char *command = may_store ? "sort" : "sort_ro";
     for (uint32_t i = 2; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
         uint32_t left = client->argc - i - 1;
@@ -69,9 +70,9 @@ static bool parse(struct client *client, bool may_store, struct sort_request *re
             request->store_at = ++i;
         } else if (argument_is(word, "by") && left >= 1) {
             option_by(request, &client->argv[++i]);
-            if (request->by.has_star && !may_look_elsewhere(client, "BY", command)) return false;
+            if (request->by.has_star && !may_look_elsewhere(client, "BY")) return false;
         } else if (argument_is(word, "get") && left >= 1) {
-            if (!may_look_elsewhere(client, "GET", command)) return false;
+            if (!may_look_elsewhere(client, "GET")) return false;
             option_get(request, &client->argv[++i]);
         } else {
             reply_syntax_error(client);
@@ -285,19 +286,15 @@ static int sort_keys(uint32_t argc, const struct resp_argument *argv, struct key
     return store_at > 0 ? 2 : 1;
 }
 
-static int sort_ro_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    (void)argc;
-    (void)argv;
-    if (max > 0) places[0] = (struct key_place){1, KEY_READ};
-    return 1;
-}
-
 #define MOVABLE (COMMAND_MOVABLEKEYS | COMMAND_DANGEROUS)
 
 const struct command commands_sort[] = {
-    {"sort", sort_command, -2, COMMAND_WRITE | COMMAND_DENYOOM | MOVABLE, 1, 1, 1, "generic",
-     "Sorts the elements of a list, a set or a sorted set, and replies or stores them.", .keys = sort_keys},
-    {"sort_ro", sort_ro_command, -2, COMMAND_READONLY | MOVABLE, 1, 1, 1, "generic",
-     "Returns the sorted elements of a list, a set or a sorted set.", .keys = sort_ro_keys},
+    {"sort", sort_command, -2, COMMAND_WRITE | COMMAND_DENYOOM | MOVABLE, &group_generic,
+     "Sorts the elements of a list, a set or a sorted set, and replies or stores them.", "1.0.0",
+     .categories = ACL_WRITE | ACL_SET | ACL_SORTEDSET | ACL_LIST | ACL_SLOW | ACL_DANGEROUS,
+     .keys = key_sorted_and_stored, .find_keys = sort_keys, .event = KEY_EVENT(LIST, "sortstore", STORES)},
+    {"sort_ro", sort_ro_command, -2, COMMAND_READONLY | MOVABLE, &group_generic,
+     "Returns the sorted elements of a list, a set or a sorted set.", "7.0.0",
+     .categories = ACL_READ | ACL_SET | ACL_SORTEDSET | ACL_LIST | ACL_SLOW | ACL_DANGEROUS, .keys = key_sorted},
     {0},
 };

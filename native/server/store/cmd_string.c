@@ -5,7 +5,9 @@
 #include "base/clock.h"
 #include "server/command/command_table.h"
 #include "server/durability/propagate.h"
+#include "server/pubsub/notify.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 
 /* ---- options of SET and GETEX ------------------------------------------------------------------------------------ */
 
@@ -405,36 +407,73 @@ static void setrange_command(struct client *client) {
     reply_integer(client, (int64_t)length);
 }
 
+/* SET reads its key only to return the old value. */
+static int set_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
+    if (max > 0) places[0] = (struct key_place){1, KEY_WRITE, NULL};
+    for (uint32_t i = 3; i < argc && max > 0; i++) {
+        if (argument_is(&argv[i], "get")) places[0].access = KEY_READ | KEY_WRITE;
+    }
+    return 1;
+}
+
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
-#define ROW(name, arity, flags, first, last, step, summary) \
-    {#name, name##_command, arity, flags, first, last, step, "string", summary, NULL}
 
 const struct command commands_string[] = {
-    ROW(append, 3, WRITE | FAST, 1, 1, 1,
-        "Appends a string to the value of a key. Creates the key if it doesn't exist."),
-    ROW(decr, 2, WRITE | FAST, 1, 1, 1, "Decrements the integer value of a key by one."),
-    ROW(decrby, 3, WRITE | FAST, 1, 1, 1, "Decrements a number from the integer value of a key."),
-    ROW(get, 2, READ | FAST, 1, 1, 1, "Returns the string value of a key."),
-    ROW(getdel, 2, COMMAND_WRITE | FAST, 1, 1, 1, "Returns the string value of a key after deleting the key."),
-    ROW(getex, -2, COMMAND_WRITE | FAST, 1, 1, 1,
-        "Returns the string value of a key after setting its expiration time."),
-    ROW(getrange, 4, READ, 1, 1, 1, "Returns a substring of the string stored at a key."),
-    ROW(getset, 3, WRITE | FAST, 1, 1, 1,
-        "Returns the previous string value of a key after setting it to a new value."),
-    ROW(incr, 2, WRITE | FAST, 1, 1, 1, "Increments the integer value of a key by one."),
-    ROW(incrby, 3, WRITE | FAST, 1, 1, 1, "Increments the integer value of a key by a number."),
-    ROW(incrbyfloat, 3, WRITE | FAST, 1, 1, 1, "Increments the floating point value of a key by a number."),
-    ROW(mget, -2, READ | FAST, 1, -1, 1, "Returns the string values of one or more keys."),
-    ROW(mset, -3, WRITE, 1, -1, 2, "Creates or modifies the string values of one or more keys."),
-    ROW(msetnx, -3, WRITE, 1, -1, 2, "Modifies the string values of one or more keys only when none of them exists."),
-    ROW(psetex, 4, WRITE, 1, 1, 1, "Sets both string value and expiration time in milliseconds of a key."),
-    ROW(set, -3, WRITE, 1, 1, 1, "Sets the string value of a key, ignoring its type."),
-    ROW(setex, 4, WRITE, 1, 1, 1, "Sets the string value and expiration time in seconds of a key."),
-    ROW(setnx, 3, WRITE | FAST, 1, 1, 1, "Sets the string value of a key only when the key doesn't exist."),
-    ROW(setrange, 4, WRITE, 1, 1, 1, "Overwrites a part of a string value with another, from an offset on."),
-    ROW(strlen, 2, READ | FAST, 1, 1, 1, "Returns the length of a string value."),
-    {"substr", getrange_command, 4, READ, 1, 1, 1, "string", "Returns a substring of a string value.", NULL},
+    {"append", append_command, 3, WRITE | FAST, &group_string,
+     "Appends a string to the value of a key. Creates the key if it doesn't exist.", "2.0.0", .keys = key_added_to,
+     .event = KEY_EVENT(STRING, "append", IN_PLACE)},
+    {"decr", decr_command, 2, WRITE | FAST, &group_string, "Decrements the integer value of a key by one.", "1.0.0",
+     .keys = key_changed, .event = KEY_EVENT(STRING, "incrby", IN_PLACE)},
+    {"decrby", decrby_command, 3, WRITE | FAST, &group_string, "Decrements a number from the integer value of a key.",
+     "1.0.0", .keys = key_changed, .event = KEY_EVENT(STRING, "incrby", IN_PLACE)},
+    {"get", get_command, 2, READ | FAST, &group_string, "Returns the string value of a key.", "1.0.0",
+     .keys = key_read},
+    {"getdel", getdel_command, 2, COMMAND_WRITE | FAST, &group_string,
+     "Returns the string value of a key after deleting the key.", "6.2.0", .keys = key_taken_from,
+     .event = KEY_EVENT(GENERIC, "del", ENDS)},
+    {"getex", getex_command, -2, COMMAND_WRITE | FAST, &group_string,
+     "Returns the string value of a key after setting its expiration time.", "6.2.0", .keys = key_changed,
+     .event = KEY_EVENT(GENERIC, "expire", EXPIRES_OR_PERSISTS)},
+    {"getrange", getrange_command, 4, READ, &group_string, "Returns a substring of the string stored at a key.",
+     "2.4.0", .keys = key_read},
+    {"getset", getset_command, 3, WRITE | FAST, &group_string,
+     "Returns the previous string value of a key after setting it to a new value.", "1.0.0", .keys = key_changed,
+     .event = KEY_EVENT(STRING, "set", IN_PLACE)},
+    {"incr", incr_command, 2, WRITE | FAST, &group_string, "Increments the integer value of a key by one.", "1.0.0",
+     .keys = key_changed, .event = KEY_EVENT(STRING, "incrby", IN_PLACE)},
+    {"incrby", incrby_command, 3, WRITE | FAST, &group_string, "Increments the integer value of a key by a number.",
+     "1.0.0", .keys = key_changed, .event = KEY_EVENT(STRING, "incrby", IN_PLACE)},
+    {"incrbyfloat", incrbyfloat_command, 3, WRITE | FAST, &group_string,
+     "Increments the floating point value of a key by a number.", "2.6.0", .keys = key_changed,
+     .event = KEY_EVENT(STRING, "incrbyfloat", IN_PLACE)},
+    {"mget", mget_command, -2, READ | FAST, &group_string, "Returns the string values of one or more keys.", "1.0.0",
+     .tips = "request_policy:multi_shard", .keys = keys_read},
+    {"mset", mset_command, -3, WRITE, &group_string, "Creates or modifies the string values of one or more keys.",
+     "1.0.1", .tips = "request_policy:multi_shard\nresponse_policy:all_succeeded", .keys = pairs_set,
+     .event = KEY_EVENT(STRING, "set", IN_PLACE)},
+    {"msetnx", msetnx_command, -3, WRITE, &group_string,
+     "Modifies the string values of one or more keys only when none of them exists.", "1.0.1",
+     .tips = "request_policy:multi_shard\nresponse_policy:agg_min", .keys = pairs_added,
+     .event = KEY_EVENT(STRING, "set", IN_PLACE)},
+    {"psetex", psetex_command, 4, WRITE, &group_string,
+     "Sets both string value and expiration time in milliseconds of a key.", "2.6.0", .keys = key_set,
+     .event = KEY_EVENT(STRING, "set", WITH_EXPIRY)},
+    {"set", set_command, -3, WRITE, &group_string, "Sets the string value of a key, ignoring its type.", "1.0.0",
+     .keys = key_used_as_asked, .find_keys = set_keys, .event = KEY_EVENT(STRING, "set", WITH_EXPIRY_IF_ASKED)},
+    {"setex", setex_command, 4, WRITE, &group_string,
+     "Sets the string value and expiration time in seconds of a key.", "2.0.0", .keys = key_set,
+     .event = KEY_EVENT(STRING, "set", WITH_EXPIRY)},
+    {"setnx", setnx_command, 3, WRITE | FAST, &group_string,
+     "Sets the string value of a key only when the key doesn't exist.", "1.0.0", .keys = key_added,
+     .event = KEY_EVENT(STRING, "set", IN_PLACE)},
+    {"setrange", setrange_command, 4, WRITE, &group_string,
+     "Overwrites a part of a string value with another, from an offset on.", "2.2.0", .keys = key_updated,
+     .event = KEY_EVENT(STRING, "setrange", IN_PLACE)},
+    {"strlen", strlen_command, 2, READ | FAST, &group_string, "Returns the length of a string value.", "2.2.0",
+     .keys = key_known},
+    {"substr", getrange_command, 4, READ, &group_string, "Returns a substring of a string value.", "1.0.0",
+     .keys = key_read},
     {0},
 };

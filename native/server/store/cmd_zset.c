@@ -6,6 +6,8 @@
 
 #include "base/memory.h"
 #include "server/command/command_table.h"
+#include "server/pubsub/notify.h"
+#include "server/store/redis_rows.h"
 
 /* ---- shared ------------------------------------------------------------------------------------------------------ */
 
@@ -301,17 +303,28 @@ static void zscan_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
-#define ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 1, 1, 1, "sorted-set", summary}
 
 const struct command commands_zset[] = {
-    ROW(zadd, -4, WRITE | FAST, "Adds members to a sorted set, or gives them other scores. Creates the key if needed."),
-    ROW(zcard, 2, READ | FAST, "Returns the number of members in a sorted set."),
-    ROW(zincrby, 4, WRITE | FAST, "Increments the score of a member of a sorted set."),
-    ROW(zmscore, -3, READ | FAST, "Returns the scores of members of a sorted set."),
-    ROW(zrank, 3, READ | FAST, "Returns the place of a member in a sorted set, from the lowest score on."),
-    ROW(zrem, -3, COMMAND_WRITE | FAST, "Removes members of a sorted set. Deletes the set if no members remain."),
-    ROW(zrevrank, 3, READ | FAST, "Returns the place of a member in a sorted set, from the highest score on."),
-    ROW(zscan, -3, READ, "Iterates over members and scores of a sorted set."),
-    ROW(zscore, 3, READ | FAST, "Returns the score of a member of a sorted set."),
+    {"zadd", zadd_command, -4, WRITE | FAST, &group_sorted_set,
+     "Adds members to a sorted set, or gives them other scores. Creates the key if needed.", "1.2.0",
+     .keys = key_updated, .event = KEY_EVENT(ZSET, "zadd", ADDS_OR_INCREMENTS)},
+    {"zcard", zcard_command, 2, READ | FAST, &group_sorted_set, "Returns the number of members in a sorted set.",
+     "1.2.0", .keys = key_known},
+    {"zincrby", zincrby_command, 4, WRITE | FAST, &group_sorted_set,
+     "Increments the score of a member of a sorted set.", "1.2.0", .keys = key_changed,
+     .event = KEY_EVENT(ZSET, "zincr", IN_PLACE)},
+    {"zmscore", zmscore_command, -3, READ | FAST, &group_sorted_set, "Returns the scores of members of a sorted set.",
+     "6.2.0", .keys = key_read},
+    {"zrank", zrank_command, 3, READ | FAST, &group_sorted_set,
+     "Returns the place of a member in a sorted set, from the lowest score on.", "2.0.0", .keys = key_read},
+    {"zrem", zrem_command, -3, COMMAND_WRITE | FAST, &group_sorted_set,
+     "Removes members of a sorted set. Deletes the set if no members remain.", "1.2.0", .keys = key_removed_from,
+     .event = KEY_EVENT(ZSET, "zrem", IN_PLACE)},
+    {"zrevrank", zrevrank_command, 3, READ | FAST, &group_sorted_set,
+     "Returns the place of a member in a sorted set, from the highest score on.", "2.0.0", .keys = key_read},
+    {"zscan", zscan_command, -3, READ, &group_sorted_set, "Iterates over members and scores of a sorted set.",
+     "2.8.0", .tips = "nondeterministic_output", .keys = key_read},
+    {"zscore", zscore_command, 3, READ | FAST, &group_sorted_set, "Returns the score of a member of a sorted set.",
+     "1.2.0", .keys = key_read},
     {0},
 };

@@ -6,7 +6,9 @@
 #include "base/memory.h"
 #include "server/command/command_table.h"
 #include "server/exclusive.h"
+#include "server/pubsub/notify.h"
 #include "server/store/cmd_zset.h"
+#include "server/store/redis_rows.h"
 #include "store/t_set.h"
 
 enum operation { UNION, INTERSECTION, DIFFERENCE };
@@ -379,35 +381,25 @@ static void zintercard_command(struct client *client) {
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static int keys_read(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    return command_keys_counted(argc, argv, 1, KEY_READ, places, max);
-}
-
-static int keys_stored(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    if (max > 0) places[0] = (struct key_place){1, KEY_WRITE};
-    int more = max > 0 ? max - 1 : 0;
-    int count = command_keys_counted(argc, argv, 2, KEY_READ, more > 0 ? places + 1 : NULL, more);
-    return count < 0 ? count : count + 1;
-}
-
-#define READS(name, summary) \
-    {#name, name##_command, -3, COMMAND_READONLY | COMMAND_MOVABLEKEYS, 0, 0, 0, "sorted-set", summary, NULL, keys_read}
-#define STORES(name, summary)                                              \
-    {                                                                      \
-        #name,      name##_command,                                        \
-        -4,         COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_MOVABLEKEYS, \
-        1,          1,                                                     \
-        1,          "sorted-set",                                          \
-        summary,    NULL,                                                  \
-        keys_stored}
 
 const struct command commands_zset_algebra[] = {
-    READS(zdiff, "Returns the members of the first of several sorted sets that the others lack."),
-    STORES(zdiffstore, "Stores the members of the first of several sorted sets that the others lack."),
-    READS(zinter, "Returns the members that several sorted sets have in common."),
-    READS(zintercard, "Returns how many members several sorted sets have in common."),
-    STORES(zinterstore, "Stores the members that several sorted sets have in common."),
-    READS(zunion, "Returns the members of several sorted sets together."),
-    STORES(zunionstore, "Stores the members of several sorted sets together."),
+    {"zdiff", zdiff_command, -3, COMMAND_READONLY | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Returns the members of the first of several sorted sets that the others lack.", "6.2.0",
+     .keys = counted_keys_read},
+    {"zdiffstore", zdiffstore_command, -4, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Stores the members of the first of several sorted sets that the others lack.", "6.2.0",
+     .keys = key_set_from_counted_keys, .event = KEY_EVENT(ZSET, "zdiffstore", STORES)},
+    {"zinter", zinter_command, -3, COMMAND_READONLY | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Returns the members that several sorted sets have in common.", "6.2.0", .keys = counted_keys_read},
+    {"zintercard", zintercard_command, -3, COMMAND_READONLY | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Returns how many members several sorted sets have in common.", "7.0.0", .keys = counted_keys_read},
+    {"zinterstore", zinterstore_command, -4, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Stores the members that several sorted sets have in common.", "2.0.0", .keys = key_set_from_counted_keys,
+     .event = KEY_EVENT(ZSET, "zinterstore", STORES)},
+    {"zunion", zunion_command, -3, COMMAND_READONLY | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Returns the members of several sorted sets together.", "6.2.0", .keys = counted_keys_read},
+    {"zunionstore", zunionstore_command, -4, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_MOVABLEKEYS, &group_sorted_set,
+     "Stores the members of several sorted sets together.", "2.0.0", .keys = key_set_from_counted_keys,
+     .event = KEY_EVENT(ZSET, "zunionstore", STORES)},
     {0},
 };

@@ -2,8 +2,10 @@
  * some. Order of checks and error texts follow Redis 7.0. */
 #include "server/command/command_table.h"
 #include "server/durability/propagate.h"
+#include "server/pubsub/notify.h"
 #include "server/store/cmd_zset.h"
 #include "server/store/key_wait.h"
+#include "server/store/redis_rows.h"
 
 struct pops {
     uint32_t first_key, keys;
@@ -184,30 +186,27 @@ static void bzmpop_command(struct client *client) {
         pop_or_wait(client, &pops, deadline_us, retry_bzmpop);
 }
 
-static int zmpop_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    return command_keys_counted(argc, argv, 1, KEY_READ | KEY_WRITE, places, max);
-}
-
-static int bzmpop_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
-    return command_keys_counted(argc, argv, 2, KEY_READ | KEY_WRITE, places, max);
-}
-
-#define GROUP "sorted-set"
 #define WAITS (COMMAND_WRITE | COMMAND_NOSCRIPT | COMMAND_BLOCKING | COMMAND_FAST)
 #define COUNTED (COMMAND_WRITE | COMMAND_MOVABLEKEYS)
 
 const struct command commands_zset_pop[] = {
-    {"bzmpop", bzmpop_command, -5, COUNTED | COMMAND_BLOCKING, 0, 0, 0, GROUP,
-     "Removes and returns members of the first of several sorted sets. Waits until there are some.", NULL, bzmpop_keys},
-    {"bzpopmax", bzpopmax_command, -3, WAITS, 1, -2, 1, GROUP,
-     "Removes and returns the member of the highest score of a sorted set. Waits until there is one."},
-    {"bzpopmin", bzpopmin_command, -3, WAITS, 1, -2, 1, GROUP,
-     "Removes and returns the member of the lowest score of a sorted set. Waits until there is one."},
-    {"zmpop", zmpop_command, -4, COUNTED, 0, 0, 0, GROUP,
-     "Removes and returns members of the first of several sorted sets that is not empty.", NULL, zmpop_keys},
-    {"zpopmax", zpopmax_command, -2, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, GROUP,
-     "Removes and returns the members of the highest scores of a sorted set."},
-    {"zpopmin", zpopmin_command, -2, COMMAND_WRITE | COMMAND_FAST, 1, 1, 1, GROUP,
-     "Removes and returns the members of the lowest scores of a sorted set."},
+    {"bzmpop", bzmpop_command, -5, COUNTED | COMMAND_BLOCKING, &group_sorted_set,
+     "Removes and returns members of the first of several sorted sets. Waits until there are some.", "7.0.0",
+     .keys = counted_keys_taken_from_till_timeout, .event = KEY_EVENT(ZSET, "zpopmin", POPS_OF_MANY)},
+    {"bzpopmax", bzpopmax_command, -3, WAITS, &group_sorted_set,
+     "Removes and returns the member of the highest score of a sorted set. Waits until there is one.", "5.0.0",
+     .keys = keys_taken_from_till_timeout, .event = KEY_EVENT(ZSET, "zpopmax", IN_PLACE)},
+    {"bzpopmin", bzpopmin_command, -3, WAITS, &group_sorted_set,
+     "Removes and returns the member of the lowest score of a sorted set. Waits until there is one.", "5.0.0",
+     .keys = keys_taken_from_till_timeout, .event = KEY_EVENT(ZSET, "zpopmin", IN_PLACE)},
+    {"zmpop", zmpop_command, -4, COUNTED, &group_sorted_set,
+     "Removes and returns members of the first of several sorted sets that is not empty.", "7.0.0",
+     .keys = counted_keys_taken_from, .event = KEY_EVENT(ZSET, "zpopmin", POPS_OF_MANY)},
+    {"zpopmax", zpopmax_command, -2, COMMAND_WRITE | COMMAND_FAST, &group_sorted_set,
+     "Removes and returns the members of the highest scores of a sorted set.", "5.0.0", .keys = key_taken_from,
+     .event = KEY_EVENT(ZSET, "zpopmax", IN_PLACE)},
+    {"zpopmin", zpopmin_command, -2, COMMAND_WRITE | COMMAND_FAST, &group_sorted_set,
+     "Removes and returns the members of the lowest scores of a sorted set.", "5.0.0", .keys = key_taken_from,
+     .event = KEY_EVENT(ZSET, "zpopmin", IN_PLACE)},
     {0},
 };

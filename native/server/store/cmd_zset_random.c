@@ -6,6 +6,7 @@
 #include "server/exclusive.h"
 #include "server/store/cmd_zset.h"
 #include "server/store/random_replies.h"
+#include "server/store/redis_rows.h"
 
 static void item_at(const struct zset *zset, uint64_t rank, struct zset_item *item) {
     struct zset_position position;
@@ -159,7 +160,8 @@ static void zrandmember_command(struct client *client) {
 }
 
 const struct command commands_zset_random[] = {
-    {"zrandmember", zrandmember_command, -2, COMMAND_READONLY, 1, 1, 1, "sorted-set",
-     "Returns one or more members of a sorted set by chance."},
+    {"zrandmember", zrandmember_command, -2, COMMAND_READONLY, &group_sorted_set,
+     "Returns one or more members of a sorted set by chance.", "6.2.0", .tips = "nondeterministic_output",
+     .keys = key_read},
     {0},
 };

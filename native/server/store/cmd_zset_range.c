@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "server/command/command_table.h"
+#include "server/pubsub/notify.h"
 #include "server/store/cmd_zset.h"
+#include "server/store/redis_rows.h"
 
 enum range_kind { RANGE_RANK, RANGE_SCORE, RANGE_MEMBER, RANGE_ANY };
 enum range_direction { FORWARD, BACKWARDS, EITHER };
@@ -238,21 +240,35 @@ static void zremrangebylex_command(struct client *client) {
 }
 
 #define READ COMMAND_READONLY
-#define ROW(name, arity, flags, summary) {#name, name##_command, arity, flags, 1, 1, 1, "sorted-set", summary}
 
 const struct command commands_zset_range[] = {
-    ROW(zcount, 4, READ | COMMAND_FAST, "Returns the number of members of a sorted set between two scores."),
-    ROW(zlexcount, 4, READ | COMMAND_FAST, "Returns the number of members of a sorted set between two members."),
-    ROW(zrange, -4, READ, "Returns members of a sorted set within a range of ranks, scores or members."),
-    ROW(zrangebylex, -4, READ, "Returns members of a sorted set between two members."),
-    ROW(zrangebyscore, -4, READ, "Returns members of a sorted set between two scores."),
-    {"zrangestore", zrangestore_command, -5, COMMAND_WRITE | COMMAND_DENYOOM, 1, 2, 1, "sorted-set",
-     "Stores a range of members of a sorted set in another key."},
-    ROW(zremrangebylex, 4, COMMAND_WRITE, "Removes members of a sorted set between two members."),
-    ROW(zremrangebyrank, 4, COMMAND_WRITE, "Removes members of a sorted set within a range of ranks."),
-    ROW(zremrangebyscore, 4, COMMAND_WRITE, "Removes members of a sorted set between two scores."),
-    ROW(zrevrange, -4, READ, "Returns members of a sorted set within a range of ranks, the highest first."),
-    ROW(zrevrangebylex, -4, READ, "Returns members of a sorted set between two members, the greatest first."),
-    ROW(zrevrangebyscore, -4, READ, "Returns members of a sorted set between two scores, the highest first."),
+    {"zcount", zcount_command, 4, READ | COMMAND_FAST, &group_sorted_set,
+     "Returns the number of members of a sorted set between two scores.", "2.0.0", .keys = key_read},
+    {"zlexcount", zlexcount_command, 4, READ | COMMAND_FAST, &group_sorted_set,
+     "Returns the number of members of a sorted set between two members.", "2.8.9", .keys = key_read},
+    {"zrange", zrange_command, -4, READ, &group_sorted_set,
+     "Returns members of a sorted set within a range of ranks, scores or members.", "1.2.0", .keys = key_read},
+    {"zrangebylex", zrangebylex_command, -4, READ, &group_sorted_set,
+     "Returns members of a sorted set between two members.", "2.8.9", .keys = key_read},
+    {"zrangebyscore", zrangebyscore_command, -4, READ, &group_sorted_set,
+     "Returns members of a sorted set between two scores.", "1.0.5", .keys = key_read},
+    {"zrangestore", zrangestore_command, -5, COMMAND_WRITE | COMMAND_DENYOOM, &group_sorted_set,
+     "Stores a range of members of a sorted set in another key.", "6.2.0", .keys = key_set_from_key,
+     .event = KEY_EVENT(ZSET, "zrangestore", STORES)},
+    {"zremrangebylex", zremrangebylex_command, 4, COMMAND_WRITE, &group_sorted_set,
+     "Removes members of a sorted set between two members.", "2.8.9", .keys = key_removed_from,
+     .event = KEY_EVENT(ZSET, "zremrangebylex", IN_PLACE)},
+    {"zremrangebyrank", zremrangebyrank_command, 4, COMMAND_WRITE, &group_sorted_set,
+     "Removes members of a sorted set within a range of ranks.", "2.0.0", .keys = key_removed_from,
+     .event = KEY_EVENT(ZSET, "zremrangebyrank", IN_PLACE)},
+    {"zremrangebyscore", zremrangebyscore_command, 4, COMMAND_WRITE, &group_sorted_set,
+     "Removes members of a sorted set between two scores.", "1.2.0", .keys = key_removed_from,
+     .event = KEY_EVENT(ZSET, "zremrangebyscore", IN_PLACE)},
+    {"zrevrange", zrevrange_command, -4, READ, &group_sorted_set,
+     "Returns members of a sorted set within a range of ranks, the highest first.", "1.2.0", .keys = key_read},
+    {"zrevrangebylex", zrevrangebylex_command, -4, READ, &group_sorted_set,
+     "Returns members of a sorted set between two members, the greatest first.", "2.8.9", .keys = key_read},
+    {"zrevrangebyscore", zrevrangebyscore_command, -4, READ, &group_sorted_set,
+     "Returns members of a sorted set between two scores, the highest first.", "2.2.0", .keys = key_read},
     {0},
 };

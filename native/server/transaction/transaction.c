@@ -12,6 +12,7 @@
 #include "server/exclusive.h"
 #include "server/server.h"
 #include "server/store/keyspace.h"
+#include "server/store/redis_rows.h"
 #include "server/transaction/watch.h"
 
 struct queued {
@@ -69,10 +70,6 @@ static bool grow(struct transaction *transaction) {
     return true;
 }
 
-static uint32_t flags_of_request(const struct client *client, const struct command *command) {
-    return command->flags_of ? command->flags_of(client) : command->flags;
-}
-
 static void queue(struct client *client, struct command_entry *entry) {
     struct transaction *transaction = client->transaction;
     size_t copied, kept;
@@ -94,25 +91,15 @@ static void queue(struct client *client, struct command_entry *entry) {
         return;
     }
     transaction->commands[transaction->count++] = (struct queued){entry, client->argc, argv};
-    transaction->flags |= flags_of_request(client, entry->command);
+    transaction->flags |= command_request_flags(client, entry->command);
     transaction->held_bytes = held;
     reply_status(client, "QUEUED");
 }
 
-static void multi_command(struct client *client);
 static void exec_command(struct client *client);
-static void discard_command(struct client *client);
-static void watch_command(struct client *client);
-
-/* What is about the transaction itself, or about the connection as a whole. */
-static bool runs_at_once(const struct command *command) {
-    return command->handler == multi_command || command->handler == exec_command ||
-           command->handler == discard_command || command->handler == watch_command ||
-           strcmp(command->name, "quit") == 0 || strcmp(command->name, "reset") == 0;
-}
 
 bool transaction_queue(struct client *client, struct command_entry *entry) {
-    if (!client->transaction || runs_at_once(entry->command)) return false;
+    if (!client->transaction || (entry->command->flags & COMMAND_NOT_QUEUED)) return false;
     queue(client, entry);
     return true;
 }
@@ -129,7 +116,7 @@ const char *transaction_refusal_prefix(struct client *client, const struct comma
 
 uint32_t transaction_flags(const struct client *client, const struct command *command) {
     bool runs_them = client->transaction && command->handler == exec_command;
-    return flags_of_request(client, command) | (runs_them ? client->transaction->flags : 0);
+    return command_request_flags(client, command) | (runs_them ? client->transaction->flags : 0);
 }
 
 int64_t transaction_count(const struct client *client) {
@@ -288,12 +275,15 @@ static void unwatch_command(struct client *client) {
 #define AT_ANY_TIME (COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST | COMMAND_ALLOW_BUSY)
 
 const struct command commands_transactions[] = {
-    {"discard", discard_command, 1, AT_ANY_TIME, 0, 0, 0, "transactions", "Drops the commands queued since MULTI."},
-    {"exec", exec_command, 1, COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_SKIP_SLOWLOG, 0, 0, 0,
-     "transactions", "Runs the commands queued since MULTI, with none of another client in between."},
-    {"multi", multi_command, 1, AT_ANY_TIME, 0, 0, 0, "transactions", "Begins a transaction: what follows is queued."},
-    {"unwatch", unwatch_command, 1, AT_ANY_TIME, 0, 0, 0, "transactions", "Watches no key any more."},
-    {"watch", watch_command, -2, AT_ANY_TIME, 1, -1, 1, "transactions",
-     "Lets the next EXEC run only if none of the keys has changed."},
+    {"discard", discard_command, 1, AT_ANY_TIME | COMMAND_NOT_QUEUED, &group_transactions,
+     "Drops the commands queued since MULTI.", "2.0.0"},
+    {"exec", exec_command, 1,
+     COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_SKIP_SLOWLOG | COMMAND_NOT_QUEUED,
+     &group_transactions, "Runs the commands queued since MULTI, with none of another client in between.", "1.2.0"},
+    {"multi", multi_command, 1, AT_ANY_TIME | COMMAND_NOT_QUEUED, &group_transactions,
+     "Begins a transaction: what follows is queued.", "1.2.0"},
+    {"unwatch", unwatch_command, 1, AT_ANY_TIME, &group_transactions, "Watches no key any more.", "2.2.0"},
+    {"watch", watch_command, -2, AT_ANY_TIME | COMMAND_NOT_QUEUED, &group_transactions,
+     "Lets the next EXEC run only if none of the keys has changed.", "2.2.0", .keys = keys_known},
     {0},
 };

@@ -1,0 +1,12 @@
+/* replay_rows: what rows of our own commands are made of: their groups, and the places of the names that they take. */
+#ifndef REPLAY_SERVER_REPLAY_ROWS_H
+#define REPLAY_SERVER_REPLAY_ROWS_H
+
+#include "server/command/command_table.h"
+
+extern const struct command_group group_gradients, group_replay, group_weights;
+
+/* Names of tables, weights and gradients, which are keys to access rules. `known`: any right to one is enough. */
+extern const struct key_specification name_known[], name_read[], name_sampled[], name_written[], names_written[];
+
+#endif
