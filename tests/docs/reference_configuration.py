@@ -15,7 +15,7 @@ from replay_server.config import ServeConfig
 from replay_server.table import _LIMITERS, _SELECTORS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCE = REPOSITORY / "native/server/admin/config.c"
+SOURCE = REPOSITORY / "native/server/core/config.c"
 COMMENTED = REPOSITORY / "deploy/replay-server.toml"
 """The file with every setting explained, from which the explanations are taken."""
 

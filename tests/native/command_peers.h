@@ -6,7 +6,7 @@
 #include "command_lines.h"
 #include "command_scripts.h"
 #include "command_tables.h"
-#include "server/command/command_table.h"
+#include "server/core/command_table.h"
 #include "server_stage.h"
 
 #define PEERS 8u

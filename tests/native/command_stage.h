@@ -12,10 +12,10 @@
 #include "command_peers.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
-#include "server/gradients/gradients_registry.h"
-#include "server/pubsub/pubsub.h"
+#include "server/redis/pubsub/pubsub.h"
+#include "server/redis/script/scripts.h"
+#include "server/replay/gradients_registry.h"
 #include "server/replay/weights_registry.h"
-#include "server/script/scripts.h"
 #include "store/digest.h"
 #include "store/store.h"
 

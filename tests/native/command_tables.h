@@ -9,8 +9,8 @@
 #include "base/msgpack.h"
 #include "command_grammar.h"
 #include "replay/codec.h"
+#include "server/core/server.h"
 #include "server/replay/replay_registry.h"
-#include "server/server.h"
 
 #define TABLES 4u
 #define MOST_ITEMS 64u

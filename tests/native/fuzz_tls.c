@@ -20,7 +20,7 @@
 #include "base/random.h"
 #include "check.h"
 #include "net/transport.h"
-#include "server/server.h"
+#include "server/core/server.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);

@@ -12,8 +12,8 @@
 #include "base/msgpack.h"
 #include "check.h"
 #include "net/memory.h"
-#include "server/client.h"
-#include "server/server.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 
 static struct server *server;
 static struct transport *transport;

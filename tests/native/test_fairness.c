@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "check.h"
 #include "net/memory.h"
-#include "server/client.h"
+#include "server/core/client.h"
 #include "server/replay/replay_registry.h"
 #include "server_stage.h"
 

@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "base/weighted_sum_kernel.h"
 #include "replay/gradient_queue.h"
-#include "server/gradients/gradients_registry.h"
+#include "server/replay/gradients_registry.h"
 #include "server_stage.h"
 
 /* ---- sums ------------------------------------------------------------------------------------------------------------ */

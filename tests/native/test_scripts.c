@@ -1,8 +1,8 @@
 /* test_scripts: fibers, names of scripts, and scripts and transactions that take several turns of the loop. */
 #include "base/fiber.h"
 #include "base/sha1.h"
-#include "server/exclusive.h"
-#include "server/script/scripts.h"
+#include "server/core/exclusive.h"
+#include "server/redis/script/scripts.h"
 #include "server_stage.h"
 #include "store/store.h"
 

@@ -1,5 +1,5 @@
 /* test_server_slow: large values, and clients that do not read: bounds on what the server holds for them. */
-#include "server/admin/config.h"
+#include "server/core/config.h"
 #include "server_stage.h"
 
 static void a_client_that_does_not_read_runs_nothing_more(void) {

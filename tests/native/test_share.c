@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "check.h"
 #include "net/memory.h"
-#include "server/client.h"
+#include "server/core/client.h"
 #include "server_stage.h"
 
 #define ITEM 28224u /* bytes; a batch of 128 takes four slices */

@@ -51,7 +51,7 @@ def test_every_setting_is_in_it_once(file: Path) -> None:
                                  ("dict[str, Any]", "list[Table]"))  # fmt: skip
     assert sorted(config) == sorted(
         each["name"] for each in native_settings() if each["effect"] and native_name(each["name"]) not in top
-    ), "deploy/replay-server.toml and the table of settings in native/server/admin/config.c differ"
+    ), "deploy/replay-server.toml and the table of settings in native/server/core/config.c differ"
 
 
 def test_the_defaults_of_the_first_part_are_those_of_the_code(file: Path) -> None:

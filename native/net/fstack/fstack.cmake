@@ -25,7 +25,7 @@ elseif(NOT FSTACK_CRYPTO OR NOT FSTACK_NUMA OR NOT FSTACK_BOND)
 else()
   message(STATUS "replay-server-fstack: over ${FSTACK_LIBRARY}, DPDK ${DPDK_VERSION}")
   file(GLOB fstack_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
-  add_executable(replay-server-fstack server/main_fstack.c ${fstack_sources} net/dpdk/eal.c net/dpdk/offloads.c
+  add_executable(replay-server-fstack server/process/main_fstack.c ${fstack_sources} net/dpdk/eal.c net/dpdk/offloads.c
                  net/dpdk/pool.c net/dpdk/start.c)
   set_target_properties(replay-server-fstack PROPERTIES C_EXTENSIONS ON) # DPDK's headers are in GNU C
   target_include_directories(replay-server-fstack SYSTEM PRIVATE ${FSTACK_INCLUDE} ${DPDK_INCLUDE_DIRS})

@@ -21,8 +21,8 @@
 #endif
 
 #include "base/cpu.h"
-#include "server/admin/config.h"
-#include "server/admin/config_table.h"
+#include "server/core/config.h"
+#include "server/core/config_table.h"
 
 #ifndef REPLAY_BUILD_TYPE
 #define REPLAY_BUILD_TYPE "unknown"

@@ -1,8 +1,8 @@
 /* cmd_absent: commands about what is not here (a cluster, functions, modules), answered as by a Redis that has none. */
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/store/keyspace.h"
-#include "server/store/redis_rows.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/redis/keys/keyspace.h"
+#include "server/redis/keys/redis_rows.h"
 
 /* ---- cluster --------------------------------------------------------------------------------------------------------- */
 

@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/acl/acl.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/exclusive.h"
-#include "server/pause.h"
-#include "server/pubsub/pubsub.h"
-#include "server/server.h"
-#include "server/slices.h"
-#include "server/store/keyspace.h"
-#include "server/transaction/transaction.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/exclusive.h"
+#include "server/core/pause.h"
+#include "server/core/server.h"
+#include "server/core/slices.h"
+#include "server/redis/acl/acl.h"
+#include "server/redis/keys/keyspace.h"
+#include "server/redis/pubsub/pubsub.h"
+#include "server/redis/transaction/transaction.h"
 
 /* ---- one line for each client ------------------------------------------------------------------------ */
 

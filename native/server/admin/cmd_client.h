@@ -2,7 +2,7 @@
 #ifndef REPLAY_SERVER_CMD_CLIENT_H
 #define REPLAY_SERVER_CMD_CLIENT_H
 
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 void client_caching(struct client *client);
 void client_getname(struct client *client);

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "server/admin/cmd_client.h"
-#include "server/client.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
+#include "server/redis/keys/keyspace.h"
 
 void client_reply(struct client *client) {
     if (client->deny_blocking) { /* EXEC has said how many replies there will be */

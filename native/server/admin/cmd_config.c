@@ -1,14 +1,14 @@
 /* cmd_config: CONFIG GET, SET and RESETSTAT. */
 #include <string.h>
 
-#include "server/admin/config.h"
-#include "server/admin/descriptors.h"
 #include "server/admin/rewrite.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/config.h"
+#include "server/core/descriptors.h"
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/redis/keys/keyspace.h"
 #include "store/glob.h"
 #include "store/store.h"
 

@@ -5,12 +5,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/admin/config.h"
 #include "server/admin/debug_data.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/config.h"
+#include "server/core/server.h"
+#include "server/redis/keys/keyspace.h"
 #include "store/glob.h"
 
 static bool never_sooner(struct client *client) {

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/acl/acl_commands.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
+#include "server/redis/acl/acl_commands.h"
+#include "server/redis/keys/keyspace.h"
 #include "store/glob.h"
 
 /* ---- INFO -------------------------------------------------------------------------------------------- */

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
-#include "server/store/redis_rows.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
+#include "server/redis/keys/keyspace.h"
+#include "server/redis/keys/redis_rows.h"
 #include "store/store.h"
 
 /* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */

@@ -2,11 +2,11 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
-#include "server/store/redis_rows.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
+#include "server/redis/keys/keyspace.h"
+#include "server/redis/keys/redis_rows.h"
 
 static void info_command(struct client *client) {
     struct text text = {0};

@@ -4,10 +4,10 @@
 
 #include "base/blob.h"
 #include "server/admin/slow_log.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
+#include "server/redis/keys/keyspace.h"
 
 /* ---- SLOWLOG ----------------------------------------------------------------------------------------- */
 

@@ -1,14 +1,14 @@
 /* debug_data: DEBUG RELOAD, LOADAOF, DIGEST and DIGEST-VALUE. No other client's command comes in between. */
 #include "server/admin/debug_data.h"
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/exclusive.h"
+#include "server/core/propagate.h"
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/durability/propagate.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
-#include "server/exclusive.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/redis/keys/keyspace.h"
 #include "store/dict_walk.h"
 #include "store/digest.h"
 

@@ -2,7 +2,7 @@
 #ifndef REPLAY_SERVER_DEBUG_DATA_H
 #define REPLAY_SERVER_DEBUG_DATA_H
 
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 void debug_reload(struct client *client);
 void debug_loadaof(struct client *client);

@@ -9,13 +9,13 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/admin/info_more.h"
-#include "server/admin/percentiles.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/percentiles.h"
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
-#include "server/pubsub/pubsub.h"
-#include "server/server.h"
+#include "server/redis/pubsub/pubsub.h"
 #include "store/store.h"
 
 static void server_section(struct server *server, struct text *out) {

@@ -9,11 +9,11 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
-#include "server/script/scripts.h"
+#include "server/redis/script/scripts.h"
 #include "store/store.h"
 
 void info_human(char *out, size_t size, double bytes) {

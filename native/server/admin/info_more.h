@@ -3,7 +3,7 @@
 #define REPLAY_SERVER_INFO_MORE_H
 
 #include "base/text.h"
-#include "server/server.h"
+#include "server/core/server.h"
 
 /* Each appends to the section of its name. */
 void info_more_server(const struct server *server, struct text *out);

@@ -7,10 +7,10 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
-#include "server/store/keyspace.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
+#include "server/redis/keys/keyspace.h"
 
 #define LINE_MOST_BYTES (1u << 20) /* what is longer is cut, so that large values are not sent to monitors whole */
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 struct monitors {
     struct client **clients;

@@ -11,15 +11,15 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "replay/table.h"
-#include "server/admin/config.h"
-#include "server/admin/config_table.h"
-#include "server/admin/descriptors.h"
-#include "server/admin/program.h"
 #include "server/admin/rewrite.h"
-#include "server/certificates.h"
+#include "server/core/config.h"
+#include "server/core/config_table.h"
+#include "server/core/descriptors.h"
+#include "server/core/program.h"
+#include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
+#include "server/process/certificates.h"
 #include "server/replay/replay_registry.h"
-#include "server/service_manager.h"
 
 struct reload {
     struct server *server;

@@ -9,10 +9,10 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
-#include "server/admin/config.h"
-#include "server/admin/config_table.h"
-#include "server/admin/program.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/config.h"
+#include "server/core/config_table.h"
+#include "server/core/program.h"
 
 struct rewrite {
     struct server *server;

@@ -3,8 +3,8 @@
 #define REPLAY_SERVER_REWRITE_H
 
 #include "net/transport.h"
-#include "server/server.h"
-#include "server/setup.h"
+#include "server/core/server.h"
+#include "server/process/setup.h"
 
 struct client;
 struct rewrite;

@@ -7,9 +7,9 @@
 #include "base/blob.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
-#include "server/server.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 
 #define REDACTED "(redacted)"
 

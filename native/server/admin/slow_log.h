@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 struct command_entry;
 

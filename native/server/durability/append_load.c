@@ -13,12 +13,12 @@
 #include "base/memory.h"
 #include "persist/append_reader.h"
 #include "persist/snapshot_reader.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/durability/restore.h"
-#include "server/gradients/gradients_registry.h"
+#include "server/replay/gradients_registry.h"
 #include "server/replay/weights_registry.h"
-#include "server/server.h"
 #include "store/store.h"
 
 #define MOST_SAID 10u /* commands that failed are named up to here */

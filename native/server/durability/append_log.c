@@ -11,10 +11,10 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/durability/append_load.h"
 #include "server/durability/append_rewrite.h"
-#include "server/server.h"
 #include "store/store.h"
 
 #define GATHER_US 5000u             /* unless replies wait for it, so much is gathered into one write */

@@ -1,5 +1,5 @@
 /* append_log: the append-only file of a server: what the store was changed by, written down so that it is there after a
- * kill. What is taken down comes from server/durability/propagate.h; files and their thread are persist/append_writer.h; this decides
+ * kill. What is taken down comes from server/core/propagate.h; files and their thread are persist/append_writer.h; this decides
  * when something is handed over, which replies wait for it, and what happens when the disk refuses. */
 #ifndef REPLAY_SERVER_APPEND_LOG_H
 #define REPLAY_SERVER_APPEND_LOG_H
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "persist/append_writer.h"
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 enum append_policy { APPEND_SYNC_ALWAYS, APPEND_SYNC_EVERYSEC, APPEND_SYNC_NO };
 

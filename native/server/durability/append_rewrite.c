@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/snapshots.h"
-#include "server/server.h"
 
 #define RETRY_US 10000000u /* after one has failed */
 #define LOOK_AGAIN_US 1000u

@@ -7,15 +7,15 @@
 #include "base/memory.h"
 #include "persist/snapshot_file.h"
 #include "persist/snapshot_folder.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/cmd_snapshot.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/replay/replay_rows.h"
-#include "server/server.h"
 
 /* A client that waits for a snapshot. */
 struct save_request {

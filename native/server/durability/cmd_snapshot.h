@@ -2,7 +2,7 @@
 #ifndef REPLAY_SERVER_CMD_SNAPSHOT_H
 #define REPLAY_SERVER_CMD_SNAPSHOT_H
 
-#include "server/client.h"
+#include "server/core/client.h"
 #include "server/durability/snapshots.h"
 
 /* Gives the snapshot that is about to begin the name that its first waiter wants, and notes who waits for it. */

@@ -1,12 +1,12 @@
 /* propagate: what commands changed in the store, into the append-only file's buffer. */
-#include "server/durability/propagate.h"
+#include "server/core/propagate.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/server.h"
 
 /* The log that takes down what happens now; NULL: none. */
 static struct append_log *log_of(const struct server *server) {

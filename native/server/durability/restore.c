@@ -11,13 +11,13 @@
 #include "base/worker.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_reader.h"
-#include "server/acl/acl.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/durability/append_load.h"
-#include "server/gradients/gradients_registry.h"
+#include "server/redis/acl/acl.h"
+#include "server/replay/gradients_registry.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
-#include "server/server.h"
 #include "store/store.h"
 
 #define LOOK_AGAIN_US 5000u /* while the thread reads */

@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "persist/snapshot.h"
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 #define SNAPSHOT_KEEP 3 /* files; setting snapshot-keep */
 #define SNAPSHOT_NAMED 64 /* files of names that clients gave; setting snapshot-named-limit */

@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/client.h"
-#include "server/server.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 
 static void wake(struct server *server) {
     for (struct client *client = server->stop.waiting.head; client;) {

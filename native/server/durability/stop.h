@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 struct server;
 

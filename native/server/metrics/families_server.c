@@ -5,9 +5,9 @@
 #include <sys/resource.h>
 
 #include "base/memory.h"
-#include "server/command/command_table.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/metrics/families.h"
-#include "server/server.h"
 
 #define READ(name, expression)                           \
     static double name(const struct metric_item *item) { \

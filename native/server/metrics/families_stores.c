@@ -3,15 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/snapshots.h"
-#include "server/gradients/gradients_registry.h"
 #include "server/metrics/families.h"
-#include "server/pubsub/pubsub.h"
+#include "server/redis/pubsub/pubsub.h"
+#include "server/redis/script/scripts.h"
+#include "server/replay/gradients_registry.h"
 #include "server/replay/weights_registry.h"
-#include "server/script/scripts.h"
-#include "server/server.h"
 #include "store/store.h"
 
 #define READ_OF(type, subject, name, expression)         \

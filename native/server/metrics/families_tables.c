@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/core/server.h"
 #include "server/metrics/families.h"
 #include "server/replay/replay_registry.h"
-#include "server/server.h"
 
 #define READ(name, expression)                           \
     static double name(const struct metric_item *item) { \

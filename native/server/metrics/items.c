@@ -2,12 +2,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/command/command_table.h"
-#include "server/gradients/gradients_registry.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/metrics/families.h"
+#include "server/replay/gradients_registry.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
-#include "server/server.h"
 #include "store/store.h"
 
 static struct label label_of(const char *name, const char *value, size_t length) {

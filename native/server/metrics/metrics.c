@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "net/http.h"
+#include "server/core/server.h"
 #include "server/metrics/families.h"
-#include "server/server.h"
 
 #define ITEMS_BETWEEN_LOOKS 16u /* at the clock */
 #define FAMILIES_FILES (sizeof families_all / sizeof *families_all)

@@ -7,12 +7,12 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_rows.h"
-#include "server/server.h"
 
 /* ---- UPDATE, DEL --------------------------------------------------------------------------------------------------- */
 

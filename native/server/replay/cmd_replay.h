@@ -2,7 +2,7 @@
 #ifndef REPLAY_SERVER_CMD_REPLAY_H
 #define REPLAY_SERVER_CMD_REPLAY_H
 
-#include "server/command/command.h"
+#include "server/core/command.h"
 #include "server/replay/replay_registry.h"
 
 void replay_add_command(struct client *client);

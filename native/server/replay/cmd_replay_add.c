@@ -1,11 +1,11 @@
 /* cmd_replay_add: REPLAY.ADD: its columns land in the slots they are for, it commits, or waits until it may. */
 #include <inttypes.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
-#include "server/server.h"
 
 #define ADD_PRIORITIES 3
 

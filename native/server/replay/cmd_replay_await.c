@@ -2,10 +2,10 @@
  * again. Nothing is sampled by it. */
 #include <inttypes.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/server.h"
 
 static const char usage[] = "syntax error; expected SINCE added, or SIZE n, then [BLOCK ms]";
 

@@ -1,8 +1,8 @@
 /* cmd_replay_change: REPLAY.RESET and REPLAY.CONFIG, whose work on a large table is done in slices between other work. */
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/server.h"
 
 #define FIRST_SLICE_US 200u /* within the command itself: enough for small tables */
 

@@ -1,9 +1,9 @@
 /* cmd_replay_close: REPLAY.CLOSETABLE, the end of a table's data, of which everyone who waits is told, and REPLAY.OPENTABLE. */
 #include "base/log.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/server.h"
 
 /* Those who wait are tried again after this command, and told; none is answered from within a script or transaction. */
 void replay_close_table_command(struct client *client) {

@@ -2,11 +2,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_coded.h"
-#include "server/server.h"
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
 

@@ -3,12 +3,12 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
 #include "server/replay/replay_streams.h"
-#include "server/server.h"
 
 #define CODING_SLICE_US 300u /* of one turn, for compressing what is appended */
 #define STREAMS 3

@@ -2,11 +2,11 @@
  * replies themselves are those of REPLAY.SAMPLE … SHARED (replay_share.c). */
 #include <string.h>
 
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/share.h"
-#include "server/server.h"
 
 /* Over TCP memory cannot be shared, but the client may be told of the socket that it can be shared over. */
 static void tell_socket(struct client *client) {

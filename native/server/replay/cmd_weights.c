@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "server/acl/acl.h"
-#include "server/client.h"
-#include "server/command/command_table.h"
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/server.h"
+#include "server/redis/acl/acl.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/weights_registry.h"
-#include "server/server.h"
 #include "store/store.h"
 
 /* The version to publish as; -1 with `error` set. */

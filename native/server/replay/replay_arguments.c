@@ -2,9 +2,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/replay_arguments.h"
-#include "server/server.h"
 
 struct replay_entry *replay_find_entry(struct client *client, const struct resp_argument *argument,
                                        struct error *error) {

@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/replay_source.h"
-#include "server/server.h"
 
 #define HEAD_WORDS 2u /* how many steps, and their codec; index and sizes follow */
 #define NO_STEP UINT32_MAX

@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/replay_arguments.h"
-#include "server/server.h"
 
 static const char *thing(const struct replay_request *request) {
     return request->kind == REPLAY_REQUEST_APPEND ? "steps" : "items";

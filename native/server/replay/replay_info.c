@@ -2,11 +2,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/acl/acl.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
+#include "server/redis/acl/acl.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/server.h"
 
 void replay_waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error) {
     const struct wait_queue *queue = sampling ? &entry->samplers : &entry->adders;

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/core/server.h"
 #include "server/replay/replay_registry.h"
-#include "server/server.h"
 
 /* Same spec, byte by byte. -1 with `error`: out of memory. */
 static int compare(const struct table_config *left, const struct table_config *right, bool *same, struct error *error) {

@@ -7,9 +7,9 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/replay_streams.h"
-#include "server/server.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {
     struct replay_registry *registry = memory_calloc(1, sizeof *registry);

@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "replay/table.h"
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 #define REPLAY_MAX_TABLES 256u
 #define REPLAY_TABLE_PINNED_LIMIT (TABLE_SPARE_SLOTS / 2)  /* items held by replies in flight, of one table */

@@ -4,12 +4,12 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/replay_coded.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_source.h"
 #include "server/replay/share.h"
-#include "server/server.h"
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 

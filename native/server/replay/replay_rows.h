@@ -2,7 +2,7 @@
 #ifndef REPLAY_SERVER_REPLAY_ROWS_H
 #define REPLAY_SERVER_REPLAY_ROWS_H
 
-#include "server/command/command_table.h"
+#include "server/core/command_table.h"
 
 extern const struct command_group group_gradients, group_replay, group_weights;
 

@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "server/client.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/share.h"
-#include "server/server.h"
 
 #define COLUMN_ALIGNMENT 64u
 #define GATHER_PIECE_BYTES (128u << 10) /* between two looks at the clock */

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-#include "server/client.h"
-#include "server/server.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 
 bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n) {
     return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/client.h"
-#include "server/server.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 
 #define PAGES 256u
 #define PAGE_STREAMS (REPLAY_STREAM_NUMBERS / PAGES)

@@ -9,8 +9,8 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "server/client.h"
-#include "server/server.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/command/command.h"
+#include "server/core/command.h"
 
 struct weights_registry *weights_registry_new(struct server *server) {
     (void)server;

@@ -1,0 +1,277 @@
+/* dispatch: from a parsed request to its handler: look-up, what is refused before a handler runs, and what is counted.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/core/exclusive.h"
+#include "server/core/make_room.h"
+#include "server/core/propagate.h"
+#include "server/core/server.h"
+#include "server/durability/append_log.h"
+#include "server/durability/snapshots.h"
+#include "server/redis/acl/acl.h"
+#include "server/redis/keys/key_wait.h"
+#include "server/redis/pubsub/pubsub.h"
+#include "server/redis/transaction/transaction.h"
+#include "store/store.h"
+
+#define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
+#define BUSY_REFUSAL "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+#define SAVE_REFUSAL                                                                                                  \
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that " \
+    "may modify the data set are disabled, because this instance is configured to report errors during writes if "    \
+    "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
+    "RDB error."
+#define LOST_REFUSAL "NOPERM the request was not kept, since this user had no permission when it began: send it again"
+#define REPLICAS_REFUSAL "NOREPLICAS Not enough good replicas to write."
+#define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
+
+/* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
+static const char *refuse_stranger(const struct client *client, const struct command_entry *entry) {
+    if (entry->command->flags & COMMAND_NOAUTH) return NULL;
+    if (!client->authenticated) return "NOAUTH Authentication required.";
+    if (client->unproven)
+        return "NOAUTH this socket is for clients that were told of it by REPLAY.SHARE: send REPLAY.PROVE with the "
+               "nonce first";
+    return NULL;
+}
+
+/* May this client have its bytes kept at all? Asked before a large argument arrives, so that a refused one costs
+ * nothing. */
+static const char *refuse_landing(struct client *client, const struct command_entry *entry, uint32_t argc,
+                                  const struct resp_argument *argv, size_t length) {
+    if (!entry) return ""; /* an unknown command: the name is complained of when the request is complete */
+    const char *stranger = refuse_stranger(client, entry);
+    if (stranger) return stranger;
+    if (client->transaction && (entry->command->flags & COMMAND_NO_MULTI)) return MULTI_REFUSAL;
+    if (!acl_may_become_allowed(client, entry, argc, argv)) return ""; /* told when the request is complete */
+    if ((entry->command->flags & COMMAND_DENYOOM) && make_room(client->server, length) == ROOM_NONE) return OOM_REFUSAL;
+    return NULL;
+}
+
+void client_land(void *context, const struct resp_argument *arguments, uint32_t index, uint32_t count, size_t length,
+                 struct resp_landing *landing) {
+    struct client *client = context;
+    struct command_entry *entry = NULL;
+    if (index > 0) entry = command_table_find(client->server->commands, arguments[0].data, arguments[0].length);
+    if (!client->refusal) client->refusal = refuse_landing(client, entry, index, arguments, length);
+    if (client->refusal)
+        landing->kind = RESP_LAND_DISCARD;
+    else if (entry->command->land)
+        entry->command->land(client, arguments, index, count, length, landing);
+}
+
+static void reply_unknown_command(struct client *client) {
+    char given[160];
+    size_t used = 0;
+    given[0] = '\0';
+    for (uint32_t i = 1; i < client->argc && used < 128; i++) {
+        const struct resp_argument *argument = &client->argv[i];
+        int most = (int)(128 - used);
+        int length = argument->data ? (argument->length < (size_t)most ? (int)argument->length : most) : 0;
+        int printed = snprintf(given + used, sizeof given - used, "'%.*s' ", length, (const char *)argument->data);
+        used += printed > 0 ? (size_t)printed : 0;
+        if (used >= sizeof given) used = sizeof given - 1;
+    }
+    int name_length = client->argv[0].length < 128 ? (int)client->argv[0].length : 128;
+    const char *name = client->argv[0].data ? (const char *)client->argv[0].data : "";
+    reply_error(client, "ERR unknown command '%.*s', with args beginning with: %s",
+                client->argv[0].data ? name_length : 0, name, given);
+}
+
+/* A browser made to speak to this port would send these: whoever does is cut off, as Redis does. */
+static bool is_http(const struct resp_argument *name) {
+    return argument_is(name, "post") || argument_is(name, "host:");
+}
+
+/* Replies with an error and returns false where the request must not reach its handler. */
+static bool admit(struct client *client, struct command_entry *entry) {
+    if (client->parser.refusal == RESP_REQUEST_TOO_LARGE) {
+        reply_error(
+            client,
+            "LIMIT the request's arguments are %zu bytes together, more than max-request-bytes (%lld): send fewer "
+            "items in one request",
+            client->parser.request_bytes, (long long)client->server->config.max_request_bytes);
+        return false;
+    }
+    if (client->parser.refusal == RESP_OUT_OF_MEMORY) {
+        reply_error(client, "OOM no memory for a request of %zu bytes", client->parser.request_bytes);
+        return false;
+    }
+    if (!entry) {
+        reply_unknown_command(client);
+        return false;
+    }
+    return command_admit(client, entry);
+}
+
+/* A request that must not reach its handler: the error ("CODE text"), and what follows for a transaction. */
+__attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, const char *format, ...) {
+    char message[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    const char *prefix = client->command ? transaction_refusal_prefix(client, client->command) : NULL;
+    const char *reason = prefix && strncmp(message, "ERR ", 4) == 0 ? message + 4 : message;
+    reply_error(client, "%s%s", prefix ? prefix : "", reason);
+    return false;
+}
+
+/* As in Redis with as many replicas as there are: none. */
+static bool lacks_replicas(const struct server *server) {
+    return server->config.min_replicas_to_write > 0 && server->config.min_replicas_max_lag_s > 0;
+}
+
+/* Why nothing may be written to the store now; NULL: it may. */
+static const char *refuse_writes(const struct server *server, char *text, size_t size) {
+    if (snapshots_refuse_writes(server->snapshots)) return SAVE_REFUSAL;
+    if (append_log_refuses(server->append_log, text, size)) return text;
+    return lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
+}
+
+bool command_admit(struct client *client, struct command_entry *entry) {
+    struct server *server = client->server;
+    const struct command *command = entry->command;
+    if (!command_arity_holds(command, client->argc))
+        return refuse(client, "ERR wrong number of arguments for '%s' command", command->name);
+    const char *stranger = refuse_stranger(client, entry);
+    if (stranger) return refuse(client, "%s", stranger);
+    if (client->transaction && (command->flags & COMMAND_NO_MULTI)) return refuse(client, MULTI_REFUSAL);
+    char message[256];
+    const char *forbidden = acl_refusal(client, entry, message, sizeof message);
+    if (forbidden) return refuse(client, "%s", forbidden);
+    /* Whose right was granted while the arguments came may run it, but there is nothing to run. */
+    if (client->refusal) return refuse(client, "%s", *client->refusal ? client->refusal : LOST_REFUSAL);
+    /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
+    if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
+        !client->goes_on_over_memory && (transaction_flags(client, command) & COMMAND_DENYOOM))
+        return refuse(client, OOM_REFUSAL);
+    char text[640];
+    const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, text, sizeof text);
+    if (unwritten && (transaction_flags(client, command) & COMMAND_WRITE) && command->group->data != DATA_TABLES)
+        return refuse(client, "%s", unwritten);
+    if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
+        return refuse(client, BUSY_REFUSAL);
+    if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && pubsub_is_subscriber(client)) {
+        return refuse(
+            client,
+            "ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "
+            "this context",
+            command->name);
+    }
+    return true;
+}
+
+static void count_call(struct client *client, struct command_entry *entry, uint64_t began_ns) {
+    struct server *server = client->server;
+    server_tick(server);
+    uint64_t took_ns = server->now_ns > began_ns ? server->now_ns - began_ns : 0;
+    if (server->loading) return; /* nobody has called it */
+    entry->stats.calls++;
+    entry->stats.total_ns += took_ns;
+    if (server->config.latency_tracking) histogram_record(&entry->stats.latency_ns, took_ns);
+    if (entry->times) recent_histogram_record(&entry->times->handlers, took_ns, server->now_us);
+    if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
+    if (server->monitors.count > 0) monitor_feed(client, entry->command);
+    if (client->error_replied) entry->stats.failed++;
+    client->active_us = server->now_us;
+    client->commands++;
+    server->stats.commands++;
+}
+
+void command_call(struct client *client, struct command_entry *entry) {
+    struct server *server = client->server;
+    uint64_t began_ns = server->now_ns, changes = server->store->changes;
+    client->error_replied = false;
+    entry->command->handler(client);
+    propagate_call(client, (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes);
+    if (server->notify.length > 0) notify_command(client, entry->command);
+    count_call(client, entry, began_ns);
+}
+
+/* A request that was admitted: it waits for the end of a pause, or for EXEC, or runs. */
+static void execute(struct client *client, struct command_entry *entry) {
+    if (entry->times) request_timed_begin(client, entry);
+    if (!pause_holds(client, entry->command) && !transaction_queue(client, entry)) command_call(client, entry);
+}
+
+static void count_rejected(struct client *client, struct command_entry *entry) {
+    transaction_refused(client);
+    if (entry) entry->stats.rejected++;
+    if (entry) server_tick(client->server);
+}
+
+void client_run_request(struct client *client) {
+    struct server *server = client->server;
+    client->argc = client->parser.count;
+    client->argv = client->parser.arguments;
+    client->error_replied = false;
+    struct command_entry *entry = client->entry; /* of the request before: many are followed by their like */
+    if (!entry || !command_table_is_plainly(entry, client->argc, client->argv))
+        entry = command_table_find_request(server->commands, client->argc, client->argv);
+    client->entry = entry;
+    client->command = entry ? entry->command : NULL;
+    if (!entry && client->argc > 0 && is_http(&client->argv[0])) {
+        client_close(client);
+        return;
+    }
+    if (admit(client, entry))
+        execute(client, entry);
+    else
+        count_rejected(client, entry);
+    if (!client->blocked && !client->closing) client_request_done(client);
+    if (server->woken || key_wait_pending(server)) server_run_woken(server);
+}
+
+/* Rights and limits may have changed since it was admitted. */
+void client_resume_request(struct client *client) {
+    struct server *server = client->server;
+    if (command_admit(client, client->entry))
+        execute(client, client->entry);
+    else
+        count_rejected(client, client->entry);
+    if (client->blocked || client->closing) return;
+    client_request_done(client);
+    if (client->pending_length > 0) client_make_ready(client);
+    client_update_reading(client);
+    if (server->woken || key_wait_pending(server)) server_run_woken(server);
+}
+
+void client_command_done(struct client *client) {
+    if (!client->drop) return;
+    void (*drop)(struct client *, void *) = client->drop;
+    client->drop = NULL;
+    drop(client, client->state);
+    client->state = NULL;
+}
+
+void client_request_done(struct client *client) {
+    /* A transaction goes on when its client is lost: what runs in it needs its arguments and its state. */
+    if (client->closing && exclusive_goes_on_without(client)) return;
+    client_command_done(client);
+    client->refusal = NULL;
+    client->argc = 0;
+    client->argv = NULL;
+    if (client->closing) return;
+    if (client->timed) request_timed_answered(client);
+    resp_parser_next(&client->parser);
+    client->request_bytes = 0;
+    if (client->reply_mode == CLIENT_REPLY_SKIP_NEXT)
+        client->reply_mode = CLIENT_REPLY_SKIP;
+    else if (client->reply_mode == CLIENT_REPLY_SKIP)
+        client->reply_mode = CLIENT_REPLY_ON;
+}
+
+void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state)) {
+    client->state = state;
+    client->drop = drop;
+}
+
+void *client_state(struct client *client) {
+    return client->state;
+}

@@ -1,0 +1,179 @@
+/* exclusive: commands that nothing of another client may come in between, run in slices on a stack of their own. */
+#include "server/core/exclusive.h"
+
+#include <assert.h>
+
+#include "base/clock.h"
+#include "base/fiber.h"
+#include "base/memory.h"
+#include "server/core/client.h"
+#include "server/core/propagate.h"
+#include "server/core/server.h"
+#include "store/store.h"
+
+static void run_body(void *context) {
+    struct exclusive *exclusive = context;
+    exclusive->body(exclusive->client);
+}
+
+static void run_slice(struct server *server, bool first) {
+    struct exclusive *exclusive = &server->exclusive;
+    exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
+    exclusive->inside = true;
+    uint64_t changes = server->store->changes;
+    bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
+    exclusive->inside = false;
+    exclusive->on = !ended;
+    /* It is taken down by its last slice, as one: what an earlier one had changed would be in no file. */
+    assert(ended || !exclusive->plain || server->store->changes == changes);
+}
+
+/* What a script or a transaction has changed is taken down by what it runs, never as the command itself. Said only where
+ * propagate_call follows at once: it must not be heard by what the next slice runs. */
+static void take_down_nothing(struct client *client) {
+    if (!client->server->exclusive.plain) propagate_nothing(client);
+}
+
+static bool next_slice(struct client *client) {
+    run_slice(client->server, false);
+    if (client->server->exclusive.on) return false;
+    take_down_nothing(client);
+    return true;
+}
+
+static void abandon(struct client *client) {
+    client->server->exclusive.abandoned = true;
+    reply_error(client, "ERR the server stops");
+}
+
+static void wake_waiting(struct server *server) {
+    for (struct client *client = server->clients.head; client; client = client->next) {
+        if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
+    }
+}
+
+static void free_orphan(struct exclusive *exclusive) {
+    if (!exclusive->orphaned) return;
+    memory_free(exclusive->client->name);
+    memory_free(exclusive->client);
+    exclusive->client = NULL;
+    exclusive->orphaned = false;
+}
+
+static void run(struct client *client, void (*body)(struct client *client), bool plain) {
+    struct server *server = client->server;
+    struct exclusive *exclusive = &server->exclusive;
+    assert(!exclusive->on || exclusive->inside);
+    /* Within another one, for the server's own clients, and without memory for a stack: at once. */
+    if (!exclusive->inside && client->connection && !exclusive->fiber) exclusive->fiber = fiber_new();
+    if (exclusive->inside || !client->connection || !exclusive->fiber) {
+        body(client);
+        if (!plain) propagate_nothing(client);
+        return;
+    }
+    exclusive->client = client;
+    exclusive->plain = plain;
+    exclusive->body = body;
+    exclusive->began_us = clock_monotonic_us();
+    server->store->frozen_ms = clock_unix_ms(); /* no key's time is over in its midst */
+    run_slice(server, true);
+    take_down_nothing(client);
+    if (!exclusive->on) {
+        server->store->frozen_ms = 0;
+        return;
+    }
+    bool denied = client->deny_blocking;
+    client->deny_blocking = false;
+    client_block(client, &server->exclusive.waiting, CLOCK_NEVER, next_slice, abandon);
+    client->deny_blocking = denied;
+}
+
+void exclusive_run(struct client *client, void (*body)(struct client *client)) {
+    run(client, body, false);
+}
+
+void exclusive_run_command(struct client *client, void (*body)(struct client *client)) {
+    run(client, body, true);
+}
+
+bool exclusive_is_lost(const struct client *client) {
+    const struct exclusive *exclusive = &client->server->exclusive;
+    return exclusive->inside && exclusive->plain && exclusive->client == client &&
+           (exclusive->orphaned || client->closing);
+}
+
+void exclusive_rest(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (server->loading) return; /* DEBUG LOADAOF: commands of a file are run as one */
+    if (exclusive->inside && clock_monotonic_us() >= exclusive->until_us) fiber_yield(exclusive->fiber);
+}
+
+bool exclusive_goes_on(struct client *client) {
+    exclusive_rest(client->server);
+    return !exclusive_is_lost(client);
+}
+
+bool exclusive_awaits_turn(struct client *client) {
+    struct exclusive *exclusive = &client->server->exclusive;
+    if (!exclusive->inside || !exclusive->plain || exclusive->client != client) return false;
+    fiber_yield(exclusive->fiber);
+    return !exclusive_is_lost(client);
+}
+
+void exclusive_sleep(struct server *server, uint64_t until_us) {
+    while (server->exclusive.inside && clock_monotonic_us() < until_us) fiber_yield(server->exclusive.fiber);
+}
+
+bool exclusive_step(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (!exclusive->on || exclusive->abandoned) return false;
+    uint64_t limit_us = (uint64_t)server->config.busy_reply_threshold_ms * 1000;
+    if (!exclusive->busy && !exclusive->plain && limit_us > 0 && server->now_us >= exclusive->began_us + limit_us) {
+        exclusive->busy = true;
+        wake_waiting(server);
+    }
+    if (exclusive->client->blocked)
+        client_retry(exclusive->client);
+    else
+        run_slice(server, false); /* it has closed, or is about to */
+    if (exclusive->on) return true;
+    exclusive->busy = false;
+    server->store->frozen_ms = 0;
+    free_orphan(exclusive);
+    wake_waiting(server);
+    return true;
+}
+
+bool exclusive_makes_wait(const struct server *server) {
+    return server->exclusive.on && !server->exclusive.busy;
+}
+
+bool exclusive_is_busy(const struct server *server) {
+    return server->exclusive.busy && !server->exclusive.inside;
+}
+
+bool exclusive_is_run_for(const struct client *client) {
+    const struct exclusive *exclusive = &client->server->exclusive;
+    return (exclusive->on || exclusive->inside) && exclusive->client == client;
+}
+
+bool exclusive_goes_on_without(const struct client *client) {
+    return exclusive_is_run_for(client) && !client->server->exclusive.plain;
+}
+
+bool exclusive_adopts(struct client *client) {
+    struct exclusive *exclusive = &client->server->exclusive;
+    if (!exclusive->on || exclusive->client != client) return false;
+    client->connection = NULL;
+    exclusive->orphaned = true;
+    return true;
+}
+
+void exclusive_free(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (exclusive->owned) exclusive->release(exclusive->owned);
+    exclusive->owned = NULL;
+    free_orphan(exclusive);
+    fiber_free(exclusive->fiber);
+    exclusive->fiber = NULL;
+}

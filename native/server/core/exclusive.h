@@ -1,0 +1,65 @@
+/* exclusive: commands that nothing of another client may come in between (scripts, transactions), run in slices.
+ *
+ * Between two slices transports and timers are served, but no other client's command is run: their requests wait, and
+ * from busy-reply-threshold on they are refused as BUSY, but for those that may end the matter. */
+#ifndef REPLAY_SERVER_EXCLUSIVE_H
+#define REPLAY_SERVER_EXCLUSIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/core/command.h"
+
+struct fiber;
+
+struct exclusive {
+    struct fiber *fiber;       /* NULL: none was needed yet */
+    struct wait_queue waiting; /* of that client, while it is put down */
+    struct client *client;     /* whose command runs */
+    void (*body)(struct client *client);
+    bool on;                   /* a command is put down in its midst */
+    bool inside;               /* its next slice is running */
+    bool busy;                 /* it takes long: others are told */
+    bool orphaned;             /* its client has gone, but for the struct */
+    bool abandoned;            /* the server stops: it is never taken up again */
+    bool plain;                /* by exclusive_run_command */
+    uint64_t began_us, until_us;
+    void *owned;               /* what the body would have freed; used where it is abandoned */
+    void (*release)(void *owned);
+};
+
+/* Runs body(client), within a handler, whole or in slices: what needs more than one is done later, and the handler
+ * returns before. The body replies. */
+void exclusive_run(struct client *client, void (*body)(struct client *client));
+/* The same for a command that has much to do in itself, and is taken down as it came: it is never busy. Once its client
+ * is lost its arguments are too: a body that finds so after a rest touches nothing more of the client, leaves the store
+ * as it was, and ends. Only its last slice may change the store. */
+void exclusive_run_command(struct client *client, void (*body)(struct client *client));
+bool exclusive_is_lost(const struct client *client);
+/* Within the body, where it may be put down: does so when the slice is over. */
+void exclusive_rest(struct server *server);
+/* The same within exclusive_run_command's body. False: the client is lost. */
+bool exclusive_goes_on(struct client *client);
+#define EXCLUSIVE_PARTS_AT_ONCE 2000 /* what has to do with more parts of a value is run in slices */
+#define EXCLUSIVE_PARTS_TO_REST 64   /* and may be put down after so many */
+/* Within the body of exclusive_run_command: puts it down until the next turn, whatever is left of the slice: for what
+ * the loop does meanwhile. False: the client is lost, or there is no stack on which to wait. */
+bool exclusive_awaits_turn(struct client *client);
+/* In a transaction or a script: until then nothing of anybody is run, but the loop goes on. Elsewhere it returns at once. */
+void exclusive_sleep(struct server *server, uint64_t until_us);
+/* One more slice, called in each turn of the loop. True: there is more to do. */
+bool exclusive_step(struct server *server);
+
+/* Must other clients' requests wait? */
+bool exclusive_makes_wait(const struct server *server);
+/* Are they refused, because they have waited for long? */
+bool exclusive_is_busy(const struct server *server);
+/* Is it this client's command that has been put down, or whose slice is running? */
+bool exclusive_is_run_for(const struct client *client);
+/* Does it go on, with the arguments that it has, when the client is lost? */
+bool exclusive_goes_on_without(const struct client *client);
+/* The client's connection has closed. True: the struct is still needed and will be freed here. */
+bool exclusive_adopts(struct client *client);
+void exclusive_free(struct server *server);
+
+#endif

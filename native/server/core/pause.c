@@ -1,0 +1,60 @@
+/* pause: CLIENT PAUSE: commands that wait until the pause is over, or a stop that saves first is given up. */
+#include "server/core/pause.h"
+
+#include "base/clock.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
+#include "server/redis/transaction/transaction.h"
+
+void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {
+    struct pause *pause = &server->pause;
+    if (kind > pause->kind) pause->kind = kind;
+    if (until_us > pause->until_us) pause->until_us = until_us;
+}
+
+void pause_end(struct server *server) {
+    server->pause.kind = PAUSE_NOTHING;
+    server->pause.until_us = 0;
+}
+
+static void look_again(struct server *server) {
+    struct pause *pause = &server->pause;
+    /* Those there are now: what one of them waited to do may begin another pause, which holds back the rest again. If it
+     * takes slices, the rest wait for its end. */
+    for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head && !server->exclusive.on; left--) {
+        struct client *client = pause->waiting.head;
+        client_unblock(client);
+        client_resume_request(client);
+    }
+}
+
+uint64_t pause_step(struct server *server) {
+    if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
+    if (server->pause.kind == PAUSE_NOTHING && !server->stop.saving) look_again(server);
+    return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
+}
+
+static bool never_sooner(struct client *client) {
+    (void)client;
+    return false;
+}
+
+static void give_up(struct client *client) {
+    reply_error(
+        client,
+        "ERR the server stops; the command waited, for the end of CLIENT PAUSE or of the stop, and was not run");
+}
+
+bool pause_is_waiting(const struct client *client) {
+    return client->blocked && client->queue == &client->server->pause.waiting;
+}
+
+bool pause_holds(struct client *client, const struct command *command) {
+    struct server *server = client->server;
+    bool holds = server->pause.kind == PAUSE_ALL;
+    if (server->pause.kind == PAUSE_WRITES || server->stop.saving)
+        holds |= (transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
+    if (!holds || client->deny_blocking) return false;
+    client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);
+    return true;
+}

@@ -1,0 +1,30 @@
+/* propagate: what commands changed in the store, as commands that change it so again, for the append-only file.
+ *
+ * A command that changed something is taken down as it came. One that would do something else when it is run again (at
+ * another time, with other chance) says here what is taken down in its place, while it runs. */
+#ifndef REPLAY_SERVER_PROPAGATE_H
+#define REPLAY_SERVER_PROPAGATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/core/client.h"
+
+/* These words in place of the command that the client runs; when called again, those too, in order. The bytes need last
+ * only for the call. */
+void propagate_instead(struct client *client, uint32_t argc, const struct resp_argument *argv);
+/* As propagate_instead, each word a string that ends with a zero byte, but key: argument `key_index` of the command;
+ * `words` are those behind it, ended by NULL. */
+void propagate_key_words(struct client *client, const char *name, uint32_t key_index, ...);
+/* Nothing of the command that the client runs. */
+void propagate_nothing(struct client *client);
+
+/* A command of the client has replied; `changed` if the store is not as it was. */
+void propagate_call(struct client *client, bool changed);
+/* A key that the server itself removed: its time was over, or its memory was wanted. */
+void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length);
+/* What a transaction or a script changes is taken down as one: all of it is loaded, or nothing. They nest. */
+void propagate_begin(struct server *server);
+void propagate_end(struct server *server);
+
+#endif

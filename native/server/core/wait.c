@@ -1,0 +1,256 @@
+/* wait: blocked clients: queues first in first out, and a heap of their deadlines. */
+#include <assert.h>
+
+#include "base/memory.h"
+#include "server/core/client.h"
+#include "server/core/propagate.h"
+#include "server/core/server.h"
+#include "server/redis/keys/key_wait.h"
+#include "store/store.h"
+
+/* ---- deadlines: a binary heap, each client knowing its index ----------------------------------------- */
+
+static void place(struct server *server, uint32_t index, struct client *client) {
+    server->deadlines[index] = client;
+    client->deadline_index = index;
+}
+
+static void sift_up(struct server *server, uint32_t index, struct client *client) {
+    while (index > 0) {
+        uint32_t parent = (index - 1) / 2;
+        if (server->deadlines[parent]->deadline_us <= client->deadline_us) break;
+        place(server, index, server->deadlines[parent]);
+        index = parent;
+    }
+    place(server, index, client);
+}
+
+static void sift_down(struct server *server, uint32_t index, struct client *client) {
+    for (;;) {
+        uint32_t child = 2 * index + 1;
+        if (child >= server->deadline_count) break;
+        if (child + 1 < server->deadline_count &&
+            server->deadlines[child + 1]->deadline_us < server->deadlines[child]->deadline_us)
+            child++;
+        if (server->deadlines[child]->deadline_us >= client->deadline_us) break;
+        place(server, index, server->deadlines[child]);
+        index = child;
+    }
+    place(server, index, client);
+}
+
+static bool deadline_add(struct server *server, struct client *client) {
+    if (server->deadline_count == server->deadline_capacity) {
+        uint32_t capacity = server->deadline_capacity ? 2 * server->deadline_capacity : 64;
+        struct client **deadlines = memory_realloc(server->deadlines, capacity * sizeof *deadlines);
+        if (!deadlines) return false;
+        server->deadlines = deadlines;
+        server->deadline_capacity = capacity;
+    }
+    sift_up(server, server->deadline_count++, client);
+    return true;
+}
+
+static void deadline_remove(struct server *server, struct client *client) {
+    uint32_t index = client->deadline_index;
+    if (index == UINT32_MAX) return;
+    client->deadline_index = UINT32_MAX;
+    struct client *last = server->deadlines[--server->deadline_count];
+    if (last == client) return;
+    if (index > 0 && server->deadlines[(index - 1) / 2]->deadline_us > last->deadline_us)
+        sift_up(server, index, last);
+    else
+        sift_down(server, index, last);
+}
+
+/* ---- blocking and waking ----------------------------------------------------------------------------- */
+
+bool client_may_block(const struct client *client) {
+    return !client->deny_blocking;
+}
+
+void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
+                  void (*expired)(struct client *)) {
+    struct server *server = client->server;
+    assert(queue || client->key_wait || deadline_us != CLOCK_NEVER);
+    if (!client_may_block(client)) { /* a transaction of several turns itself waits for its next one */
+        expired(client);
+        return;
+    }
+    assert(!client->blocked);
+    client->deadline_us = deadline_us;
+    /* Without memory for the deadline the wait is over at once: better than one that never ends. */
+    if (deadline_us != CLOCK_NEVER && !deadline_add(server, client)) {
+        expired(client);
+        return;
+    }
+    client->blocked = true;
+    client->retry = retry;
+    client->expired = expired;
+    client->queue = queue;
+    server->blocked_clients++;
+    if (!queue) return;
+    client->wait_next = NULL;
+    client->wait_previous = queue->tail;
+    if (queue->tail)
+        queue->tail->wait_next = client;
+    else
+        queue->head = client;
+    queue->tail = client;
+    queue->length++;
+}
+
+/* Returns the queue if the client stood at its head and others stood behind it. */
+static struct wait_queue *leave(struct client *client) {
+    struct wait_queue *queue = client->queue;
+    client->blocked = false;
+    client->server->blocked_clients--;
+    deadline_remove(client->server, client);
+    key_wait_forget(client);
+    if (!queue) return NULL;
+    bool was_head = !client->wait_previous;
+    if (client->wait_previous)
+        client->wait_previous->wait_next = client->wait_next;
+    else
+        queue->head = client->wait_next;
+    if (client->wait_next)
+        client->wait_next->wait_previous = client->wait_previous;
+    else
+        queue->tail = client->wait_previous;
+    queue->length--;
+    client->queue = NULL;
+    return was_head && queue->length > 0 ? queue : NULL;
+}
+
+void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
+                       void (*expired)(struct client *)) {
+    if (client->blocked && client_may_block(client))
+        leave(client); /* who stood behind it is tried by the caller of the retry */
+    client_block(client, queue, CLOCK_NEVER, retry, expired);
+}
+
+void client_block_elsewhere(struct client *client, struct wait_queue *queue) {
+    uint64_t deadline_us = client->deadline_us;
+    assert(client->blocked && client_may_block(client) && client->queue != queue);
+    leave(client);
+    client_block(client, queue, deadline_us, client->retry, client->expired); /* the deadline's place is there */
+}
+
+/* Whoever stood behind it may want less than it did: the next is tried although nothing has come. */
+void client_unblock(struct client *client) {
+    if (!client->blocked) return;
+    struct wait_queue *queue = leave(client);
+    if (queue && !queue->each) wait_queue_wake(client->server, queue);
+}
+
+static void put_with_woken(struct server *server, struct wait_queue *queue) {
+    if (queue->woken || queue->length == 0) return;
+    queue->woken = true;
+    queue->next_woken = NULL;
+    struct wait_queue **end = &server->woken;
+    while (*end) end = &(*end)->next_woken;
+    *end = queue;
+}
+
+void wait_queue_wake(struct server *server, struct wait_queue *queue) {
+    queue->untried = queue->length;
+    put_with_woken(server, queue);
+}
+
+/* The wait is answered: what the client sent meanwhile comes next. */
+static void resume(struct client *client) {
+    client_request_done(client);
+    if (client->pending_length > 0) client_make_ready(client);
+    client_update_reading(client);
+}
+
+bool client_retry(struct client *client) {
+    assert(client->blocked && client->retry);
+    const struct wait_queue *queue = client->queue;
+    uint64_t changes = client->server->store->changes;
+    if (!client->retry(client)) return false;
+    propagate_call(client, client->server->store->changes != changes);
+    if (client->server->notify.length > 0) notify_command(client, client->command);
+    if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
+    if (client->blocked)
+        leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */
+    resume(client);
+    return true;
+}
+
+void client_expire(struct client *client) {
+    client_unblock(client);
+    client->expired(client);
+    resume(client);
+}
+
+void client_interrupt(struct client *client, const char *error) {
+    client_unblock(client);
+    reply_error(client, "%s", error);
+    resume(client);
+}
+
+void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
+    while (queue->head) client_expire(queue->head);
+    for (struct wait_queue **link = &server->woken; *link; link = &(*link)->next_woken) {
+        if (*link == queue) {
+            *link = queue->next_woken; /* its owner may be about to free it */
+            break;
+        }
+    }
+    queue->woken = false;
+}
+
+/* Those that were tried go behind those that were not, so that each has its turn however little time there is. Who comes
+ * meanwhile was tried by its command. */
+static void move_to_tail(struct wait_queue *queue, struct client *client) {
+    assert(queue->head == client);
+    if (queue->tail == client) return;
+    queue->head = client->wait_next;
+    queue->head->wait_previous = NULL;
+    client->wait_previous = queue->tail;
+    client->wait_next = NULL;
+    queue->tail->wait_next = client;
+    queue->tail = client;
+}
+
+/* False: the time is over before all were tried. */
+static bool retry_each(struct server *server, struct wait_queue *queue, uint64_t until_us) {
+    while (queue->untried > 0 && queue->head) {
+        if (server->now_us >= until_us) return false;
+        queue->untried--;
+        struct client *client = queue->head;
+        if (!client_retry(client)) move_to_tail(queue, client);
+        server_tick(server);
+    }
+    return true;
+}
+
+static bool retry_in_turn(struct server *server, struct wait_queue *queue, uint64_t until_us) {
+    while (queue->head && client_retry(queue->head)) {
+        server_tick(server);
+        if (server->now_us >= until_us) return false;
+    }
+    return true;
+}
+
+void server_run_woken(struct server *server) {
+    uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
+    if (server->exclusive.on) return; /* none of them may come in between */
+    if (!key_wait_run(server, until_us)) return;
+    while (server->woken) {
+        struct wait_queue *queue = server->woken;
+        server->woken = queue->next_woken;
+        queue->woken = false;
+        if (!(queue->each ? retry_each : retry_in_turn)(server, queue, until_us)) {
+            put_with_woken(server, queue); /* the rest in the next turn */
+            return;
+        }
+    }
+}
+
+uint64_t server_run_deadlines(struct server *server) {
+    while (server->deadline_count > 0 && server->deadlines[0]->deadline_us <= server->now_us)
+        client_expire(server->deadlines[0]);
+    return server->deadline_count > 0 ? server->deadlines[0]->deadline_us : CLOCK_NEVER;
+}

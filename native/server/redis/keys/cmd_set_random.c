@@ -1,0 +1,188 @@
+/* cmd_set_random: members of a set that chance picks: SPOP and SRANDMEMBER. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/core/propagate.h"
+#include "server/redis/keys/cmd_set.h"
+#include "server/redis/keys/random_replies.h"
+
+#define SPARSE_FACTOR 4 /* a set has so many times the members wanted: then picking one by one is cheaper than a walk */
+
+/* What is popped is taken down by name: chance would pick others when the command is run again. */
+static void propagate_removal(struct client *client, struct set_member *member) {
+    set_member_text(member);
+    const struct resp_argument words[] = {
+        {.data = (const uint8_t *)"SREM", .length = 4},
+        client->argv[1],
+        {.data = member->data, .length = member->length},
+    };
+    propagate_instead(client, 3, words);
+}
+
+static void pop_one(struct client *client, struct dict_entry *entry) {
+    struct set_member member;
+    set_random(store_value(entry), &client->server->store->random, &member);
+    propagate_removal(client, &member);
+    reply_member(client, &member);
+    take_out(entry, &member);
+}
+
+static void spop_count(struct client *client) {
+    int64_t count;
+    if (!number_parse_int64(client->argv[2].data, client->argv[2].length, &count) || count < 0) {
+        reply_error(client, "ERR value is out of range, must be positive");
+        return;
+    }
+    struct dict_entry *entry = keyspace_find_write(client, 1);
+    if (!keyspace_type_is(client, entry, VALUE_SET)) return;
+    if (entry == NULL || count == 0) {
+        reply_set(client, 0);
+        return;
+    }
+    const struct value *set = store_value(entry);
+    if ((uint64_t)count >= set_count(set)) {
+        reply_set(client, set_count(set));
+        reply_members(client, set);
+        propagate_key_words(client, "DEL", 1, NULL);
+        keyspace_remove(client, entry);
+        return;
+    }
+    reply_set(client, (size_t)count);
+    for (; count > 0; count--) pop_one(client, entry);
+    set_shrunk(client, entry);
+}
+
+void spop_command(struct client *client) {
+    if (client->argc > 3) {
+        reply_syntax_error(client);
+        return;
+    }
+    if (client->argc == 3) {
+        spop_count(client);
+        return;
+    }
+    struct dict_entry *entry = keyspace_find_write(client, 1);
+    if (!keyspace_type_is(client, entry, VALUE_SET)) return;
+    if (entry == NULL) {
+        reply_null(client);
+        return;
+    }
+    pop_one(client, entry);
+    set_shrunk(client, entry);
+}
+
+/* ---- SRANDMEMBER ------------------------------------------------------------------------------------------------- */
+
+static void reply_random(struct client *client, struct value *set) {
+    struct set_member member;
+    set_random(set, &client->server->store->random, &member);
+    reply_member(client, &member);
+}
+
+static void pick_member(struct client *client, struct value *set, struct random_element *element) {
+    struct set_member member;
+    set_random(set, &client->server->store->random, &member);
+    set_member_text(&member);
+    element->name = member.data;
+    element->length = member.length;
+    if (member.data != (const uint8_t *)member.digits) return;
+    memcpy(element->digits, member.digits, sizeof element->digits);
+    element->name = (const uint8_t *)element->digits;
+}
+
+static void reply_name(struct client *client, const struct random_element *element, bool with_value) {
+    (void)with_value;
+    reply_bulk(client, element->name, element->length);
+}
+
+static const struct random_kind repeated_members = {VALUE_SET, pick_member, reply_name};
+
+/* ---- without --------------------------------------------------------------------------------------------------------- */
+
+/* One walk: each member is taken with the chance that is left for it (selection sampling: Knuth, vol. 2, 3.4.2, S). */
+static void reply_selected(struct client *client, const struct value *set, uint64_t count) {
+    uint64_t left = set_count(set);
+    struct set_position position = {0};
+    struct set_member member;
+    reply_array(client, count);
+    while (count > 0 && set_next(set, &position, &member)) {
+        if (random_below(&client->server->store->random, left--) >= count) continue;
+        reply_member(client, &member);
+        count--;
+    }
+}
+
+/* Members of a dict that were picked, by open addressing on where they lie. */
+struct picked {
+    const uint8_t **places;
+    uint64_t mask;
+};
+
+static bool pick(struct picked *picked, const uint8_t *place, uint32_t hash) {
+    uint64_t slot = hash & picked->mask;
+    for (; picked->places[slot] != NULL; slot = (slot + 1) & picked->mask)
+        if (picked->places[slot] == place) return false;
+    picked->places[slot] = place;
+    return true;
+}
+
+/* Few of many: picks again what was picked before. */
+static void reply_picked(struct client *client, struct value *set, uint64_t count) {
+    struct picked picked = {.mask = 1};
+    while (picked.mask < 2 * count) picked.mask = 2 * picked.mask + 1;
+    picked.places = memory_calloc(picked.mask + 1, sizeof *picked.places);
+    if (picked.places == NULL) {
+        reply_out_of_memory(client);
+        return;
+    }
+    reply_array(client, count);
+    while (count > 0) {
+        struct set_member member;
+        set_random(set, &client->server->store->random, &member);
+        if (!pick(&picked, member.data, member.hash)) continue;
+        reply_member(client, &member);
+        count--;
+    }
+    memory_free(picked.places);
+}
+
+static void srandmember_count(struct client *client) {
+    int64_t count;
+    if (!integer_argument(client, 2, &count)) return;
+    if (count == INT64_MIN) {
+        reply_error(client, "ERR value is out of range, value must between %lld and %lld", -(long long)INT64_MAX,
+                    (long long)INT64_MAX);
+        return;
+    }
+    struct value *set;
+    if (!find_set(client, &set)) return;
+    if (set == NULL || count == 0) {
+        reply_array(client, 0);
+    } else if (count < 0) {
+        reply_repeated(client, set, &repeated_members, (uint64_t)-count, false);
+    } else if ((uint64_t)count >= set_count(set)) {
+        reply_array(client, set_count(set));
+        reply_members(client, set);
+    } else if (set_dict(set) == NULL || (uint64_t)count > set_count(set) / SPARSE_FACTOR) {
+        reply_selected(client, set, (uint64_t)count);
+    } else {
+        reply_picked(client, set, (uint64_t)count);
+    }
+}
+
+void srandmember_command(struct client *client) {
+    if (client->argc > 3) {
+        reply_syntax_error(client);
+        return;
+    }
+    if (client->argc == 3) {
+        srandmember_count(client);
+        return;
+    }
+    struct value *set;
+    if (!find_set(client, &set)) return;
+    if (set == NULL)
+        reply_null(client);
+    else
+        reply_random(client, set);
+}

@@ -1,0 +1,21 @@
+/* redis_rows: what rows of Redis's commands are made of: their groups, and the places of keys that several share. */
+#ifndef REPLAY_SERVER_REDIS_ROWS_H
+#define REPLAY_SERVER_REDIS_ROWS_H
+
+#include "server/core/command_table.h"
+
+extern const struct command_group group_bitmap, group_cluster, group_generic, group_hash, group_list, group_pubsub,
+    group_scripting, group_set, group_sorted_set, group_string, group_transactions;
+
+/* Each says where the keys are and what is done to them. `known`: the reply tells only that a key is there, or how much
+ * it holds. `changed`: read and written; `updated` and `set`: written, its old value unread. */
+extern const struct key_specification counted_keys_read[], counted_keys_taken_from[],
+    counted_keys_taken_from_till_timeout[], key_added[], key_added_to[], key_changed[], key_copied[], key_known[],
+    key_moved_from_and_to[], key_read[], key_removed_from[], key_renamed[], key_renamed_to_new[], key_set[],
+    key_set_from_counted_keys[], key_set_from_key[], key_set_from_keys[], key_sorted[], key_sorted_and_stored[],
+    key_taken_from[], key_updated[], key_updated_from_keys[], key_used_as_asked[], keys_known[], keys_read[],
+    keys_removed[], keys_taken_from_till_timeout[], pairs_added[], pairs_set[], script_keys_changed[],
+    script_keys_read[], second_key_known[], second_key_set_from_keys[], shard_channel[], shard_channels[],
+    two_keys_read[];
+
+#endif

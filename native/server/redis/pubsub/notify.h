@@ -1,0 +1,87 @@
+/* notify: keyspace notifications: messages to subscribers about what happens to keys, as notify-keyspace-events says.
+ *
+ * The store tells which keys a command changed; what the event is called follows from the command. */
+#ifndef REPLAY_SERVER_NOTIFY_H
+#define REPLAY_SERVER_NOTIFY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/core/command.h"
+
+enum notify_class {
+    NOTIFY_GENERIC = 1 << 0,  /* g */
+    NOTIFY_STRING = 1 << 1,   /* $ */
+    NOTIFY_LIST = 1 << 2,     /* l */
+    NOTIFY_SET = 1 << 3,      /* s */
+    NOTIFY_HASH = 1 << 4,     /* h */
+    NOTIFY_ZSET = 1 << 5,     /* z */
+    NOTIFY_EXPIRED = 1 << 6,  /* x */
+    NOTIFY_EVICTED = 1 << 7,  /* e */
+    NOTIFY_STREAM = 1 << 8,   /* t: accepted; there are no streams */
+    NOTIFY_MODULE = 1 << 9,   /* d: accepted; there are no modules */
+    NOTIFY_KEYSPACE = 1 << 10, /* K: on channels named after keys */
+    NOTIFY_KEYEVENT = 1 << 11, /* E: on channels named after events */
+    NOTIFY_MISS = 1 << 12,    /* m */
+    NOTIFY_NEW = 1 << 13,     /* n: keys that were added */
+};
+
+/* What a command does to a key that it changes. Where the key is gone afterwards, `del` follows, or stands alone. */
+enum key_event_manner {
+    EVENT_IN_PLACE,
+    EVENT_STORES,
+    EVENT_WITH_EXPIRY,
+    EVENT_WITH_EXPIRY_IF_ASKED, /* SET: by EX and its like */
+    EVENT_EXPIRES,
+    EVENT_EXPIRES_OR_PERSISTS, /* GETEX: the event is `persist` with PERSIST */
+    EVENT_ADDS_OR_INCREMENTS, /* ZADD: the event is `zincr` with INCR */
+    EVENT_ENDS,
+    EVENT_MOVES_ELEMENT, /* from the end of a list to the beginning of another */
+    EVENT_MOVES_ELEMENT_BY_ENDS, /* the arguments say from and to which ends */
+    EVENT_MOVES_MEMBER,
+    EVENT_POPS_OF_MANY,
+    EVENT_RENAMES,
+    EVENT_MOVES,
+    EVENT_COPIES
+};
+
+/* Of a command's row: what subscribers are told of the keys that it changes. */
+struct key_event {
+    enum notify_class class;
+    const char *name; /* "": it follows from the manner */
+    enum key_event_manner manner;
+};
+#define KEY_EVENT(class, name, manner) (&(const struct key_event){NOTIFY_##class, name, EVENT_##manner})
+
+#define NOTIFY_TEXT_BYTES 24u
+
+/* −1: a letter that stands for nothing. */
+int notify_parse(const char *text);
+void notify_text(int flags, char text[NOTIFY_TEXT_BYTES]);
+
+/* Keys that the command that runs has changed, in order. */
+struct notify {
+    int flags; /* 0: nobody is told of anything */
+    bool adds_next; /* the change that follows adds a key */
+    bool passes_over_next; /* the change that follows was told of already: the key ran out or was evicted */
+    uint8_t *changes; /* a header and the key's bytes, one after the other */
+    size_t length, capacity;
+    size_t last; /* where the last of them begins */
+};
+
+void notify_free(struct notify *notify);
+/* From the store: a key has changed. */
+void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length);
+/* From the store: the change that follows adds a key. */
+void notify_will_add(struct server *server);
+/* The key goes by itself. */
+void notify_gone(struct server *server, enum notify_class class, const char *event, unsigned database,
+                 const uint8_t *key, size_t length);
+/* Sends the message, if such are wanted. */
+void notify_event(struct server *server, enum notify_class class, const char *event, unsigned database, const void *key,
+                  size_t length);
+/* The client's command is over: tells of all that it changed. Called only where it did. */
+void notify_command(struct client *client, const struct command *command);
+
+#endif

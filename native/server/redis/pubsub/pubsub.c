@@ -1,0 +1,239 @@
+/* pubsub: who has subscribed to which channels and patterns, and messages to them. */
+#include "server/redis/pubsub/pubsub.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
+#include "store/glob.h"
+
+#define SHARED_MESSAGE_BYTES 4096u /* from here on all receivers are sent one copy of it */
+
+struct pubsub *pubsub_new(void) {
+    struct pubsub *pubsub = memory_calloc(1, sizeof *pubsub);
+    for (int kind = 0; pubsub && kind < PUBSUB_KINDS; kind++) dict_init(&pubsub->topics[kind]);
+    return pubsub;
+}
+
+static void drop_nothing(void *context, void *value) {
+    (void)context;
+    (void)value;
+}
+
+static void release(struct dict *dict) {
+    size_t steps = SIZE_MAX;
+    dict_release(dict, &steps, drop_nothing, NULL);
+}
+
+void pubsub_free(struct pubsub *pubsub) {
+    for (int kind = 0; pubsub && kind < PUBSUB_KINDS; kind++) release(&pubsub->topics[kind]);
+    memory_free(pubsub);
+}
+
+/* ---- subscribing ------------------------------------------------------------------------------------- */
+
+static struct pubsub_topic *topic_find(struct dict *topics, const void *name, size_t length) {
+    struct dict_entry *entry = dict_find(topics, dict_hash(name, length), name, length);
+    return entry ? entry->value : NULL;
+}
+
+static struct pubsub_topic *topic_make(struct dict *topics, const void *name, size_t length) {
+    struct pubsub_topic *topic = topic_find(topics, name, length);
+    if (topic) return topic;
+    topic = memory_calloc(1, sizeof *topic);
+    if (!topic) return NULL;
+    topic->entry = dict_add(topics, dict_hash(name, length), name, length);
+    if (!topic->entry) {
+        memory_free(topic);
+        return NULL;
+    }
+    topic->entry->value = topic;
+    return topic;
+}
+
+static void topic_drop_if_unused(struct dict *topics, struct pubsub_topic *topic) {
+    if (topic->subscribers > 0) return;
+    dict_unlink(topics, topic->entry);
+    dict_entry_free(topic->entry);
+    memory_free(topic);
+}
+
+static void join(struct pubsub_topic *topic, struct pubsub_subscription *subscription) {
+    subscription->topic = topic;
+    subscription->previous = topic->tail;
+    if (topic->tail)
+        topic->tail->next = subscription;
+    else
+        topic->head = subscription;
+    topic->tail = subscription;
+    topic->subscribers++;
+}
+
+static void leave(struct pubsub_subscription *subscription) {
+    struct pubsub_topic *topic = subscription->topic;
+    if (subscription->previous)
+        subscription->previous->next = subscription->next;
+    else
+        topic->head = subscription->next;
+    if (subscription->next)
+        subscription->next->previous = subscription->previous;
+    else
+        topic->tail = subscription->previous;
+    topic->subscribers--;
+}
+
+static uint64_t count_all(const struct client *client) {
+    uint64_t count = 0;
+    for (int kind = 0; kind < PUBSUB_KINDS; kind++) count += pubsub_count(client, kind);
+    return count;
+}
+
+static bool make_own(struct client *client) {
+    if (client->pubsub) return true;
+    client->pubsub = memory_calloc(1, sizeof *client->pubsub);
+    for (int kind = 0; client->pubsub && kind < PUBSUB_KINDS; kind++) dict_init(&client->pubsub->subscriptions[kind]);
+    return client->pubsub != NULL;
+}
+
+bool pubsub_subscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length) {
+    if (!make_own(client)) return false;
+    struct dict *own = &client->pubsub->subscriptions[kind], *topics = &client->server->pubsub->topics[kind];
+    uint32_t hash = dict_hash(name, length);
+    client->pubsub->is_subscriber = true;
+    if (dict_find(own, hash, name, length)) return true;
+    struct pubsub_subscription *subscription = memory_calloc(1, sizeof *subscription);
+    struct pubsub_topic *topic = subscription ? topic_make(topics, name, length) : NULL;
+    struct dict_entry *entry = topic ? dict_add(own, hash, name, length) : NULL;
+    if (!entry) {
+        if (topic) topic_drop_if_unused(topics, topic);
+        memory_free(subscription);
+        return false;
+    }
+    if (count_all(client) == 1) client->server->pubsub->clients++;
+    entry->value = subscription;
+    subscription->client = client;
+    join(topic, subscription);
+    return true;
+}
+
+bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length) {
+    if (!client->pubsub) return false;
+    struct dict *own = &client->pubsub->subscriptions[kind];
+    struct dict_entry *entry = dict_find(own, dict_hash(name, length), name, length);
+    if (!entry) return false;
+    struct pubsub_subscription *subscription = entry->value;
+    leave(subscription);
+    topic_drop_if_unused(&client->server->pubsub->topics[kind], subscription->topic);
+    dict_unlink(own, entry);
+    dict_entry_free(entry);
+    memory_free(subscription);
+    if (count_all(client) == 0) client->server->pubsub->clients--;
+    return true;
+}
+
+void pubsub_client_gone(struct client *client) {
+    struct client_pubsub *own = client->pubsub;
+    if (!own) return;
+    if (count_all(client) > 0) client->server->pubsub->clients--;
+    for (int kind = 0; kind < PUBSUB_KINDS; kind++) {
+        struct dict_position position = {0};
+        struct dict_entry *entry;
+        while ((entry = dict_next(&own->subscriptions[kind], &position)) != NULL) {
+            struct pubsub_subscription *subscription = entry->value;
+            leave(subscription);
+            topic_drop_if_unused(&client->server->pubsub->topics[kind], subscription->topic);
+            memory_free(subscription);
+        }
+        release(&own->subscriptions[kind]);
+    }
+    memory_free(own);
+    client->pubsub = NULL;
+}
+
+uint64_t pubsub_count(const struct client *client, enum pubsub_kind kind) {
+    return client->pubsub ? dict_count(&client->pubsub->subscriptions[kind]) : 0;
+}
+
+bool pubsub_is_subscriber(const struct client *client) {
+    return client->pubsub && client->pubsub->is_subscriber;
+}
+
+uint64_t pubsub_topics(const struct server *server, enum pubsub_kind kind) {
+    return dict_count(&server->pubsub->topics[kind]);
+}
+
+uint64_t pubsub_subscribers(struct server *server, enum pubsub_kind kind, const void *name, size_t length) {
+    const struct pubsub_topic *topic = topic_find(&server->pubsub->topics[kind], name, length);
+    return topic ? topic->subscribers : 0;
+}
+
+/* ---- publishing -------------------------------------------------------------------------------------- */
+
+static void reply_bytes(struct client *client, const struct pubsub_bytes *bytes) {
+    if (bytes->blob)
+        reply_blob(client, bytes->blob);
+    else
+        reply_bulk(client, bytes->data, bytes->length);
+}
+
+/* A message is no reply: CLIENT REPLY OFF does not keep it back. */
+static void deliver(struct client *client, const char *type, const struct pubsub_bytes *pattern,
+                    const struct pubsub_bytes *channel, const struct pubsub_bytes *message) {
+    enum client_reply_mode mode = client->reply_mode;
+    client->reply_mode = CLIENT_REPLY_ON;
+    reply_push(client, pattern ? 4 : 3);
+    reply_bulk_string(client, type);
+    if (pattern) reply_bytes(client, pattern);
+    reply_bytes(client, channel);
+    reply_bytes(client, message);
+    client->reply_mode = mode;
+}
+
+static uint64_t deliver_to_all(const struct pubsub_topic *topic, const char *type, const struct pubsub_bytes *pattern,
+                               const struct pubsub_bytes *channel, const struct pubsub_bytes *message) {
+    for (const struct pubsub_subscription *subscription = topic->head; subscription; subscription = subscription->next)
+        deliver(subscription->client, type, pattern, channel, message);
+    return topic->subscribers;
+}
+
+bool pubsub_matches(const void *pattern, size_t pattern_length, const void *name, size_t length) {
+    return glob_match(pattern, pattern_length, name, length);
+}
+
+static uint64_t publish_to_patterns(struct server *server, const struct pubsub_bytes *channel,
+                                    const struct pubsub_bytes *message) {
+    uint64_t receivers = 0;
+    struct dict_position position = {0};
+    const struct dict_entry *entry;
+    while ((entry = dict_next(&server->pubsub->topics[PUBSUB_PATTERN], &position)) != NULL) {
+        if (!pubsub_matches(entry->key, entry->key_length, channel->data, channel->length)) continue;
+        struct pubsub_bytes pattern = {.data = entry->key, .length = entry->key_length};
+        receivers += deliver_to_all(entry->value, "pmessage", &pattern, channel, message);
+    }
+    return receivers;
+}
+
+/* The message in a blob of its own where that saves copies; NULL: send it as it is. */
+static struct blob *share_message(const struct pubsub_bytes *message) {
+    if (message->length < SHARED_MESSAGE_BYTES) return NULL;
+    if (message->blob) return blob_retain(message->blob);
+    struct blob *blob = blob_new(message->length);
+    if (blob) memcpy(blob->data, message->data, message->length);
+    return blob;
+}
+
+uint64_t pubsub_publish(struct server *server, enum pubsub_kind kind, const struct pubsub_bytes *channel,
+                        const struct pubsub_bytes *message) {
+    struct pubsub *pubsub = server->pubsub;
+    if (pubsub->clients == 0) return 0;
+    struct pubsub_bytes sent = *message;
+    struct blob *shared = sent.blob = share_message(message);
+    const struct pubsub_topic *topic = topic_find(&pubsub->topics[kind], channel->data, channel->length);
+    uint64_t receivers = 0;
+    if (topic) receivers = deliver_to_all(topic, kind == PUBSUB_SHARD ? "smessage" : "message", NULL, channel, &sent);
+    if (kind == PUBSUB_CHANNEL && pubsub_topics(server, PUBSUB_PATTERN) > 0)
+        receivers += publish_to_patterns(server, channel, &sent);
+    blob_release(shared);
+    return receivers;
+}

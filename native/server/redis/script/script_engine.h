@@ -1,0 +1,124 @@
+/* script_engine: what the files on scripts share: the Lua state, what runs in it, and the parts that it is made of. */
+#ifndef REPLAY_SERVER_SCRIPT_ENGINE_H
+#define REPLAY_SERVER_SCRIPT_ENGINE_H
+
+#ifdef REPLAY_LUA
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/sha1.h"
+#include "server/core/client.h"
+#include "store/dict.h"
+
+#define SCRIPT_KILLED "ERR Script killed by user with SCRIPT KILL..."
+
+enum script_flags {
+    SCRIPT_NO_WRITES = 1 << 0,
+    SCRIPT_ALLOW_OOM = 1 << 1,
+    SCRIPT_DECLARED = 1 << 2, /* it says what it does: "#!lua …" */
+};
+
+/* A compiled script, known by its SHA1. */
+struct script {
+    char sha[SHA1_HEX_BYTES];
+    uint32_t flags;
+    int reference;           /* of its function, in Lua's registry */
+    bool loaded;             /* by SCRIPT LOAD: stays until SCRIPT FLUSH */
+    struct script *next, *previous; /* of those that only EVAL has seen, the oldest first */
+};
+
+struct script_source {
+    const char *text;
+    size_t length;
+    int reference; /* of the function that it was compiled to */
+};
+
+/* What scripts' libraries put together before it becomes a string of Lua's. */
+struct script_buffer {
+    char *bytes;
+    size_t size, capacity;
+};
+
+struct scripts {
+    struct server *server;
+    lua_State *lua;          /* NULL: made when first needed */
+    size_t memory_bytes;
+    struct dict cache;       /* of struct script */
+    struct script *oldest, *newest;
+    uint32_t evaluated;      /* scripts on that list */
+    struct client *client;   /* runs the commands that scripts call */
+
+    /* the script that runs */
+    struct client *caller;   /* NULL: none runs */
+    struct script *script;
+    uint32_t key_count;
+    bool read_only, wrote, killed, replying;
+    struct resp_argument *argv; /* room for the arguments of calls */
+    uint32_t argv_capacity;
+    uint8_t *flat;           /* a reply of more than one piece */
+    uint64_t random;         /* state of math.random, from one script to the next */
+    uint32_t work;           /* steps that a library has taken since it last looked at the clock */
+    struct script_buffer buffer; /* one library uses it at a time */
+};
+
+struct scripts *script_of(lua_State *lua);
+
+/* script_header: takes off the line that says what the script does; what follows keeps its line numbers. */
+int script_take_header(struct script_source *source, uint32_t *flags, struct error *error);
+/* What a script may do that says so itself, or else what the command may that runs it: of enum command_flags. */
+uint32_t script_own_flags(uint32_t command_flags, uint32_t script_flags);
+
+/* script_heap: all memory of Lua's goes by this function; the context is the scripts'. */
+void *script_allocate(void *context, void *pointer, size_t old_bytes, size_t new_bytes);
+/* script_state: a new state with all that scripts may use. False: memory is exhausted. */
+bool script_state_open(struct scripts *scripts);
+void script_state_close(struct scripts *scripts);
+/* Makes the table on the stack one that scripts can read but not change: what stands for it replaces it. */
+void script_protect(lua_State *lua);
+/* Raises {err = "ERR …"}, as Redis's own functions do: where it happened is added by whoever reports it. */
+int script_raise(lua_State *lua, const char *message);
+void script_push_error(lua_State *lua, const char *message);
+/* Called every so many instructions, and behind every call of a command. */
+void script_rest(lua_State *lua);
+
+/* The table that the value at `index` stands for, which is pushed; or false, and nothing is. */
+bool script_push_original(lua_State *lua, int index);
+/* For what a library does over and over, once for each piece of work: now and then as script_rest. */
+void script_work(lua_State *lua);
+/* The same for a piece that has to do with so many bytes. */
+void script_work_on(lua_State *lua, size_t bytes);
+/* The same outside of the script's own code, where killing it would end more than that: it is killed later. */
+void script_work_outside(struct scripts *scripts, size_t bytes);
+
+/* script_buffer: bytes that count as the scripts' memory. What finds none raises Lua's error for that. */
+struct script_buffer *script_buffer_start(lua_State *lua); /* empties it */
+void script_buffer_reserve(lua_State *lua, struct script_buffer *buffer, size_t more);
+void script_buffer_add(lua_State *lua, struct script_buffer *buffer, const void *bytes, size_t length);
+void script_buffer_add_byte(lua_State *lua, struct script_buffer *buffer, int byte);
+void script_buffer_push(lua_State *lua, struct script_buffer *buffer); /* its bytes as a string on the stack */
+void script_buffer_trim(lua_State *lua); /* gives back a large one, as push does */
+void script_buffer_free(lua_State *lua);
+
+/* script_redis, script_bit, script_struct, script_json, script_msgpack: the table of that name; it is left on the stack. */
+void script_open_redis(lua_State *lua);
+void script_open_bit(lua_State *lua);
+void script_open_struct(lua_State *lua);
+void script_open_json(lua_State *lua);
+void script_open_msgpack(lua_State *lua);
+
+/* script_random: what is in place of Lua's own in the table `math`, which is on the stack. */
+void script_open_random(lua_State *lua);
+void script_seed_first(struct scripts *scripts);
+
+/* script_reply: the reply that the scripts' client holds, as a value on the stack; the client's output is cleared. */
+void script_take_reply(lua_State *lua, struct scripts *scripts);
+/* Replies the value on the top of the stack, which is popped, to the caller. */
+void script_send_reply(lua_State *lua, struct scripts *scripts);
+
+#endif
+#endif
