@@ -63,4 +63,8 @@
 /* stopping */
 #define LIMIT_STOP_US 2000000u /* after SIGTERM pending replies get this long */
 
+/* Files of snapshots: the newest, and of names that clients gave (settings snapshot-keep, snapshot-named-limit). */
+#define LIMIT_SNAPSHOT_KEEP 3
+#define LIMIT_SNAPSHOT_NAMED 64
+
 #endif

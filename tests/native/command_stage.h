@@ -10,11 +10,15 @@
 
 #include "base/log.h"
 #include "command_peers.h"
+#include "server/admin/admin_part.h"
+#include "server/admin/info_more.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/script/scripts.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/weights_registry.h"
 #include "store/digest.h"
 #include "store/store.h"
@@ -155,10 +159,10 @@ static void open_stage(uint32_t chosen) {
     CHECK(chdir(folder) == 0);
     bytes_before = memory_used_bytes();
     open_server(settings & 1, configure);
-    strcpy(server->share_socket, "nowhere");
+    strcpy(server->replay->share_socket, "nowhere");
     struct text said = {0};
     struct error error;
-    CHECK(append_log_start(server->append_log, &said, &error) == 0);
+    CHECK(append_log_start(server->durability->append_log, &said, &error) == 0);
     text_free(&said);
     fill_stage();
 }
@@ -207,7 +211,7 @@ static void check_info(void) {
     CHECK(!info.failed && info_number(&info, "\r\nconnected_clients:") == server->clients.count);
     CHECK(info_number(&info, "\r\nblocked_clients:") == server->blocked_clients);
     CHECK(info_number(&info, "\r\ntotal_commands_processed:") == server->stats.commands);
-    CHECK(info_number(&info, "\r\ntables:") == server->replay->count);
+    CHECK(info_number(&info, "\r\ntables:") == server->replay->tables->count);
     for (unsigned database = 0; database < STORE_DATABASES; database++) {
         char line[32];
         sprintf(line, "\r\ndb%u:keys=", database);
@@ -231,8 +235,8 @@ static void check_counters(void) {
         blocked += client->blocked;
     }
     CHECK(clients == server->clients.count && blocked == server->blocked_clients);
-    CHECK(server->deadline_count <= blocked);
-    for (const struct replay_entry *entry = server->replay->entries; entry; entry = entry->next) {
+    CHECK(server->deadlines.count <= blocked);
+    for (const struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         struct table_info info;
         table_info(entry->table, &info);
         CHECK(info.size <= info.capacity && info.size <= info.added && info.added - info.size <= info.removed);
@@ -242,10 +246,10 @@ static void check_counters(void) {
 }
 
 static bool is_idle_now(void) {
-    const struct snapshots *snapshots = server->snapshots;
+    const struct snapshots *snapshots = server->durability->snapshots;
     return server->clients.count == 0 && !server->exclusive.on && !snapshots->running && !snapshots->restoring &&
-           !snapshots->wanted && !server->store->discarded_count && !server->append_log->rewrite &&
-           !server->append_log->rewrite_wanted;
+           !snapshots->wanted && !server->store->discarded_count && !server->durability->append_log->rewrite &&
+           !server->durability->append_log->rewrite_wanted;
 }
 
 /* Until nothing goes on in the server any more. What goes on beside it, in threads, needs time. */
@@ -276,13 +280,14 @@ static void run_own(const char *line) {
 
 /* With nobody there nothing is held for anybody. */
 static void check_nobody_holds_anything(void) {
-    CHECK(server->blocked_clients == 0 && server->deadline_count == 0 && server->writers == 0);
-    CHECK(server->shares.bytes == 0 && server->shares.leases == 0 && server->shares.arenas == 0);
-    CHECK(server->output_pool.inline_bytes == 0 && server->monitors.count == 0);
+    CHECK(server->blocked_clients == 0 && server->deadlines.count == 0 && server->writers == 0);
+    CHECK(server->replay->shares.bytes == 0 && server->replay->shares.leases == 0 &&
+          server->replay->shares.arenas == 0);
+    CHECK(server->output_pool.inline_bytes == 0 && server->admin->monitors.count == 0);
     CHECK(pubsub_topics(server, PUBSUB_CHANNEL) == 0 && pubsub_topics(server, PUBSUB_PATTERN) == 0);
     CHECK(pubsub_topics(server, PUBSUB_SHARD) == 0);
-    CHECK(server->replay->dropped == NULL && server->replay->closed_count == 0);
-    for (const struct replay_entry *entry = server->replay->entries; entry; entry = entry->next) {
+    CHECK(server->replay->tables->dropped == NULL && server->replay->tables->closed_count == 0);
+    for (const struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         struct table_info info;
         table_info(entry->table, &info);
         CHECK(info.pinned_slots == 0 && info.reserved_slots == 0 && info.streams == 0);
@@ -292,25 +297,28 @@ static void check_nobody_holds_anything(void) {
 
 static void empty_stage(void) {
     struct error error;
-    if (append_log_is_on(server->append_log)) append_log_configure(server->append_log, false, &error);
+    if (append_log_is_on(server->durability->append_log))
+        append_log_configure(server->durability->append_log, false, &error);
     for (unsigned database = 0; database < STORE_DATABASES; database++) store_flush(server->store, database);
-    while (server->replay->entries) replay_registry_drop(server->replay, server->replay->entries);
-    while (server->weights->entries) {
-        const struct weights_entry *entry = server->weights->entries;
+    while (server->replay->tables->entries)
+        replay_registry_drop(server->replay->tables, server->replay->tables->entries);
+    while (server->replay->weights->entries) {
+        const struct weights_entry *entry = server->replay->weights->entries;
         struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
-        CHECK(weights_registry_remove(server->weights, &key));
+        CHECK(weights_registry_remove(server->replay->weights, &key));
     }
-    for (const struct gradients_entry *entry = server->gradients->entries, *next; entry; entry = next) {
+    for (const struct gradients_entry *entry = server->replay->gradients->entries, *next; entry; entry = next) {
         next = entry->next; /* one that was deleted while somebody waited is there until another is made */
-        if (entry->queue) CHECK(gradients_registry_remove(server->gradients, entry->key, entry->key_length));
+        if (entry->queue) CHECK(gradients_registry_remove(server->replay->gradients, entry->key, entry->key_length));
     }
     run_own("script flush");
     run_own("slowlog reset");
     run_own("latency reset");
     run_own("acl log reset");
     wait_for_idleness();
-    size_t pooled = server->replay->batch_bytes_pooled + server->replay->scratch_bytes + scripts_memory_bytes(server);
-    CHECK(memory_used_bytes() <= server->startup_bytes + pooled + POOLS_BYTES);
+    size_t pooled = server->replay->tables->batch_bytes_pooled + server->replay->tables->scratch_bytes +
+                    scripts_memory_bytes(server);
+    CHECK(memory_used_bytes() <= server->start.heap_bytes + pooled + POOLS_BYTES);
 }
 
 /* A reply for every request of those who are answered, and none waits. */
@@ -396,9 +404,9 @@ static void take_content(struct content *content) {
                 if (tracing) trace_key(database, entry);
             }
     }
-    for (const struct weights_entry *entry = server->weights->entries; entry; entry = entry->next)
+    for (const struct weights_entry *entry = server->replay->weights->entries; entry; entry = entry->next)
         add_blob(content, entry->key, entry->key_length, entry->version, entry->blob);
-    CHECK(gradients_registry_save(server->gradients, add_blob, content));
+    CHECK(gradients_registry_save(server->replay->gradients, add_blob, content));
 }
 
 /* A server over the files that there are. False: it refuses them. */
@@ -406,10 +414,10 @@ static bool open_over_files(void) {
     struct text said = {0};
     struct error error = {0};
     open_server(settings & 1, configure);
-    strcpy(server->share_socket, "nowhere");
-    bool read = snapshots_restore_at_start(server->snapshots, "latest", &said, &error) == 0 &&
-                append_log_start(server->append_log, &said, &error) == 0;
-    server->snapshots->saved_changes = server->store->changes;
+    strcpy(server->replay->share_socket, "nowhere");
+    bool read = snapshots_restore_at_start(server->durability->snapshots, "latest", &said, &error) == 0 &&
+                append_log_start(server->durability->append_log, &said, &error) == 0;
+    server->durability->snapshots->saved_changes = server->store->changes;
     if (tracing)
         fprintf(stderr, "restarted: %s %s\n", read ? "all is read" : error.message, said.data ? said.data : "");
     text_free(&said);
@@ -426,7 +434,7 @@ static void restart(void) {
         forget_peer(&peers[i]);
     }
     wait_for_idleness();
-    const struct append_log *log = server->append_log;
+    const struct append_log *log = server->durability->append_log;
     bool kept = (settings & 2) && append_log_takes(log) && !log->failing && !log->broken && !has_damaged;
     take_content(&before);
     close_server();

@@ -10,6 +10,7 @@
 #include "command_grammar.h"
 #include "replay/codec.h"
 #include "server/core/server.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 
 #define TABLES 4u
@@ -171,7 +172,7 @@ static inline const struct replay_entry *named_table(const struct maker *maker) 
     if (!server || maker->out->count < 2) return NULL;
     const uint8_t *name = request_word(maker->out, 1, &length);
     struct error error;
-    return replay_registry_find(server->replay, name, length, &error);
+    return replay_registry_find(server->replay->tables, name, length, &error);
 }
 
 /* A blob of n values of so many bytes each; now and then one byte too few. */

@@ -7,6 +7,7 @@
 #include "base/weighted_sum_kernel.h"
 #include "replay/gradient_queue.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server_stage.h"
 
 /* ---- sums ------------------------------------------------------------------------------------------------------------ */
@@ -281,7 +282,7 @@ static void takers_wait_for_keys_that_come_and_go(void) {
     CHECK(server->blocked_clients == 0);
     say(gone, "GRAD.TAKE h 1 BLOCK 100000\r\n");
     settle();
-    server->deadlines[0]->deadline_us = 0;
+    server->deadlines.heap[0]->deadline_us = 0;
     settle();
     CHECK(received(gone, "-TIMEOUT no gradient waits\r\n"));
     CHECK(answers(pusher, "MULTI\r\nGRAD.TAKE h 1 BLOCK 0\r\nGRAD.TAKE g 1 HEADERS\r\nEXEC\r\n",
@@ -304,21 +305,21 @@ static void who_waits_for_keys_that_are_not_there_makes_none(void) {
         say(takers[i] = connect_peer(), line);
         settle();
     }
-    CHECK(server->blocked_clients == MORE && server->gradients->queues == 0);
+    CHECK(server->blocked_clients == MORE && server->replay->gradients->queues == 0);
     for (int i = 0; i < (int)GRADIENTS_MAX_KEYS; i++) { /* all keys that there may be, while they wait */
         snprintf(key, sizeof key, "k%d", i);
         push_small(pusher, key, "a", "1");
         if (i != 1) CHECK(received(takers[i], "*4\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
     }
-    CHECK(server->blocked_clients == 5 && server->gradients->queues == GRADIENTS_MAX_KEYS);
+    CHECK(server->blocked_clients == 5 && server->replay->gradients->queues == GRADIENTS_MAX_KEYS);
     /* The one who wants two waits on with its key, and with those of absent ones when that is taken away. */
-    CHECK(server->gradients->absent.length == 4);
-    struct client *waits = gradients_registry_find(server->gradients, "k1", 2)->takers.head;
+    CHECK(server->replay->gradients->absent.length == 4);
+    struct client *waits = gradients_registry_find(server->replay->gradients, "k1", 2)->takers.head;
     uint64_t deadline_us = waits->deadline_us;
-    CHECK(answers(pusher, "GRAD.DEL k1\r\n", ":1\r\n") && server->gradients->absent.length == 5);
+    CHECK(answers(pusher, "GRAD.DEL k1\r\n", ":1\r\n") && server->replay->gradients->absent.length == 5);
     push_small(pusher, "k1", "b", "1");
-    CHECK(received(takers[1], "") && server->gradients->absent.length == 4);
-    CHECK(gradients_registry_find(server->gradients, "k1", 2)->takers.head == waits);
+    CHECK(received(takers[1], "") && server->replay->gradients->absent.length == 4);
+    CHECK(gradients_registry_find(server->replay->gradients, "k1", 2)->takers.head == waits);
     CHECK(waits->deadline_us == deadline_us && deadline_us != CLOCK_NEVER);
     push_small(pusher, "k1", "c", "1");
     CHECK(received(takers[1], "*4\r\n*2\r\n$1\r\nb\r\n$1\r\nc\r\n*2\r\n:1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
@@ -411,7 +412,7 @@ static void what_was_saved_is_adopted_and_nothing_else_breaks_it(void) {
     push_small(peer, "g", "c", "3");
     push_small(peer, "h", "a", "4");
     CHECK(answers(peer, "GRAD.PUBLISH g 9 1 b w x\r\nGRAD.DROP h a\r\n", ":9\r\n:1\r\n"));
-    CHECK(gradients_registry_save(server->gradients, keep_saved, &list) && list.count == 4);
+    CHECK(gradients_registry_save(server->replay->gradients, keep_saved, &list) && list.count == 4);
     close_server();
     for (int change = -1; change < 256; change += change < 10 ? 1 : 35) {
         for (uint32_t at = 0; at < (change < 0 ? 1 : 12); at++) {
@@ -420,8 +421,9 @@ static void what_was_saved_is_adopted_and_nothing_else_breaks_it(void) {
             for (uint32_t i = 0; i < list.count; i++) {
                 struct saved saved = list.items[i];
                 if (change >= 0 && at < saved.length) saved.key[at] = (uint8_t)change;
-                adopted &= gradients_registry_adopt(server->gradients, saved.key, change % 7 == 6 ? at : saved.length,
-                                                    saved.version, saved.blob, &error) == 0;
+                adopted &=
+                    gradients_registry_adopt(server->replay->gradients, saved.key, change % 7 == 6 ? at : saved.length,
+                                             saved.version, saved.blob, &error) == 0;
             }
             CHECK(adopted || change >= 0);
             peer = connect_peer();

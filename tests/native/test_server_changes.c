@@ -2,6 +2,7 @@
  * served, one change after the other, and who waits is told why. */
 #include <inttypes.h>
 
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server_stage.h"
 
@@ -142,7 +143,7 @@ static void changes_come_one_after_the_other(void) {
     }
     settle();
     CHECK(received(first, "+OK\r\n") && received(second, "+OK\r\n") && received_prefix(third, "-BADSCHEMA sampler"));
-    CHECK(table_config(server->replay->entries->table)->sampler == SELECTOR_LIFO);
+    CHECK(table_config(server->replay->tables->entries->table)->sampler == SELECTOR_LIFO);
     close_server();
 }
 

@@ -42,7 +42,7 @@ static void a_server_ends_with_clients_waiting(void) {
     say(first, "BLMOVE a b LEFT LEFT 0\r\n");
     say(second, "BLMPOP 10 3 c b a LEFT\r\n");
     settle();
-    CHECK(server->blocked_clients == 2 && server->deadline_count == 1);
+    CHECK(server->blocked_clients == 2 && server->deadlines.count == 1);
     close_server();
 }
 
@@ -51,9 +51,9 @@ static void a_wait_ends_at_its_deadline_and_leaves_all_keys(void) {
     struct memory_peer *waiting = connect_peer(), *pusher = connect_peer();
     say(waiting, "BRPOP a b c 100\r\n");
     settle();
-    server->deadlines[0]->deadline_us = 0;
+    server->deadlines.heap[0]->deadline_us = 0;
     settle();
-    CHECK(received(waiting, "*-1\r\n") && server->blocked_clients == 0 && server->deadline_count == 0);
+    CHECK(received(waiting, "*-1\r\n") && server->blocked_clients == 0 && server->deadlines.count == 0);
     CHECK(answers(pusher, "RPUSH a 1\r\nRPUSH b 1\r\n", ":1\r\n:1\r\n") && received(waiting, ""));
     close_server();
 }

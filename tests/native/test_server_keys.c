@@ -1,4 +1,5 @@
 /* test_server_keys: KEYS of a large database is done in slices, and its reply is whole whatever comes in between. */
+#include "server/redis/redis_part.h"
 #include "server_stage.h"
 #include "store/store.h"
 
@@ -41,12 +42,12 @@ static size_t parse_keys(struct memory_peer *peer, uint8_t seen[MANY + 1000]) {
 /* Begins KEYS and takes `steps` turns; it must not be done then. */
 static void begin_search(struct memory_peer *peer, int steps) {
     say(peer, "KEYS *\r\n");
-    while (!server->searching.head) {
+    while (!server->redis->searching.head) {
         transport->operations->poll(transport, 0);
         server_step(server);
     }
     for (int i = 0; i < steps; i++) server_step(server);
-    CHECK(server->searching.head && server->blocked_clients == 1);
+    CHECK(server->redis->searching.head && server->blocked_clients == 1);
 }
 
 static void others_are_served_and_their_changes_lose_no_key(void) {
@@ -124,7 +125,7 @@ static void a_searcher_may_go_or_be_interrupted(void) {
     begin_search(second, 0);
     memory_peer_vanish(second);
     settle();
-    CHECK(server->blocked_clients == 0 && !server->searching.head);
+    CHECK(server->blocked_clients == 0 && !server->redis->searching.head);
     CHECK(answers(other, "MULTI\r\nKEYS key:77\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n*1\r\n$6\r\nkey:77\r\n"));
     begin_search(searcher, 0);
     close_server();

@@ -129,7 +129,7 @@ static void replies_stay_until_the_transport_releases_them(void) {
 
 static void requests_beyond_the_limit_are_refused_in_step(void) {
     open_server(false, NULL);
-    server->limits.max_request_bytes = 100000;
+    server->limits.known.max_request_bytes = 100000;
     server->config.max_request_bytes = 100000;
     struct memory_peer *peer = connect_peer();
     static char value[90000];

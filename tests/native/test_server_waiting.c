@@ -96,7 +96,7 @@ static void the_next_in_the_queue_is_served_when_the_first_gives_up(void) {
         if (way == 0)
             memory_peer_vanish(first);
         else if (way == 1)
-            server->deadlines[0]->deadline_us = 0;
+            server->deadlines.heap[0]->deadline_us = 0;
         else
             say(other, "CLIENT UNBLOCK 1 ERROR\r\n");
         settle();
@@ -130,7 +130,7 @@ static void a_wait_ends_at_its_deadline_with_the_reason(void) {
     say(peer, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
     settle();
     CHECK(answers(other, "REPLAY.DROP t\r\n", "+OK\r\n") && received_prefix(peer, "-NOTABLE "));
-    CHECK(server->blocked_clients == 0 && server->deadline_count == 0);
+    CHECK(server->blocked_clients == 0 && server->deadlines.count == 0);
     close_server();
 }
 
@@ -233,13 +233,13 @@ static void deadlines_come_in_order(void) {
         say(peers[i], text);
     }
     settle();
-    CHECK(server->deadline_count == 40);
+    CHECK(server->deadlines.count == 40);
     for (int i = 0; i < 40; i += 3) memory_peer_vanish(peers[i]);
     settle();
-    CHECK(server->deadline_count == 26);
+    CHECK(server->deadlines.count == 26);
     uint64_t last_us = 0;
-    while (server->deadline_count > 0) {
-        struct client *nearest = server->deadlines[0];
+    while (server->deadlines.count > 0) {
+        struct client *nearest = server->deadlines.heap[0];
         CHECK(nearest->deadline_us >= last_us);
         last_us = nearest->deadline_us;
         client_expire(nearest);
@@ -291,7 +291,7 @@ static void stopping_answers_who_waits_and_lets_go(void) {
     /* The slow one never reads: the stop does not wait for it longer than its bound. */
     server_step(server);
     server_run(server);
-    CHECK(server->stopping && memory_peer_is_closed(idle) && memory_peer_is_closed(peer) &&
+    CHECK(server->ending.begun && memory_peer_is_closed(idle) && memory_peer_is_closed(peer) &&
           !memory_peer_is_closed(slow));
     CHECK(received_prefix(peer, "-TIMEOUT ") && server->clients.count == 1);
     close_server();

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "net/memory.h"
 #include "server/core/client.h"
+#include "server/replay/replay_part.h"
 #include "server_stage.h"
 
 #define ITEM 28224u /* bytes; a batch of 128 takes four slices */
@@ -20,7 +21,7 @@
 
 static void open_sharing_server(void) {
     open_server(false, NULL);
-    strcpy(server->share_socket, "name");
+    strcpy(server->replay->share_socket, "name");
 }
 
 /* One turn: what has come is handled, then due work is done. */
@@ -137,7 +138,7 @@ static void leases_lie_apart_and_leave_room_when_given_back(void) {
             held[which] = held[--count];
         }
         const struct share *share = client->share;
-        CHECK(share->count == count && server->shares.leases == count);
+        CHECK(share->count == count && server->replay->shares.leases == count);
         for (uint32_t i = 0; i < share->count; i++) {
             const struct share_lease *lease = &share->leases[i];
             CHECK(lease->offset + lease->length <= (i + 1 < count ? lease[1].offset : share->bytes));
@@ -160,10 +161,10 @@ static void what_is_shared_is_bounded(void) {
     CHECK(memory_peer_attached(second) < 0 && begins(second, "REPLAY.SHARE 1\r\n", ":1048576\r\n"));
     memory_peer_vanish(first);
     settle();
-    CHECK(server->shares.bytes == 1 << 20 && server->shares.arenas == 1);
+    CHECK(server->replay->shares.bytes == 1 << 20 && server->replay->shares.arenas == 1);
     memory_peer_vanish(second);
     settle();
-    CHECK(server->shares.bytes == 0 && server->shares.arenas == 0);
+    CHECK(server->replay->shares.bytes == 0 && server->replay->shares.arenas == 0);
     close_server();
 }
 
@@ -198,12 +199,12 @@ static void a_batch_is_gathered_in_slices_while_others_are_answered(void) {
             CHECK(received_prefix(other, "+PONG\r\n") && turns < 1000);
         }
         CHECK(turns >= (int)(BATCH * ITEM / LIMIT_TURN_SHARE_BYTES) && reads_shared(learner, base, &lease));
-        CHECK(pinned(other) == 0 && server->shares.leases == 1);
+        CHECK(pinned(other) == 0 && server->replay->shares.leases == 1);
         char release[64];
         sprintf(release, "REPLAY.RELEASE %llu 99999\r\n", (unsigned long long)lease);
         CHECK(begins(learner, release, ":1\r\n"));
     }
-    CHECK(begins(learner, "REPLAY.RELEASE x\r\n", "-ERR ") && server->shares.batches == 20);
+    CHECK(begins(learner, "REPLAY.RELEASE x\r\n", "-ERR ") && server->replay->shares.batches == 20);
     munmap((void *)(uintptr_t)base, ARENA);
     close_server();
 }
@@ -225,13 +226,13 @@ static void without_room_the_batch_comes_over_the_socket(void) {
     }
     char release[64];
     sprintf(release, "REPLAY.RELEASE %llu\r\n", (unsigned long long)leases[0]);
-    CHECK(begins(learner, release, ":1\r\n") && server->shares.refused == 2);
+    CHECK(begins(learner, release, ":1\r\n") && server->replay->shares.refused == 2);
     say(learner,
         "REPLAY.SAMPLE t 128 SHARED\r\nREPLAY.SAMPLE t 1 SHARED\r\nPING\r\n"); /* a small one has no use for it */
     settle();
     size_t length;
     const uint8_t *bytes = memory_peer_received(learner, &length);
-    CHECK(length > ITEM && memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0 && server->shares.batches == 3);
+    CHECK(length > ITEM && memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0 && server->replay->shares.batches == 3);
     munmap((void *)(uintptr_t)base, ARENA);
     close_server();
 }
@@ -247,13 +248,13 @@ static void whoever_vanishes_in_mid_gather_gives_everything_back(void) {
         say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n");
         say(behind, "REPLAY.SAMPLE t 128 SHARED\r\n");
         for (int i = 0; i < turns; i++) turn();
-        CHECK(server->shares.leases == 2);
+        CHECK(server->replay->shares.leases == 2);
         memory_peer_vanish(learner);
         settle();
-        CHECK(reads_shared(behind, base_behind, &lease) && server->shares.leases == 1 && pinned(other) == 0);
+        CHECK(reads_shared(behind, base_behind, &lease) && server->replay->shares.leases == 1 && pinned(other) == 0);
         memory_peer_vanish(behind);
         settle();
-        CHECK(server->shares.bytes == 0 && server->shares.leases == 0 && server->blocked_clients == 0);
+        CHECK(server->replay->shares.bytes == 0 && server->replay->shares.leases == 0 && server->blocked_clients == 0);
         munmap((void *)(uintptr_t)base, ARENA);
         munmap((void *)(uintptr_t)base_behind, ARENA);
     }
@@ -272,11 +273,11 @@ static void a_gather_cut_short_is_answered_all_the_same(void) {
     size_t length;
     const uint8_t *bytes = memory_peer_received(learner, &length);
     CHECK(memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0 && !reads_shared(learner, base, &lease));
-    CHECK(server->shares.leases == 0);
+    CHECK(server->replay->shares.leases == 0);
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n");
     turn();
     CHECK(begins(other, "CLIENT UNBLOCK 1 ERROR\r\n", ":1\r\n") && received_prefix(learner, "-UNBLOCKED "));
-    CHECK(server->shares.leases == 0 && pinned(other) == 0);
+    CHECK(server->replay->shares.leases == 0 && pinned(other) == 0);
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n"); /* a table that is dropped meanwhile gives what was drawn from it */
     turn();
     CHECK(begins(other, "REPLAY.DROP t\r\n", "+OK\r\n") && reads_shared(learner, base, &lease));
@@ -286,21 +287,21 @@ static void a_gather_cut_short_is_answered_all_the_same(void) {
 
 /* ---- who may come in --------------------------------------------------------------------------------- */
 
-static void take_nonce(struct memory_peer *peer, char nonce[SHARE_NONCE_BYTES + 1]) {
+static void take_nonce(struct memory_peer *peer, char nonce[CLIENT_NONCE_BYTES + 1]) {
     say(peer, "REPLAY.SHARE\r\n");
     settle();
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
-    CHECK(length > SHARE_NONCE_BYTES && memcmp(bytes, "*3\r\n$4\r\nname\r\n$40\r\n", 19) == 0);
-    memcpy(nonce, bytes + length - 2 - SHARE_NONCE_BYTES, SHARE_NONCE_BYTES);
-    nonce[SHARE_NONCE_BYTES] = '\0';
+    CHECK(length > CLIENT_NONCE_BYTES && memcmp(bytes, "*3\r\n$4\r\nname\r\n$40\r\n", 19) == 0);
+    memcpy(nonce, bytes + length - 2 - CLIENT_NONCE_BYTES, CLIENT_NONCE_BYTES);
+    nonce[CLIENT_NONCE_BYTES] = '\0';
     memory_peer_forget_received(peer);
 }
 
 static void the_abstract_socket_wants_a_nonce_that_was_told_to_a_client_of_this_host(void) {
     open_sharing_server();
     struct memory_peer *tcp = connect_as("127.0.0.1", false, false), *near = connect_as("n", true, true);
-    char nonce[SHARE_NONCE_BYTES + 1], request[64];
+    char nonce[CLIENT_NONCE_BYTES + 1], request[64];
     CHECK(begins(near, "PING\r\n", "-NOAUTH this socket") && begins(near, "SET a b\r\n", "-NOAUTH "));
     CHECK(begins(near, "REPLAY.SHARE\r\n", "-NOAUTH ") && begins(near, "REPLAY.LIST\r\n", "-NOAUTH "));
     CHECK(begins(near, "REPLAY.PROVE 00000000000000000000000000000000\r\n", "-NOAUTH expected"));
@@ -330,7 +331,7 @@ static void a_nonce_does_not_replace_the_password(void) {
     struct error error;
     CHECK(server_config_set(server, "requirepass", "secret", true, &error) == 0);
     struct memory_peer *tcp = connect_as("127.0.0.1", false, false), *near = connect_as("n", true, true);
-    char nonce[SHARE_NONCE_BYTES + 1], request[64];
+    char nonce[CLIENT_NONCE_BYTES + 1], request[64];
     CHECK(begins(tcp, "REPLAY.SHARE\r\n", "-NOAUTH ") && begins(tcp, "AUTH secret\r\n", "+OK\r\n"));
     take_nonce(tcp, nonce);
     sprintf(request, "REPLAY.PROVE %s\r\n", nonce);

@@ -1,8 +1,9 @@
 /* cmd_absent: commands about what is not here (a cluster, functions, modules), answered as by a Redis that has none. */
+#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 /* ---- cluster --------------------------------------------------------------------------------------------------------- */
 
@@ -102,8 +103,8 @@ static const struct command cluster_subcommands[] = {
     {"cluster|addslotsrange", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "7.0.0"},
     {"cluster|bumpepoch", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0",
      .tips = "nondeterministic_output"},
-    {"cluster|count-failure-reports", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.",
-     "3.0.0", .tips = "nondeterministic_output"},
+    {"cluster|count-failure-reports", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .tips = "nondeterministic_output"},
     {"cluster|countkeysinslot", refuse_cluster, 3, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
     {"cluster|delslots", refuse_cluster, -3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
     {"cluster|delslotsrange", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "7.0.0"},
@@ -154,11 +155,10 @@ static const struct command function_subcommands[] = {
 
 static const struct command module_subcommands[] = {
     {"module|help", module_help, 2, ANY_TIME, &group_server, "Lists the subcommands.", "5.0.0"},
-    {"module|list", module_list, 2, COMMAND_ADMIN | COMMAND_NOSCRIPT, &group_server, "Returns an empty list.",
-     "4.0.0", .tips = "nondeterministic_output_order"},
+    {"module|list", module_list, 2, COMMAND_ADMIN | COMMAND_NOSCRIPT, &group_server, "Returns an empty list.", "4.0.0",
+     .tips = "nondeterministic_output_order"},
     {0},
 };
-
 
 const struct command commands_absent[] = {
     {"asking", refuse_cluster, 1, COMMAND_FAST, &group_cluster, "Refused: there is no cluster.", "3.0.0",
@@ -171,7 +171,7 @@ const struct command commands_absent[] = {
      .subcommands = module_subcommands},
     {"readonly", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.", "3.0.0",
      .categories = ACL_FAST | ACL_CONNECTION},
-    {"readwrite", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.",
-     "3.0.0", .categories = ACL_FAST | ACL_CONNECTION},
+    {"readwrite", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.", "3.0.0",
+     .categories = ACL_FAST | ACL_CONNECTION},
     {0},
 };

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
@@ -14,6 +15,7 @@
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/redis/redis_part.h"
 #include "server/redis/transaction/transaction.h"
 
 /* ---- one line for each client ------------------------------------------------------------------------ */
@@ -168,7 +170,7 @@ static int64_t kill_matching(struct client *client, const struct kill_filter *fi
 }
 
 static bool parse_user(struct client *client, const struct resp_argument *name, struct kill_filter *filter) {
-    filter->user = acl_find(client->server->acl, name->data, name->length);
+    filter->user = acl_find(client->server->redis->acl, name->data, name->length);
     if (filter->user) return true;
     reply_error(client, "ERR No such user '%.*s'", name->length < 128 ? (int)name->length : 128,
                 (const char *)name->data);
@@ -327,7 +329,7 @@ static const struct command subcommands[] = {
 };
 
 const struct command commands_client[] = {
-    {"client", command_container, -2, 0, &group_connection, "Lists, names, kills and configures connections.",
-     "2.4.0", .subcommands = subcommands},
+    {"client", command_container, -2, 0, &group_connection, "Lists, names, kills and configures connections.", "2.4.0",
+     .subcommands = subcommands},
     {0},
 };

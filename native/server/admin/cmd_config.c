@@ -1,6 +1,7 @@
 /* cmd_config: CONFIG GET, SET and RESETSTAT. */
 #include <string.h>
 
+#include "server/admin/admin_part.h"
 #include "server/admin/rewrite.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
@@ -8,6 +9,7 @@
 #include "server/core/descriptors.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/redis/keys/keyspace.h"
 #include "store/glob.h"
 #include "store/store.h"
@@ -114,7 +116,7 @@ static void config_set(struct client *client) {
         }
     }
     struct error why;
-    if (append_log_configure(server->append_log, changed.appendonly, &why) < 0) {
+    if (append_log_configure(server->durability->append_log, changed.appendonly, &why) < 0) {
         reply_error(client, "ERR CONFIG SET failed (possibly related to argument 'appendonly') - %s", why.message);
         return;
     }
@@ -130,7 +132,7 @@ static void reset_stats(struct server *server) {
     struct store *store = server->store;
     store->expired_keys = store->evicted_keys = store->keyspace_hits = store->keyspace_misses = 0;
     store->freed_in_slices = 0;
-    server->append_log->delayed_fsyncs = 0;
+    server->durability->append_log->delayed_fsyncs = 0;
     for (size_t i = 0; i < command_table_count(server->commands); i++) {
         struct command_entry *entry = command_table_at(server->commands, i);
         memset(&entry->stats, 0, sizeof entry->stats);
@@ -172,10 +174,8 @@ static bool config_set_is_secret(uint32_t argc, const struct resp_argument *argv
 
 static const struct command subcommands[] = {
     {"config|get", config_get, -3, RULE, &group_server, "Returns settings.", "2.0.0"},
-    {"config|help", config_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
-     "5.0.0"},
-    {"config|resetstat", config_resetstat, 2, RULE, &group_server, "Counts from zero again what INFO tells.",
-     "2.0.0"},
+    {"config|help", config_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "5.0.0"},
+    {"config|resetstat", config_resetstat, 2, RULE, &group_server, "Counts from zero again what INFO tells.", "2.0.0"},
     {"config|rewrite", rewrite_for_client, 2, RULE, &group_server,
      "Writes what CONFIG SET has changed into the configuration file.", "2.8.0"},
     {"config|set", config_set, -4, RULE, &group_server, "Changes settings, all of those given or none.", "2.0.0",

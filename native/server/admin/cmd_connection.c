@@ -2,11 +2,13 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/redis/redis_part.h"
 #include "server/redis/transaction/transaction.h"
 
 static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password) {
@@ -20,7 +22,7 @@ static void auth_command(struct client *client) {
         reply_syntax_error(client);
         return;
     }
-    if (client->argc == 2 && (client->server->acl->standard->flags & ACL_USER_NO_PASSWORD)) {
+    if (client->argc == 2 && (client->server->redis->acl->standard->flags & ACL_USER_NO_PASSWORD)) {
         reply_error(
             client,
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your "

@@ -5,12 +5,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/admin/admin_part.h"
 #include "server/admin/debug_data.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/config.h"
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
+#include "server/redis/redis_part.h"
 #include "store/glob.h"
 
 static bool never_sooner(struct client *client) {
@@ -110,7 +112,7 @@ static void debug_replybuffer(struct client *client) {
 /* DEBUG SET-DISABLE-DENY-SCRIPTS 0|1: scripts may call DEBUG. What else is not for them stays so: it needs a connection. */
 static void debug_set_disable_deny_scripts(struct client *client) {
     int64_t on;
-    client->server->scripts_may_debug = argument_int64(&client->argv[2], &on) && on != 0;
+    client->server->redis->scripts_may_debug = argument_int64(&client->argv[2], &on) && on != 0;
     reply_status(client, "OK");
 }
 

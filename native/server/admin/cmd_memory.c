@@ -5,11 +5,13 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "server/admin/admin_part.h"
+#include "server/admin/info_more.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 #include "store/store.h"
 
 /* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */
@@ -88,7 +90,7 @@ static void memory_stats(struct client *client) {
     reply_map(client, 27 + databases);
     reply_count(client, "peak.allocated", peak);
     reply_count(client, "total.allocated", used);
-    reply_count(client, "startup.allocated", server->startup_bytes);
+    reply_count(client, "startup.allocated", server->start.heap_bytes);
     reply_count(client, "replication.backlog", 0);
     reply_count(client, "clients.slaves", 0);
     reply_count(client, "clients.normal", clients_bytes(server));
@@ -176,12 +178,10 @@ static void memory_help(struct client *client) {
     reply_help(client, lines);
 }
 
-
 static const struct command subcommands[] = {
     {"memory|doctor", memory_doctor, 2, 0, &group_server, "Tells in words what stands out about memory.", "4.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
-    {"memory|help", memory_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
-     "4.0.0"},
+    {"memory|help", memory_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "4.0.0"},
     {"memory|malloc-stats", memory_malloc_stats, 2, 0, &group_server, "Returns what the allocator tells.", "4.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
     {"memory|purge", memory_purge, 2, 0, &group_server, "Gives free memory back to the system.", "4.0.0",

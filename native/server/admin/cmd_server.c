@@ -2,11 +2,14 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "server/admin/admin_part.h"
+#include "server/admin/info_more.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
+#include "server/durability/stop.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 static void info_command(struct client *client) {
     struct text text = {0};
@@ -127,8 +130,7 @@ const struct command commands_server[] = {
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special",
      .categories = ACL_SLOW | ACL_DANGEROUS},
     {"lolwut", lolwut_command, -1, COMMAND_READONLY | COMMAND_FAST, &group_server, "Draws something.", "5.0.0"},
-    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Accepts NO ONE: the server follows no other.",
-     "5.0.0"},
+    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Accepts NO ONE: the server follows no other.", "5.0.0"},
     {"role", role_command, 1, COMMAND_NOSCRIPT | ASK | COMMAND_FAST, &group_server,
      "Returns the part in replication: a master without replicas.", "2.8.12",
      .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
@@ -137,7 +139,7 @@ const struct command commands_server[] = {
     {"slaveof", replicaof_command, 3, FOLLOW, &group_server, "REPLICAOF by its former name.", "1.0.0"},
     {"time", time_command, 1, ASK | COMMAND_FAST, &group_server, "Returns the server's time.", "2.6.0",
      .tips = "nondeterministic_output"},
-    {"wait", wait_command, 3, COMMAND_NOSCRIPT, &group_generic, "Waits for replicas, of which there are none.",
-     "3.0.0", .tips = "request_policy:all_shards\nresponse_policy:agg_min", .categories = ACL_SLOW | ACL_CONNECTION},
+    {"wait", wait_command, 3, COMMAND_NOSCRIPT, &group_generic, "Waits for replicas, of which there are none.", "3.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:agg_min", .categories = ACL_SLOW | ACL_CONNECTION},
     {0},
 };

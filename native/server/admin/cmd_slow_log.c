@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/blob.h"
+#include "server/admin/admin_part.h"
 #include "server/admin/slow_log.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
@@ -27,7 +28,7 @@ static void reply_slow_command(struct client *client, const struct slow_command 
 
 /* SLOWLOG GET [count]: −1 for all */
 static void slowlog_get(struct client *client) {
-    const struct slow_log *log = &client->server->slow_log;
+    const struct slow_log *log = &client->server->admin->slow_log;
     int64_t wanted = 10;
     if (client->argc > 3) {
         reply_subcommand_syntax_error(client);
@@ -44,11 +45,11 @@ static void slowlog_get(struct client *client) {
 }
 
 static void slowlog_len(struct client *client) {
-    reply_integer(client, client->server->slow_log.length);
+    reply_integer(client, client->server->admin->slow_log.length);
 }
 
 static void slowlog_reset(struct client *client) {
-    slow_log_reset(&client->server->slow_log);
+    slow_log_reset(&client->server->admin->slow_log);
     reply_status(client, "OK");
 }
 
@@ -73,7 +74,7 @@ static void slowlog_help(struct client *client) {
 
 static struct latency_event *event_named(struct client *client, uint32_t index) {
     for (int kind = 0; kind < LATENCY_KINDS; kind++) {
-        struct latency_event *event = &client->server->latency.events[kind];
+        struct latency_event *event = &client->server->admin->latency.events[kind];
         const char *name = latency_name(kind);
         const struct resp_argument *word = &client->argv[index];
         if (event->count > 0 && word->length == strlen(name) && memcmp(word->data, name, word->length) == 0)
@@ -83,7 +84,7 @@ static struct latency_event *event_named(struct client *client, uint32_t index) 
 }
 
 static void latency_latest(struct client *client) {
-    const struct latency *latency = &client->server->latency;
+    const struct latency *latency = &client->server->admin->latency;
     size_t count = 0;
     for (int kind = 0; kind < LATENCY_KINDS; kind++) count += latency->events[kind].count > 0;
     reply_array(client, count);
@@ -120,7 +121,7 @@ static void latency_reset(struct client *client) {
         count++;
     }
     for (int kind = 0; client->argc == 2 && kind < LATENCY_KINDS; kind++) {
-        struct latency_event *event = &client->server->latency.events[kind];
+        struct latency_event *event = &client->server->admin->latency.events[kind];
         count += event->count > 0;
         *event = (struct latency_event){0};
     }
@@ -153,7 +154,7 @@ static void latency_doctor(struct client *client) {
     if (server->config.latency_monitor_threshold_ms == 0)
         text_append(&text, "Nothing is measured: CONFIG SET latency-monitor-threshold <milliseconds> first.\n");
     for (int kind = 0; kind < LATENCY_KINDS; kind++) {
-        const struct latency_event *event = &server->latency.events[kind];
+        const struct latency_event *event = &server->admin->latency.events[kind];
         if (event->count == 0) continue;
         uint64_t sum = 0;
         for (uint32_t i = 0; i < event->count; i++) sum += latency_at(event, i)->took_ms;
@@ -269,7 +270,6 @@ static const struct command slowlog_subcommands[] = {
      .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
     {0},
 };
-
 
 static const struct command latency_subcommands[] = {
     {"latency|doctor", latency_doctor, 2, ASK | COMMAND_NOSCRIPT, &group_server, "Tells in words what took long.",

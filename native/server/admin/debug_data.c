@@ -6,6 +6,7 @@
 #include "server/core/propagate.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/keys/keyspace.h"
@@ -31,7 +32,7 @@ static bool await_turn(struct client *client) {
 }
 
 static void reload(struct client *client) {
-    struct snapshots *snapshots = client->server->snapshots;
+    struct snapshots *snapshots = client->server->durability->snapshots;
     uint64_t number = snapshots->number + 1;
     snapshots->wanted = true;
     while (snapshots->done_number < number) {
@@ -57,14 +58,14 @@ void debug_reload(struct client *client) {
 
 static void loadaof(struct client *client) {
     struct server *server = client->server;
-    struct append_log *log = server->append_log;
+    struct append_log *log = server->durability->append_log;
     char refusal[512];
     while (append_log_is_on(log) && !append_log_is_written(log)) {
         if (append_log_refuses(log, refusal, sizeof refusal)) {
             reply_error(client, "%s", refusal);
             return;
         }
-        snapshots_step(server->snapshots); /* a base may be on its way */
+        snapshots_step(server->durability->snapshots); /* a base may be on its way */
         if (!await_turn(client)) return;
     }
     if (!append_log_is_on(log)) {

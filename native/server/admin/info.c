@@ -8,14 +8,18 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/admin/admin_part.h"
 #include "server/admin/info_more.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/percentiles.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/redis/redis_part.h"
+#include "server/replay/replay_part.h"
 #include "store/store.h"
 
 static void server_section(struct server *server, struct text *out) {
@@ -25,22 +29,22 @@ static void server_section(struct server *server, struct text *out) {
     text_append(out, "# Server\r\nredis_version:%s\r\nreplay_server_version:%s\r\nredis_mode:standalone\r\n",
                 SERVER_REDIS_VERSION, SERVER_VERSION);
     text_append(out, "os:%s %s %s\r\narch_bits:%zu\r\nprocess_id:%ld\r\nrun_id:%s\r\n", name.sysname, name.release,
-                name.machine, 8 * sizeof(void *), (long)getpid(), server->run_id);
+                name.machine, 8 * sizeof(void *), (long)getpid(), server->start.run_id);
     text_append(out,
                 "tcp_port:%" PRId64 "\r\nadmin_port:%" PRId64 "\r\nserver_time_usec:%" PRId64
                 "\r\nuptime_in_seconds:%" PRIu64 "\r\nuptime_in_days:%" PRIu64 "\r\n",
                 server->config.port > 0 ? server->config.port : 0,
                 server->config.admin_port > 0 ? server->config.admin_port : 0, clock_unix_ms() * 1000, uptime_s,
                 uptime_s / 86400);
-    text_append(out, "config_reloads:%" PRIu64 "\r\nconfig_last_reload_status:%s\r\n", server->reloads.count,
-                server->reloads.failed ? "err" : "ok");
+    text_append(out, "config_reloads:%" PRIu64 "\r\nconfig_last_reload_status:%s\r\n", server->admin->reloads.count,
+                server->admin->reloads.failed ? "err" : "ok");
     info_more_server(server, out);
 }
 
 static void transport_section(struct server *server, struct text *out) {
     text_append(out, "# Transport\r\n");
-    for (int i = 0; i < server->transport_count; i++) {
-        struct transport *transport = server->transports[i];
+    for (int i = 0; i < server->transports.count; i++) {
+        struct transport *transport = server->transports.all[i];
         text_append(out, "transport%d:%s\r\n", i, transport->operations->name);
         if (transport->operations->describe) transport->operations->describe(transport, out);
     }
@@ -75,12 +79,13 @@ static void memory_section(struct server *server, struct text *out) {
                 "# Memory\r\nused_memory:%zu\r\nused_memory_human:%s\r\nused_memory_rss:%zu\r\nused_memory_peak:%zu\r\n"
                 "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
                 memory_used_bytes(), used, server_resident_bytes(), memory_peak_bytes(), peak,
-                memory_mapped_bytes() - server->shares.bytes, server->output_pool.inline_bytes);
+                memory_mapped_bytes() - server->replay->shares.bytes, server->output_pool.inline_bytes);
     share_forget_let_go(server);
     text_append(out,
                 "used_memory_shared:%zu\r\nused_memory_shared_left:%zu\r\nshared_memory_clients:%u\r\n"
                 "shared_memory_leases:%u\r\n",
-                server->shares.bytes, server->shares.left_bytes, server->shares.arenas, server->shares.leases);
+                server->replay->shares.bytes, server->replay->shares.left_bytes, server->replay->shares.arenas,
+                server->replay->shares.leases);
     text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
     info_more_memory(server, out);
@@ -90,7 +95,7 @@ static void persistence_section(const struct client *client, struct text *out) {
     const struct server *server = client->server;
     text_append(out, "# Persistence\r\n");
     snapshots_info(client, out);
-    append_log_info(server->append_log, out);
+    append_log_info(server->durability->append_log, out);
     info_more_persistence(server, out);
 }
 
@@ -108,7 +113,7 @@ static void stats_section(struct server *server, struct text *out) {
                 "\r\nloop_turn_us_max:%" PRIu64 "\r\nshared_batches:%" PRIu64 "\r\nshared_batches_without_room:%" PRIu64
                 "\r\n",
                 stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max,
-                server->shares.batches, server->shares.refused);
+                server->replay->shares.batches, server->replay->shares.refused);
     text_append(out,
                 "expired_keys:%" PRIu64 "\r\nevicted_keys:%" PRIu64 "\r\nkeyspace_hits:%" PRIu64
                 "\r\nkeyspace_misses:%" PRIu64 "\r\n",

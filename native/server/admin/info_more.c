@@ -12,6 +12,7 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/script/scripts.h"
 #include "store/store.h"
@@ -49,7 +50,7 @@ void info_more_clients(const struct server *server, struct text *out) {
     text_append(out,
                 "cluster_connections:0\r\nclient_recent_max_input_buffer:%zu\r\ntracking_clients:0\r\n"
                 "clients_in_timeout_table:%u\r\n",
-                most_input, server->deadline_count);
+                most_input, server->deadlines.count);
 }
 
 static size_t system_bytes(void) {
@@ -58,7 +59,7 @@ static size_t system_bytes(void) {
 
 /* What is there beside keys and values: the server as it started, its clients, the index of the keys. */
 static size_t overhead_bytes(const struct server *server, size_t *clients) {
-    size_t bytes = server->startup_bytes;
+    size_t bytes = server->start.heap_bytes;
     *clients = 0;
     for (const struct client *client = server->clients.head; client; client = client->next)
         *clients += client_held_bytes(client);
@@ -90,14 +91,14 @@ static void scripts_describe(const struct server *server, struct text *out) {
 void info_more_memory(const struct server *server, struct text *out) {
     size_t used = memory_used_bytes(), peak = memory_peak_bytes(), resident = server_resident_bytes(), clients;
     size_t overhead = overhead_bytes(server, &clients), dataset = used > overhead ? used - overhead : 0;
-    size_t net = used > server->startup_bytes ? used - server->startup_bytes : 0;
+    size_t net = used > server->start.heap_bytes ? used - server->start.heap_bytes : 0;
     char resident_text[32], system_text[32];
     info_human(resident_text, sizeof resident_text, (double)resident);
     info_human(system_text, sizeof system_text, (double)system_bytes());
     text_append(out, "used_memory_rss_human:%s\r\nused_memory_peak_perc:%.2f%%\r\nused_memory_overhead:%zu\r\n",
                 resident_text, peak > 0 ? 100.0 * (double)used / (double)peak : 100.0, overhead);
     text_append(out, "used_memory_startup:%zu\r\nused_memory_dataset:%zu\r\nused_memory_dataset_perc:%.2f%%\r\n",
-                server->startup_bytes, dataset, net > 0 ? 100.0 * (double)dataset / (double)net : 0.0);
+                server->start.heap_bytes, dataset, net > 0 ? 100.0 * (double)dataset / (double)net : 0.0);
     text_append(out, "allocator_allocated:%zu\r\nallocator_active:%zu\r\nallocator_resident:%zu\r\n", used, resident,
                 resident);
     text_append(out, "total_system_memory:%zu\r\ntotal_system_memory_human:%s\r\n", system_bytes(), system_text);
@@ -115,7 +116,7 @@ void info_more_memory(const struct server *server, struct text *out) {
 
 /* Beside what is told of snapshots and the append-only file. Nothing forks: what a child would take is zero. */
 void info_more_persistence(const struct server *server, struct text *out) {
-    const struct snapshots *snapshots = server->snapshots;
+    const struct snapshots *snapshots = server->durability->snapshots;
     bool runs = snapshots->running && !snapshots->is_base;
     int64_t running_s = runs ? (int64_t)((server->now_us - snapshots->began_us) / 1000000) : -1;
     int64_t took_s = snapshots->done_number > 0 ? (int64_t)(snapshots->took_us / 1000000) : -1;
@@ -123,7 +124,8 @@ void info_more_persistence(const struct server *server, struct text *out) {
                 "rdb_saves:%" PRIu64 "\r\nrdb_last_bgsave_time_sec:%" PRId64 "\r\nrdb_current_bgsave_time_sec:%" PRId64
                 "\r\nrdb_last_load_keys_expired:0\r\nrdb_last_load_keys_loaded:%" PRIu64 "\r\n",
                 snapshots->saved, took_s, running_s, snapshots->loaded_keys);
-    text_append(out, "aof_rewrites_consecutive_failures:%" PRIu64 "\r\n", server->append_log->rewrites_failed_in_a_row);
+    text_append(out, "aof_rewrites_consecutive_failures:%" PRIu64 "\r\n",
+                server->durability->append_log->rewrites_failed_in_a_row);
     text_append(out, "rdb_last_cow_size:0\r\naof_last_cow_size:0\r\ncurrent_cow_size:0\r\ncurrent_cow_peak:0\r\n"
                      "current_cow_size_age:0\r\ncurrent_fork_perc:0.00\r\nmodule_fork_in_progress:0\r\n"
                      "module_fork_last_cow_size:0\r\n");
@@ -159,7 +161,7 @@ void info_more_replication(const struct server *server, struct text *out) {
                 "master_replid2:0000000000000000000000000000000000000000\r\nmaster_repl_offset:0\r\n"
                 "second_repl_offset:-1\r\nrepl_backlog_active:0\r\nrepl_backlog_size:%" PRId64 "\r\n"
                 "repl_backlog_first_byte_offset:0\r\nrepl_backlog_histlen:0\r\n",
-                server->run_id, server->config.kept.repl_backlog_size);
+                server->start.run_id, server->config.kept.repl_backlog_size);
 }
 
 void info_more_cpu(const struct server *server, struct text *out) {

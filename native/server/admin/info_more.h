@@ -13,6 +13,10 @@ void info_more_persistence(const struct server *server, struct text *out);
 void info_more_stats(const struct server *server, struct text *out);
 void info_more_replication(const struct server *server, struct text *out);
 void info_more_cpu(const struct server *server, struct text *out);
+/* INFO's text for the client: the named sections, or the default ones when count is 0. */
+void server_info_text(const struct client *client, const struct resp_argument *sections, uint32_t count,
+                      struct text *out);
+size_t server_resident_bytes(void); /* of the process, as the system counts */
 /* "1.50M" */
 void info_human(char *out, size_t size, double bytes);
 

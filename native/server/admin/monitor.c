@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
@@ -59,7 +60,7 @@ static void show(struct client *client, const struct command *command) {
     }
     if (line.length >= LINE_MOST_BYTES) text_append(&line, " ...");
     text_append_bytes(&line, "\r\n", 2);
-    struct monitors *monitors = &client->server->monitors;
+    struct monitors *monitors = &client->server->admin->monitors;
     for (uint32_t i = 0; !line.failed && i < monitors->count; i++)
         reply_raw(monitors->clients[i], line.data, line.length);
     text_free(&line);
@@ -70,11 +71,11 @@ void monitor_feed(struct client *client, const struct command *command) {
 }
 
 void monitor_feed_script(struct client *client) {
-    if (client->server->monitors.count > 0) show(client, client->command);
+    if (client->server->admin->monitors.count > 0) show(client, client->command);
 }
 
 static void monitor_command(struct client *client) {
-    struct monitors *monitors = &client->server->monitors;
+    struct monitors *monitors = &client->server->admin->monitors;
     if (client->deny_blocking) {
         reply_error(client, "ERR MONITOR isn't allowed for DENY BLOCKING client");
         return;
@@ -96,7 +97,7 @@ static void monitor_command(struct client *client) {
 }
 
 void monitor_client_gone(struct client *client) {
-    struct monitors *monitors = &client->server->monitors;
+    struct monitors *monitors = &client->server->admin->monitors;
     if (!client->is_monitor) return;
     client->is_monitor = false;
     for (uint32_t i = 0; i < monitors->count; i++) {

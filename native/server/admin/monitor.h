@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "server/core/command.h"
+#include "server/core/upcalls.h"
 
 struct monitors {
     struct client **clients;
@@ -13,8 +13,6 @@ struct monitors {
 
 /* Tells every monitor of the command that the client ran. Called only while there are some. */
 void monitor_feed(struct client *client, const struct command *command);
-/* The same of a script, which comes before what it calls. */
-void monitor_feed_script(struct client *client);
 void monitor_client_gone(struct client *client);
 
 #endif

@@ -11,6 +11,8 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "replay/table.h"
+#include "server/admin/admin_part.h"
+#include "server/admin/certificates.h"
 #include "server/admin/rewrite.h"
 #include "server/core/config.h"
 #include "server/core/config_table.h"
@@ -18,7 +20,8 @@
 #include "server/core/program.h"
 #include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
-#include "server/process/certificates.h"
+#include "server/durability/durability_part.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 
 struct reload {
@@ -81,7 +84,8 @@ static int apply(struct reload *reload, const struct server_config *wanted, stru
     /* What can fail comes first, and nothing is taken before all of it has not. */
     bool has_tls = server->config.tls_port >= 0;
     struct tls *tls = has_tls ? certificates_read(changed, error) : NULL;
-    int failed = has_tls && !tls ? -1 : append_log_configure(server->append_log, changed->appendonly, error);
+    int failed =
+        has_tls && !tls ? -1 : append_log_configure(server->durability->append_log, changed->appendonly, error);
     if (failed) {
         tls_free(tls);
     } else {
@@ -100,7 +104,7 @@ static int apply(struct reload *reload, const struct server_config *wanted, stru
 /* One table: made, or given the settings that can change. What cannot be is said; the others go on. */
 static void adopt(struct server *server, const struct setup_table *given, const char *name, struct text *said,
                   int counts[2]) {
-    struct replay_registry *registry = server->replay;
+    struct replay_registry *registry = server->replay->tables;
     struct text adopted = {0};
     struct error error = {0};
     uint32_t before = registry->count;
@@ -181,8 +185,8 @@ static bool finish(struct reload *reload, int output) {
 }
 
 static void count(struct reload *reload, bool taken) {
-    reload->server->reloads.count++;
-    reload->server->reloads.failed = !taken;
+    reload->server->admin->reloads.count++;
+    reload->server->admin->reloads.failed = !taken;
 }
 
 static void run(struct reload *reload) {

@@ -4,8 +4,8 @@
 #define REPLAY_SERVER_RELOAD_H
 
 #include "net/transport.h"
+#include "server/admin/setup.h"
 #include "server/core/server.h"
-#include "server/process/setup.h"
 
 struct reload;
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
+#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/config.h"
 #include "server/core/config_table.h"
@@ -63,7 +64,7 @@ static void reply_outcome(struct client *client, const struct error *outcome) {
 }
 
 static bool retry(struct client *client) {
-    const struct rewrite *rewrite = client->server->rewrite;
+    const struct rewrite *rewrite = client->server->admin->rewrite;
     if (!rewrite->ended) return false;
     reply_outcome(client, &rewrite->outcome);
     return true;
@@ -75,7 +76,7 @@ static void expired(struct client *client) {
 }
 
 void rewrite_for_client(struct client *client) {
-    struct rewrite *rewrite = client->server->rewrite;
+    struct rewrite *rewrite = client->server->admin->rewrite;
     struct error error = {0};
     struct msgpack_writer changes = {0};
     if (!rewrite) {
@@ -138,7 +139,7 @@ int rewrite_open(struct server *server, const struct setup *setup, struct transp
         rewrite_free(rewrite);
         return -1;
     }
-    server->rewrite = rewrite;
+    server->admin->rewrite = rewrite;
     return 0;
 }
 
@@ -150,5 +151,5 @@ void rewrite_free(struct rewrite *rewrite) {
 }
 
 void rewrite_note(struct server *server) {
-    if (server->rewrite) server->rewrite->read = server->config;
+    if (server->admin->rewrite) server->admin->rewrite->read = server->config;
 }

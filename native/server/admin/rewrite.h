@@ -3,14 +3,14 @@
 #define REPLAY_SERVER_REWRITE_H
 
 #include "net/transport.h"
+#include "server/admin/setup.h"
 #include "server/core/server.h"
-#include "server/process/setup.h"
 
 struct client;
 struct rewrite;
 
-/* Into `server->rewrite`, which stays NULL where `setup` names no program (its member "reload"): there is no file then. −1 with
- * `error`: no memory. */
+/* Into the server's admin part, whose `rewrite` stays NULL where `setup` names no program (its member "reload"): there is
+ * no file then. −1 with `error`: no memory. */
 int rewrite_open(struct server *server, const struct setup *setup, struct transport *kernel, struct error *error);
 void rewrite_free(struct rewrite *rewrite); /* NULL is allowed */
 /* The settings in force are those of the file: it was read just now. */

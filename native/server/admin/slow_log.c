@@ -7,6 +7,7 @@
 #include "base/blob.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
@@ -83,7 +84,7 @@ static char *copy_text(const char *text) {
 
 static void push(struct client *client, const struct command_entry *entry, uint64_t took_us) {
     struct server *server = client->server;
-    struct slow_log *log = &server->slow_log;
+    struct slow_log *log = &server->admin->slow_log;
     if ((entry->command->flags & COMMAND_SKIP_SLOWLOG) || server->config.slowlog_max_len == 0) return;
     struct slow_command *slow = memory_calloc(1, sizeof *slow);
     if (!slow) return;
@@ -125,7 +126,7 @@ void slow_log_configure(struct server *server) {
     uint64_t latency_ns =
         latency_ms > 0 && latency_ms < INT64_MAX / 1000000 ? (uint64_t)latency_ms * 1000000 : UINT64_MAX;
     server->slow_ns = slow_ns < latency_ns ? slow_ns : latency_ns;
-    slow_log_trim(&server->slow_log, (uint32_t)config->slowlog_max_len);
+    slow_log_trim(&server->admin->slow_log, (uint32_t)config->slowlog_max_len);
 }
 
 /* ---- delays ------------------------------------------------------------------------------------------ */
@@ -142,7 +143,7 @@ const struct latency_sample *latency_at(const struct latency_event *event, uint3
 void latency_add(struct server *server, enum latency_kind kind, uint64_t took_ms) {
     int64_t threshold_ms = server->config.latency_monitor_threshold_ms;
     if (threshold_ms == 0 || took_ms < (uint64_t)threshold_ms) return;
-    struct latency_event *event = &server->latency.events[kind];
+    struct latency_event *event = &server->admin->latency.events[kind];
     uint32_t shown = took_ms < UINT32_MAX ? (uint32_t)took_ms : UINT32_MAX;
     int64_t now_s = clock_unix_ms() / 1000;
     if (shown > event->most_ms) event->most_ms = shown;

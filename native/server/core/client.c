@@ -10,11 +10,8 @@
 #include "server/core/exclusive.h"
 #include "server/core/request_times.h"
 #include "server/core/server.h"
-#include "server/durability/append_log.h"
-#include "server/redis/acl/acl.h"
-#include "server/redis/pubsub/pubsub.h"
-#include "server/redis/transaction/transaction.h"
-#include "server/replay/replay_streams.h"
+#include "server/core/subsystem.h"
+#include "server/core/upcalls.h"
 
 #define READ_VECTORS 256
 #define WRITE_VECTORS 512
@@ -41,7 +38,7 @@ static void link_client(struct client_list *list, struct client *client) {
 
 static void unlink_client(struct server *server, struct client *client) {
     struct client_list *list = &server->clients;
-    if (server->sweep == client) server->sweep = client->next;
+    if (server->clients.sweep == client) server->clients.sweep = client->next;
     if (client->previous)
         client->previous->next = client->next;
     else
@@ -55,7 +52,7 @@ static void unlink_client(struct server *server, struct client *client) {
 
 void client_use_limits(struct client *client) {
     bool known = client->authenticated && !client->unproven;
-    client->parser.limits = known ? &client->server->limits : &client->server->limits_unauthenticated;
+    client->parser.limits = known ? &client->server->limits.known : &client->server->limits.strangers;
 }
 
 /* Who may not even ask: it is told why, and let go. */
@@ -80,7 +77,7 @@ bool client_is_from_this_host(const struct client *client) {
 void *client_opened(void *context, struct connection *connection) {
     struct server *server = context;
     server->stats.connections++;
-    if (server->config.protected_mode && acl_lets_strangers_in(server->acl) && !is_from_this_host(connection)) {
+    if (server->config.protected_mode && acl_lets_strangers_in(server) && !is_from_this_host(connection)) {
         turn_away(
             server, connection,
             "-DENIED Redis is running in protected mode: no password is set for the default user, so that "
@@ -90,9 +87,10 @@ void *client_opened(void *context, struct connection *connection) {
     }
     struct client *client = NULL;
     uint64_t most = (uint64_t)server->config.maxclients + (connection->is_admin ? LIMIT_ADMIN_CLIENTS : 0);
-    if (server->clients.count + server->shares.watches >= most) share_forget_let_go(server);
-    bool has_room = server->clients.count + server->shares.watches < most;
-    if (has_room && !server->stopping) client = memory_calloc(1, sizeof *client);
+    uint32_t others = parts_descriptors(server, false);
+    if (server->clients.count + others >= most) others = parts_descriptors(server, true);
+    bool has_room = server->clients.count + others < most;
+    if (has_room && !server->ending.begun) client = memory_calloc(1, sizeof *client);
     if (!client) {
         turn_away(server, connection, "-ERR max number of clients reached\r\n");
         return NULL;
@@ -100,13 +98,13 @@ void *client_opened(void *context, struct connection *connection) {
     server_tick(server);
     client->server = server;
     client->connection = connection;
-    client->id = ++server->next_client_id;
+    client->id = ++server->clients.last_id;
     client->resp = 2;
     client->unproven = connection->is_abstract;
     client->deadline_index = UINT32_MAX;
     client->reading = true;
     client->created_us = client->active_us = client->input_us = client->output_us = server->now_us;
-    resp_parser_init(&client->parser, &server->limits, client_land, client);
+    resp_parser_init(&client->parser, &server->limits.known, client_land, client);
     acl_welcome(client);
     link_client(&server->clients, client);
     log_event(LOG_DEBUG, "client_connected",
@@ -142,15 +140,15 @@ static void forget_pending(struct client *client) {
 }
 
 static void leave_held(struct client *client) {
-    struct append_log *log = client->server->append_log;
+    struct held_clients *held = &client->server->held;
     if (!client->held) return;
     client->held = false;
     if (client->held_previous)
         client->held_previous->held_next = client->held_next;
     else
-        log->held = client->held_next;
+        held->head = client->held_next;
     if (client->held_next) client->held_next->held_previous = client->held_previous;
-    log->held_count--;
+    held->count--;
 }
 
 void client_close(struct client *client) {
@@ -159,10 +157,7 @@ void client_close(struct client *client) {
     leave_held(client);
     client_unblock(client);
     client_request_done(client);
-    transaction_discard(client);
-    replay_streams_client_gone(client);
-    pubsub_client_gone(client);
-    monitor_client_gone(client);
+    EACH_PART(client_left, client);
     forget_pending(client);
     /* Where the transport still reads the bytes of replies, they stay until it says `closed`. */
     if (client_releases_at_write(client)) output_clear(&client->output, &client->server->output_pool);
@@ -185,11 +180,8 @@ void client_closed(void *context, void *owner) {
     leave_held(client);
     client_unblock(client);
     client_request_done(client);
-    transaction_discard(client);
-    share_close(client);
-    replay_streams_client_gone(client);
-    pubsub_client_gone(client);
-    monitor_client_gone(client);
+    EACH_PART(client_closed, client);
+    EACH_PART(client_left, client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
     if (client->writing) server->writers--;
@@ -328,8 +320,8 @@ static int describe_input(struct client *client, struct iovec *vectors, size_t *
     int count = 0;
     *landing = 0;
     if (parser->state == RESP_STATE_LANDING) {
-        size_t most = slice_of(LIMIT_TURN_READ_BYTES, client->server->landings_before);
-        client->server->landings++;
+        size_t most = slice_of(LIMIT_TURN_READ_BYTES, client->server->turn.landings_before);
+        client->server->turn.landings++;
         count = resp_parser_landing(parser, most, vectors, READ_VECTORS - 1);
         for (int i = 0; i < count; i++) *landing += vectors[i].iov_len;
         if (count > 0 && *landing < parser->bulk_length - parser->bulk_done) return count;
@@ -460,15 +452,15 @@ void client_write(struct client *client) {
 }
 
 void client_hold(struct client *client, uint64_t until) {
-    struct append_log *log = client->server->append_log;
+    struct held_clients *held = &client->server->held;
     client->held_until = until;
     if (client->held) return;
     client->held = true;
     client->held_previous = NULL;
-    client->held_next = log->held;
-    if (log->held) log->held->held_previous = client;
-    log->held = client;
-    log->held_count++;
+    client->held_next = held->head;
+    if (held->head) held->head->held_previous = client;
+    held->head = client;
+    held->count++;
 }
 
 void client_let_go(struct client *client) {

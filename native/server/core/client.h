@@ -12,7 +12,8 @@
 #include "resp/parse.h"
 #include "server/core/command.h"
 #include "server/core/output.h"
-#include "server/replay/share.h"
+
+#define CLIENT_NONCE_BYTES 32u /* in hexadecimal */
 
 struct command_entry;
 struct request_times;
@@ -64,7 +65,7 @@ struct client {
     uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
     uint64_t pinned_us;         /* when the last of them were: what came before is all but taken by then */
     struct share *share;        /* memory shared with this client; NULL: none */
-    char nonce[SHARE_NONCE_BYTES + 1]; /* told to it; "": none, or used up */
+    char nonce[CLIENT_NONCE_BYTES + 1]; /* told to it; "": none, or used up */
     struct replay_streams *streams; /* that this connection appends to */
     uint32_t stream_count;
     const char *refusal;        /* error that awaits the request whose large argument was not kept */
@@ -76,6 +77,7 @@ struct client {
     uint64_t deadline_us;
     uint32_t deadline_index;    /* in the server's heap; UINT32_MAX: not there */
     struct key_wait *key_wait;  /* the keys waited for; NULL: none */
+    void (*leave_wait)(struct client *client); /* of a wait that is in no queue; NULL: none */
     bool (*retry)(struct client *client);
     void (*expired)(struct client *client);
 

@@ -42,7 +42,7 @@ enum command_flags {
     COMMAND_SUBSCRIBER = 1 << 21,   /* a subscriber may send it with RESP2, which cannot tell replies from messages */
     COMMAND_NOT_QUEUED = 1 << 22,   /* runs at once after MULTI: it is about the transaction or the connection */
     COMMAND_IN_LOG = 1 << 23,       /* stands in the append-only file although it changes nothing */
-    COMMAND_TIMED = 1 << 24,        /* moves experience, weights or gradients: INFO tells how long its requests take */
+    COMMAND_TIMED = 1 << 24, /* moves experience, weights or gradients: INFO tells how long its requests take */
 };
 
 /* Of access rules, in the order in which ACL CAT and COMMAND INFO name them. */
@@ -75,42 +75,42 @@ enum acl_category {
 
 /* What the commands of a group work on. */
 enum command_data {
-    DATA_KEYS,        /* keys, or anything that their changes show in */
+    DATA_KEYS, /* keys, or anything that their changes show in */
     DATA_BESIDE_KEYS, /* weights and gradients: in the append-only file with the keys, but in no database */
-    DATA_TABLES,      /* tables of experience, which no append-only file holds */
-    DATA_SCRIPTS,     /* scripts: what they change is taken down command by command */
-    DATA_SERVER,      /* connections and the server itself */
+    DATA_TABLES, /* tables of experience, which no append-only file holds */
+    DATA_SCRIPTS, /* scripts: what they change is taken down command by command */
+    DATA_SERVER, /* connections and the server itself */
 };
 
 struct command_group {
-    const char *name;      /* for COMMAND DOCS */
-    uint32_t category;     /* of enum acl_category; 0: none */
+    const char *name; /* for COMMAND DOCS */
+    uint32_t category; /* of enum acl_category; 0: none */
     enum command_data data;
 };
 
 enum key_access {
-    KEY_READ = 1 << 0,   /* the value's contents come back to the client, or are copied */
+    KEY_READ = 1 << 0, /* the value's contents come back to the client, or are copied */
     KEY_WRITE = 1 << 1,
 };
 
 struct key_place {
-    uint32_t index;    /* of the argument */
-    uint32_t access;   /* what a user must be allowed to do, of enum key_access; 0: any right to the key is enough */
+    uint32_t index; /* of the argument */
+    uint32_t access; /* what a user must be allowed to do, of enum key_access; 0: any right to the key is enough */
     const char *flags; /* what is done to the key, in Redis's words; NULL: they follow from `access` */
 };
 
 enum key_find {
-    KEY_RANGE,   /* numbers: last key, counted from the first one or (< 0) from the end; step; limit */
+    KEY_RANGE, /* numbers: last key, counted from the first one or (< 0) from the end; step; limit */
     KEY_COUNTED, /* numbers: place of the number of keys, of the first key, both counted from `index`; step */
     KEY_UNKNOWN, /* the arguments lead to keys that they do not name, or only find_keys can tell */
 };
 
 /* Where some of a command's keys are and what is done to them. */
 struct key_specification {
-    const char *flags;  /* in Redis's words: "RW access update"; NULL ends a list */
-    uint8_t access;     /* as in key_place */
-    uint8_t find;       /* of enum key_find */
-    int8_t index;       /* of the argument to begin at */
+    const char *flags; /* in Redis's words: "RW access update"; NULL ends a list */
+    uint8_t access; /* as in key_place */
+    uint8_t find; /* of enum key_find */
+    int8_t index; /* of the argument to begin at */
     int8_t numbers[3];
 };
 
@@ -123,22 +123,22 @@ enum command_channels { CHANNEL_NONE, CHANNEL_FIRST, CHANNEL_ALL, CHANNEL_PATTER
 struct key_event; /* what subscribers to keyspace events are told (server/redis/pubsub/notify.h) */
 
 struct command {
-    const char *name;          /* lower case; of a subcommand "client|id" */
+    const char *name; /* lower case; of a subcommand "client|id" */
     void (*handler)(struct client *client);
-    int arity;                 /* as in Redis: the name counts; negative = at least */
-    uint32_t flags;            /* of enum command_flags */
+    int arity; /* as in Redis: the name counts; negative = at least */
+    uint32_t flags; /* of enum command_flags */
     const struct command_group *group;
-    const char *summary;       /* one sentence, for COMMAND DOCS */
-    const char *since;         /* the version of Redis that had it first; NULL: Redis 7.0 has no such command */
-    const char *tips;          /* as in Redis, one a line; NULL: none */
-    uint32_t categories;       /* of enum acl_category; 0: those that follow from group and flags */
+    const char *summary; /* one sentence, for COMMAND DOCS */
+    const char *since; /* the version of Redis that had it first; NULL: Redis 7.0 has no such command */
+    const char *tips; /* as in Redis, one a line; NULL: none */
+    uint32_t categories; /* of enum acl_category; 0: those that follow from group and flags */
     const struct key_specification *keys; /* NULL: none */
     command_keys_of find_keys; /* NULL: `keys` says it all */
     enum command_channels channels;
     /* Whether an argument (never the first) must be shown to nobody: in MONITOR and SLOWLOG it is masked. NULL: none. */
     bool (*is_secret)(uint32_t argc, const struct resp_argument *argv, uint32_t index);
     const struct key_event *event; /* NULL: none */
-    resp_land land;            /* context is the client; NULL: large arguments land in blobs */
+    resp_land land; /* context is the client; NULL: large arguments land in blobs */
     const struct command *subcommands; /* ended by a NULL name; the handler is command_container */
     /* Of the client's request, where its arguments tell more than `flags`. NULL: they never do. */
     uint32_t (*flags_of)(const struct client *client);
@@ -149,15 +149,15 @@ struct command {
  * client->resp (2 or 3) */
 
 /* ---- replies ----------------------------------------------------------------------------------------- */
-void reply_status(struct client *client, const char *text);                  /* +OK */
+void reply_status(struct client *client, const char *text); /* +OK */
 /* Bytes that are a whole reply, or some, in the protocol's form. */
 void reply_raw(struct client *client, const void *bytes, size_t length);
 void reply_error(struct client *client, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* "CODE text" */
-void reply_failure(struct client *client, const struct error *error);        /* -CODE message */
+void reply_failure(struct client *client, const struct error *error); /* -CODE message */
 void reply_integer(struct client *client, int64_t value);
-void reply_double(struct client *client, double value);                      /* RESP2: bulk string */
-void reply_boolean(struct client *client, bool value);                       /* RESP2: integer */
+void reply_double(struct client *client, double value); /* RESP2: bulk string */
+void reply_boolean(struct client *client, bool value); /* RESP2: integer */
 void reply_null(struct client *client);
 void reply_null_array(struct client *client);
 void reply_bulk(struct client *client, const void *data, size_t length);
@@ -170,9 +170,9 @@ void reply_verbatim_as(struct client *client, const char *format, size_t format_
 /* One line of the type ('+': status, '(': big number); what would end it early becomes a blank. */
 void reply_line(struct client *client, char type, const char *text, size_t length);
 void reply_array(struct client *client, size_t count);
-void reply_map(struct client *client, size_t pairs);                         /* RESP2: array of 2 * pairs */
+void reply_map(struct client *client, size_t pairs); /* RESP2: array of 2 * pairs */
 void reply_set(struct client *client, size_t count);
-void reply_push(struct client *client, size_t count);                        /* RESP2: array */
+void reply_push(struct client *client, size_t count); /* RESP2: array */
 /* A bulk string that is sent from the blob itself; takes its own reference until the bytes are released. */
 void reply_blob(struct client *client, struct blob *blob);
 
@@ -195,13 +195,21 @@ void reply_set_set_length(struct client *client, size_t mark, size_t count); /* 
 bool reply_is_wanted(const struct client *client);
 
 /* ---- arguments --------------------------------------------------------------------------------------- */
-bool argument_is(const struct resp_argument *argument, const char *word);              /* case-insensitive */
-bool argument_int64(const struct resp_argument *argument, int64_t *value);             /* strict decimal, as Redis */
+bool argument_is(const struct resp_argument *argument, const char *word); /* case-insensitive */
+bool argument_int64(const struct resp_argument *argument, int64_t *value); /* strict decimal, as Redis */
 bool argument_double(const struct resp_argument *argument, double *value);
 /* The bytes as a blob: that in which they landed, with a reference of the caller's, or a copy. NULL: no memory. */
 struct blob *argument_blob(const struct resp_argument *argument);
-void reply_syntax_error(struct client *client);                                        /* ERR syntax error */
+void reply_syntax_error(struct client *client); /* ERR syntax error */
 void reply_arity_error(struct client *client);
+/* What Redis says to an unknown subcommand of argv[0]. */
+void reply_unknown_subcommand(struct client *client);
+/* What Redis says to a subcommand whose arguments make no sense, although their number is within its arity. */
+void reply_subcommand_syntax_error(struct client *client);
+/* "wrong number of arguments for 'object|encoding' command" */
+void reply_subcommand_arity_error(struct client *client);
+/* Replies to HELP. `lines` ends with NULL. */
+void reply_help(struct client *client, const char *const *lines);
 
 /* ---- waiting ----------------------------------------------------------------------------------------- */
 /* A queue of blocked clients, first in first out. Its owner calls wait_queue_wake when what they wait for may have

@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "server/core/client.h"
-#include "server/redis/keys/keyspace.h"
+#include "server/core/subsystem.h"
 
 #define MAX_COMMANDS 512u
 #define MAX_ALIASES 128u
@@ -30,28 +30,6 @@ struct command_table {
 
 const struct command_group group_connection = {"connection", ACL_CONNECTION, DATA_SERVER};
 const struct command_group group_server = {"server", 0, DATA_SERVER};
-
-/* One a line, so that families come and go apart. */
-// clang-format off
-static const struct command *const tables[] = {
-    commands_absent,
-    commands_acl,
-    commands_config,
-    commands_debug,
-    commands_gradients,
-    commands_memory,
-    commands_monitor,
-    commands_slow_log,
-    commands_connection, commands_client, commands_server, commands_introspection, commands_string, commands_list, commands_hash, commands_set, commands_sort, commands_generic, commands_replay, commands_share, commands_snapshot, commands_weights, commands_pubsub, commands_list_move, commands_zset, commands_zset_range, commands_transactions, commands_zset_pop, commands_zset_algebra, commands_zset_random,
-    commands_bits,
-    commands_lcs,
-    commands_hash_random,
-    commands_keys,
-    commands_database,
-    commands_object,
-    commands_scripts,
-};
-// clang-format on
 
 /* The first and the last eight bytes of a name; they overlap where it is shorter than both, and with its length they are
  * the whole of it then. */
@@ -128,8 +106,10 @@ static void add(struct command_table *table, const struct command *command, bool
 struct command_table *command_table_new(void) {
     struct command_table *table = memory_calloc(1, sizeof *table);
     if (!table) return NULL;
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        for (const struct command *command = tables[i]; command->name; command++) add(table, command, true);
+    for (const struct subsystem *const *part = server_parts; *part; part++) {
+        for (const struct command *const *rows = (*part)->commands; rows && *rows; rows++) {
+            for (const struct command *command = *rows; command->name; command++) add(table, command, true);
+        }
     }
     qsort(table->sorted, table->count, sizeof *table->sorted, compare_entries);
     return table;

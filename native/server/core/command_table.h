@@ -11,45 +11,6 @@
 
 extern const struct command_group group_connection, group_server;
 
-/* One table per subject, at the end of its cmd_*.c; ended by a NULL name. */
-extern const struct command commands_absent[];
-extern const struct command commands_acl[];
-extern const struct command commands_connection[];
-extern const struct command commands_client[];
-extern const struct command commands_server[];
-extern const struct command commands_introspection[];
-extern const struct command commands_string[];
-extern const struct command commands_list[];
-extern const struct command commands_list_move[];
-extern const struct command commands_hash[];
-extern const struct command commands_set[];
-extern const struct command commands_sort[];
-extern const struct command commands_generic[];
-extern const struct command commands_bits[];
-extern const struct command commands_lcs[];
-extern const struct command commands_hash_random[];
-extern const struct command commands_keys[];
-extern const struct command commands_database[];
-extern const struct command commands_object[];
-extern const struct command commands_replay[];
-extern const struct command commands_share[];
-extern const struct command commands_snapshot[];
-extern const struct command commands_transactions[];
-extern const struct command commands_scripts[];
-extern const struct command commands_weights[];
-extern const struct command commands_gradients[];
-extern const struct command commands_pubsub[];
-extern const struct command commands_slow_log[];
-extern const struct command commands_monitor[];
-extern const struct command commands_config[];
-extern const struct command commands_debug[];
-extern const struct command commands_memory[];
-extern const struct command commands_zset[];
-extern const struct command commands_zset_range[];
-extern const struct command commands_zset_pop[];
-extern const struct command commands_zset_algebra[];
-extern const struct command commands_zset_random[];
-
 struct command_stats {
     uint64_t calls;
     uint64_t rejected;   /* refused before the handler ran: arity, NOAUTH, OOM */
@@ -97,7 +58,7 @@ struct key_range {
 };
 struct key_range command_key_range(const struct command *command);
 
-struct command_table *command_table_new(void); /* NULL: memory is exhausted */
+struct command_table *command_table_new(void); /* of all parts; NULL: memory is exhausted */
 void command_table_free(struct command_table *table);
 /* "flushall wipe config \"\"": gives commands other names for clients, or none ("" or \"\"), which takes them away. Access rules
  * and files go on with their own names. */

@@ -13,10 +13,10 @@
 #include "server/core/client.h"
 #include "server/core/config_table.h"
 #include "server/core/make_room.h"
+#include "server/core/notify_classes.h"
 #include "server/core/percentiles.h"
-#include "server/durability/append_log.h"
-#include "server/durability/snapshots.h"
-#include "server/redis/acl/acl.h"
+#include "server/core/subsystem.h"
+#include "server/core/upcalls.h"
 #include "store/store.h"
 
 #define NUMBER(name, kind, live, field, minimum, maximum) \
@@ -184,8 +184,8 @@ void server_config_defaults(struct server_config *config) {
         .auto_aof_rewrite_min_size = 64 << 20,
         .appenddirname = "appendonlydir",
         .appendfilename = "appendonly.aof",
-        .snapshot_keep = SNAPSHOT_KEEP,
-        .snapshot_named_limit = SNAPSHOT_NAMED,
+        .snapshot_keep = LIMIT_SNAPSHOT_KEEP,
+        .snapshot_named_limit = LIMIT_SNAPSHOT_NAMED,
         .latency_tracking = 1,
         .latency_percentiles = "50 99 99.9",
         .min_replicas_max_lag_s = 10,
@@ -354,16 +354,14 @@ int config_assign(struct server_config *config, const char *name, const char *va
 
 void config_apply(struct server *server) {
     const struct server_config *config = &server->config;
-    slow_log_configure(server);
     log_configure((enum log_level)config->log_level, (enum log_format)config->log_format);
-    server->notify.flags = (int)config->notify_keyspace_events;
-    server->limits = (struct resp_limits){
+    server->limits.known = (struct resp_limits){
         .max_request_bytes = (size_t)config->max_request_bytes,
         .max_bulk_bytes = (size_t)config->max_bulk_bytes,
         .max_arguments = (uint32_t)config->max_arguments,
         .max_inline_bytes = LIMIT_INLINE_BYTES,
     };
-    server->limits_unauthenticated = (struct resp_limits){
+    server->limits.strangers = (struct resp_limits){
         .max_request_bytes = LIMIT_UNAUTHENTICATED_BULK_BYTES * LIMIT_UNAUTHENTICATED_ARGUMENTS,
         .max_bulk_bytes = LIMIT_UNAUTHENTICATED_BULK_BYTES,
         .max_arguments = LIMIT_UNAUTHENTICATED_ARGUMENTS,
@@ -377,13 +375,13 @@ void config_apply(struct server *server) {
                      (uint32_t)config->maxmemory_samples);
         make_room_soon(server);
     }
-    for (int i = 0; i < server->transport_count; i++) {
-        struct transport *transport = server->transports[i];
+    for (int i = 0; i < server->transports.count; i++) {
+        struct transport *transport = server->transports.all[i];
         if (strcmp(transport->operations->name, "kernel") == 0)
             transport_kernel_keepalive(transport, config->tcp_keepalive_s);
     }
     server->least_output_limit = output_limits_least(config->output_limits);
-    if (server->acl) acl_follow_config(server->acl);
+    EACH_PART(configure, server);
 }
 
 int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error) {

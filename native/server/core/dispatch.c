@@ -9,23 +9,13 @@
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
 #include "server/core/make_room.h"
-#include "server/core/propagate.h"
 #include "server/core/server.h"
-#include "server/durability/append_log.h"
-#include "server/durability/snapshots.h"
-#include "server/redis/acl/acl.h"
-#include "server/redis/keys/key_wait.h"
-#include "server/redis/pubsub/pubsub.h"
-#include "server/redis/transaction/transaction.h"
+#include "server/core/subsystem.h"
+#include "server/core/upcalls.h"
 #include "store/store.h"
 
 #define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
 #define BUSY_REFUSAL "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
-#define SAVE_REFUSAL                                                                                                  \
-    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that " \
-    "may modify the data set are disabled, because this instance is configured to report errors during writes if "    \
-    "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
-    "RDB error."
 #define LOST_REFUSAL "NOPERM the request was not kept, since this user had no permission when it began: send it again"
 #define REPLICAS_REFUSAL "NOREPLICAS Not enough good replicas to write."
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
@@ -129,9 +119,8 @@ static bool lacks_replicas(const struct server *server) {
 
 /* Why nothing may be written to the store now; NULL: it may. */
 static const char *refuse_writes(const struct server *server, char *text, size_t size) {
-    if (snapshots_refuse_writes(server->snapshots)) return SAVE_REFUSAL;
-    if (append_log_refuses(server->append_log, text, size)) return text;
-    return lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
+    const char *unkept = durability_refuses_writes(server, text, size);
+    return unkept ? unkept : lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
 }
 
 bool command_admit(struct client *client, struct command_entry *entry) {
@@ -148,7 +137,8 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     /* Whose right was granted while the arguments came may run it, but there is nothing to run. */
     if (client->refusal) return refuse(client, "%s", *client->refusal ? client->refusal : LOST_REFUSAL);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
-    if (server->config.maxmemory > 0 && (client->deny_blocking ? server->room : make_room(server, 0)) == ROOM_NONE &&
+    if (server->config.maxmemory > 0 &&
+        (client->deny_blocking ? server->room.last : make_room(server, 0)) == ROOM_NONE &&
         !client->goes_on_over_memory && (transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
     char text[640];
@@ -176,8 +166,7 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     entry->stats.total_ns += took_ns;
     if (server->config.latency_tracking) histogram_record(&entry->stats.latency_ns, took_ns);
     if (entry->times) recent_histogram_record(&entry->times->handlers, took_ns, server->now_us);
-    if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
-    if (server->monitors.count > 0) monitor_feed(client, entry->command);
+    EACH_PART(timed, client, entry, took_ns);
     if (client->error_replied) entry->stats.failed++;
     client->active_us = server->now_us;
     client->commands++;
@@ -189,8 +178,8 @@ void command_call(struct client *client, struct command_entry *entry) {
     uint64_t began_ns = server->now_ns, changes = server->store->changes;
     client->error_replied = false;
     entry->command->handler(client);
-    propagate_call(client, (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes);
-    if (server->notify.length > 0) notify_command(client, entry->command);
+    bool changed = (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes;
+    EACH_PART(called, client, changed);
     count_call(client, entry, began_ns);
 }
 
@@ -225,7 +214,7 @@ void client_run_request(struct client *client) {
     else
         count_rejected(client, entry);
     if (!client->blocked && !client->closing) client_request_done(client);
-    if (server->woken || key_wait_pending(server)) server_run_woken(server);
+    if (server->woken || server->retry_parts) server_run_woken(server);
 }
 
 /* Rights and limits may have changed since it was admitted. */
@@ -239,7 +228,7 @@ void client_resume_request(struct client *client) {
     client_request_done(client);
     if (client->pending_length > 0) client_make_ready(client);
     client_update_reading(client);
-    if (server->woken || key_wait_pending(server)) server_run_woken(server);
+    if (server->woken || server->retry_parts) server_run_woken(server);
 }
 
 void client_command_done(struct client *client) {

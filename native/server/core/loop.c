@@ -1,4 +1,5 @@
-/* loop: the server from start to stop: turns of events, due work, wake-ups and writing, none of which holds it long. */
+/* loop: the server from start to stop: turns of events, due work, wake-ups and writing, none of which holds it long. What
+ * runs in a turn, and why in this order, says the table `steps`. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +8,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "net/http.h"
-#include "server/admin/rewrite.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/config.h"
@@ -16,21 +15,8 @@
 #include "server/core/server.h"
 #include "server/core/service_manager.h"
 #include "server/core/slices.h"
-#include "server/durability/append_log.h"
-#include "server/durability/snapshots.h"
-#include "server/metrics/metrics.h"
-#include "server/redis/acl/acl.h"
-#include "server/redis/keys/cmd_keys.h"
-#include "server/redis/keys/key_wait.h"
-#include "server/redis/keys/keyspace_events.h"
-#include "server/redis/pubsub/pubsub.h"
-#include "server/redis/script/scripts.h"
-#include "server/redis/transaction/watch.h"
-#include "server/replay/cmd_replay.h"
-#include "server/replay/gradients_registry.h"
-#include "server/replay/replay_registry.h"
-#include "server/replay/replay_streams.h"
-#include "server/replay/weights_registry.h"
+#include "server/core/subsystem.h"
+#include "server/core/upcalls.h"
 #include "store/store.h"
 
 #define SWEEP_US 100000u /* how often some of the clients are looked at for stalls */
@@ -46,21 +32,21 @@
 void server_tick(struct server *server) {
     server->now_ns = clock_monotonic_ns();
     server->now_us = server->now_ns / 1000;
-    server->store->told_ms = ((int64_t)server->now_us + server->unix_ahead_us) / 1000;
+    server->store->told_ms = ((int64_t)server->now_us + server->unix_time.ahead_us) / 1000;
 }
 
 /* Unix time may jump: it is looked at again and again, right after server_tick. */
 static void look_at_unix_time(struct server *server) {
     int64_t unix_us = clock_unix_us();
-    server->unix_ahead_us = unix_us - (int64_t)server->now_us;
-    server->unix_looked_us = server->now_us;
+    server->unix_time.ahead_us = unix_us - (int64_t)server->now_us;
+    server->unix_time.looked_us = server->now_us;
     server->store->told_ms = unix_us / 1000;
 }
 
 static void name_run(struct server *server) {
     struct random_state random;
     random_seed(&random, random_entropy());
-    for (int i = 0; i < 40; i++) server->run_id[i] = "0123456789abcdef"[random_below(&random, 16)];
+    for (int i = 0; i < 40; i++) server->start.run_id[i] = "0123456789abcdef"[random_below(&random, 16)];
 }
 
 struct server *server_new(const struct server_config *config, struct error *error) {
@@ -76,28 +62,19 @@ struct server *server_new(const struct server_config *config, struct error *erro
         server_free(server);
         return NULL;
     }
-    server->acl = server->commands ? acl_new(server) : NULL;
     server->store = store_new();
-    server->replay = replay_registry_new(server);
-    server->weights = weights_registry_new(server);
-    server->gradients = gradients_registry_new(server);
-    server->snapshots = snapshots_new(server);
-    server->append_log = append_log_new(server);
-    server->pubsub = pubsub_new();
-    if (!server->read_buffer || !server->commands || !server->acl || !server->store || !server->replay ||
-        !server->weights || !server->gradients || !server->snapshots || !server->append_log || !server->pubsub) {
+    if (!server->read_buffer || !server->commands || !server->store || !parts_create(server)) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
     }
-    keyspace_listen(server);
     config_apply(server);
     name_run(server);
-    server->startup_bytes = memory_used_bytes();
+    server->start.heap_bytes = memory_used_bytes();
     server_tick(server);
     look_at_unix_time(server);
     server->stats.started_us = server->stats.sample_us = server->now_us;
-    server->started_unix_ms = clock_unix_ms();
+    server->start.unix_ms = clock_unix_ms();
     server->next_sweep_us = server->now_us + SWEEP_US;
     server->events = (struct transport_events){
         .context = server,
@@ -115,28 +92,15 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     server->woken = NULL; /* nobody waits any more, and the queues go with their owners */
-    http_free(server->metrics);
-    rewrite_free(server->rewrite);
-    for (int i = 0; i < server->transport_count; i++) server->transports[i]->operations->free(server->transports[i]);
+    EACH_PART(disconnect, server);
+    for (int i = 0; i < server->transports.count; i++)
+        server->transports.all[i]->operations->free(server->transports.all[i]);
     exclusive_free(server);
-    share_free_left(server);
-    scripts_free(server);
-    watch_free(server);
-    append_log_free(server->append_log);
-    snapshots_free(server->snapshots); /* it holds tables */
-    if (server->weights) weights_registry_free(server->weights);
-    gradients_registry_free(server->gradients);
-    if (server->replay) replay_registry_free(server->replay);
-    key_waits_free(server);
+    parts_free(server);
     if (server->store) store_free(server->store);
-    pubsub_free(server->pubsub);
-    acl_free(server->acl);
-    memory_free(server->monitors.clients);
-    slow_log_reset(&server->slow_log);
-    notify_free(&server->notify);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
-    memory_free(server->deadlines);
+    memory_free(server->deadlines.heap);
     memory_free(server->read_buffer);
     memory_free(server);
 }
@@ -146,9 +110,9 @@ const struct transport_events *server_events(struct server *server) {
 }
 
 int server_add_transport(struct server *server, struct transport *transport, struct error *error) {
-    if (server->transport_count == SERVER_MAX_TRANSPORTS)
+    if (server->transports.count == SERVER_MAX_TRANSPORTS)
         return error_set(error, ERROR_LIMIT, "more than %d transports", SERVER_MAX_TRANSPORTS);
-    server->transports[server->transport_count++] = transport;
+    server->transports.all[server->transports.count++] = transport;
     return 0;
 }
 
@@ -189,7 +153,7 @@ static void write_unsent(struct server *server) {
 static bool has_stalled(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.client_stall_timeout_s * 1000000u;
     if (client->writing && now_us > client->output_us + limit_us) return true;
-    if (replay_holds_back_others(client)) return true;
+    if (parts_have_stalled(client)) return true;
     /* However busily: nobody has shown who they are yet, and each holds tens of kilobytes. */
     if (client->connection->is_shaking_hands && now_us > client->created_us + limit_us) return true;
     /* A request half sent holds a reservation or a large buffer; a line half typed may stand. */
@@ -217,8 +181,8 @@ static void sweep(struct server *server) {
     uint32_t count = server->clients.count / SWEEPS_PER_ROUND + SWEEP_LEAST;
     if (count > server->clients.count) count = server->clients.count;
     for (; count > 0; count--) {
-        struct client *client = server->sweep ? server->sweep : server->clients.head;
-        server->sweep = client->next;
+        struct client *client = server->clients.sweep ? server->clients.sweep : server->clients.head;
+        server->clients.sweep = client->next;
         bool stalled = has_stalled(client, server->now_us);
         bool full = client->soft_limit_us != 0 && output_limit_is_exceeded(client, 0);
         if (!stalled && !full && !is_idle(client, server->now_us)) continue;
@@ -247,74 +211,132 @@ static uint64_t earlier(uint64_t left, uint64_t right) {
 }
 
 void server_begin_turn(struct server *server) {
-    if (server->turn_began_us != 0) return;
+    if (server->turn.began_us != 0) return;
     server_tick(server);
-    server->turn_began_us = server->now_us;
-    access_tell_time(&server->store->access, server->turn_began_us);
-    if (server->now_us - server->unix_looked_us >= UNIX_TIME_US) look_at_unix_time(server);
+    server->turn.began_us = server->now_us;
+    access_tell_time(&server->store->access, server->turn.began_us);
+    if (server->now_us - server->unix_time.looked_us >= UNIX_TIME_US) look_at_unix_time(server);
 }
 
 static void count_turn(struct server *server) {
     server_tick(server);
     server->stats.turns++;
-    uint64_t took_us = server->now_us - server->turn_began_us;
+    uint64_t took_us = server->now_us - server->turn.began_us;
     if (took_us > server->stats.turn_us_max) server->stats.turn_us_max = took_us;
-    if (took_us * 1000 >= server->slow_ns) latency_add(server, LATENCY_LOOP_TURN, took_us / 1000);
-    server->turn_began_us = 0;
-    server->landings_before = server->landings;
-    server->landings = 0;
+    if (took_us * 1000 >= server->slow_ns) EACH_PART(turn_took, server, took_us);
+    server->turn.began_us = 0;
+    server->turn.landings_before = server->turn.landings;
+    server->turn.landings = 0;
 }
+
+/* ---- what runs in a turn ------------------------------------------------------------------------------------------------ */
+
+static uint64_t at_once_if(bool there_is_more) {
+    return there_is_more ? 0 : CLOCK_NEVER;
+}
+
+static uint64_t ready_work(struct server *server) {
+    run_ready(server);
+    return CLOCK_NEVER;
+}
+
+static uint64_t woken_work(struct server *server) {
+    if (server->woken || server->retry_parts) server_run_woken(server);
+    return CLOCK_NEVER;
+}
+
+static uint64_t exclusive_work(struct server *server) {
+    return at_once_if(exclusive_step(server));
+}
+
+static uint64_t expiry_work(struct server *server) {
+    return store_step(server->store, LIMIT_TURN_STORE_US);
+}
+
+static uint64_t room_work(struct server *server) {
+    return at_once_if(make_room_step(server));
+}
+
+static uint64_t sweep_work(struct server *server) {
+    if (server->now_us >= server->next_sweep_us) sweep(server);
+    return CLOCK_NEVER;
+}
+
+static uint64_t slices_work(struct server *server) {
+    return at_once_if(slices_step(server));
+}
+
+static uint64_t write_work(struct server *server) {
+    write_unsent(server);
+    return CLOCK_NEVER;
+}
+
+/* A turn from its beginning to its end. `run` is the core's own work, `place` that of the parts. */
+static const struct {
+    uint64_t (*run)(struct server *server);
+    enum turn_place place;
+    bool waits_for_exclusive;
+} steps[] = {
+    /* Requests that are here come first: all that follows may take the rest of the turn. */
+    {.run = ready_work},
+    /* What they have changed may be what others wait for, who were here before the next requests. */
+    {.run = woken_work},
+    /* Ends a pause, so that what it held back may be exclusive; this then runs at once. */
+    {.run = pause_step, .waits_for_exclusive = true},
+    {.run = exclusive_work},
+    /* Whoever could be served has been: now those whose time is over are told so. */
+    {.run = server_run_deadlines},
+    /* Keys whose time is over go before room is made, so that fewer others have to. */
+    {.run = expiry_work},
+    {.run = room_work, .waits_for_exclusive = true},
+    {.place = TURN_UPKEEP},
+    {.run = sweep_work},
+    {.place = TURN_LONG_WORK},
+    {.run = slices_work, .waits_for_exclusive = true},
+    /* Replies may have to wait until what they tell of is written down. */
+    {.place = TURN_BEFORE_WRITE},
+    {.run = write_work},
+    /* Once replies are on their way, a snapshot may take its time. It replies to those who asked for it. */
+    {.place = TURN_AFTER_WRITE},
+    {.run = write_work},
+    {.place = TURN_LAST},
+};
 
 uint64_t server_step(void *context) {
     struct server *server = context;
-    if (server->turn_began_us != 0) server_tick(server);
+    uint64_t next_us = CLOCK_NEVER;
+    if (server->turn.began_us != 0) server_tick(server);
     server_begin_turn(server);
-    run_ready(server);
-    if (server->woken || key_wait_pending(server)) server_run_woken(server);
-    uint64_t deadline_us = server->exclusive.on ? CLOCK_NEVER : pause_step(server);
-    bool exclusive_left = exclusive_step(server); /* also of what waited for the end of a pause */
-    deadline_us = earlier(deadline_us, server_run_deadlines(server));
-    deadline_us = earlier(deadline_us, store_step(server->store, LIMIT_TURN_STORE_US));
-    bool short_of_memory = !server->exclusive.on && make_room_step(server);
-    bool streams_left = replay_streams_step(server->replay, server->now_us + LIMIT_TURN_STREAMS_US);
-    bool changes_left = replay_change_step(server, LIMIT_TURN_CHANGE_US);
-    if (server->now_us >= server->next_sweep_us) sweep(server);
-    bool gathers = replay_share_step(server);
-    bool searches = keys_step(server);
-    bool slices_left = !server->exclusive.on && slices_step(server);
-    deadline_us = earlier(deadline_us, append_log_step(server->append_log)); /* replies may have to wait for it */
-    write_unsent(server);
-    if (!server->exclusive.on)
-        deadline_us = earlier(deadline_us, snapshots_step(server->snapshots)); /* after the replies are on their way */
-    write_unsent(server);
-    deadline_us = earlier(deadline_us, metrics_step(server));
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        if (steps[i].waits_for_exclusive && server->exclusive.on) continue;
+        next_us = earlier(next_us, steps[i].run ? steps[i].run(server) : parts_work(server, steps[i].place));
+    }
     count_turn(server);
-    if (server->ready_head || server->woken || key_wait_pending(server) || gathers || searches || slices_left ||
-        streams_left || changes_left || short_of_memory || exclusive_left || server->stop_asked != server->stopping)
+    if (server->ready_head || server->woken || server->retry_parts || server->ending.asked != server->ending.begun)
         return 0;
-    if (server->clients.count > 0) deadline_us = earlier(deadline_us, server->next_sweep_us);
-    if (server->stopping) deadline_us = earlier(deadline_us, server->stop_deadline_us);
-    if (deadline_us == CLOCK_NEVER) return UINT64_MAX;
-    return deadline_us > server->now_us ? deadline_us - server->now_us : 0;
+    if (server->clients.count > 0) next_us = earlier(next_us, server->next_sweep_us);
+    if (server->ending.begun) next_us = earlier(next_us, server->ending.deadline_us);
+    if (next_us == CLOCK_NEVER) return UINT64_MAX;
+    return next_us > server->now_us ? next_us - server->now_us : 0;
 }
 
 /* ---- running and stopping ---------------------------------------------------------------------------- */
 
 void server_ask_stop(struct server *server) {
-    server->stop_asked = true;
+    server->ending.asked = true;
 }
 
 /* No new connections, no new requests; who waits is answered as if its time had come. */
 static void begin_stop(struct server *server) {
-    server->stopping = true;
+    server->ending.begun = true;
     /* Not before: a stop that saves first may fail, and a service manager that was told of it would kill the server. */
     service_manager_tell("STOPPING=1");
     log_event(LOG_INFO, "stopping", LOG_FIELDS({"clients", .number = server->clients.count}),
               "stopping, with %u clients", server->clients.count);
-    server->stop_deadline_us = server->now_us + LIMIT_STOP_US;
-    for (int i = 0; i < server->transport_count; i++)
-        server->transports[i]->operations->stop_listening(server->transports[i]);
-    metrics_stop_listening(server);
+    server->ending.deadline_us = server->now_us + LIMIT_STOP_US;
+    for (int i = 0; i < server->transports.count; i++)
+        server->transports.all[i]->operations->stop_listening(server->transports.all[i]);
+    EACH_PART(stop, server);
     for (struct client *client = server->clients.head; client; client = client->next) {
         if (client->blocked) client_expire(client);
         client_close_after_reply(client);
@@ -322,12 +344,12 @@ static void begin_stop(struct server *server) {
 }
 
 static bool has_stopped(const struct server *server) {
-    return server->stopping && (server->clients.count == 0 || server->now_us >= server->stop_deadline_us);
+    return server->ending.begun && (server->clients.count == 0 || server->now_us >= server->ending.deadline_us);
 }
 
 /* Begins to stop when asked to. True: there is more to do at once. */
 static bool heed_stop(struct server *server) {
-    if (!server->stop_asked || server->stopping) return false;
+    if (!server->ending.asked || server->ending.begun) return false;
     begin_stop(server);
     return true;
 }
@@ -336,8 +358,8 @@ static bool heed_stop(struct server *server) {
 static int poll_transports(struct server *server, uint64_t wait_us) {
     struct transport *last = NULL;
     int handled = 0;
-    for (int i = 0; i < server->transport_count; i++) {
-        struct transport *transport = server->transports[i];
+    for (int i = 0; i < server->transports.count; i++) {
+        struct transport *transport = server->transports.all[i];
         if (transport->operations->run) continue;
         if (last) handled += last->operations->poll(last, 0);
         last = transport;
@@ -350,11 +372,11 @@ static int poll_transports(struct server *server, uint64_t wait_us) {
  * processor of who wakes it as well. Whether these do is told by what came of it before: while it pays less than every
  * second time it is only tried now and then. */
 static bool looks_again(struct server *server) {
-    struct second_look *look = &server->second_look;
-    if (server->had_events) {
+    struct second_look *look = &server->looks.second;
+    if (server->looks.had_events) {
         if (look->on && look->credit < SECOND_LOOK_CREDIT) look->credit++;
         look->on = look->credit > 0 || ++look->sleeps % SECOND_LOOK_TRIES == 0;
-    } else if (look->on && server->now_us >= server->event_us + SECOND_LOOK_US) {
+    } else if (look->on && server->now_us >= server->looks.event_us + SECOND_LOOK_US) {
         look->on = false;
         if (look->credit > 0) look->credit--;
     }
@@ -364,9 +386,11 @@ static bool looks_again(struct server *server) {
 static void turn(struct server *server) {
     uint64_t wait_us = server_step(server);
     if (heed_stop(server)) return;
-    if (server->had_events) server->event_us = server->now_us; /* they came right before this step: no clock is asked */
-    if (looks_again(server) || server->now_us < server->event_us + (uint64_t)server->config.busy_poll_us) wait_us = 0;
-    server->had_events = poll_transports(server, wait_us) > 0;
+    if (server->looks.had_events)
+        server->looks.event_us = server->now_us; /* they came right before this step: no clock is asked */
+    if (looks_again(server) || server->now_us < server->looks.event_us + (uint64_t)server->config.busy_poll_us)
+        wait_us = 0;
+    server->looks.had_events = poll_transports(server, wait_us) > 0;
 }
 
 /* For a transport that owns the loop: it calls this, and learns when to call again. The others are looked at after every
@@ -375,18 +399,18 @@ static uint64_t step_beside(void *context) {
     struct server *server = context;
     uint64_t wait_us = server_step(server);
     if (heed_stop(server)) return 0;
-    for (int i = 0; has_stopped(server) && i < server->transport_count; i++)
-        server->transports[i]->operations->stop(server->transports[i]);
-    if (server->now_us >= server->next_poll_us) {
+    for (int i = 0; has_stopped(server) && i < server->transports.count; i++)
+        server->transports.all[i]->operations->stop(server->transports.all[i]);
+    if (server->now_us >= server->looks.next_poll_us) {
         if (poll_transports(server, 0) > 0) return 0;
-        server->next_poll_us = server->now_us + BESIDE_POLL_US;
+        server->looks.next_poll_us = server->now_us + BESIDE_POLL_US;
     }
-    return earlier(wait_us, server->next_poll_us - server->now_us);
+    return earlier(wait_us, server->looks.next_poll_us - server->now_us);
 }
 
 void server_run(struct server *server) {
-    for (int i = 0; i < server->transport_count; i++) {
-        struct transport *transport = server->transports[i];
+    for (int i = 0; i < server->transports.count; i++) {
+        struct transport *transport = server->transports.all[i];
         if (transport->operations->run) {
             transport->operations->run(transport, step_beside, server);
             return;

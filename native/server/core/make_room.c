@@ -36,22 +36,23 @@ static enum room remove_keys(struct server *server, size_t more_bytes) {
 }
 
 enum room make_room(struct server *server, size_t more_bytes) {
-    if (server->exclusive.on) return server->room; /* between two slices of a script all keys stay as it left them */
+    if (server->exclusive.on)
+        return server->room.last; /* between two slices of a script all keys stay as it left them */
     if (server->pause.kind != PAUSE_NOTHING) return ROOM_ENOUGH;
     if (server->config.maxmemory == 0 || !is_short(server, more_bytes))
-        server->room = ROOM_ENOUGH;
+        server->room.last = ROOM_ENOUGH;
     else
-        server->room = remove_keys(server, more_bytes);
-    return server->room;
+        server->room.last = remove_keys(server, more_bytes);
+    return server->room.last;
 }
 
 void make_room_soon(struct server *server) {
-    server->room_is_asked_for = true;
+    server->room.is_asked_for = true;
 }
 
 bool make_room_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING) return false; /* its end wakes the loop */
-    if (!server->room_is_asked_for && server->room != ROOM_LATER) return false;
-    server->room_is_asked_for = false;
+    if (!server->room.is_asked_for && server->room.last != ROOM_LATER) return false;
+    server->room.is_asked_for = false;
     return make_room(server, 0) == ROOM_LATER;
 }

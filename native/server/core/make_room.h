@@ -14,6 +14,11 @@ enum room {
     ROOM_NONE,  /* nothing more may go */
 };
 
+struct room_kept {
+    enum room last;    /* that there was when it was last asked for */
+    bool is_asked_for; /* the next turn looks whether keys must go */
+};
+
 /* Makes room for `more` bytes. Takes no longer than maxmemory-eviction-tenacity allows. */
 enum room make_room(struct server *server, size_t more_bytes);
 /* The limit or the policy may be another: the next turn of the loop looks whether keys must go. */

@@ -10,7 +10,7 @@
 #include "server/core/client.h"
 #include "server/core/config.h"
 #include "server/core/server.h"
-#include "server/redis/pubsub/pubsub.h"
+#include "server/core/upcalls.h"
 
 static const char *const class_names[OUTPUT_CLASSES] = {"normal", "slave", "pubsub"};
 

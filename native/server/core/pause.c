@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/redis/transaction/transaction.h"
+#include "server/core/upcalls.h"
 
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {
     struct pause *pause = &server->pause;
@@ -30,7 +30,7 @@ static void look_again(struct server *server) {
 
 uint64_t pause_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
-    if (server->pause.kind == PAUSE_NOTHING && !server->stop.saving) look_again(server);
+    if (server->pause.kind == PAUSE_NOTHING && !server->pause.for_stop) look_again(server);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
 }
 
@@ -52,7 +52,7 @@ bool pause_is_waiting(const struct client *client) {
 bool pause_holds(struct client *client, const struct command *command) {
     struct server *server = client->server;
     bool holds = server->pause.kind == PAUSE_ALL;
-    if (server->pause.kind == PAUSE_WRITES || server->stop.saving)
+    if (server->pause.kind == PAUSE_WRITES || server->pause.for_stop)
         holds |= (transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
     if (!holds || client->deny_blocking) return false;
     client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);

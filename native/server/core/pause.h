@@ -12,6 +12,7 @@ enum pause_kind { PAUSE_NOTHING, PAUSE_WRITES, PAUSE_ALL };
 struct pause {
     enum pause_kind kind;
     uint64_t until_us;
+    bool for_stop; /* writes wait too: the server saves before it stops */
     struct wait_queue waiting; /* clients with a request to run */
 };
 

@@ -1,6 +1,7 @@
 /* reply: writes replies in the client's version of the protocol. A reply to a client that asked for none (CLIENT
  * REPLY), or that is going away, is dropped here, sources included, so that handlers need not care. */
 #include <assert.h>
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -319,4 +320,51 @@ void reply_set_set_length(struct client *client, size_t mark, size_t count) {
 
 bool reply_is_wanted(const struct client *client) {
     return !is_muted(client);
+}
+
+/* ---- subcommands ------------------------------------------------------------------------------------- */
+
+/* The container's name in capitals: what stands before the bar. */
+static void container_name(const struct client *client, char *name, size_t size) {
+    const char *full = client->command->name;
+    size_t length = 0;
+    for (; full[length] != '\0' && full[length] != '|' && length < size - 1; length++)
+        name[length] = (char)toupper((unsigned char)full[length]);
+    name[length] = '\0';
+}
+
+static int shown_length(const struct resp_argument *word) {
+    return word->length < 128 ? (int)word->length : 128;
+}
+
+void reply_unknown_subcommand(struct client *client) {
+    const struct resp_argument *word = &client->argv[1];
+    char name[64];
+    container_name(client, name, sizeof name);
+    reply_error(client, "ERR unknown subcommand '%.*s'. Try %s HELP.", shown_length(word), (const char *)word->data,
+                name);
+}
+
+void reply_subcommand_syntax_error(struct client *client) {
+    const struct resp_argument *word = &client->argv[1];
+    char name[64];
+    container_name(client, name, sizeof name);
+    reply_error(client, "ERR unknown subcommand or wrong number of arguments for '%.*s'. Try %s HELP.",
+                shown_length(word), (const char *)word->data, name);
+}
+
+void reply_subcommand_arity_error(struct client *client) {
+    char word[64];
+    size_t length = 0;
+    for (; length < client->argv[1].length && length < sizeof word - 1; length++)
+        word[length] = (char)tolower(client->argv[1].data[length]);
+    word[length] = '\0';
+    reply_error(client, "ERR wrong number of arguments for '%s|%s' command", client->command->name, word);
+}
+
+void reply_help(struct client *client, const char *const *lines) {
+    size_t count = 0;
+    while (lines[count] != NULL) count++;
+    reply_array(client, count);
+    for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
 }

@@ -12,8 +12,6 @@
 #include "base/text.h"
 #include "net/transport.h"
 #include "resp/parse.h"
-#include "server/admin/monitor.h"
-#include "server/admin/slow_log.h"
 #include "server/core/command.h"
 #include "server/core/config_kept.h"
 #include "server/core/error_stats.h"
@@ -22,30 +20,24 @@
 #include "server/core/output.h"
 #include "server/core/output_limits.h"
 #include "server/core/pause.h"
-#include "server/durability/stop.h"
-#include "server/redis/pubsub/notify.h"
-#include "server/replay/share.h"
 
 struct client;
-struct key_waits;
-struct store;
-struct replay_registry;
-struct weights_registry;
-struct gradients_registry;
-struct snapshots;
-struct append_log;
-struct pubsub;
 struct command_table;
-struct watched_keys;
-struct acl;
-struct scripts;
+struct store;
+
+/* What belongs to the parts above the core: each keeps its own. */
+struct admin_part;
+struct durability_part;
 struct http;
+struct redis_part;
+struct replay_part;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
 #define SERVER_MAX_TRANSPORTS 4
 
 enum debug_allowed { DEBUG_REFUSED, DEBUG_ALLOWED, DEBUG_LOCAL };
+enum append_policy { APPEND_SYNC_ALWAYS, APPEND_SYNC_EVERYSEC, APPEND_SYNC_NO };
 
 struct server_config {
     char host[256];
@@ -118,102 +110,121 @@ struct stats {
     uint64_t sample_commands, sample_input, sample_output, sample_us; /* for the rates */
 };
 
-/* Of the configuration file, at SIGHUP. */
-struct reloads {
-    uint64_t count;
-    bool failed; /* the last one */
-};
-
 struct client_list {
     struct client *head, *tail;
     uint32_t count;
+    uint64_t last_id;
+    struct client *sweep; /* where the next look for stalled clients begins */
 };
 
-/* Looking for events once more before the loop sleeps. */
-struct second_look {
-    bool on;
-    uint32_t credit; /* how well it has paid of late */
-    uint32_t sleeps; /* without, since it paid */
+/* Clients whose replies wait until a file has come so far. */
+struct held_clients {
+    struct client *head;
+    uint32_t count;
+};
+
+/* Of blocked clients: a binary heap, the nearest first. */
+struct deadlines {
+    struct client **heap;
+    uint32_t count, capacity;
+};
+
+/* Of requests; from config. */
+struct request_limits {
+    struct resp_limits known, strangers; /* the second before AUTH */
+};
+
+/* Unix time less monotonic time, as of when it was last looked at. */
+struct unix_time {
+    int64_t ahead_us;
+    uint64_t looked_us;
+};
+
+struct turn {
+    uint64_t began_us; /* 0: waiting for events */
+    uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
+};
+
+/* For events, before the loop sleeps. */
+struct looks {
+    uint64_t event_us;     /* when a polled transport last had one */
+    bool had_events;       /* the last poll handled some */
+    uint64_t next_poll_us; /* beside a transport that owns the loop: when to look at the others again */
+    struct second_look {   /* once more, instead of sleeping */
+        bool on;
+        uint32_t credit; /* how well it has paid of late */
+        uint32_t sleeps; /* without, since it paid */
+    } second;
+};
+
+/* Replies that are made in slices (slices.h). */
+struct slices {
+    struct wait_queue waiting;
+    uint64_t until_us;
+};
+
+struct ending {
+    bool asked; /* SHUTDOWN, SIGTERM, the lifeline */
+    bool begun;
+    uint64_t deadline_us;
+};
+
+/* As the server started. */
+struct start {
+    char run_id[41];
+    int64_t unix_ms;
+    size_t heap_bytes; /* before there was anything to keep */
 };
 
 struct server {
     struct server_config config;
     struct stats stats;
     struct store *store;
-    struct replay_registry *replay;
-    struct weights_registry *weights;
-    struct gradients_registry *gradients;
-    struct snapshots *snapshots;
-    struct append_log *append_log;
-    bool loading; /* the store is being read from files: keys whose time is over stay, nothing is written down */
-    struct pubsub *pubsub;
     struct command_table *commands;
-    struct acl *acl;
-    struct http *metrics; /* NULL: nobody asked for them */
-    int64_t started_unix_ms;
-    struct rewrite *rewrite; /* NULL: there is no configuration file */
+    struct error_stats error_stats;
+    struct replay_part *replay;
+    struct redis_part *redis;
+    struct durability_part *durability;
+    struct admin_part *admin;
+    struct http *metrics; /* NULL: no port for them */
 
-    struct transport *transports[SERVER_MAX_TRANSPORTS];
-    int transport_count;
+    struct {
+        struct transport *all[SERVER_MAX_TRANSPORTS];
+        int count;
+    } transports;
     struct transport_events events;
 
     struct client_list clients; /* in the order they came */
     struct client *ready_head; /* have unparsed input that may be run now */
     struct client *unsent_head; /* have replies to write at the end of this turn */
-    struct client **deadlines; /* binary heap of blocked clients, nearest deadline first */
-    uint32_t deadline_count, deadline_capacity;
+    struct held_clients held;
+    struct deadlines deadlines;
     struct wait_queue *woken; /* queues to retry after the current command */
-    struct key_waits *key_waits; /* clients that wait for keys; NULL: there was none yet */
+    bool retry_parts; /* clients that wait in no queue, as for keys, may be served now */
     uint32_t blocked_clients;
-    struct exclusive exclusive;        /* a script or a transaction that takes several turns */
-    struct scripts *scripts;           /* NULL: none were yet */
-    struct watched_keys *watched_keys; /* NULL: none were yet */
-    struct pause pause; /* of clients' commands */
-    struct stop stop; /* after a snapshot */
-    struct monitors monitors;
-    struct slow_log slow_log;
-    struct reloads reloads;
-    struct latency latency;
-    struct notify notify;
-    struct error_stats error_stats;
-    size_t startup_bytes; /* of heap, before there was anything to keep */
-    uint64_t slow_ns; /* commands that take so long are looked at by slow_log_command */
-    uint64_t next_client_id;
-    struct client *sweep; /* where the next look for stalled clients begins */
+    struct exclusive exclusive; /* a script or a transaction that takes several turns */
+    struct pause pause;         /* of clients' commands */
+    struct slices slices;
+    bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is written down */
+    uint64_t slow_ns; /* commands and turns that take so long are told of */
 
-    struct resp_limits limits; /* of requests; from config */
-    struct resp_limits limits_unauthenticated;
+    struct request_limits limits;
     uint8_t *read_buffer; /* shared: input is parsed out of it at once */
     struct output_pool output_pool;
     size_t least_output_limit; /* of all classes */
-    struct share_totals shares;
-    struct wait_queue searching; /* clients whose KEYS is not done */
-    struct wait_queue slices; /* clients whose reply is made in slices */
-    uint64_t slices_until_us;
-    struct wait_queue gathering; /* clients whose batch is being put into shared memory */
-    char share_socket[64];       /* name of the abstract socket for clients of this host; "": none */
+    struct room_kept room;
 
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
-    int64_t unix_ahead_us; /* Unix time less monotonic time, */
-    uint64_t unix_looked_us; /* as of then */
-    uint64_t turn_began_us; /* 0: waiting for events */
+    struct unix_time unix_time;
+    struct turn turn;
     uint64_t next_sweep_us;
     uint32_t writers; /* clients whose output waits for room */
-    uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
-    uint64_t event_us;               /* when a polled transport last had an event */
-    bool had_events; /* the last poll handled some */
-    struct second_look second_look;
-    uint64_t next_poll_us;           /* beside a transport that owns the loop: when to look at the others again */
-    enum room room; /* that there was when it was last asked for */
-    bool room_is_asked_for; /* the next turn looks whether keys must go (server/core/make_room.h) */
-    bool scripts_may_debug; /* DEBUG SET-DISABLE-DENY-SCRIPTS */
-    bool stop_asked; /* SHUTDOWN, SIGTERM, the lifeline */
-    bool stopping;
-    uint64_t stop_deadline_us;
-    char run_id[41];
+    struct looks looks;
+    struct ending ending;
+    struct start start;
 };
 
-/* Opens store, tables, weights and command table. NULL with `error` set. */
+/* Makes the store, the table of commands and all parts (server_parts). NULL with `error` set. */
 struct server *server_new(const struct server_config *config, struct error *error);
 void server_free(struct server *server);
 
@@ -244,15 +255,6 @@ uint64_t server_run_deadlines(struct server *server);
 void server_begin_turn(struct server *server);
 /* Reads the clock into now_ns and now_us. */
 void server_tick(struct server *server);
-/* INFO's text for the client: the named sections, or the default ones when count is 0. */
-void server_info_text(const struct client *client, const struct resp_argument *sections, uint32_t count,
-                      struct text *out);
-size_t server_resident_bytes(void); /* of the process, as the system counts */
 struct client *server_client_by_id(const struct server *server, uint64_t id);
-
-/* Sections of INFO that other files write: "# Replay\r\n…" and "# Keyspace\r\n…". */
-void replay_info(const struct client *client, struct text *out);
-void gradients_info(struct server *server, struct text *out);
-void keyspace_info(struct server *server, struct text *out);
 
 #endif

@@ -10,7 +10,7 @@ static void give_up(struct client *client) {
 }
 
 void slices_begin(struct client *client, bool (*go_on)(struct client *client)) {
-    client_block_next(client, &client->server->slices, go_on, give_up);
+    client_block_next(client, &client->server->slices.waiting, go_on, give_up);
 }
 
 static bool has_room(const struct client *client) {
@@ -18,17 +18,17 @@ static bool has_room(const struct client *client) {
 }
 
 bool slices_have_time(const struct client *client) {
-    return has_room(client) && clock_monotonic_us() < client->server->slices_until_us;
+    return has_room(client) && clock_monotonic_us() < client->server->slices.until_us;
 }
 
 bool slices_is_going_on(const struct client *client) {
-    return client->blocked && client->queue == &client->server->slices;
+    return client->blocked && client->queue == &client->server->slices.waiting;
 }
 
 bool slices_step(struct server *server) {
-    struct client *client = server->slices.head, *next;
+    struct client *client = server->slices.waiting.head, *next;
     if (!client) return false;
-    server->slices_until_us = clock_monotonic_us() + LIMIT_TURN_SLICES_US;
+    server->slices.until_us = clock_monotonic_us() + LIMIT_TURN_SLICES_US;
     bool any = false;
     for (; client; client = next) {
         next = client->wait_next;

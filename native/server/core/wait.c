@@ -3,23 +3,22 @@
 
 #include "base/memory.h"
 #include "server/core/client.h"
-#include "server/core/propagate.h"
 #include "server/core/server.h"
-#include "server/redis/keys/key_wait.h"
+#include "server/core/subsystem.h"
 #include "store/store.h"
 
 /* ---- deadlines: a binary heap, each client knowing its index ----------------------------------------- */
 
 static void place(struct server *server, uint32_t index, struct client *client) {
-    server->deadlines[index] = client;
+    server->deadlines.heap[index] = client;
     client->deadline_index = index;
 }
 
 static void sift_up(struct server *server, uint32_t index, struct client *client) {
     while (index > 0) {
         uint32_t parent = (index - 1) / 2;
-        if (server->deadlines[parent]->deadline_us <= client->deadline_us) break;
-        place(server, index, server->deadlines[parent]);
+        if (server->deadlines.heap[parent]->deadline_us <= client->deadline_us) break;
+        place(server, index, server->deadlines.heap[parent]);
         index = parent;
     }
     place(server, index, client);
@@ -28,26 +27,26 @@ static void sift_up(struct server *server, uint32_t index, struct client *client
 static void sift_down(struct server *server, uint32_t index, struct client *client) {
     for (;;) {
         uint32_t child = 2 * index + 1;
-        if (child >= server->deadline_count) break;
-        if (child + 1 < server->deadline_count &&
-            server->deadlines[child + 1]->deadline_us < server->deadlines[child]->deadline_us)
+        if (child >= server->deadlines.count) break;
+        if (child + 1 < server->deadlines.count &&
+            server->deadlines.heap[child + 1]->deadline_us < server->deadlines.heap[child]->deadline_us)
             child++;
-        if (server->deadlines[child]->deadline_us >= client->deadline_us) break;
-        place(server, index, server->deadlines[child]);
+        if (server->deadlines.heap[child]->deadline_us >= client->deadline_us) break;
+        place(server, index, server->deadlines.heap[child]);
         index = child;
     }
     place(server, index, client);
 }
 
 static bool deadline_add(struct server *server, struct client *client) {
-    if (server->deadline_count == server->deadline_capacity) {
-        uint32_t capacity = server->deadline_capacity ? 2 * server->deadline_capacity : 64;
-        struct client **deadlines = memory_realloc(server->deadlines, capacity * sizeof *deadlines);
+    if (server->deadlines.count == server->deadlines.capacity) {
+        uint32_t capacity = server->deadlines.capacity ? 2 * server->deadlines.capacity : 64;
+        struct client **deadlines = memory_realloc(server->deadlines.heap, capacity * sizeof *deadlines);
         if (!deadlines) return false;
-        server->deadlines = deadlines;
-        server->deadline_capacity = capacity;
+        server->deadlines.heap = deadlines;
+        server->deadlines.capacity = capacity;
     }
-    sift_up(server, server->deadline_count++, client);
+    sift_up(server, server->deadlines.count++, client);
     return true;
 }
 
@@ -55,9 +54,9 @@ static void deadline_remove(struct server *server, struct client *client) {
     uint32_t index = client->deadline_index;
     if (index == UINT32_MAX) return;
     client->deadline_index = UINT32_MAX;
-    struct client *last = server->deadlines[--server->deadline_count];
+    struct client *last = server->deadlines.heap[--server->deadlines.count];
     if (last == client) return;
-    if (index > 0 && server->deadlines[(index - 1) / 2]->deadline_us > last->deadline_us)
+    if (index > 0 && server->deadlines.heap[(index - 1) / 2]->deadline_us > last->deadline_us)
         sift_up(server, index, last);
     else
         sift_down(server, index, last);
@@ -72,7 +71,7 @@ bool client_may_block(const struct client *client) {
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *)) {
     struct server *server = client->server;
-    assert(queue || client->key_wait || deadline_us != CLOCK_NEVER);
+    assert(queue || client->leave_wait || deadline_us != CLOCK_NEVER);
     if (!client_may_block(client)) { /* a transaction of several turns itself waits for its next one */
         expired(client);
         return;
@@ -106,7 +105,7 @@ static struct wait_queue *leave(struct client *client) {
     client->blocked = false;
     client->server->blocked_clients--;
     deadline_remove(client->server, client);
-    key_wait_forget(client);
+    if (client->leave_wait) client->leave_wait(client);
     if (!queue) return NULL;
     bool was_head = !client->wait_previous;
     if (client->wait_previous)
@@ -169,8 +168,8 @@ bool client_retry(struct client *client) {
     const struct wait_queue *queue = client->queue;
     uint64_t changes = client->server->store->changes;
     if (!client->retry(client)) return false;
-    propagate_call(client, client->server->store->changes != changes);
-    if (client->server->notify.length > 0) notify_command(client, client->command);
+    bool changed = client->server->store->changes != changes;
+    EACH_PART(called, client, changed);
     if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
     if (client->blocked)
         leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */
@@ -237,7 +236,7 @@ static bool retry_in_turn(struct server *server, struct wait_queue *queue, uint6
 void server_run_woken(struct server *server) {
     uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
     if (server->exclusive.on) return; /* none of them may come in between */
-    if (!key_wait_run(server, until_us)) return;
+    if (server->retry_parts && !parts_retry(server, until_us)) return;
     while (server->woken) {
         struct wait_queue *queue = server->woken;
         server->woken = queue->next_woken;
@@ -250,7 +249,7 @@ void server_run_woken(struct server *server) {
 }
 
 uint64_t server_run_deadlines(struct server *server) {
-    while (server->deadline_count > 0 && server->deadlines[0]->deadline_us <= server->now_us)
-        client_expire(server->deadlines[0]);
-    return server->deadline_count > 0 ? server->deadlines[0]->deadline_us : CLOCK_NEVER;
+    while (server->deadlines.count > 0 && server->deadlines.heap[0]->deadline_us <= server->now_us)
+        client_expire(server->deadlines.heap[0]);
+    return server->deadlines.count > 0 ? server->deadlines.heap[0]->deadline_us : CLOCK_NEVER;
 }

@@ -18,6 +18,7 @@
 #include "server/core/server.h"
 #include "server/durability/restore.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 
@@ -63,7 +64,7 @@ bool append_load_holds_something(const struct server *server) {
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         if (dict_count(&server->store->databases[d].keys) > 0) return true;
     }
-    return server->weights->count > 0 || gradients_registry_holds_something(server->gradients);
+    return server->replay->weights->count > 0 || gradients_registry_holds_something(server->replay->gradients);
 }
 
 /* ---- one command --------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
 #include "server/durability/append_rewrite.h"
+#include "server/redis/redis_part.h"
 #include "store/store.h"
 
 #define GATHER_US 5000u             /* unless replies wait for it, so much is gathered into one write */
@@ -71,7 +72,7 @@ void append_log_replied(struct append_log *log, struct client *client) {
 
 static void release(struct append_log *log) {
     uint64_t to = come_to(log);
-    for (struct client *client = log->held; client;) {
+    for (struct client *client = log->server->held.head; client;) {
         struct client *next = client->held_next;
         if (client->held_until <= to) client_let_go(client);
         client = next;
@@ -80,8 +81,8 @@ static void release(struct append_log *log) {
 
 /* What they were told is not so: that it is on the disk. They are told nothing, and see their connection end. */
 static void close_held(struct append_log *log) {
-    while (log->held) {
-        struct client *client = log->held;
+    while (log->server->held.head) {
+        struct client *client = log->server->held.head;
         if (policy_of(log) == APPEND_SYNC_ALWAYS)
             client_close(client);
         else
@@ -197,7 +198,7 @@ void append_log_hand_over(struct append_log *log, bool sync) {
 uint64_t append_log_step(struct append_log *log) {
     if (!log->writer) return CLOCK_NEVER;
     take_back(log);
-    if (log->held) release(log); /* another policy may hold now */
+    if (log->server->held.head) release(log); /* another policy may hold now */
     uint64_t look_us = log->notifier >= 0 ? CLOCK_NEVER : log->server->now_us + LOOK_AGAIN_US;
     if (log->writer->busy) return look_us;
     uint64_t rewrite_us = append_rewrite_step(log);
@@ -307,12 +308,12 @@ int append_log_load_again(struct append_log *log, struct error *error) {
     struct append_manifest manifest;
     struct append_loaded loaded;
     struct text said = {0};
-    int folder = append_load_folder(config->appenddirname, error), events = server->notify.flags;
+    int folder = append_load_folder(config->appenddirname, error), events = server->redis->notify.flags;
     if (folder < 0) return -1;
-    server->notify.flags = 0;
+    server->redis->notify.flags = 0;
     for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(server->store, d);
     int found = append_load(server, folder, config->appendfilename, APPEND_LOAD_KEYS, &manifest, &loaded, &said, error);
-    server->notify.flags = events;
+    server->redis->notify.flags = events;
     text_free(&said);
     close(folder);
     return found == 0 ? error_set(error, ERROR_GENERIC, "there is no append-only file in %s", config->appenddirname)
@@ -354,7 +355,7 @@ static void turn_off(struct append_log *log) {
     if (!log->writer) return;
     append_rewrite_give_up(log);
     finish(log);
-    while (log->held) client_let_go(log->held);
+    while (log->server->held.head) client_let_go(log->server->held.head);
     append_writer_free(log->writer);
     log->writer = NULL;
     log->failing = log->broken = log->renewing = log->beginning = log->rewrite_wanted = log->in_transaction = false;
@@ -403,7 +404,7 @@ void append_log_info(const struct append_log *log, struct text *out) {
                 "\r\naof_fsyncs:%" PRIu64 "\r\naof_held_clients:%u\r\naof_last_write_error:%s\r\n"
                 "aof_last_rewrite_error:%s\r\n",
                 append_log_bytes(log), log->grown_from_bytes, log->beginning, writer->open.total,
-                writer->busy && writer->job.sync, log->delayed_fsyncs, writer->fsyncs, log->held_count,
+                writer->busy && writer->job.sync, log->delayed_fsyncs, writer->fsyncs, log->server->held.count,
                 is_bad ? log->error.message : "",
                 log->rewrite_error.code != ERROR_NONE ? log->rewrite_error.message : "");
 }

@@ -12,8 +12,6 @@
 #include "persist/append_writer.h"
 #include "server/core/command.h"
 
-enum append_policy { APPEND_SYNC_ALWAYS, APPEND_SYNC_EVERYSEC, APPEND_SYNC_NO };
-
 struct client;
 struct server;
 struct transport;
@@ -39,8 +37,6 @@ struct append_log {
     uint64_t handed_us; /* when something was handed over last */
     uint64_t retry_us;
     uint64_t delayed_fsyncs; /* replies were held since the disk was late */
-    struct client *held; /* whose replies wait for the disk */
-    uint32_t held_count;
     /* the rewrite (append_rewrite.c) */
     bool rewrite_wanted;
     unsigned rewrite; /* enum rewrite_state */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 
 #define RETRY_US 10000000u /* after one has failed */
@@ -37,7 +38,7 @@ bool append_rewrite_is_running(const struct append_log *log) {
 
 void append_rewrite_give_up(struct append_log *log) {
     log->rewrite = REWRITE_NONE;
-    snapshots_give_up_base(log->server->snapshots);
+    snapshots_give_up_base(log->server->durability->snapshots);
 }
 
 static void failed(struct append_log *log) {
@@ -62,8 +63,9 @@ static bool has_grown(const struct append_log *log) {
 
 /* Not in the midst of what is to be loaded whole or not at all, nor with something that could not be written yet. */
 static bool may_cut(const struct append_log *log) {
-    return log->depth == 0 && !log->writer->retry && !log->failing && snapshots_may_begin(log->server->snapshots) &&
-           !log->server->stopping && log->server->now_us >= log->rewrite_retry_us &&
+    return log->depth == 0 && !log->writer->retry && !log->failing &&
+           snapshots_may_begin(log->server->durability->snapshots) && !log->server->ending.begun &&
+           log->server->now_us >= log->rewrite_retry_us &&
            (log->broken || log->manifest.count < APPEND_MOST_INCREMENTS);
 }
 
@@ -87,8 +89,8 @@ static void begin(struct append_log *log) {
     log->rewrite_began_us = log->server->now_us;
     log->base_outcome = BASE_COMING;
     if (log->broken) log->renewing = true;
-    if (snapshots_begin_base(log->server->snapshots, log->server->config.appenddirname, name, &log->rewrite_error) <
-        0) {
+    if (snapshots_begin_base(log->server->durability->snapshots, log->server->config.appenddirname, name,
+                             &log->rewrite_error) < 0) {
         failed(log);
         return;
     }

@@ -13,6 +13,7 @@
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/cmd_snapshot.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/replay/replay_rows.h"
@@ -54,7 +55,7 @@ static bool take_name(struct client *client, const struct resp_argument *argumen
 /* ---- SAVE ---------------------------------------------------------------------------------------------------------- */
 
 static bool save_attempt(struct client *client) {
-    const struct snapshots *snapshots = client->server->snapshots;
+    const struct snapshots *snapshots = client->server->durability->snapshots;
     const struct save_request *request = client_state(client);
     if (request->refused) {
         reply_error(client,
@@ -116,7 +117,7 @@ static void wait_for_snapshot(struct client *client, const char *name, bool says
     snprintf(request->name, sizeof request->name, "%s", name);
     request->says_ok = says_ok;
     client_set_state(client, request, drop_save);
-    client_block(client, &client->server->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
+    client_block(client, &client->server->durability->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
 }
 
 static void replay_save_command(struct client *client) {
@@ -130,7 +131,7 @@ static void replay_save_command(struct client *client) {
 }
 
 static bool refuse_second(struct client *client) {
-    const struct snapshots *snapshots = client->server->snapshots;
+    const struct snapshots *snapshots = client->server->durability->snapshots;
     bool saves = (snapshots->running && !snapshots->is_base) || snapshots->wanted || snapshots->savers.length > 0;
     if (saves) reply_error(client, "ERR Background save already in progress");
     return saves;
@@ -143,7 +144,7 @@ static void save_command(struct client *client) {
 
 /* BGSAVE [SCHEDULE] */
 static void bgsave_command(struct client *client) {
-    struct snapshots *snapshots = client->server->snapshots;
+    struct snapshots *snapshots = client->server->durability->snapshots;
     bool schedules = client->argc == 2 && argument_is(&client->argv[1], "schedule");
     if (client->argc > 2 || (client->argc == 2 && !schedules)) {
         reply_syntax_error(client);
@@ -161,7 +162,7 @@ static void bgsave_command(struct client *client) {
 }
 
 static void bgrewriteaof_command(struct client *client) {
-    struct append_log *log = client->server->append_log;
+    struct append_log *log = client->server->durability->append_log;
     if (append_rewrite_is_running(log)) {
         reply_error(client, "ERR Background append only file rewriting already in progress");
         return;
@@ -171,14 +172,15 @@ static void bgrewriteaof_command(struct client *client) {
         return;
     }
     append_rewrite_want(log);
-    reply_status(client, client->server->snapshots->running ? "Background append only file rewriting scheduled"
-                                                            : "Background append only file rewriting started");
+    reply_status(client, client->server->durability->snapshots->running
+                             ? "Background append only file rewriting scheduled"
+                             : "Background append only file rewriting started");
 }
 
 /* ---- RESTORE ------------------------------------------------------------------------------------------------------- */
 
 static bool restore_attempt(struct client *client) {
-    const struct snapshots *snapshots = client->server->snapshots;
+    const struct snapshots *snapshots = client->server->durability->snapshots;
     if (snapshots->restoring) return false;
     if (snapshots->restore_outcome.code != ERROR_NONE) {
         reply_failure(client, &snapshots->restore_outcome);
@@ -200,7 +202,7 @@ static void restore_expired(struct client *client) {
 static void restore_command(struct client *client) {
     char name[NAME_MAX + 1];
     struct error error;
-    struct snapshots *snapshots = client->server->snapshots;
+    struct snapshots *snapshots = client->server->durability->snapshots;
     if (!take_name(client, &client->argv[1], name)) return;
     if (restore_begin(snapshots, client, name, &error)) {
         reply_failure(client, &error);
@@ -212,7 +214,7 @@ static void restore_command(struct client *client) {
 /* ---- LASTSAVE ------------------------------------------------------------------------------------------------------ */
 
 static void lastsave_command(struct client *client) {
-    reply_integer(client, snapshots_last_save_s(client->server->snapshots));
+    reply_integer(client, snapshots_last_save_s(client->server->durability->snapshots));
 }
 
 const struct command commands_snapshot[] = {

@@ -7,10 +7,11 @@
 
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 
 /* The log that takes down what happens now; NULL: none. */
 static struct append_log *log_of(const struct server *server) {
-    struct append_log *log = server->append_log;
+    struct append_log *log = server->durability->append_log;
     return log && append_log_takes(log) && !server->loading ? log : NULL;
 }
 
@@ -112,12 +113,12 @@ void propagate_removed(struct server *server, unsigned database, const uint8_t *
 }
 
 void propagate_begin(struct server *server) {
-    struct append_log *log = server->append_log;
+    struct append_log *log = server->durability->append_log;
     if (log) log->depth++;
 }
 
 void propagate_end(struct server *server) {
-    struct append_log *log = server->append_log;
+    struct append_log *log = server->durability->append_log;
     if (!log || --log->depth > 0 || !log->in_transaction) return;
     log->in_transaction = false;
     if (!append_log_takes(log)) return;

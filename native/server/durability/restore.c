@@ -14,8 +14,10 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
+#include "server/durability/durability_part.h"
 #include "server/redis/acl/acl.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
@@ -77,17 +79,17 @@ static void say_tables(const struct snapshot_content *content, const char *path,
 
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
     for (const struct store_weights *weights = content->weights; weights; weights = weights->next) {
-        if (!weights_registry_adopt(server->weights, weights->key, weights->key_length, weights->version,
+        if (!weights_registry_adopt(server->replay->weights, weights->key, weights->key_length, weights->version,
                                     weights->blob))
             return error_set(error, ERROR_GENERIC, "no memory for weights");
     }
     for (const struct store_weights *saved = content->gradients; saved; saved = saved->next) {
-        if (gradients_registry_adopt(server->gradients, saved->key, saved->key_length, saved->version, saved->blob,
-                                     error))
+        if (gradients_registry_adopt(server->replay->gradients, saved->key, saved->key_length, saved->version,
+                                     saved->blob, error))
             return -1;
     }
     store_adopt(server->store, content->store);
-    server->snapshots->loaded_keys = content->keys;
+    server->durability->snapshots->loaded_keys = content->keys;
     return 0;
 }
 
@@ -116,7 +118,7 @@ static int check_rights(struct server *server, uint64_t id, const struct snapsho
 /* All tables or none. */
 static int install(struct snapshots *snapshots, struct snapshot_content *content, const char *path, struct text *said,
                    struct error *error) {
-    struct replay_registry *registry = snapshots->server->replay;
+    struct replay_registry *registry = snapshots->server->replay->tables;
     struct text settings = {0};
     say_tables(content, path, &settings);
     int failed = replay_registry_install(registry, content->tables, content->count, &settings, error);

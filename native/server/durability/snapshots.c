@@ -12,12 +12,15 @@
 #include "persist/store_cut.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/cmd_snapshot.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/unsaved.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
@@ -57,13 +60,13 @@ void snapshots_free(struct snapshots *snapshots) {
 
 void snapshots_note_restored(struct snapshots *snapshots) {
     saved_tables_free(snapshots->saved_tables);
-    snapshots->saved_tables = saved_tables_note(snapshots->server->replay);
+    snapshots->saved_tables = saved_tables_note(snapshots->server->replay->tables);
 }
 
 /* ---- one snapshot -------------------------------------------------------------------------------------------------- */
 
 static int retain_tables(struct snapshots *snapshots, struct table **tables, struct error *error) {
-    struct replay_registry *registry = snapshots->server->replay;
+    struct replay_registry *registry = snapshots->server->replay->tables;
     snapshots->entries = memory_alloc((registry->count + 1) * sizeof *snapshots->entries);
     if (!tables || !snapshots->entries) return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
@@ -75,7 +78,7 @@ static int retain_tables(struct snapshots *snapshots, struct table **tables, str
 }
 
 static int add_weights(struct snapshots *snapshots, struct error *error) {
-    const struct weights_entry *entry = snapshots->server->weights->entries;
+    const struct weights_entry *entry = snapshots->server->replay->weights->entries;
     for (; entry; entry = entry->next) {
         if (!store_cut_add_weights(snapshots->cut, entry->key, entry->key_length, entry->version, entry->blob))
             return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
@@ -88,7 +91,7 @@ static bool add_gradient(void *context, const void *key, size_t length, int64_t 
 }
 
 static int add_gradients(struct snapshots *snapshots, struct error *error) {
-    if (gradients_registry_save(snapshots->server->gradients, add_gradient, snapshots->cut)) return 0;
+    if (gradients_registry_save(snapshots->server->replay->gradients, add_gradient, snapshots->cut)) return 0;
     return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
 }
 
@@ -101,17 +104,17 @@ static int begin_cut(struct snapshots *snapshots, const struct snapshot_options 
 }
 
 static int begin(struct snapshots *snapshots, struct error *error) {
-    struct table **tables = memory_alloc((snapshots->server->replay->count + 1) * sizeof *tables);
+    struct table **tables = memory_alloc((snapshots->server->replay->tables->count + 1) * sizeof *tables);
     struct snapshot_options options = {
         .folder = ".",
         .name = snapshots->name,
-        .run_id = snapshots->server->run_id,
+        .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
     saved_tables_free(snapshots->cut_tables);
-    snapshots->cut_tables = saved_tables_note(snapshots->server->replay);
+    snapshots->cut_tables = saved_tables_note(snapshots->server->replay->tables);
     int result = retain_tables(snapshots, tables, error) || begin_cut(snapshots, &options, tables, error);
     memory_free(tables);
     return result ? -1 : 0;
@@ -125,7 +128,7 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
     struct snapshot_options options = {
         .folder = folder,
         .name = name,
-        .run_id = snapshots->server->run_id,
+        .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
     };
@@ -181,7 +184,7 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
 
 /* A reset or a change of settings is finished first: a snapshot shows a table before it or after it. */
 static bool tables_are_ready(struct snapshots *snapshots) {
-    for (struct replay_entry *entry = snapshots->server->replay->entries; entry; entry = entry->next) {
+    for (struct replay_entry *entry = snapshots->server->replay->tables->entries; entry; entry = entry->next) {
         if (table_has_work(entry->table)) return false;
     }
     return true;
@@ -245,8 +248,8 @@ static bool is_wanted(struct snapshots *snapshots, uint64_t *due_us) {
 
 /* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
 static void begin_next(struct snapshots *snapshots) {
-    if (snapshots->server->stopping || !tables_are_ready(snapshots)) return;
-    if (snapshots->server->append_log->depth > 0) return; /* in the midst of a script */
+    if (snapshots->server->ending.begun || !tables_are_ready(snapshots)) return;
+    if (snapshots->server->durability->append_log->depth > 0) return; /* in the midst of a script */
     uint64_t due_us = CLOCK_NEVER;
     snapshots_refuse_names(snapshots);
     if (!is_wanted(snapshots, &due_us)) return;
@@ -280,7 +283,7 @@ uint64_t snapshots_step(struct snapshots *snapshots) {
         struct snapshot_progress progress;
         snapshot_progress(snapshots->running, &progress);
         let_go(snapshots);
-        append_rewrite_base_ended(snapshots->server->append_log, progress.bytes, &error);
+        append_rewrite_base_ended(snapshots->server->durability->append_log, progress.bytes, &error);
     } else {
         finish(snapshots, &error);
     }
@@ -288,11 +291,11 @@ uint64_t snapshots_step(struct snapshots *snapshots) {
 }
 
 int64_t snapshots_last_save_s(const struct snapshots *snapshots) {
-    return (snapshots->saved_unix_ms > 0 ? snapshots->saved_unix_ms : snapshots->server->started_unix_ms) / 1000;
+    return (snapshots->saved_unix_ms > 0 ? snapshots->saved_unix_ms : snapshots->server->start.unix_ms) / 1000;
 }
 
 void snapshots_info(const struct client *client, struct text *out) {
-    const struct snapshots *snapshots = client->server->snapshots;
+    const struct snapshots *snapshots = client->server->durability->snapshots;
     struct snapshot_progress progress = {0};
     if (snapshots->running) snapshot_progress(snapshots->running, &progress);
     text_append(out,

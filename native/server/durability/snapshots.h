@@ -12,9 +12,6 @@
 #include "persist/snapshot.h"
 #include "server/core/command.h"
 
-#define SNAPSHOT_KEEP 3 /* files; setting snapshot-keep */
-#define SNAPSHOT_NAMED 64 /* files of names that clients gave; setting snapshot-named-limit */
-
 struct server;
 struct replay_entry;
 struct restore_job;
@@ -64,8 +61,6 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
 int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, struct error *error);
 bool snapshots_may_begin(const struct snapshots *snapshots);
 void snapshots_give_up_base(struct snapshots *snapshots);
-/* "3600 1 300 100": after so many seconds if so many changes were made. False: it is none. */
-bool snapshots_rules_are_valid(const char *rules);
 /* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
 bool snapshots_refuse_writes(const struct snapshots *snapshots);
 

@@ -7,9 +7,10 @@
 #include "base/log.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/durability/durability_part.h"
 
 static void wake(struct server *server) {
-    for (struct client *client = server->stop.waiting.head; client;) {
+    for (struct client *client = server->durability->stop.waiting.head; client;) {
         struct client *next = client->wait_next;
         client_retry(client);
         client = next;
@@ -17,14 +18,14 @@ static void wake(struct server *server) {
 }
 
 static void go_on(struct server *server) {
-    server->stop.saving = server->stop.forced = false;
-    server->stop.number = 0;
+    server->durability->stop.saving = server->durability->stop.forced = server->pause.for_stop = false;
+    server->durability->stop.number = 0;
     wake(server); /* the writes that were held back are run by the next step */
 }
 
 void stop_after_saving(struct server *server, bool forced) {
-    server->stop.saving = true;
-    server->stop.forced |= forced;
+    server->durability->stop.saving = server->pause.for_stop = true;
+    server->durability->stop.forced |= forced;
 }
 
 void stop_by_rules(struct server *server, bool forced) {
@@ -35,7 +36,7 @@ void stop_by_rules(struct server *server, bool forced) {
 }
 
 bool stop_abort(struct server *server) {
-    if (!server->stop.saving || server->stop_asked) return false;
+    if (!server->durability->stop.saving || server->ending.asked) return false;
     go_on(server);
     return true;
 }
@@ -45,8 +46,8 @@ bool stop_abort(struct server *server) {
 /* The only reply to a stop that succeeds is that the connection ends. */
 static bool attempt(struct client *client) {
     const struct server *server = client->server;
-    if (server->stop.saving && !server->stop_asked) return false;
-    if (server->stop_asked)
+    if (server->durability->stop.saving && !server->ending.asked) return false;
+    if (server->ending.asked)
         client->close_after_reply = true;
     else
         reply_error(client, "ERR Errors trying to SHUTDOWN. Check logs.");
@@ -54,7 +55,7 @@ static bool attempt(struct client *client) {
 }
 
 static void expired(struct client *client) {
-    if (client->server->stopping)
+    if (client->server->ending.begun)
         client->close_after_reply = true;
     else
         reply_error(client, "ERR the wait was ended; the server stops once it has saved");
@@ -62,22 +63,22 @@ static void expired(struct client *client) {
 
 void stop_for_client(struct client *client, bool forced) {
     stop_after_saving(client->server, forced);
-    client_block(client, &client->server->stop.waiting, CLOCK_NEVER, attempt, expired);
+    client_block(client, &client->server->durability->stop.waiting, CLOCK_NEVER, attempt, expired);
 }
 
 /* ---- the snapshot -------------------------------------------------------------------------------------------------- */
 
 bool stop_wants_snapshot(const struct server *server) {
-    return server->stop.saving && server->stop.number == 0;
+    return server->durability->stop.saving && server->durability->stop.number == 0;
 }
 
 void stop_snapshot_begins(struct server *server, uint64_t number) {
-    if (stop_wants_snapshot(server)) server->stop.number = number;
+    if (stop_wants_snapshot(server)) server->durability->stop.number = number;
 }
 
 void stop_snapshot_ended(struct server *server, uint64_t number, bool saved) {
-    if (!server->stop.saving || server->stop.number != number) return;
-    if (saved || server->stop.forced) {
+    if (!server->durability->stop.saving || server->durability->stop.number != number) return;
+    if (saved || server->durability->stop.forced) {
         server_ask_stop(server);
         wake(server);
     } else {

@@ -8,6 +8,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 
 struct saved_table *saved_tables_note(const struct replay_registry *registry) {
@@ -42,7 +43,7 @@ static uint64_t since(uint64_t now, uint64_t then) {
 
 void unsaved_info(const struct client *client, const struct saved_table *saved, struct text *out) {
     unsigned number = 0;
-    for (const struct replay_entry *entry = client->server->replay->entries; entry; entry = entry->next) {
+    for (const struct replay_entry *entry = client->server->replay->tables->entries; entry; entry = entry->next) {
         if (!replay_may_be_told(client, entry)) continue;
         static const struct saved_table nothing;
         const char *name = table_config(entry->table)->name;

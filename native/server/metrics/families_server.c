@@ -5,9 +5,12 @@
 #include <sys/resource.h>
 
 #include "base/memory.h"
+#include "server/admin/admin_part.h"
+#include "server/admin/info_more.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/metrics/families.h"
+#include "server/replay/replay_part.h"
 
 #define READ(name, expression)                           \
     static double name(const struct metric_item *item) { \
@@ -30,16 +33,16 @@ READ(longest_turn, (double)server->stats.turn_us_max / 1e6)
 READ(heap_bytes, memory_used_bytes())
 READ(heap_peak_bytes, memory_peak_bytes())
 READ(heap_limit_bytes, server->config.maxmemory)
-READ(mapped_bytes, memory_mapped_bytes() - server->shares.bytes)
+READ(mapped_bytes, memory_mapped_bytes() - server->replay->shares.bytes)
 READ(reply_bytes, server->output_pool.inline_bytes)
-READ(shared_bytes, server->shares.bytes)
-READ(shared_clients, server->shares.arenas)
-READ(shared_batches, server->shares.batches)
-READ(shared_refused, server->shares.refused)
+READ(shared_bytes, server->replay->shares.bytes)
+READ(shared_clients, server->replay->shares.arenas)
+READ(shared_batches, server->replay->shares.batches)
+READ(shared_refused, server->replay->shares.refused)
 READ(resident_bytes, server_resident_bytes())
-READ(start_time, (double)server->started_unix_ms / 1e3)
-READ(reloads, server->reloads.count)
-READ(reload_successful, !server->reloads.failed)
+READ(start_time, (double)server->start.unix_ms / 1e3)
+READ(reloads, server->admin->reloads.count)
+READ(reload_successful, !server->admin->reloads.failed)
 READ(errors, server->error_stats.codes[item->serial - 1].count)
 
 static double cpu_seconds(const struct metric_item *item) {
@@ -94,7 +97,7 @@ READ(one, 1)
 
 /* Lines "transport_name:value" of INFO whose value is a number. */
 static void write_transport(struct exposition *exposition, const struct family *family, struct metric_item *item) {
-    struct transport *transport = item->server->transports[item->serial - 1];
+    struct transport *transport = item->server->transports.all[item->serial - 1];
     struct text lines = {0};
     if (transport->operations->describe) transport->operations->describe(transport, &lines);
     for (char *line = lines.data, *end; line && *line; line = end + 2) {

@@ -6,6 +6,7 @@
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/families.h"
 #include "server/redis/pubsub/pubsub.h"
@@ -50,20 +51,24 @@ READ(evicted_keys, server->store->evicted_keys)
 READ(script_bytes, scripts_memory_bytes(server))
 READ(channels, pubsub_topics(server, PUBSUB_CHANNEL) + pubsub_topics(server, PUBSUB_SHARD))
 READ(patterns, pubsub_topics(server, PUBSUB_PATTERN))
-READ(snapshots_saved, server->snapshots->saved)
-READ(snapshots_failed, server->snapshots->failed)
-READ(snapshot_running, server->snapshots->running != NULL)
-READ(snapshot_time, server->snapshots->saved_unix_ms > 0 ? (double)server->snapshots->saved_unix_ms / 1000 : NAN)
-READ(snapshot_duration, (double)server->snapshots->took_us / 1e6)
-READ(snapshot_bytes, server->snapshots->saved_bytes)
-READ(unsaved_changes, server->store->changes - server->snapshots->saved_changes)
-READ(append_on, append_log_is_on(server->append_log))
-READ(append_bytes, append_log_is_on(server->append_log) ? (double)append_log_bytes(server->append_log) : NAN)
-READ(append_failing, server->append_log->failing || (server->append_log->broken && !server->append_log->beginning))
-READ(append_held, server->append_log->held_count)
-READ(append_delayed, server->append_log->delayed_fsyncs)
-READ(append_rewrites, server->append_log->rewrites)
-READ(append_rewrites_failed, server->append_log->rewrites_failed)
+READ(snapshots_saved, server->durability->snapshots->saved)
+READ(snapshots_failed, server->durability->snapshots->failed)
+READ(snapshot_running, server->durability->snapshots->running != NULL)
+READ(snapshot_time, server->durability->snapshots->saved_unix_ms > 0
+                        ? (double)server->durability->snapshots->saved_unix_ms / 1000
+                        : NAN)
+READ(snapshot_duration, (double)server->durability->snapshots->took_us / 1e6)
+READ(snapshot_bytes, server->durability->snapshots->saved_bytes)
+READ(unsaved_changes, server->store->changes - server->durability->snapshots->saved_changes)
+READ(append_on, append_log_is_on(server->durability->append_log))
+READ(append_bytes,
+     append_log_is_on(server->durability->append_log) ? (double)append_log_bytes(server->durability->append_log) : NAN)
+READ(append_failing, server->durability->append_log->failing ||
+                         (server->durability->append_log->broken && !server->durability->append_log->beginning))
+READ(append_held, server->held.count)
+READ(append_delayed, server->durability->append_log->delayed_fsyncs)
+READ(append_rewrites, server->durability->append_log->rewrites)
+READ(append_rewrites_failed, server->durability->append_log->rewrites_failed)
 
 const struct family families_stores[] = {
     {"replay_server_weights_version", METRIC_GAUGE, EACH_WEIGHTS, "The newest published version.", weights_version},

@@ -6,6 +6,7 @@
 #include "server/core/server.h"
 #include "server/metrics/families.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
@@ -32,7 +33,7 @@ void metric_item_label(struct metric_item *item, const char *name, const char *v
     item->serial = entry ? entry->serial : 0
 
 static bool next_table(const struct server *server, uint64_t after, struct metric_item *item) {
-    NEXT_OF(replay_entry, server->replay->entries);
+    NEXT_OF(replay_entry, server->replay->tables->entries);
     if (!entry) return false;
     table_info(entry->table, &item->table);
     metric_item_label(item, "table", table_config(entry->table)->name);
@@ -52,14 +53,14 @@ static bool command_at(const struct server *server, uint64_t index, struct metri
 }
 
 static bool next_weights(const struct server *server, uint64_t after, struct metric_item *item) {
-    NEXT_OF(weights_entry, server->weights->entries);
+    NEXT_OF(weights_entry, server->replay->weights->entries);
     if (!entry) return false;
     item->labels[0] = label_of("key", entry->key, entry->key_length);
     return true;
 }
 
 static bool next_gradients(const struct server *server, uint64_t after, struct metric_item *item, bool *is_there) {
-    NEXT_OF(gradients_entry, server->gradients->entries);
+    NEXT_OF(gradients_entry, server->replay->gradients->entries);
     if (!entry) return false;
     *is_there = entry->queue != NULL;
     item->labels[0] = label_of("key", entry->key, entry->key_length);
@@ -83,9 +84,9 @@ static bool error_at(const struct server *server, uint64_t index, struct metric_
 }
 
 static bool transport_at(const struct server *server, uint64_t index, struct metric_item *item) {
-    if (index >= (uint64_t)server->transport_count) return false;
-    item->what = server->transports[index];
-    metric_item_label(item, "transport", server->transports[index]->operations->name);
+    if (index >= (uint64_t)server->transports.count) return false;
+    item->what = server->transports.all[index];
+    metric_item_label(item, "transport", server->transports.all[index]->operations->name);
     return true;
 }
 
@@ -111,9 +112,9 @@ bool metric_item_after(const struct server *server, enum metric_each each, uint6
 
 uint64_t metric_items_until(const struct server *server, enum metric_each each) {
     switch (each) {
-    case EACH_TABLE: return server->replay->entered;
-    case EACH_WEIGHTS: return server->weights->entered;
-    case EACH_GRADIENTS: return server->gradients->entered;
+    case EACH_TABLE: return server->replay->tables->entered;
+    case EACH_WEIGHTS: return server->replay->weights->entered;
+    case EACH_GRADIENTS: return server->replay->gradients->entered;
     case EACH_ERROR: return server->error_stats.used;
     default: return UINT64_MAX;
     }

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "net/http.h"
 #include "server/core/server.h"
+#include "server/core/subsystem.h"
 #include "server/metrics/families.h"
 
 #define ITEMS_BETWEEN_LOOKS 16u /* at the clock */
@@ -65,8 +66,8 @@ static bool write_metrics(void *context, struct http_cursor *cursor, struct text
 static bool write_health(void *context, struct http_cursor *cursor, struct text *body, uint64_t deadline_us) {
     const struct server *server = context;
     (void)deadline_us;
-    if (server->stopping) cursor->status = 503;
-    text_append(body, server->stopping ? "stopping\n" : "ok\n");
+    if (server->ending.begun) cursor->status = 503;
+    text_append(body, server->ending.begun ? "stopping\n" : "ok\n");
     return true;
 }
 
@@ -86,11 +87,19 @@ int metrics_open(struct server *server, struct transport *kernel, struct error *
     return 0;
 }
 
-uint64_t metrics_step(struct server *server) {
+static uint64_t step(struct server *server) {
     if (!server->metrics) return CLOCK_NEVER;
     return http_step(server->metrics, server->now_us, server->now_us + LIMIT_TURN_METRICS_US);
 }
 
-void metrics_stop_listening(struct server *server) {
+static void stop(struct server *server) {
     if (server->metrics) http_stop_listening(server->metrics);
 }
+
+static void disconnect(struct server *server) {
+    http_free(server->metrics);
+}
+
+static const struct turn_work work[] = {{TURN_LAST, step}, {.run = NULL}};
+
+const struct subsystem metrics_part = {.name = "metrics", .work = work, .disconnect = disconnect, .stop = stop};

@@ -8,12 +8,11 @@
 
 struct server;
 struct transport;
-struct http;
+struct subsystem;
 
 /* Opens the listener that the settings ask for; the port is written back. -1 with `error`. */
 int metrics_open(struct server *server, struct transport *kernel, struct error *error);
-/* One slice. Returns when to call again, CLOCK_NEVER where there is no listener. */
-uint64_t metrics_step(struct server *server);
-void metrics_stop_listening(struct server *server);
+
+extern const struct subsystem metrics_part;
 
 #endif

@@ -11,18 +11,21 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "server/admin/certificates.h"
 #include "server/admin/reload.h"
 #include "server/admin/rewrite.h"
+#include "server/admin/setup.h"
 #include "server/core/descriptors.h"
 #include "server/core/server.h"
 #include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/metrics.h"
-#include "server/process/certificates.h"
 #include "server/process/command_line.h"
-#include "server/process/setup.h"
 #include "server/redis/acl/acl.h"
+#include "server/redis/redis_part.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 
 /* ---- signals ---------------------------------------------------------------------------------------- */
@@ -38,8 +41,8 @@ static void on_signal(void *context, int descriptor) {
     struct signalfd_siginfo information;
     while (read(descriptor, &information, sizeof information) == (ssize_t)sizeof information) {
         if (information.ssi_signo == SIGHUP) {
-            if (signals->reload && !server->stopping) reload_begin(signals->reload);
-        } else if (server->stop.saving &&
+            if (signals->reload && !server->ending.begun) reload_begin(signals->reload);
+        } else if (server->durability->stop.saving &&
                    information.ssi_signo == SIGINT) /* who presses Ctrl-C again does not want to wait */
             server_ask_stop(server);
         else
@@ -74,7 +77,7 @@ static int watch_signals(struct signals *signals, struct transport *transport, i
 
 /* The transport that carries the data port: of user space where there is one, else the kernel's. */
 static struct transport *data_transport(struct server *server) {
-    return server->transports[server->transport_count - 1];
+    return server->transports.all[server->transports.count - 1];
 }
 
 static int open_user_space(struct server *server, const struct data_transport *data, struct error *error) {
@@ -131,12 +134,12 @@ static int open_listeners(struct server *server, struct transport *kernel, struc
 static void open_share_socket(struct server *server, struct transport *transport) {
     if (transport != data_transport(server) || server->config.port < 0 || server->config.shared_memory_limit_bytes == 0)
         return;
-    char name[sizeof server->share_socket];
-    snprintf(name, sizeof name, "replay-server-%s", server->run_id);
+    char name[sizeof server->replay->share_socket];
+    snprintf(name, sizeof name, "replay-server-%s", server->start.run_id);
     struct listen_address address = {.path = name, .is_abstract = true};
     struct error error;
     if (transport->operations->listen(transport, &address, &error) == 0)
-        snprintf(server->share_socket, sizeof server->share_socket, "%s", name);
+        snprintf(server->replay->share_socket, sizeof server->replay->share_socket, "%s", name);
     else
         log_event(LOG_NOTICE, "no_shared_memory", NULL, "no memory is shared with TCP clients: %s", error.message);
 }
@@ -178,14 +181,15 @@ static int fill(struct server *server, const struct options *options, const stru
     struct text said = {0};
     int code = EXIT_CLEAN;
     if (options->restore) {
-        if (snapshots_restore_at_start(server->snapshots, options->restore, &said, &error) < 0) code = EXIT_REFUSED;
-        server->replay->adopting = &said;
+        if (snapshots_restore_at_start(server->durability->snapshots, options->restore, &said, &error) < 0)
+            code = EXIT_REFUSED;
+        server->replay->tables->adopting = &said;
     }
     if (code == EXIT_CLEAN && setup->bytes && setup_create_tables(setup, server, &error) < 0)
         code = options->restore && error.code == ERROR_EXISTS ? EXIT_REFUSED : EXIT_USAGE;
-    server->replay->adopting = NULL;
-    if (code == EXIT_CLEAN && append_log_start(server->append_log, &said, &error) < 0) code = EXIT_REFUSED;
-    server->snapshots->saved_changes = server->store->changes; /* what is loaded is on the disk */
+    server->replay->tables->adopting = NULL;
+    if (code == EXIT_CLEAN && append_log_start(server->durability->append_log, &said, &error) < 0) code = EXIT_REFUSED;
+    server->durability->snapshots->saved_changes = server->store->changes; /* what is loaded is on the disk */
     if (code == EXIT_CLEAN && said.data) say_loaded(said.data);
     text_free(&said);
     return code == EXIT_CLEAN ? code : start_failed(code, error.message);
@@ -195,7 +199,7 @@ static int fill(struct server *server, const struct options *options, const stru
 static int load_users(struct server *server) {
     struct text why = {0};
     const char *path = server->config.aclfile;
-    if (path[0] == '\0' || acl_load(server->acl, path, NULL, &why)) return EXIT_CLEAN;
+    if (path[0] == '\0' || acl_load(server->redis->acl, path, NULL, &why)) return EXIT_CLEAN;
     int code = start_failed(EXIT_FAILED, why.data ? why.data : "no memory for the file of users");
     text_free(&why);
     return code;
@@ -224,7 +228,7 @@ static int serve(struct server *server, const struct options *options, const str
         return start_failed(EXIT_FAILED, error.message);
     if (data->open && open_user_space(server, data, &error) < 0) return start_failed(EXIT_FAILED, error.message);
     int code = load_users(server);
-    if (code == EXIT_CLEAN && append_log_watch(server->append_log, transport, &error) < 0)
+    if (code == EXIT_CLEAN && append_log_watch(server->durability->append_log, transport, &error) < 0)
         code = start_failed(EXIT_FAILED, error.message);
     if (code == EXIT_CLEAN) code = fill(server, options, setup);
     if (code != EXIT_CLEAN) return code;

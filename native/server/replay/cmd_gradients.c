@@ -6,8 +6,9 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
-#include "server/redis/acl/acl.h"
+#include "server/core/upcalls.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
@@ -15,12 +16,13 @@
 #define PUBLISH_MOST_KEYS 16u /* of weights, in one GRAD.PUBLISH */
 
 static struct gradient_queue *queue_of(const struct client *client, const struct resp_argument *key) {
-    const struct gradients_entry *entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    const struct gradients_entry *entry =
+        gradients_registry_find(client->server->replay->gradients, key->data, key->length);
     return entry ? entry->queue : NULL;
 }
 
 static void wake(struct client *client, const struct resp_argument *key) {
-    struct gradients_entry *entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    struct gradients_entry *entry = gradients_registry_find(client->server->replay->gradients, key->data, key->length);
     client->server->store->changes++;
     if (entry) wait_queue_wake(client->server, &entry->takers);
 }
@@ -60,7 +62,7 @@ static void push_command(struct client *client) {
     struct error error;
     struct gradients_entry *entry = NULL;
     if (!parse_push(client, &push, &error))
-        entry = gradients_registry_open(client->server->gradients, key->data, key->length, &error);
+        entry = gradients_registry_open(client->server->replay->gradients, key->data, key->length, &error);
     if (!entry) {
         reply_failure(client, &error);
         return;
@@ -170,7 +172,7 @@ static int check_twice(const struct client *client, const struct publication *pu
 
 /* Stages the weights; -1: none is staged. */
 static int stage(struct client *client, struct publication *publication, struct error *error) {
-    struct weights_registry *weights = client->server->weights;
+    struct weights_registry *weights = client->server->replay->weights;
     uint32_t fresh = 0;
     for (uint32_t i = 0; i < publication->keys; i++) {
         uint32_t at = publication->first + 2 * i;
@@ -222,7 +224,7 @@ static void publish_command(struct client *client) {
     }
     /* From here on nothing can fail. */
     for (uint32_t i = 0; i < publication.keys; i++)
-        weights_install(client->server->weights, &publication.staged[i], publication.version);
+        weights_install(client->server->replay->weights, &publication.staged[i], publication.version);
     for (uint32_t i = 0; i < publication.names; i++)
         gradient_queue_finish(publication.queue, find(publication.queue, &client->argv[4 + i]), GRADIENT_APPLIED);
     wake(client, &client->argv[1]);
@@ -260,13 +262,14 @@ static void state_command(struct client *client) {
 static void del_command(struct client *client) {
     int64_t removed = 0;
     for (uint32_t i = 1; i < client->argc; i++)
-        removed += gradients_registry_remove(client->server->gradients, client->argv[i].data, client->argv[i].length);
+        removed +=
+            gradients_registry_remove(client->server->replay->gradients, client->argv[i].data, client->argv[i].length);
     client->server->store->changes += (uint64_t)removed;
     reply_integer(client, removed);
 }
 
 static void list_command(struct client *client) {
-    const struct gradients_registry *registry = client->server->gradients;
+    const struct gradients_registry *registry = client->server->replay->gradients;
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next) {
         const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
@@ -280,7 +283,8 @@ static void list_command(struct client *client) {
 static void info_command(struct client *client) {
     static const struct gradient_queue nothing;
     const struct resp_argument *key = &client->argv[1];
-    const struct gradients_entry *entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    const struct gradients_entry *entry =
+        gradients_registry_find(client->server->replay->gradients, key->data, key->length);
     const struct gradient_queue *queue = entry && entry->queue ? entry->queue : &nothing;
     const struct gradient *oldest = queue->waiting.head, *newest = queue->waiting.tail;
     const struct {
@@ -298,7 +302,7 @@ static void info_command(struct client *client) {
         {"dropped", (int64_t)queue->counters.dropped},
         {"remembered", queue->finished.count},
         {"forgotten", (int64_t)queue->counters.forgotten},
-        {"takers", gradients_registry_count_takers(client->server->gradients, key->data, key->length)},
+        {"takers", gradients_registry_count_takers(client->server->replay->gradients, key->data, key->length)},
     };
     const size_t count = sizeof numbers / sizeof *numbers;
     reply_map(client, count + 1);
@@ -312,8 +316,8 @@ static void info_command(struct client *client) {
 
 void gradients_info(struct server *server, struct text *out) {
     struct gradient_counters sum = {0};
-    uint64_t keys = 0, waiting = 0, bytes = 0, remembered = 0, takers = server->gradients->absent.length;
-    for (const struct gradients_entry *entry = server->gradients->entries; entry; entry = entry->next) {
+    uint64_t keys = 0, waiting = 0, bytes = 0, remembered = 0, takers = server->replay->gradients->absent.length;
+    for (const struct gradients_entry *entry = server->replay->gradients->entries; entry; entry = entry->next) {
         takers += entry->takers.length;
         if (!entry->queue) continue;
         const struct gradient_counters *counters = &entry->queue->counters;

@@ -5,6 +5,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 
 static const char usage[] = "syntax error; expected how many may wait, a count of 1 to %u names, the names, [BLOCK ms]";
 
@@ -84,7 +85,7 @@ void gradients_await_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    await->entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    await->entry = gradients_registry_find(client->server->replay->gradients, key->data, key->length);
     if (attempt(client)) return;
     uint64_t deadline_us = await->block_ms ? clock_monotonic_us() + (uint64_t)await->block_ms * 1000 : CLOCK_NEVER;
     client_block(client, &await->entry->takers, deadline_us, attempt, expired);

@@ -7,6 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_part.h"
 
 static const char usage[] = "syntax error; expected [UNTIL version staleness] [BLOCK ms] [HEADERS | SUM and a weight "
                             "for each of the n gradients]";
@@ -155,7 +156,7 @@ static int check_unsent(const struct client *client, struct error *error) {
  * slice alone, where it stands. */
 static bool wait_elsewhere(struct client *client) {
     const struct resp_argument *key = &client->argv[1];
-    struct wait_queue *queue = gradients_registry_takers(client->server->gradients, key->data, key->length);
+    struct wait_queue *queue = gradients_registry_takers(client->server->replay->gradients, key->data, key->length);
     if (!client->blocked || !client_may_block(client) || client->queue == queue) return false;
     client_block_elsewhere(client, queue);
     return true;
@@ -167,7 +168,7 @@ static bool attempt(struct client *client) {
     struct take take = *(const struct take *)client_state(client);
     const struct resp_argument *key = &client->argv[1];
     struct error error;
-    take.entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    take.entry = gradients_registry_find(client->server->replay->gradients, key->data, key->length);
     if (find_enough(&take, &error)) {
         if (take.blocks) return wait_elsewhere(client);
         reply_failure(client, &error);
@@ -198,7 +199,7 @@ static void expired(struct client *client) {
     struct take take = *(const struct take *)client_state(client);
     const struct resp_argument *key = &client->argv[1];
     struct error error;
-    take.entry = gradients_registry_find(client->server->gradients, key->data, key->length);
+    take.entry = gradients_registry_find(client->server->replay->gradients, key->data, key->length);
     if (!find_enough(&take, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
     reply_failure(client, &error);
 }
@@ -223,6 +224,6 @@ void gradients_take_command(struct client *client) {
     }
     if (attempt(client)) return;
     uint64_t deadline_us = take->block_ms ? clock_monotonic_us() + (uint64_t)take->block_ms * 1000 : CLOCK_NEVER;
-    struct wait_queue *queue = gradients_registry_takers(client->server->gradients, key->data, key->length);
+    struct wait_queue *queue = gradients_registry_takers(client->server->replay->gradients, key->data, key->length);
     client_block(client, queue, deadline_us, attempt, expired);
 }

@@ -12,6 +12,7 @@
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_rows.h"
 
 /* ---- UPDATE, DEL --------------------------------------------------------------------------------------------------- */
@@ -72,7 +73,7 @@ static void create_command(struct client *client) {
     }
     memcpy(name, argument->data, argument->length);
     name[argument->length] = 0;
-    if (replay_registry_create_named(client->server->replay, name, spec->data, spec->length, &error)) {
+    if (replay_registry_create_named(client->server->replay->tables, name, spec->data, spec->length, &error)) {
         reply_failure(client, &error);
         return;
     }
@@ -85,7 +86,7 @@ static void drop_command(struct client *client) {
     if (entry) {
         const char *name = table_config(entry->table)->name;
         log_event(LOG_INFO, "table_dropped", LOG_FIELDS({"table", .text = name}), "table '%s' is dropped", name);
-        replay_registry_drop(client->server->replay, entry);
+        replay_registry_drop(client->server->replay->tables, entry);
         reply_status(client, "OK");
     }
 }
@@ -116,7 +117,7 @@ static void spec_command(struct client *client) {
 }
 
 static void list_command(struct client *client) {
-    const struct replay_registry *registry = client->server->replay;
+    const struct replay_registry *registry = client->server->replay->tables;
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         if (replay_may_be_told(client, entry)) {
@@ -137,8 +138,8 @@ const struct command commands_replay[] = {
      "Appends steps to streams of this connection and returns how many.", .keys = name_written,
      .land = replay_append_land},
     {"replay.item", replay_item_command, -8, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_NO_MULTI | COMMAND_TIMED,
-     &group_replay, "Makes items that see appended steps through windows, and returns their ids.",
-     .keys = name_written, .land = replay_item_land},
+     &group_replay, "Makes items that see appended steps through windows, and returns their ids.", .keys = name_written,
+     .land = replay_item_land},
     {"replay.end", replay_end_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_replay,
      "Ends the open episodes of streams of this connection.", .keys = name_written},
     {"replay.close", replay_close_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_replay,

@@ -6,6 +6,7 @@
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_part.h"
 
 static const char usage[] = "syntax error; expected SINCE added, or SIZE n, then [BLOCK ms]";
 
@@ -59,7 +60,7 @@ void replay_await_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_entry *entry = replay_entry_or_reply(client);
     if (!entry) return;
-    struct replay_request *request = replay_request_new(client, client->server->replay, REPLAY_REQUEST_AWAIT);
+    struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_AWAIT);
     if (!request) {
         reply_error(client, "ERR out of memory");
         return;

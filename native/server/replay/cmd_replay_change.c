@@ -3,6 +3,7 @@
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_part.h"
 
 #define FIRST_SLICE_US 200u /* within the command itself: enough for small tables */
 
@@ -15,7 +16,7 @@ static void wake_all(struct server *server, struct replay_entry *entry) {
 bool replay_change_step(struct server *server, uint64_t budget_us) {
     bool left = false;
     uint64_t deadline_us = 0; /* no clock is asked before there is work */
-    for (struct replay_entry *entry = server->replay->entries; entry; entry = entry->next) {
+    for (struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         if (entry->coders.length) { /* the first of them does another slice */
             wait_queue_wake(server, &entry->coders);
             left = true;
@@ -80,7 +81,7 @@ static void change(struct client *client, enum replay_request_kind kind) {
     if (!entry) {
         return;
     }
-    struct replay_request *request = replay_request_new(client, client->server->replay, kind);
+    struct replay_request *request = replay_request_new(client, client->server->replay->tables, kind);
     if (!request) {
         reply_error(client, "ERR out of memory");
         return;

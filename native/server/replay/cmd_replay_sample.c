@@ -7,6 +7,7 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_coded.h"
+#include "server/replay/replay_part.h"
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
 
@@ -194,7 +195,7 @@ void replay_sample_command(struct client *client) {
     if (!entry) {
         return;
     }
-    struct replay_request *request = replay_request_new(client, client->server->replay, REPLAY_REQUEST_SAMPLE);
+    struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_SAMPLE);
     if (!request) {
         reply_error(client, "ERR out of memory");
         return;

@@ -8,6 +8,7 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_streams.h"
 
 #define CODING_SLICE_US 300u /* of one turn, for compressing what is appended */
@@ -78,7 +79,7 @@ static int append(struct client *client, struct replay_request *request, struct 
     struct replay_entry *entry = request->entry;
     const struct resp_argument *numbers = &client->argv[STREAMS], *flags = &client->argv[APPEND_FLAGS];
     uint32_t n = request->n;
-    struct stream **streams = replay_registry_scratch(client->server->replay, n * sizeof *streams);
+    struct stream **streams = replay_registry_scratch(client->server->replay->tables, n * sizeof *streams);
     if (!streams) {
         return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " steps", n);
     }
@@ -96,7 +97,7 @@ static int append(struct client *client, struct replay_request *request, struct 
 /* Replies when the steps are appended; false while some are still to be compressed or looked into. */
 static bool append_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
-    const struct replay_registry *registry = client->server->replay;
+    const struct replay_registry *registry = client->server->replay->tables;
     struct error error = {.code = ERROR_NONE};
     if (request->behind_streams && registry->closed_count && !replay_entry_missing(request->entry, &error)) {
         return false;
@@ -174,7 +175,8 @@ void replay_item_land(void *context, const struct resp_argument *arguments, uint
 /* Binds the items to the steps that they see, which then stay for them however long they wait. */
 static int resolve(struct client *client, struct replay_request *request, struct error *error) {
     uint32_t n = request->n;
-    uint64_t *steps = replay_registry_scratch(client->server->replay, n * (sizeof *steps + sizeof(struct stream *)));
+    uint64_t *steps =
+        replay_registry_scratch(client->server->replay->tables, n * (sizeof *steps + sizeof(struct stream *)));
     if (!steps) {
         return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " items", n);
     }
@@ -223,7 +225,7 @@ void replay_end_command(struct client *client) {
     if (!entry || !streams_or_reply(client, &n)) {
         return;
     }
-    struct stream **streams = replay_registry_scratch(client->server->replay, n * sizeof *streams + 1);
+    struct stream **streams = replay_registry_scratch(client->server->replay->tables, n * sizeof *streams + 1);
     if (!streams) {
         reply_error(client, "ERR out of memory for %" PRIu32 " streams", n);
         return;

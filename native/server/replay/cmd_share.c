@@ -5,6 +5,7 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/share.h"
 
@@ -15,7 +16,7 @@ static void tell_socket(struct client *client) {
         reply_error(client, "ERR memory can be shared over a unix socket only; REPLAY.SHARE alone tells of one");
         return;
     }
-    if (server->share_socket[0] == '\0' || server->config.shared_memory_limit_bytes == 0) {
+    if (server->replay->share_socket[0] == '\0' || server->config.shared_memory_limit_bytes == 0) {
         reply_error(client, "ERR this server shares no memory (CONFIG GET shared-memory-limit)");
         return;
     }
@@ -30,8 +31,8 @@ static void tell_socket(struct client *client) {
         return;
     }
     reply_array(client, 3);
-    reply_bulk_string(client, server->share_socket);
-    reply_bulk_string(client, server->run_id);
+    reply_bulk_string(client, server->replay->share_socket);
+    reply_bulk_string(client, server->start.run_id);
     reply_bulk_string(client, nonce);
 }
 

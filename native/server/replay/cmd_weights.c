@@ -6,14 +6,15 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
-#include "server/redis/acl/acl.h"
+#include "server/core/upcalls.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 
 /* The version to publish as; -1 with `error` set. */
 static int64_t version_of(struct client *client, struct error *error) {
-    struct weights_registry *registry = client->server->weights;
+    struct weights_registry *registry = client->server->replay->weights;
     const struct weights_entry *entry = *weights_registry_find(registry, &client->argv[1]);
     int64_t current = entry ? entry->version : -1, version;
     if (argument_is(&client->argv[2], "*")) {
@@ -29,7 +30,7 @@ static int64_t version_of(struct client *client, struct error *error) {
 /* Whether these very weights are the published ones: then a request whose answer was lost has come again. Comparing is
  * one pass over a blob that has just been received. */
 static bool is_published(const struct client *client) {
-    const struct weights_entry *entry = *weights_registry_find(client->server->weights, &client->argv[1]);
+    const struct weights_entry *entry = *weights_registry_find(client->server->replay->weights, &client->argv[1]);
     const struct resp_argument *blob = &client->argv[3];
     int64_t version;
     return entry && argument_int64(&client->argv[2], &version) && version == entry->version &&
@@ -37,7 +38,7 @@ static bool is_published(const struct client *client) {
 }
 
 static void publish_command(struct client *client) {
-    struct weights_registry *registry = client->server->weights;
+    struct weights_registry *registry = client->server->replay->weights;
     struct weights_staged staged;
     if (is_published(client)) {
         reply_integer(client, (*weights_registry_find(registry, &client->argv[1]))->version);
@@ -65,7 +66,7 @@ static void get_command(struct client *client) {
         reply_syntax_error(client);
         return;
     }
-    const struct weights_entry *entry = *weights_registry_find(client->server->weights, &client->argv[1]);
+    const struct weights_entry *entry = *weights_registry_find(client->server->replay->weights, &client->argv[1]);
     if (!entry || entry->version <= newer_than) {
         reply_null_array(client);
         return;
@@ -76,7 +77,7 @@ static void get_command(struct client *client) {
 }
 
 static void list_command(struct client *client) {
-    const struct weights_registry *registry = client->server->weights;
+    const struct weights_registry *registry = client->server->replay->weights;
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct weights_entry *entry = registry->entries; entry; entry = entry->next) {
         const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
@@ -91,7 +92,7 @@ static void list_command(struct client *client) {
 
 /* Of weights that are not there: version and age -1. */
 static void info_command(struct client *client) {
-    const struct weights_entry *entry = *weights_registry_find(client->server->weights, &client->argv[1]);
+    const struct weights_entry *entry = *weights_registry_find(client->server->replay->weights, &client->argv[1]);
     uint64_t now = clock_monotonic_us();
     const struct {
         const char *name;
@@ -112,7 +113,7 @@ static void info_command(struct client *client) {
 static void del_command(struct client *client) {
     int64_t removed = 0;
     for (uint32_t i = 1; i < client->argc; i++) {
-        removed += weights_registry_remove(client->server->weights, &client->argv[i]);
+        removed += weights_registry_remove(client->server->replay->weights, &client->argv[i]);
     }
     client->server->store->changes += (uint64_t)removed;
     reply_integer(client, removed);
@@ -125,8 +126,7 @@ const struct command commands_weights[] = {
      "Returns version and blob, or null when there is nothing newer.", .keys = name_read},
     {"weights.info", info_command, 2, COMMAND_READONLY | COMMAND_FAST, &group_weights,
      "Returns version, bytes and age of weights.", .keys = name_read},
-    {"weights.list", list_command, 1, COMMAND_READONLY, &group_weights,
-     "Returns all keys that one has any right to."},
+    {"weights.list", list_command, 1, COMMAND_READONLY, &group_weights, "Returns all keys that one has any right to."},
     {"weights.del", del_command, -2, COMMAND_WRITE, &group_weights, "Removes keys and returns how many there were.",
      .keys = names_written},
     {0},

@@ -5,10 +5,11 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_part.h"
 
 struct replay_entry *replay_find_entry(struct client *client, const struct resp_argument *argument,
                                        struct error *error) {
-    return replay_registry_find(client->server->replay, argument->data, argument->length, error);
+    return replay_registry_find(client->server->replay->tables, argument->data, argument->length, error);
 }
 
 struct replay_entry *replay_entry_or_reply(struct client *client) {
@@ -81,7 +82,7 @@ uint64_t *replay_ids_or_reply(struct client *client, uint32_t *n, size_t spare_b
         reply_failure(client, &error);
         return NULL;
     }
-    uint64_t *ids = replay_registry_scratch(client->server->replay, argument->length + spare_bytes + 1);
+    uint64_t *ids = replay_registry_scratch(client->server->replay->tables, argument->length + spare_bytes + 1);
     if (!ids) {
         reply_error(client, "ERR out of memory for %" PRIu32 " ids", *n);
         return NULL;

@@ -7,6 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_part.h"
 
 static const char *thing(const struct replay_request *request) {
     return request->kind == REPLAY_REQUEST_APPEND ? "steps" : "items";
@@ -22,7 +23,7 @@ int replay_copy_priorities(struct client *client, const struct resp_argument *ar
                          "expected %" PRIu32 " priorities as float64, %zu bytes, or none, got %zu bytes", n, bytes,
                          argument->length);
     }
-    uint8_t *scratch = replay_registry_scratch(client->server->replay, bytes + spare_bytes);
+    uint8_t *scratch = replay_registry_scratch(client->server->replay->tables, bytes + spare_bytes);
     if (!scratch) {
         return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " priorities", n);
     }
@@ -195,7 +196,7 @@ static int fill_coded(struct client *client, struct replay_request *request, uin
                          "got %zu bytes",
                          table_config(request->entry->table)->column[column].name, request->n, head, argument->length);
     }
-    uint32_t *sizes = replay_registry_scratch(client->server->replay, head);
+    uint32_t *sizes = replay_registry_scratch(client->server->replay->tables, head);
     if (!sizes) {
         return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " sizes", request->n);
     }
@@ -279,7 +280,7 @@ void replay_columns_land(struct client *client, const struct replay_form *form, 
     }
     struct replay_request *request = client_state(client);
     if (!request) {
-        request = replay_request_new(client, client->server->replay, form->kind);
+        request = replay_request_new(client, client->server->replay->tables, form->kind);
         if (!request) {
             landing->kind = RESP_LAND_DISCARD; /* the handler finds bytes missing and says so */
             return;
@@ -304,7 +305,7 @@ struct replay_request *replay_columns_or_reply(struct client *client, const stru
     struct replay_request *request = client_state(client);
     struct error error = {.code = ERROR_NONE};
     if (!request) {
-        request = replay_request_new(client, client->server->replay, form->kind);
+        request = replay_request_new(client, client->server->replay->tables, form->kind);
         if (!request) {
             reply_error(client, "ERR out of memory");
             return NULL;

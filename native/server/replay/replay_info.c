@@ -4,9 +4,10 @@
 
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/redis/acl/acl.h"
+#include "server/core/upcalls.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
+#include "server/replay/replay_part.h"
 
 void replay_waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error) {
     const struct wait_queue *queue = sampling ? &entry->samplers : &entry->adders;
@@ -163,7 +164,7 @@ bool replay_may_be_told(const struct client *client, const struct replay_entry *
 }
 
 void replay_info(const struct client *client, struct text *out) {
-    const struct replay_registry *registry = client->server->replay;
+    const struct replay_registry *registry = client->server->replay->tables;
     text_append(out, "# Replay\r\ntables:%" PRIu32 "\r\n", registry->count);
     text_append(out,
                 "replay_max_tables:%u\r\nreplay_max_batch:%u\r\nreplay_table_pinned_limit:%u\r\nreplay_client_pinned_"

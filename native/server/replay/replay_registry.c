@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_streams.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {
@@ -274,7 +275,7 @@ void replay_request_release(struct replay_request *request) {
 /* The command has replied, or its client went: a reservation that was not committed goes back. */
 static void drop_request(struct client *client, void *state) {
     struct replay_request *request = state;
-    struct replay_registry *registry = client->server->replay;
+    struct replay_registry *registry = client->server->replay->tables;
     replay_share_drop(client, request);
     replay_request_release(request);
     if (request->entry) {

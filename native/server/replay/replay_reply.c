@@ -7,6 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_coded.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_source.h"
 #include "server/replay/share.h"
@@ -149,7 +150,7 @@ int replay_batch_allowed(const struct replay_request *request, const struct clie
 
 bool replay_holds_back_others(const struct client *client) {
     const struct server *server = client->server;
-    uint64_t lacked_us = server->replay->pins_lacked_us;
+    uint64_t lacked_us = server->replay->tables->pins_lacked_us;
     if (client->pinned_items == 0 || lacked_us == 0 || server->now_us > lacked_us + LIMIT_PINS_LACKED_US) {
         return false;
     }

@@ -5,6 +5,7 @@
 
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/share.h"
 
@@ -96,7 +97,7 @@ static bool gather_retry(struct client *client) {
     memcpy(columns, request->columns, sizeof columns);
     struct replay_region region = {.lease = request->gather.lease, .offset = request->gather.region};
     struct replay_batch *batch = take_batch(request);
-    client->server->shares.batches++;
+    client->server->replay->shares.batches++;
     replay_batch_reply(client, batch, columns, column_count, &region);
     replay_batch_release(batch);
     return true;
@@ -122,12 +123,12 @@ bool replay_share_batch(struct client *client, struct replay_request *request, s
     }
     const struct share_lease *lease = share_begin(client, bytes);
     if (!lease) {
-        server->shares.refused++;
+        server->replay->shares.refused++;
         return false;
     }
     request->gather = (struct replay_gather){.batch = batch, .lease = lease->number, .region = lease->offset};
     replay_batch_pin(batch);
-    client_block_next(client, &server->gathering, gather_retry, gather_expired);
+    client_block_next(client, &server->replay->gathering, gather_retry, gather_expired);
     return true;
 }
 
@@ -139,8 +140,8 @@ void replay_share_drop(struct client *client, struct replay_request *request) {
 }
 
 bool replay_share_step(struct server *server) {
-    if (server->gathering.head) {
-        client_retry(server->gathering.head);
+    if (server->replay->gathering.head) {
+        client_retry(server->replay->gathering.head);
     }
-    return server->gathering.head != NULL;
+    return server->replay->gathering.head != NULL;
 }

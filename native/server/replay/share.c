@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/replay/replay_part.h"
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +27,7 @@ static size_t allowed_bytes(const struct client *client, size_t asked, struct er
     if (bytes < SHARE_LEAST_BYTES) {
         bytes = SHARE_LEAST_BYTES;
     }
-    const struct share_totals *totals = &client->server->shares;
+    const struct share_totals *totals = &client->server->replay->shares;
     size_t used = totals->bytes + totals->left_bytes, limit = (size_t)config->shared_memory_limit_bytes;
     if (used + bytes > limit) {
         error_set(
@@ -84,9 +85,9 @@ int share_open(struct client *client, size_t asked, struct error *error) {
         return error_set(error, ERROR_GENERIC, "cannot pass a descriptor over this connection");
     }
     client->share = share;
-    server->shares.bytes += bytes;
-    server->shares.arenas++;
-    server->shares.watches += share->watch >= 0;
+    server->replay->shares.bytes += bytes;
+    server->replay->shares.arenas++;
+    server->replay->shares.watches += share->watch >= 0;
     return 0;
 }
 
@@ -95,7 +96,7 @@ void share_close(struct client *client) {
     if (!share) {
         return;
     }
-    struct share_totals *totals = &client->server->shares;
+    struct share_totals *totals = &client->server->replay->shares;
     totals->bytes -= share->bytes;
     totals->arenas--;
     totals->leases -= share->count;
@@ -119,7 +120,7 @@ static void forget(struct share_totals *totals, struct share *share) {
 }
 
 void share_forget_let_go(struct server *server) {
-    struct share_totals *totals = &server->shares;
+    struct share_totals *totals = &server->replay->shares;
     for (struct share **link = &totals->left; *link;) {
         struct share *share = *link;
         if (memory_shared_is_held(share->watch)) {
@@ -132,10 +133,10 @@ void share_forget_let_go(struct server *server) {
 }
 
 void share_free_left(struct server *server) {
-    while (server->shares.left) {
-        struct share *share = server->shares.left;
-        server->shares.left = share->next;
-        forget(&server->shares, share);
+    while (server->replay->shares.left) {
+        struct share *share = server->replay->shares.left;
+        server->replay->shares.left = share->next;
+        forget(&server->replay->shares, share);
     }
 }
 
@@ -158,7 +159,7 @@ const struct share_lease *share_begin(struct client *client, size_t length) {
     memmove(lease + 1, lease, (share->count - place) * sizeof *lease);
     *lease = (struct share_lease){.number = ++share->given, .offset = from, .length = needed};
     share->count++;
-    client->server->shares.leases++;
+    client->server->replay->shares.leases++;
     return lease;
 }
 
@@ -168,7 +169,7 @@ bool share_end(struct client *client, uint64_t number) {
         if (share->leases[i].number == number) {
             share->count--;
             memmove(&share->leases[i], &share->leases[i + 1], (share->count - i) * sizeof share->leases[i]);
-            client->server->shares.leases--;
+            client->server->replay->shares.leases--;
             return true;
         }
     }
@@ -206,14 +207,14 @@ const char *share_new_nonce(struct client *client) {
 /* Takes as long whatever the guess has in common with the nonce. */
 static bool equals_nonce(const struct client *client, const uint8_t *guess) {
     unsigned difference = client->nonce[0] == '\0';
-    for (size_t i = 0; i < SHARE_NONCE_BYTES; i++) {
+    for (size_t i = 0; i < CLIENT_NONCE_BYTES; i++) {
         difference |= (unsigned)(guess[i] ^ (uint8_t)client->nonce[i]);
     }
     return difference == 0;
 }
 
 bool share_take_nonce(struct server *server, const void *nonce, size_t length) {
-    if (!nonce || length != SHARE_NONCE_BYTES) {
+    if (!nonce || length != CLIENT_NONCE_BYTES) {
         return false;
     }
     for (struct client *client = server->clients.head; client; client = client->next) {

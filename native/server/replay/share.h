@@ -16,7 +16,6 @@ struct client;
 #define SHARE_LEASES 64u /* of one client */
 #define SHARE_REGION_ALIGNMENT 4096u
 #define SHARE_LEAST_BYTES (1u << 20) /* of an arena */
-#define SHARE_NONCE_BYTES 32u /* in hexadecimal */
 
 struct share_lease {
     uint64_t number; /* never used twice on a connection; from 1 */

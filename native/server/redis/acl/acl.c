@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/redis/redis_part.h"
 
 #define STANDARD "default"
 
@@ -52,13 +53,17 @@ static bool insert(struct acl *acl, struct acl_user *user) {
 
 /* ---- the default user -------------------------------------------------------------------------------- */
 
-bool acl_lets_strangers_in(const struct acl *acl) {
+static bool lets_strangers_in(const struct acl *acl) {
     return (acl->standard->flags & ACL_USER_NO_PASSWORD) && !(acl->standard->flags & ACL_USER_OFF);
+}
+
+bool acl_lets_strangers_in(const struct server *server) {
+    return lets_strangers_in(server->redis->acl);
 }
 
 /* Who came while a password was asked for need not give it any more; a new one asks only those who come later. */
 static void standard_changed(struct acl *acl) {
-    if (!acl_lets_strangers_in(acl)) return;
+    if (!lets_strangers_in(acl)) return;
     for (struct client *client = acl->server->clients.head; client; client = client->next) {
         if (client->user != acl->standard) continue;
         client->authenticated = true;
@@ -67,9 +72,9 @@ static void standard_changed(struct acl *acl) {
 }
 
 void acl_welcome(struct client *client) {
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     client->user = acl->standard;
-    client->authenticated = acl_lets_strangers_in(acl);
+    client->authenticated = lets_strangers_in(acl);
     client_use_limits(client);
 }
 
@@ -211,7 +216,7 @@ bool acl_remove_user(struct acl *acl, const void *name, size_t length, struct cl
 /* ---- logging in -------------------------------------------------------------------------------------- */
 
 bool acl_log_in(struct client *client, const struct resp_argument *name, const struct resp_argument *password) {
-    struct acl *acl = client->server->acl;
+    struct acl *acl = client->server->redis->acl;
     struct acl_user *user = name ? acl_find(acl, name->data, name->length) : acl->standard;
     bool passes = user && !(user->flags & ACL_USER_OFF) &&
                   ((user->flags & ACL_USER_NO_PASSWORD) || acl_user_knows(user, password->data, password->length));

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "server/core/upcalls.h"
 #include "server/redis/acl/acl_user.h"
 
 struct client;
@@ -58,10 +59,6 @@ bool acl_set_user(struct acl *acl, const char *name, size_t length, const struct
 /* Removes a user that is not the default one and closes its connections, that of `asking` after its reply. */
 bool acl_remove_user(struct acl *acl, const void *name, size_t length, struct client *asking);
 
-/* Whether a connection may run commands without having logged in. */
-bool acl_lets_strangers_in(const struct acl *acl);
-/* Makes the client what a new connection is. */
-void acl_welcome(struct client *client);
 /* Makes the client the user of that name (NULL: the default one), if the password is theirs. False is noted in the log. */
 bool acl_log_in(struct client *client, const struct resp_argument *name, const struct resp_argument *password);
 
@@ -71,17 +68,9 @@ enum acl_verdict acl_check(const struct acl *acl, const struct acl_user *user, c
 /* Whether the rights by which the client may run its request let it read every key: for commands that find keys which
  * their arguments do not name. */
 bool acl_may_read_every_key(const struct client *client);
-/* Whether a part of the client's rights lets it run its request and gives it any of these accesses to a key: for commands
- * that tell of keys which their arguments do not name. */
-bool acl_may_access_key(const struct client *client, const struct resp_argument *key, uint32_t access);
 bool acl_allows_channel(const struct acl_selector *selector, const struct resp_argument *channel, bool is_pattern);
-/* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
-const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
 /* As acl_refusal, for scripts and transactions, which have words of their own. */
 enum acl_verdict acl_denial(struct client *client, const struct command_entry *entry);
-/* Whether a request that has begun with these arguments may become one that is allowed. */
-bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,
-                            const struct resp_argument *argv);
 /* Who forbids what, in the words of scripts and transactions. */
 const char *acl_verdict_sentence(enum acl_verdict verdict);
 

@@ -6,6 +6,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
+#include "server/redis/redis_part.h"
 #include "store/glob.h"
 
 #define PLACES 64
@@ -134,7 +135,7 @@ bool acl_may_read_every_key(const struct client *client) {
     const struct acl_user *user = client->user;
     if (!user || user->unrestricted) return true;
     uint32_t number = client->entry->acl_id;
-    const struct acl_item *item = &client->server->acl->commands->items[number];
+    const struct acl_item *item = &client->server->redis->acl->commands->items[number];
     struct keys_found keys = {0};
     bool found = false;
     for (uint32_t i = 0; i < user->selector_count && !found; i++) {
@@ -151,7 +152,7 @@ bool acl_may_access_key(const struct client *client, const struct resp_argument 
     const struct acl_user *user = client->user;
     if (!user || user->unrestricted) return true;
     uint32_t number = client->entry->acl_id;
-    const struct acl_item *item = &client->server->acl->commands->items[number];
+    const struct acl_item *item = &client->server->redis->acl->commands->items[number];
     for (uint32_t i = 0; i < user->selector_count; i++) {
         const struct acl_selector *selector = user->selectors[i];
         if (!allows_command(selector, number, item, 1, key)) continue;
@@ -176,7 +177,7 @@ const char *acl_verdict_sentence(enum acl_verdict verdict) {
 
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size) {
     if (!client->user || client->user->unrestricted) return NULL;
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     const struct acl_item *item = acl_commands_of_request(acl->commands, entry, client->argc, client->argv);
     uint32_t at;
     enum acl_verdict verdict = acl_check(acl, client->user, item, client->argc, client->argv, &at);
@@ -198,7 +199,7 @@ const char *acl_refusal(struct client *client, const struct command_entry *entry
 enum acl_verdict acl_denial(struct client *client, const struct command_entry *entry) {
     char message[256];
     if (!acl_refusal(client, entry, message, sizeof message)) return ACL_ALLOWED;
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     const struct acl_item *item = acl_commands_of_request(acl->commands, entry, client->argc, client->argv);
     uint32_t at;
     return acl_check(acl, client->user, item, client->argc, client->argv, &at);
@@ -207,7 +208,7 @@ enum acl_verdict acl_denial(struct client *client, const struct command_entry *e
 bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,
                             const struct resp_argument *argv) {
     if (!client->user || client->user->unrestricted) return true;
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     uint32_t at;
     return acl_check(acl, client->user, acl_commands_of_request(acl->commands, entry, argc, argv), argc, argv, &at) ==
            ACL_ALLOWED;

@@ -140,7 +140,7 @@ static void adopt(struct acl *acl, struct acl *set, struct client *asking) {
     set->users = users;
     set->count = 0;
     set->standard = NULL;
-    if (!acl_lets_strangers_in(acl)) return;
+    if (!acl_lets_strangers_in(acl->server)) return;
     for (struct client *client = acl->server->clients.head; client; client = client->next) {
         if (client->user != acl->standard) continue;
         client->authenticated = true;

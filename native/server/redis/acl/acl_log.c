@@ -7,6 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
+#include "server/redis/redis_part.h"
 
 #define SAME_WITHIN_US 60000000u
 #define LOOKED_AT 10u /* entries, for one to count up */
@@ -89,7 +90,7 @@ static struct acl_log_entry *new_entry(enum acl_verdict reason, const char *cont
 void acl_log_add(struct client *client, enum acl_verdict reason, const char *context, const void *object,
                  size_t object_length, const char *username) {
     struct server *server = client->server;
-    struct acl_log *log = &server->acl->log;
+    struct acl_log *log = &server->redis->acl->log;
     if (!object) object_length = 0;
     if (reason == ACL_DENIED_LOGIN)
         log_event(LOG_WARNING, "login_refused",
@@ -142,7 +143,7 @@ static void reply_entry(struct client *client, const struct acl_log_entry *entry
 }
 
 void acl_log_reply(struct client *client, uint64_t most) {
-    const struct acl_log *log = &client->server->acl->log;
+    const struct acl_log *log = &client->server->redis->acl->log;
     uint64_t left = most < log->count ? most : log->count;
     reply_array(client, left);
     for (const struct acl_log_entry *entry = log->head; entry && left > 0; entry = entry->next, left--)

@@ -9,6 +9,8 @@
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
+#include "server/redis/redis_part.h"
+#include "server/redis/redis_rows.h"
 
 #define GENPASS_MOST_BITS 4096
 #define NAME_SHOWN 128
@@ -34,13 +36,13 @@ static void reply_wrong_use(struct client *client) {
 /* ---- users ------------------------------------------------------------------------------------------- */
 
 static void acl_users(struct client *client) {
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     reply_array(client, acl->count);
     for (uint32_t i = 0; i < acl->count; i++) reply_bulk(client, acl->users[i]->name, acl->users[i]->name_length);
 }
 
 static void acl_list(struct client *client) {
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     reply_array(client, acl->count);
     for (uint32_t i = 0; i < acl->count; i++) {
         struct text text = {0};
@@ -64,9 +66,9 @@ static void acl_setuser(struct client *client) {
         return;
     }
     struct text why = {0};
-    if (acl_set_user(client->server->acl, (const char *)name->data, name->length, client->argv + 3, client->argc - 3,
-                     &why)) {
-        struct acl *acl = client->server->acl;
+    if (acl_set_user(client->server->redis->acl, (const char *)name->data, name->length, client->argv + 3,
+                     client->argc - 3, &why)) {
+        struct acl *acl = client->server->redis->acl;
         acl_close_subscribers(acl, acl_find(acl, name->data, name->length), client);
         reply_status(client, "OK");
     } else {
@@ -85,7 +87,7 @@ static void acl_deluser(struct client *client) {
     }
     int64_t removed = 0;
     for (uint32_t i = 2; i < client->argc; i++)
-        removed += acl_remove_user(client->server->acl, client->argv[i].data, client->argv[i].length, client);
+        removed += acl_remove_user(client->server->redis->acl, client->argv[i].data, client->argv[i].length, client);
     reply_integer(client, removed);
 }
 
@@ -111,7 +113,7 @@ static void reply_flags(struct client *client, const struct acl_user *user) {
 /* Three fields of a map. */
 static void reply_selector(struct client *client, const struct acl_selector *selector) {
     struct text commands = {0}, keys = {0}, channels = {0};
-    acl_describe_commands(client->server->acl->commands, selector, &commands);
+    acl_describe_commands(client->server->redis->acl->commands, selector, &commands);
     acl_describe_keys(selector, &keys);
     acl_describe_channels(selector, &channels);
     reply_bulk_string(client, "commands");
@@ -123,7 +125,7 @@ static void reply_selector(struct client *client, const struct acl_selector *sel
 }
 
 static void acl_getuser(struct client *client) {
-    const struct acl_user *user = acl_find(client->server->acl, client->argv[2].data, client->argv[2].length);
+    const struct acl_user *user = acl_find(client->server->redis->acl, client->argv[2].data, client->argv[2].length);
     if (!user) {
         reply_null(client);
         return;
@@ -146,7 +148,7 @@ static void acl_getuser(struct client *client) {
 /* ---- what there is, and what would be allowed -------------------------------------------------------- */
 
 static void acl_cat(struct client *client) {
-    const struct acl_commands *commands = client->server->acl->commands;
+    const struct acl_commands *commands = client->server->redis->acl->commands;
     if (client->argc == 2) {
         reply_array(client, ACL_CATEGORIES);
         for (size_t i = 0; i < ACL_CATEGORIES; i++) reply_bulk_string(client, acl_category_name(i));
@@ -185,7 +187,7 @@ static void reply_verdict(struct client *client, enum acl_verdict verdict, const
 
 /* ACL DRYRUN user command [argument …] */
 static void acl_dryrun(struct client *client) {
-    const struct acl *acl = client->server->acl;
+    const struct acl *acl = client->server->redis->acl;
     const struct resp_argument *name = &client->argv[2], *argv = client->argv + 3;
     uint32_t argc = client->argc - 3, at;
     const struct acl_user *user = acl_find(acl, name->data, name->length);
@@ -241,7 +243,7 @@ static void acl_log(struct client *client) {
     if (client->argc > 3) {
         reply_wrong_use(client);
     } else if (client->argc == 3 && argument_is(&client->argv[2], "reset")) {
-        acl_log_clear(&client->server->acl->log);
+        acl_log_clear(&client->server->redis->acl->log);
         reply_status(client, "OK");
     } else if (client->argc == 2 || integer_argument(client, 2, &count)) {
         acl_log_reply(client, count > 0 ? (uint64_t)count : 0);
@@ -259,7 +261,7 @@ static bool has_file(struct client *client) {
 }
 
 static void acl_file_command(struct client *client, bool save) {
-    struct acl *acl = client->server->acl;
+    struct acl *acl = client->server->redis->acl;
     struct text why = {0};
     if (!has_file(client)) return;
     const char *path = client->server->config.aclfile;

@@ -6,8 +6,8 @@
 #include "server/core/command_table.h"
 #include "server/redis/keys/cmd_bits.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 bool bit_offset_argument(struct client *client, uint32_t index, uint64_t width, uint64_t *offset) {
     const struct resp_argument *argument = &client->argv[index];

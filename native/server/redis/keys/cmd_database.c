@@ -6,8 +6,8 @@
 #include "server/redis/keys/cmd_keys.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 #include "server/redis/transaction/watch.h"
 
 static bool is_database(int64_t number) {
@@ -160,8 +160,8 @@ const struct command commands_database[] = {
     {"copy", copy_command, -3, COMMAND_WRITE | COMMAND_DENYOOM, &group_generic,
      "Copies the value of a key to a new key.", "6.2.0", .keys = key_copied,
      .event = KEY_EVENT(GENERIC, "copy_to", COPIES)},
-    {"move", move_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_generic, "Moves a key to another database.",
-     "1.0.0", .keys = key_changed, .event = KEY_EVENT(GENERIC, "", MOVES)},
+    {"move", move_command, 3, COMMAND_WRITE | COMMAND_FAST, &group_generic, "Moves a key to another database.", "1.0.0",
+     .keys = key_changed, .event = KEY_EVENT(GENERIC, "", MOVES)},
     {"swapdb", swapdb_command, 3, COMMAND_WRITE | COMMAND_FAST | COMMAND_DANGEROUS, &group_server,
      "Exchanges two databases.", "4.0.0", .categories = ACL_KEYSPACE | ACL_WRITE | ACL_FAST | ACL_DANGEROUS},
     {0},

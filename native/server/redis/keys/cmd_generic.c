@@ -5,8 +5,8 @@
 #include "server/core/command_table.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 static unsigned database_of(const struct client *client) {
     return (unsigned)client->database;
@@ -296,9 +296,8 @@ const struct command commands_generic[] = {
      .categories = ACL_KEYSPACE | ACL_WRITE | ACL_SLOW | ACL_DANGEROUS},
     {"persist", persist_command, 2, WRITE | FAST, &group_generic, "Removes the expiration time of a key.", "2.2.0",
      .keys = key_updated, .event = KEY_EVENT(GENERIC, "persist", IN_PLACE)},
-    {"pexpire", pexpire_command, -3, WRITE | FAST, &group_generic,
-     "Sets the expiration time of a key in milliseconds.", "2.6.0", .keys = key_updated,
-     .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
+    {"pexpire", pexpire_command, -3, WRITE | FAST, &group_generic, "Sets the expiration time of a key in milliseconds.",
+     "2.6.0", .keys = key_updated, .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
     {"pexpireat", pexpireat_command, -3, WRITE | FAST, &group_generic,
      "Sets the expiration time of a key to a Unix milliseconds timestamp.", "2.6.0", .keys = key_updated,
      .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},

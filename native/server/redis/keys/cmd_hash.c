@@ -6,8 +6,8 @@
 #include "server/core/exclusive.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 static struct hash *hash_of(const struct dict_entry *entry) {
     return (struct hash *)store_value(entry);

@@ -4,7 +4,7 @@
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/keys/random_replies.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 #define SPARSE_FACTOR 4 /* a hash has so many times the fields wanted: then picking one by one is cheaper than a walk */
 
@@ -141,7 +141,7 @@ static void hrandfield_command(struct client *client) {
 }
 
 const struct command commands_hash_random[] = {
-    {"hrandfield", hrandfield_command, -2, COMMAND_READONLY, &group_hash,
-     "Returns fields of a hash that chance picks.", "6.2.0", .tips = "nondeterministic_output", .keys = key_read},
+    {"hrandfield", hrandfield_command, -2, COMMAND_READONLY, &group_hash, "Returns fields of a hash that chance picks.",
+     "6.2.0", .tips = "nondeterministic_output", .keys = key_read},
     {0},
 };

@@ -8,7 +8,8 @@
 #include "server/core/command_table.h"
 #include "server/core/output.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_part.h"
+#include "server/redis/redis_rows.h"
 #include "store/dict_walk.h"
 #include "store/glob.h"
 
@@ -111,16 +112,16 @@ static void keys_command(struct client *client) {
     }
     search->client = client;
     client_set_state(client, search, drop);
-    client_block_next(client, &client->server->searching, retry, expired);
+    client_block_next(client, &client->server->redis->searching, retry, expired);
 }
 
 bool keys_step(struct server *server) {
-    if (server->searching.head) client_retry(server->searching.head);
-    return server->searching.head != NULL;
+    if (server->redis->searching.head) client_retry(server->redis->searching.head);
+    return server->redis->searching.head != NULL;
 }
 
 void keys_finish(struct server *server) {
-    while (server->searching.head) client_expire(server->searching.head);
+    while (server->redis->searching.head) client_expire(server->redis->searching.head);
 }
 
 const struct command commands_keys[] = {

@@ -6,7 +6,7 @@
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 #define CELLS_TO_REST 16384
 #define CELLS_AT_ONCE 262144 /* a larger table is filled in slices */

@@ -4,8 +4,8 @@
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 static struct list *list_of(const struct dict_entry *entry) {
     return (struct list *)store_value(entry);
@@ -374,9 +374,8 @@ static void linsert_command(struct client *client) {
 const struct command commands_list[] = {
     {"lindex", lindex_command, 3, READ, &group_list, "Returns an element from a list by its index.", "1.0.0",
      .keys = key_read},
-    {"linsert", linsert_command, 5, WRITE, &group_list,
-     "Inserts an element before or after another element in a list.", "2.2.0", .keys = key_added_to,
-     .event = KEY_EVENT(LIST, "linsert", IN_PLACE)},
+    {"linsert", linsert_command, 5, WRITE, &group_list, "Inserts an element before or after another element in a list.",
+     "2.2.0", .keys = key_added_to, .event = KEY_EVENT(LIST, "linsert", IN_PLACE)},
     {"llen", llen_command, 2, READ | FAST, &group_list, "Returns the length of a list.", "1.0.0", .keys = key_known},
     {"lpop", lpop_command, -2, COMMAND_WRITE | FAST, &group_list,
      "Returns the first elements in a list after removing them.", "1.0.0", .keys = key_taken_from,
@@ -386,9 +385,8 @@ const struct command commands_list[] = {
     {"lpush", lpush_command, -3, WRITE | FAST, &group_list,
      "Prepends elements to a list. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
      .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
-    {"lpushx", lpushx_command, -3, WRITE | FAST, &group_list,
-     "Prepends elements to a list only when the list exists.", "2.2.0", .keys = key_added_to,
-     .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
+    {"lpushx", lpushx_command, -3, WRITE | FAST, &group_list, "Prepends elements to a list only when the list exists.",
+     "2.2.0", .keys = key_added_to, .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
     {"lrange", lrange_command, 4, READ, &group_list, "Returns a range of elements from a list.", "1.0.0",
      .keys = key_read},
     {"lrem", lrem_command, 4, COMMAND_WRITE, &group_list,

@@ -6,8 +6,8 @@
 #include "server/core/propagate.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 static struct list *list_of(const struct dict_entry *entry) {
     return (struct list *)store_value(entry);

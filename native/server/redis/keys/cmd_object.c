@@ -1,7 +1,7 @@
 /* cmd_object: OBJECT: how the value of a key is stored and used. */
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 #define SHARED_INTEGERS 10000 /* integers that Redis keeps one copy of, and so reports as shared */
 #define SHARED_REFERENCES 2147483647
@@ -71,17 +71,15 @@ static void object_help(struct client *client) {
     reply_help(client, help);
 }
 
-
 static const struct command subcommands[] = {
     {"object|encoding", object_encoding, 3, COMMAND_READONLY, &group_generic,
      "Tells in which form the value of a key is stored.", "2.2.3", .tips = "nondeterministic_output",
      .keys = second_key_known},
     {"object|freq", object_freq, 3, COMMAND_READONLY, &group_generic, "Tells how often a key is used.", "4.0.0",
      .tips = "nondeterministic_output", .keys = second_key_known},
-    {"object|help", object_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_generic, "Lists the subcommands.",
-     "6.2.0"},
-    {"object|idletime", object_idletime, 3, COMMAND_READONLY, &group_generic,
-     "Tells for how long a key was not used.", "2.2.3", .tips = "nondeterministic_output", .keys = second_key_known},
+    {"object|help", object_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_generic, "Lists the subcommands.", "6.2.0"},
+    {"object|idletime", object_idletime, 3, COMMAND_READONLY, &group_generic, "Tells for how long a key was not used.",
+     "2.2.3", .tips = "nondeterministic_output", .keys = second_key_known},
     {"object|refcount", object_refcount, 3, COMMAND_READONLY, &group_generic,
      "Tells how many references there are to the value of a key.", "2.2.3", .tips = "nondeterministic_output",
      .keys = second_key_known},

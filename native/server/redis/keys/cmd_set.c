@@ -4,8 +4,8 @@
 
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 bool find_set(struct client *client, struct value **set) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
@@ -246,9 +246,8 @@ static void sscan_command(struct client *client) {
 #define FAST COMMAND_FAST
 
 const struct command commands_set[] = {
-    {"sadd", sadd_command, -3, WRITE | FAST, &group_set,
-     "Adds members to a set. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
-     .event = KEY_EVENT(SET, "sadd", IN_PLACE)},
+    {"sadd", sadd_command, -3, WRITE | FAST, &group_set, "Adds members to a set. Creates the key if it doesn't exist.",
+     "1.0.0", .keys = key_added_to, .event = KEY_EVENT(SET, "sadd", IN_PLACE)},
     {"scard", scard_command, 2, READ | FAST, &group_set, "Returns the number of members in a set.", "1.0.0",
      .keys = key_known},
     {"sdiff", sdiff_command, -2, READ, &group_set,
@@ -283,7 +282,7 @@ const struct command commands_set[] = {
      .tips = "nondeterministic_output", .keys = key_read},
     {"sunion", sunion_command, -2, READ, &group_set, "Returns the members that any of the sets has.", "1.0.0",
      .tips = "nondeterministic_output_order", .keys = keys_read},
-    {"sunionstore", sunionstore_command, -3, WRITE, &group_set, "Stores the members that any of the sets has.",
-     "1.0.0", .keys = key_set_from_keys, .event = KEY_EVENT(SET, "sunionstore", STORES)},
+    {"sunionstore", sunionstore_command, -3, WRITE, &group_set, "Stores the members that any of the sets has.", "1.0.0",
+     .keys = key_set_from_keys, .event = KEY_EVENT(SET, "sunionstore", STORES)},
     {0},
 };

@@ -4,9 +4,9 @@
 #include "server/core/command_table.h"
 #include "server/core/propagate.h"
 #include "server/redis/acl/acl.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/keys/sort.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 #define PROPAGATED_AT_ONCE 64 /* elements in one RPUSH of what is taken down */
 

@@ -6,8 +6,8 @@
 #include "server/core/command_table.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 /* ---- options of SET and GETEX ------------------------------------------------------------------------------------ */
 
@@ -462,9 +462,8 @@ const struct command commands_string[] = {
      .event = KEY_EVENT(STRING, "set", WITH_EXPIRY)},
     {"set", set_command, -3, WRITE, &group_string, "Sets the string value of a key, ignoring its type.", "1.0.0",
      .keys = key_used_as_asked, .find_keys = set_keys, .event = KEY_EVENT(STRING, "set", WITH_EXPIRY_IF_ASKED)},
-    {"setex", setex_command, 4, WRITE, &group_string,
-     "Sets the string value and expiration time in seconds of a key.", "2.0.0", .keys = key_set,
-     .event = KEY_EVENT(STRING, "set", WITH_EXPIRY)},
+    {"setex", setex_command, 4, WRITE, &group_string, "Sets the string value and expiration time in seconds of a key.",
+     "2.0.0", .keys = key_set, .event = KEY_EVENT(STRING, "set", WITH_EXPIRY)},
     {"setnx", setnx_command, 3, WRITE | FAST, &group_string,
      "Sets the string value of a key only when the key doesn't exist.", "1.0.0", .keys = key_added,
      .event = KEY_EVENT(STRING, "set", IN_PLACE)},

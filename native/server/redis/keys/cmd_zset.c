@@ -6,8 +6,8 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 /* ---- shared ------------------------------------------------------------------------------------------------------ */
 
@@ -322,8 +322,8 @@ const struct command commands_zset[] = {
      .event = KEY_EVENT(ZSET, "zrem", IN_PLACE)},
     {"zrevrank", zrevrank_command, 3, READ | FAST, &group_sorted_set,
      "Returns the place of a member in a sorted set, from the highest score on.", "2.0.0", .keys = key_read},
-    {"zscan", zscan_command, -3, READ, &group_sorted_set, "Iterates over members and scores of a sorted set.",
-     "2.8.0", .tips = "nondeterministic_output", .keys = key_read},
+    {"zscan", zscan_command, -3, READ, &group_sorted_set, "Iterates over members and scores of a sorted set.", "2.8.0",
+     .tips = "nondeterministic_output", .keys = key_read},
     {"zscore", zscore_command, 3, READ | FAST, &group_sorted_set, "Returns the score of a member of a sorted set.",
      "1.2.0", .keys = key_read},
     {0},

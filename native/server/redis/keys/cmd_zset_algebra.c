@@ -7,8 +7,8 @@
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
 #include "server/redis/keys/cmd_zset.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 #include "store/t_set.h"
 
 enum operation { UNION, INTERSECTION, DIFFERENCE };
@@ -380,7 +380,6 @@ static void zintercard_command(struct client *client) {
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
-
 
 const struct command commands_zset_algebra[] = {
     {"zdiff", zdiff_command, -3, COMMAND_READONLY | COMMAND_MOVABLEKEYS, &group_sorted_set,

@@ -4,8 +4,8 @@
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_zset.h"
 #include "server/redis/keys/key_wait.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 struct pops {
     uint32_t first_key, keys;

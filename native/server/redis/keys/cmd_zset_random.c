@@ -6,7 +6,7 @@
 #include "server/core/exclusive.h"
 #include "server/redis/keys/cmd_zset.h"
 #include "server/redis/keys/random_replies.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 static void item_at(const struct zset *zset, uint64_t rank, struct zset_item *item) {
     struct zset_position position;

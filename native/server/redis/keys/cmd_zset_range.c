@@ -5,8 +5,8 @@
 
 #include "server/core/command_table.h"
 #include "server/redis/keys/cmd_zset.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_rows.h"
 
 enum range_kind { RANGE_RANK, RANGE_SCORE, RANGE_MEMBER, RANGE_ANY };
 enum range_direction { FORWARD, BACKWARDS, EITHER };

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "server/core/server.h"
+#include "server/redis/redis_part.h"
 #include "store/number.h"
 #include "store/store.h"
 
@@ -40,8 +41,8 @@ struct key_waits {
 };
 
 static struct key_waits *waits_of(struct server *server) {
-    if (!server->key_waits) server->key_waits = memory_calloc(1, sizeof *server->key_waits);
-    return server->key_waits;
+    if (!server->redis->key_waits) server->redis->key_waits = memory_calloc(1, sizeof *server->redis->key_waits);
+    return server->redis->key_waits;
 }
 
 static struct key_queue *find_queue(struct key_waits *waits, unsigned database, const uint8_t *key, size_t length) {
@@ -97,6 +98,7 @@ void client_block_on_keys(struct client *client, const uint32_t *indexes, uint32
     assert(!client->blocked && !client->key_wait);
     struct key_waits *waits = waits_of(client->server);
     if (waits) client->key_wait = memory_calloc(1, sizeof *client->key_wait + count * sizeof(struct key_waiter));
+    client->leave_wait = key_wait_forget;
     bool entered = client->key_wait != NULL;
     for (uint32_t i = 0; i < count && entered; i++) entered = enter(waits, client, indexes[i]);
     if (!entered) {
@@ -139,13 +141,14 @@ bool key_wait_deadline(struct client *client, uint32_t index, uint64_t *deadline
 
 void key_wait_forget(struct client *client) {
     struct key_wait *wait = client->key_wait;
+    client->leave_wait = NULL;
     if (!wait) return;
     for (uint32_t i = 0; i < wait->count; i++) {
         struct key_waiter *waiter = &wait->waiters[i];
         struct key_queue *queue = waiter->queue;
         *(waiter->previous ? &waiter->previous->next : &queue->head) = waiter->next;
         *(waiter->next ? &waiter->next->previous : &queue->tail) = waiter->previous;
-        free_if_unused(client->server->key_waits, queue);
+        free_if_unused(client->server->redis->key_waits, queue);
     }
     memory_free(wait);
     client->key_wait = NULL;
@@ -157,31 +160,28 @@ uint32_t key_wait_index(const struct client *client) {
 
 /* ---- waking ------------------------------------------------------------------------------------------------------ */
 
-static void make_ready(struct key_waits *waits, struct key_queue *queue) {
+static void make_ready(struct server *server, struct key_queue *queue) {
+    struct key_waits *waits = server->redis->key_waits;
     if (queue->ready) return;
-    queue->ready = true;
+    queue->ready = server->retry_parts = true;
     queue->next_ready = NULL;
     *(waits->ready ? &waits->last_ready->next_ready : &waits->ready) = queue;
     waits->last_ready = queue;
 }
 
 void key_wait_changed(struct server *server, unsigned database, const uint8_t *key, size_t length) {
-    struct key_waits *waits = server->key_waits;
+    struct key_waits *waits = server->redis->key_waits;
     if (!waits || waits->queues == 0) return;
     struct key_queue *queue = find_queue(waits, database, key, length);
-    if (queue) make_ready(waits, queue);
+    if (queue) make_ready(server, queue);
 }
 
 void key_wait_exchanged(struct server *server, unsigned database) {
-    struct key_waits *waits = server->key_waits;
+    struct key_waits *waits = server->redis->key_waits;
     if (!waits) return;
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(&waits->keys[database], &position))) make_ready(waits, entry->value);
-}
-
-bool key_wait_pending(const struct server *server) {
-    return server->key_waits && server->key_waits->ready;
+    while ((entry = dict_next(&waits->keys[database], &position))) make_ready(server, entry->value);
 }
 
 /* Tries who waits for the key, in their order, while the key is there. False: the time is over before all were tried. */
@@ -202,7 +202,7 @@ static bool serve(struct server *server, struct key_queue *queue, uint64_t until
 }
 
 bool key_wait_run(struct server *server, uint64_t until_us) {
-    struct key_waits *waits = server->key_waits;
+    struct key_waits *waits = server->redis->key_waits;
     bool in_time = true;
     while (waits && waits->ready && in_time) {
         struct key_queue *queue = waits->ready;
@@ -210,15 +210,16 @@ bool key_wait_run(struct server *server, uint64_t until_us) {
         queue->ready = false;
         queue->serving = true;
         in_time = serve(server, queue, until_us);
-        if (!in_time) make_ready(waits, queue);
+        if (!in_time) make_ready(server, queue);
         queue->serving = false;
         free_if_unused(waits, queue);
     }
+    server->retry_parts = waits && waits->ready;
     return in_time;
 }
 
 void key_waits_free(struct server *server) {
-    struct key_waits *waits = server->key_waits;
+    struct key_waits *waits = server->redis->key_waits;
     if (!waits) return;
     /* No client is left: what remains are queues whose keys had changed. */
     while (waits->ready) {
@@ -232,5 +233,5 @@ void key_waits_free(struct server *server) {
         dict_release(&waits->keys[d], &steps, NULL, NULL);
     }
     memory_free(waits);
-    server->key_waits = NULL;
+    server->redis->key_waits = NULL;
 }

@@ -29,8 +29,8 @@ void key_wait_exchanged(struct server *server, unsigned database);
 /* The client waits no longer, or goes. */
 void key_wait_forget(struct client *client);
 
-bool key_wait_pending(const struct server *server); /* some key that is waited for has changed */
-/* Tries the clients that wait for keys that have changed, until `until_us`; false: some are left for the next turn. */
+/* Tries the clients that wait for keys that have changed, until `until_us`; false: some are left for the next turn. While
+ * there are such, retry_parts of the server is set. */
 bool key_wait_run(struct server *server, uint64_t until_us);
 void key_waits_free(struct server *server); /* once all clients are gone */
 

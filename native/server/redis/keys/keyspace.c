@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/core/propagate.h"
+#include "server/redis/redis_part.h"
 #include "store/glob.h"
 
 #define SCAN_COUNT_DEFAULT 10
@@ -30,7 +31,7 @@ struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
     *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
     keyspace_use(client, entry);
     const struct resp_argument *key = &client->argv[index];
-    if (entry == NULL && (client->server->notify.flags & NOTIFY_MISS))
+    if (entry == NULL && (client->server->redis->notify.flags & NOTIFY_MISS))
         notify_event(client->server, NOTIFY_MISS, "keymiss", (unsigned)client->database, key->data, key->length);
     return entry;
 }
@@ -137,51 +138,6 @@ void reply_not_an_integer(struct client *client) {
 
 void reply_empty_bulk(struct client *client) {
     reply_bulk(client, "", 0);
-}
-
-/* The container's name in capitals: what stands before the bar. */
-static void container_name(const struct client *client, char *name, size_t size) {
-    const char *full = client->command->name;
-    size_t length = 0;
-    for (; full[length] != '\0' && full[length] != '|' && length < size - 1; length++)
-        name[length] = (char)toupper((unsigned char)full[length]);
-    name[length] = '\0';
-}
-
-static int shown_length(const struct resp_argument *word) {
-    return word->length < 128 ? (int)word->length : 128;
-}
-
-void reply_unknown_subcommand(struct client *client) {
-    const struct resp_argument *word = &client->argv[1];
-    char name[64];
-    container_name(client, name, sizeof name);
-    reply_error(client, "ERR unknown subcommand '%.*s'. Try %s HELP.", shown_length(word), (const char *)word->data,
-                name);
-}
-
-void reply_subcommand_syntax_error(struct client *client) {
-    const struct resp_argument *word = &client->argv[1];
-    char name[64];
-    container_name(client, name, sizeof name);
-    reply_error(client, "ERR unknown subcommand or wrong number of arguments for '%.*s'. Try %s HELP.",
-                shown_length(word), (const char *)word->data, name);
-}
-
-void reply_subcommand_arity_error(struct client *client) {
-    char word[64];
-    size_t length = 0;
-    for (; length < client->argv[1].length && length < sizeof word - 1; length++)
-        word[length] = (char)tolower(client->argv[1].data[length]);
-    word[length] = '\0';
-    reply_error(client, "ERR wrong number of arguments for '%s|%s' command", client->command->name, word);
-}
-
-void reply_help(struct client *client, const char *const *lines) {
-    size_t count = 0;
-    while (lines[count] != NULL) count++;
-    reply_array(client, count);
-    for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
 }
 
 void keyspace_propagate_end(struct client *client, uint32_t index, int64_t at_ms) {

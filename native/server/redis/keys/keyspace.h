@@ -47,15 +47,6 @@ void reply_verbatim_text(struct client *client, struct text *text); /* and frees
 void reply_no_such_key(struct client *client);
 void reply_not_an_integer(struct client *client);
 void reply_empty_bulk(struct client *client);
-/* What Redis says to an unknown subcommand of argv[0]. */
-void reply_unknown_subcommand(struct client *client);
-/* What Redis says to a subcommand whose arguments make no sense, although their number is within its arity. */
-void reply_subcommand_syntax_error(struct client *client);
-/* "wrong number of arguments for 'object|encoding' command" */
-void reply_subcommand_arity_error(struct client *client);
-/* Replies to HELP. `lines` ends with NULL. */
-void reply_help(struct client *client, const char *const *lines);
-
 /* A key was given an end in this millisecond of Unix time, whatever the command says of it. */
 void keyspace_propagate_end(struct client *client, uint32_t index, int64_t at_ms);
 

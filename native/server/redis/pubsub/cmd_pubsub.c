@@ -3,8 +3,9 @@
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/redis/redis_part.h"
+#include "server/redis/redis_rows.h"
 
 static const struct {
     const char *subscribed, *unsubscribed;
@@ -120,7 +121,7 @@ static void list_topics(struct client *client, enum pubsub_kind kind) {
     struct dict_position position = {0};
     const struct dict_entry *entry;
     size_t mark = reply_array_deferred(client), count = 0;
-    while ((entry = dict_next(&client->server->pubsub->topics[kind], &position)) != NULL) {
+    while ((entry = dict_next(&client->server->redis->pubsub->topics[kind], &position)) != NULL) {
         if (pattern && !pubsub_matches(pattern->data, pattern->length, entry->key, entry->key_length)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         count++;
@@ -194,8 +195,7 @@ static const struct command subcommands[] = {
      .categories = ACL_SLOW},
     {"pubsub|numpat", pubsub_numpat, 2, ASK, &group_pubsub, "Counts the patterns in use.", "2.8.0"},
     {"pubsub|numsub", pubsub_numsub, -2, ASK, &group_pubsub, "Counts subscribers of channels.", "2.8.0"},
-    {"pubsub|shardchannels", pubsub_shardchannels, -2, ASK, &group_pubsub, "Lists the shard channels in use.",
-     "7.0.0"},
+    {"pubsub|shardchannels", pubsub_shardchannels, -2, ASK, &group_pubsub, "Lists the shard channels in use.", "7.0.0"},
     {"pubsub|shardnumsub", pubsub_shardnumsub, -2, ASK, &group_pubsub, "Counts subscribers of shard channels.",
      "7.0.0"},
     {0},
@@ -210,15 +210,15 @@ const struct command commands_pubsub[] = {
      .subcommands = subcommands},
     {"punsubscribe", punsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
      "Listens to patterns no more.", "2.0.0"},
-    {"spublish", spublish_command, 3, SEND, &group_pubsub, "Sends a message to a shard channel's subscribers.",
-     "7.0.0", .keys = shard_channel, .channels = CHANNEL_FIRST},
+    {"spublish", spublish_command, 3, SEND, &group_pubsub, "Sends a message to a shard channel's subscribers.", "7.0.0",
+     .keys = shard_channel, .channels = CHANNEL_FIRST},
     {"ssubscribe", ssubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to shard channels.",
      "7.0.0", .keys = shard_channels, .channels = CHANNEL_ALL},
     {"subscribe", subscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to channels.", "2.0.0",
      .channels = CHANNEL_ALL},
     {"sunsubscribe", sunsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
      "Listens to shard channels no more.", "7.0.0", .keys = shard_channels},
-    {"unsubscribe", unsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
-     "Listens to channels no more.", "2.0.0"},
+    {"unsubscribe", unsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to channels no more.",
+     "2.0.0"},
     {0},
 };

@@ -8,43 +8,8 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/redis/redis_part.h"
 #include "store/store.h"
-
-static const struct {
-    char letter;
-    int flag;
-} letters[] = {
-    {'g', NOTIFY_GENERIC}, {'$', NOTIFY_STRING},   {'l', NOTIFY_LIST},     {'s', NOTIFY_SET},    {'h', NOTIFY_HASH},
-    {'z', NOTIFY_ZSET},    {'x', NOTIFY_EXPIRED},  {'e', NOTIFY_EVICTED},  {'t', NOTIFY_STREAM}, {'d', NOTIFY_MODULE},
-    {'n', NOTIFY_NEW},     {'K', NOTIFY_KEYSPACE}, {'E', NOTIFY_KEYEVENT}, {'m', NOTIFY_MISS},
-};
-
-#define ALL                                                                                                   \
-    (NOTIFY_GENERIC | NOTIFY_STRING | NOTIFY_LIST | NOTIFY_SET | NOTIFY_HASH | NOTIFY_ZSET | NOTIFY_EXPIRED | \
-     NOTIFY_EVICTED | NOTIFY_STREAM | NOTIFY_MODULE)
-
-int notify_parse(const char *text) {
-    int flags = 0;
-    for (; *text; text++) {
-        int flag = *text == 'A' ? ALL : 0;
-        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
-            if (letters[i].letter == *text) flag = letters[i].flag;
-        }
-        if (flag == 0) return -1;
-        flags |= flag;
-    }
-    return flags;
-}
-
-void notify_text(int flags, char text[NOTIFY_TEXT_BYTES]) {
-    bool all = (flags & ALL) == ALL;
-    if (all) *text++ = 'A';
-    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
-        bool is_said = all && (letters[i].flag & (ALL | NOTIFY_NEW));
-        if ((flags & letters[i].flag) && !is_said) *text++ = letters[i].letter;
-    }
-    *text = '\0';
-}
 
 /* ---- what has changed -------------------------------------------------------------------------------- */
 
@@ -72,11 +37,11 @@ static struct change *last_of(const struct notify *notify, unsigned database, co
 }
 
 void notify_will_add(struct server *server) {
-    server->notify.adds_next = server->notify.flags != 0;
+    server->redis->notify.adds_next = server->redis->notify.flags != 0;
 }
 
 void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length) {
-    struct notify *notify = &server->notify;
+    struct notify *notify = &server->redis->notify;
     if (notify->passes_over_next) {
         notify->passes_over_next = false;
         return;
@@ -107,7 +72,7 @@ void notify_changed(struct server *server, unsigned database, const uint8_t *key
 
 void notify_gone(struct server *server, enum notify_class class, const char *event, unsigned database,
                  const uint8_t *key, size_t length) {
-    server->notify.passes_over_next = server->notify.flags != 0;
+    server->redis->notify.passes_over_next = server->redis->notify.flags != 0;
     notify_event(server, class, event, database, key, length);
 }
 
@@ -129,10 +94,10 @@ static void publish(struct server *server, const char *kind, unsigned database, 
 
 void notify_event(struct server *server, enum notify_class class, const char *event, unsigned database, const void *key,
                   size_t length) {
-    if (!(server->notify.flags & (int)class) || server->pubsub->clients == 0) return;
-    if (server->notify.flags & NOTIFY_KEYSPACE)
+    if (!(server->redis->notify.flags & (int)class) || server->redis->pubsub->clients == 0) return;
+    if (server->redis->notify.flags & NOTIFY_KEYSPACE)
         publish(server, "keyspace", database, key, length, event, strlen(event));
-    if (server->notify.flags & NOTIFY_KEYEVENT)
+    if (server->redis->notify.flags & NOTIFY_KEYEVENT)
         publish(server, "keyevent", database, event, strlen(event), key, length);
 }
 
@@ -164,7 +129,7 @@ static void tell_if_added(struct server *server, const struct change *change) {
 
 static void tell_of_added(struct server *server, size_t length) {
     for (size_t at = 0; at < length;) {
-        const struct change *change = (const struct change *)(const void *)(server->notify.changes + at);
+        const struct change *change = (const struct change *)(const void *)(server->redis->notify.changes + at);
         tell_if_added(server, change);
         at += room_of(change->length);
     }
@@ -208,7 +173,8 @@ static void tell_of(struct client *client, const struct key_event *rule, const s
     bool gone = !is_there(server, change->database, change->key, change->length);
     const char *event = event_of(client, rule, change);
     enum notify_class class = rule->class;
-    if (gone && (rule->manner == EVENT_STORES || rule->manner == EVENT_EXPIRES || rule->manner == EVENT_EXPIRES_OR_PERSISTS)) {
+    if (gone &&
+        (rule->manner == EVENT_STORES || rule->manner == EVENT_EXPIRES || rule->manner == EVENT_EXPIRES_OR_PERSISTS)) {
         event = "del";
         class = NOTIFY_GENERIC;
     }
@@ -219,22 +185,23 @@ static void tell_of(struct client *client, const struct key_event *rule, const s
     notify_event(server, class, event, change->database, change->key, change->length);
     if (has_expiry(client, rule))
         notify_event(server, NOTIFY_GENERIC, "expire", change->database, change->key, change->length);
-    if (gone && (rule->manner == EVENT_IN_PLACE || rule->manner == EVENT_ADDS_OR_INCREMENTS || rule->manner == EVENT_POPS_OF_MANY ||
-                 (rule->manner == EVENT_MOVES_MEMBER && is_argument(client, 1, change))))
+    if (gone &&
+        (rule->manner == EVENT_IN_PLACE || rule->manner == EVENT_ADDS_OR_INCREMENTS ||
+         rule->manner == EVENT_POPS_OF_MANY || (rule->manner == EVENT_MOVES_MEMBER && is_argument(client, 1, change))))
         notify_event(server, NOTIFY_GENERIC, "del", change->database, change->key, change->length);
 }
 
 /* Of the changes of the key in the first argument, or of all others. */
 static void tell_of_all(struct client *client, const struct key_event *rule, size_t length, bool of_first) {
     for (size_t at = 0; at < length;) {
-        const struct change *change = (const struct change *)(const void *)(client->server->notify.changes + at);
+        const struct change *change = (const struct change *)(const void *)(client->server->redis->notify.changes + at);
         if (is_argument(client, 1, change) == of_first) tell_of(client, rule, change);
         at += room_of(change->length);
     }
 }
 
 void notify_command(struct client *client, const struct command *command) {
-    struct notify *notify = &client->server->notify;
+    struct notify *notify = &client->server->redis->notify;
     size_t length = notify->length;
     notify->length = 0;
     if (!command || !client->argv) return;
@@ -242,7 +209,8 @@ void notify_command(struct client *client, const struct command *command) {
     if (!rule) return;
     /* Of a key that takes another's place before all else. */
     bool moves_element = rule->manner == EVENT_MOVES_ELEMENT || rule->manner == EVENT_MOVES_ELEMENT_BY_ENDS;
-    if (moves_element || rule->manner == EVENT_RENAMES || rule->manner == EVENT_MOVES) tell_of_added(client->server, length);
+    if (moves_element || rule->manner == EVENT_RENAMES || rule->manner == EVENT_MOVES)
+        tell_of_added(client->server, length);
     if (moves_element) {
         tell_of_move(client, command);
         return;

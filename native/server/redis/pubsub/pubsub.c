@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/redis/redis_part.h"
 #include "store/glob.h"
 
 #define SHARED_MESSAGE_BYTES 4096u /* from here on all receivers are sent one copy of it */
@@ -98,7 +99,7 @@ static bool make_own(struct client *client) {
 
 bool pubsub_subscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length) {
     if (!make_own(client)) return false;
-    struct dict *own = &client->pubsub->subscriptions[kind], *topics = &client->server->pubsub->topics[kind];
+    struct dict *own = &client->pubsub->subscriptions[kind], *topics = &client->server->redis->pubsub->topics[kind];
     uint32_t hash = dict_hash(name, length);
     client->pubsub->is_subscriber = true;
     if (dict_find(own, hash, name, length)) return true;
@@ -110,7 +111,7 @@ bool pubsub_subscribe(struct client *client, enum pubsub_kind kind, const void *
         memory_free(subscription);
         return false;
     }
-    if (count_all(client) == 1) client->server->pubsub->clients++;
+    if (count_all(client) == 1) client->server->redis->pubsub->clients++;
     entry->value = subscription;
     subscription->client = client;
     join(topic, subscription);
@@ -124,25 +125,25 @@ bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void
     if (!entry) return false;
     struct pubsub_subscription *subscription = entry->value;
     leave(subscription);
-    topic_drop_if_unused(&client->server->pubsub->topics[kind], subscription->topic);
+    topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
     dict_unlink(own, entry);
     dict_entry_free(entry);
     memory_free(subscription);
-    if (count_all(client) == 0) client->server->pubsub->clients--;
+    if (count_all(client) == 0) client->server->redis->pubsub->clients--;
     return true;
 }
 
 void pubsub_client_gone(struct client *client) {
     struct client_pubsub *own = client->pubsub;
     if (!own) return;
-    if (count_all(client) > 0) client->server->pubsub->clients--;
+    if (count_all(client) > 0) client->server->redis->pubsub->clients--;
     for (int kind = 0; kind < PUBSUB_KINDS; kind++) {
         struct dict_position position = {0};
         struct dict_entry *entry;
         while ((entry = dict_next(&own->subscriptions[kind], &position)) != NULL) {
             struct pubsub_subscription *subscription = entry->value;
             leave(subscription);
-            topic_drop_if_unused(&client->server->pubsub->topics[kind], subscription->topic);
+            topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
             memory_free(subscription);
         }
         release(&own->subscriptions[kind]);
@@ -160,11 +161,11 @@ bool pubsub_is_subscriber(const struct client *client) {
 }
 
 uint64_t pubsub_topics(const struct server *server, enum pubsub_kind kind) {
-    return dict_count(&server->pubsub->topics[kind]);
+    return dict_count(&server->redis->pubsub->topics[kind]);
 }
 
 uint64_t pubsub_subscribers(struct server *server, enum pubsub_kind kind, const void *name, size_t length) {
-    const struct pubsub_topic *topic = topic_find(&server->pubsub->topics[kind], name, length);
+    const struct pubsub_topic *topic = topic_find(&server->redis->pubsub->topics[kind], name, length);
     return topic ? topic->subscribers : 0;
 }
 
@@ -206,7 +207,7 @@ static uint64_t publish_to_patterns(struct server *server, const struct pubsub_b
     uint64_t receivers = 0;
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(&server->pubsub->topics[PUBSUB_PATTERN], &position)) != NULL) {
+    while ((entry = dict_next(&server->redis->pubsub->topics[PUBSUB_PATTERN], &position)) != NULL) {
         if (!pubsub_matches(entry->key, entry->key_length, channel->data, channel->length)) continue;
         struct pubsub_bytes pattern = {.data = entry->key, .length = entry->key_length};
         receivers += deliver_to_all(entry->value, "pmessage", &pattern, channel, message);
@@ -225,7 +226,7 @@ static struct blob *share_message(const struct pubsub_bytes *message) {
 
 uint64_t pubsub_publish(struct server *server, enum pubsub_kind kind, const struct pubsub_bytes *channel,
                         const struct pubsub_bytes *message) {
-    struct pubsub *pubsub = server->pubsub;
+    struct pubsub *pubsub = server->redis->pubsub;
     if (pubsub->clients == 0) return 0;
     struct pubsub_bytes sent = *message;
     struct blob *shared = sent.blob = share_message(message);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/blob.h"
+#include "server/core/upcalls.h"
 #include "store/dict.h"
 
 struct client;
@@ -55,7 +56,6 @@ bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void
 void pubsub_client_gone(struct client *client);
 
 uint64_t pubsub_count(const struct client *client, enum pubsub_kind kind); /* of the client's subscriptions */
-bool pubsub_is_subscriber(const struct client *client);
 uint64_t pubsub_topics(const struct server *server, enum pubsub_kind kind);
 uint64_t pubsub_subscribers(struct server *server, enum pubsub_kind kind, const void *name, size_t length);
 

@@ -9,8 +9,10 @@
 #include "server/core/make_room.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_part.h"
+#include "server/redis/redis_rows.h"
 #include "server/redis/script/script_engine.h"
 #include "server/redis/script/scripts.h"
 
@@ -24,7 +26,7 @@
 /* ---- the cache ---------------------------------------------------------------------------------------------- */
 
 static struct scripts *scripts_get(struct server *server) {
-    struct scripts *scripts = server->scripts;
+    struct scripts *scripts = server->redis->scripts;
     if (!scripts) {
         scripts = memory_calloc(1, sizeof *scripts);
         if (!scripts) return NULL;
@@ -35,7 +37,7 @@ static struct scripts *scripts_get(struct server *server) {
             memory_free(scripts);
             return NULL;
         }
-        server->scripts = scripts;
+        server->redis->scripts = scripts;
     }
     return scripts->lua || script_state_open(scripts) ? scripts : NULL;
 }
@@ -54,29 +56,29 @@ static void forget_all(struct scripts *scripts) {
 }
 
 void scripts_free(struct server *server) {
-    struct scripts *scripts = server->scripts;
+    struct scripts *scripts = server->redis->scripts;
     if (!scripts) return;
     forget_all(scripts);
     client_free_own(scripts->client);
     memory_free(scripts->argv);
     memory_free(scripts->flat);
     memory_free(scripts);
-    server->scripts = NULL;
+    server->redis->scripts = NULL;
 }
 
 size_t scripts_memory_bytes(const struct server *server) {
-    return server->scripts ? server->scripts->memory_bytes : 0;
+    return server->redis->scripts ? server->redis->scripts->memory_bytes : 0;
 }
 
 size_t scripts_cache_bytes(const struct server *server) {
-    if (!server->scripts) return 0;
-    const struct dict *cache = &server->scripts->cache;
+    if (!server->redis->scripts) return 0;
+    const struct dict *cache = &server->redis->scripts->cache;
     return dict_overhead_bytes(cache) +
            dict_count(cache) * (sizeof(struct dict_entry) + SHA_BYTES + sizeof(struct script));
 }
 
 uint32_t scripts_count(const struct server *server) {
-    return server->scripts ? (uint32_t)dict_count(&server->scripts->cache) : 0;
+    return server->redis->scripts ? (uint32_t)dict_count(&server->redis->scripts->cache) : 0;
 }
 
 static struct script *find_script(struct scripts *scripts, const void *sha, size_t length) {
@@ -290,7 +292,7 @@ static void send_failure(struct scripts *scripts) {
 
 static void run_script(struct client *caller) {
     struct server *server = caller->server;
-    struct scripts *scripts = server->scripts;
+    struct scripts *scripts = server->redis->scripts;
     struct client *client = scripts->client;
     scripts->caller = caller;
     scripts->wrote = scripts->killed = scripts->replying = false;
@@ -321,7 +323,7 @@ static uint32_t eval_flags(const struct client *client) {
 }
 
 static uint32_t evalsha_flags(const struct client *client) {
-    struct scripts *scripts = client->server->scripts;
+    struct scripts *scripts = client->server->redis->scripts;
     const struct script *script = scripts ? find_script(scripts, client->argv[1].data, client->argv[1].length) : NULL;
     return script_own_flags(client->command->flags, script ? script->flags : 0);
 }
@@ -334,7 +336,7 @@ static void start(struct client *client, struct scripts *scripts, struct script 
     const struct server *server = client->server;
     /* In a transaction: a script that runs by itself was refused before. */
     if ((script_own_flags(client->command->flags, script->flags) & COMMAND_DENYOOM) && server->config.maxmemory > 0 &&
-        server->room == ROOM_NONE) {
+        server->room.last == ROOM_NONE) {
         reply_error(client,
                     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'");
         return;
@@ -374,7 +376,7 @@ static void evaluate(struct client *client, bool read_only) {
 }
 
 static void evaluate_sha(struct client *client, bool read_only) {
-    struct scripts *scripts = client->server->scripts;
+    struct scripts *scripts = client->server->redis->scripts;
     int64_t keys;
     monitor_feed_script(client);
     struct script *script =
@@ -413,7 +415,7 @@ static void script_load(struct client *client) {
 }
 
 static void script_exists(struct client *client) {
-    struct scripts *scripts = client->server->scripts;
+    struct scripts *scripts = client->server->redis->scripts;
     reply_array(client, client->argc - 2);
     for (uint32_t i = 2; i < client->argc; i++)
         reply_integer(client, scripts && find_script(scripts, client->argv[i].data, client->argv[i].length) ? 1 : 0);
@@ -425,12 +427,12 @@ static void script_flush(struct client *client) {
         reply_error(client, "ERR SCRIPT FLUSH only support SYNC|ASYNC option");
         return;
     }
-    if (client->server->scripts) forget_all(client->server->scripts);
+    if (client->server->redis->scripts) forget_all(client->server->redis->scripts);
     reply_status(client, "OK");
 }
 
 static void script_kill(struct client *client) {
-    struct scripts *scripts = client->server->scripts;
+    struct scripts *scripts = client->server->redis->scripts;
     if (!scripts || !scripts->caller) {
         reply_error(client, "NOTBUSY No scripts in execution right now.");
     } else if (scripts->wrote) {
@@ -511,8 +513,8 @@ static void script_help(struct client *client) {
 #define RUN (COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_SKIP_MONITOR | COMMAND_NO_MANDATORY_KEYS | COMMAND_MOVABLEKEYS)
 
 static const struct command subcommands[] = {
-    {"script|debug", script_debug, 3, COMMAND_NOSCRIPT, &group_scripting,
-     "Refused, but for NO: there is no debugger.", "3.2.0"},
+    {"script|debug", script_debug, 3, COMMAND_NOSCRIPT, &group_scripting, "Refused, but for NO: there is no debugger.",
+     "3.2.0"},
     {"script|exists", script_exists, -3, COMMAND_NOSCRIPT, &group_scripting, "Tells which scripts are in the cache.",
      "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:agg_logical_and"},
     {"script|flush", script_flush, -2, COMMAND_NOSCRIPT, &group_scripting, "Empties the cache of scripts.", "2.6.0",
@@ -521,8 +523,8 @@ static const struct command subcommands[] = {
      "5.0.0"},
     {"script|kill", script_kill, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
      "Ends the script that runs.", "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:one_succeeded"},
-    {"script|load", script_load, 3, COMMAND_NOSCRIPT | COMMAND_STALE, &group_scripting,
-     "Puts a script into the cache.", "2.6.0", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
+    {"script|load", script_load, 3, COMMAND_NOSCRIPT | COMMAND_STALE, &group_scripting, "Puts a script into the cache.",
+     "2.6.0", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
     {0},
 };
 

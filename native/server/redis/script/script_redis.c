@@ -11,6 +11,7 @@
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
+#include "server/redis/redis_part.h"
 #include "server/redis/script/script_engine.h"
 
 #define REPL_AOF 1
@@ -44,7 +45,7 @@ static const char *take_arguments(lua_State *lua, struct scripts *scripts) {
         struct resp_argument *argument = &scripts->argv[i - 1];
         *argument = (struct resp_argument){0};
         argument->data = (const uint8_t *)lua_tolstring(lua, i, &argument->length);
-        if (argument->length > scripts->server->limits.max_bulk_bytes)
+        if (argument->length > scripts->server->limits.known.max_bulk_bytes)
             return "ERR an argument of a call is longer than proto-max-bulk-len";
     }
     scripts->client->argc = (uint32_t)argc;
@@ -57,7 +58,7 @@ static const char *refusal(const struct scripts *scripts, const struct command_e
     if (!entry || (entry->command->subcommands && argc > 1)) return "ERR Unknown Redis command called from script";
     const struct command *command = entry->command;
     if (!command_arity_holds(command, argc)) return "ERR Wrong number of args calling Redis command from script";
-    bool debugs = scripts->server->scripts_may_debug && (command->flags & COMMAND_DEBUGS);
+    bool debugs = scripts->server->redis->scripts_may_debug && (command->flags & COMMAND_DEBUGS);
     if ((command->flags & (COMMAND_NOSCRIPT | COMMAND_NO_MULTI)) && !debugs)
         return "ERR This Redis command is not allowed from script";
     if (scripts->read_only && (command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)))
@@ -223,7 +224,7 @@ static int redis_acl_check_cmd(lua_State *lua) {
     const struct command_entry *entry =
         command_table_find_request(scripts->server->commands, client->argc, client->argv);
     if (!entry) return script_raise(lua, "ERR Invalid command passed to redis.acl_check_cmd()");
-    const struct acl *acl = scripts->server->acl;
+    const struct acl *acl = scripts->server->redis->acl;
     const struct acl_item *item = acl_commands_of_request(acl->commands, entry, client->argc, client->argv);
     uint32_t at;
     bool allowed = !client->user || acl_check(acl, client->user, item, client->argc, client->argv, &at) == ACL_ALLOWED;

@@ -12,7 +12,7 @@
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 #include "server/redis/transaction/watch.h"
 
 struct queued {

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "server/core/server.h"
+#include "server/redis/redis_part.h"
 #include "store/store.h"
 
 struct watch {
@@ -21,7 +22,7 @@ struct watched_keys {
 };
 
 static struct dict_entry *find(struct server *server, unsigned database, const uint8_t *key, size_t length) {
-    return dict_find(&server->watched_keys->databases[database], dict_hash(key, length), key, length);
+    return dict_find(&server->redis->watched_keys->databases[database], dict_hash(key, length), key, length);
 }
 
 static bool watches_already(const struct client *client, const struct dict_entry *entry) {
@@ -42,20 +43,22 @@ static void link_watch(struct client *client, struct watch *watch, struct dict_e
     if (watch->next) watch->next->previous = watch;
     entry->value = watch;
     client->watches = watch;
-    client->server->watched_keys->count++;
+    client->server->redis->watched_keys->count++;
 }
 
 bool watch_key(struct client *client, const uint8_t *key, size_t length) {
     struct server *server = client->server;
     unsigned database = (unsigned)client->database;
     store_find(server->store, database, key, length); /* a key whose time is over goes now, not as a change later */
-    if (!server->watched_keys) server->watched_keys = memory_calloc(1, sizeof *server->watched_keys);
-    if (!server->watched_keys) return false;
+    if (!server->redis->watched_keys)
+        server->redis->watched_keys = memory_calloc(1, sizeof *server->redis->watched_keys);
+    if (!server->redis->watched_keys) return false;
     struct dict_entry *entry = find(server, database, key, length);
     if (entry && watches_already(client, entry)) return true;
     struct watch *watch = memory_alloc(sizeof *watch);
     if (!watch) return false;
-    if (!entry) entry = dict_add(&server->watched_keys->databases[database], dict_hash(key, length), key, length);
+    if (!entry)
+        entry = dict_add(&server->redis->watched_keys->databases[database], dict_hash(key, length), key, length);
     if (!entry) {
         memory_free(watch);
         return false;
@@ -82,7 +85,7 @@ void watch_forget(struct client *client) {
     while (client->watches) {
         struct watch *watch = client->watches;
         client->watches = watch->next_of_client;
-        unlink_watch(client->server->watched_keys, watch);
+        unlink_watch(client->server->redis->watched_keys, watch);
         memory_free(watch);
     }
     client->watch_broken = false;
@@ -100,27 +103,27 @@ static void break_watches(const struct dict_entry *entry) {
 }
 
 void watch_changed(struct server *server, unsigned database, const uint8_t *key, size_t length) {
-    if (!server->watched_keys || server->watched_keys->count == 0) return;
+    if (!server->redis->watched_keys || server->redis->watched_keys->count == 0) return;
     const struct dict_entry *entry = find(server, database, key, length);
     if (entry) break_watches(entry);
 }
 
 void watch_will_flush(struct server *server, unsigned database) {
-    if (!server->watched_keys || server->watched_keys->count == 0) return;
+    if (!server->redis->watched_keys || server->redis->watched_keys->count == 0) return;
     struct dict *keys = &server->store->databases[database].keys;
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(&server->watched_keys->databases[database], &position))) {
+    while ((entry = dict_next(&server->redis->watched_keys->databases[database], &position))) {
         if (dict_find(keys, entry->hash, entry->key, entry->key_length)) break_watches(entry);
     }
 }
 
 void watch_free(struct server *server) {
-    assert(!server->watched_keys || server->watched_keys->count == 0);
-    for (unsigned database = 0; server->watched_keys && database < STORE_DATABASES; database++) {
+    assert(!server->redis->watched_keys || server->redis->watched_keys->count == 0);
+    for (unsigned database = 0; server->redis->watched_keys && database < STORE_DATABASES; database++) {
         size_t steps = SIZE_MAX;
-        dict_release(&server->watched_keys->databases[database], &steps, NULL, NULL);
+        dict_release(&server->redis->watched_keys->databases[database], &steps, NULL, NULL);
     }
-    memory_free(server->watched_keys);
-    server->watched_keys = NULL;
+    memory_free(server->redis->watched_keys);
+    server->redis->watched_keys = NULL;
 }

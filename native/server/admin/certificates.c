@@ -1,5 +1,5 @@
 /* certificates: from settings to what the transport takes. */
-#include "server/process/certificates.h"
+#include "server/admin/certificates.h"
 
 struct tls *certificates_read(const struct server_config *config, struct error *error) {
     const struct tls_settings settings = {

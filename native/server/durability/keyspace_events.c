@@ -1,16 +1,18 @@
 /* keyspace_events: what follows from changes of keys, whoever made them. */
-#include "server/redis/keys/keyspace_events.h"
+#include "server/durability/keyspace_events.h"
 
 #include "persist/store_cut.h"
 #include "server/core/propagate.h"
+#include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/notify.h"
+#include "server/redis/redis_part.h"
 #include "server/redis/transaction/watch.h"
 #include "store/store.h"
 
 static struct store_cut *cut_of(const struct server *server) {
-    return server->snapshots->cut;
+    return server->durability->snapshots->cut;
 }
 
 static void will_change(void *context, unsigned database, struct dict_entry *entry) {
@@ -22,7 +24,7 @@ static void changed(void *context, unsigned database, const uint8_t *key, size_t
     key_wait_changed(context, database, key, length);
     watch_changed(context, database, key, length);
     struct server *server = context;
-    if (server->notify.flags) notify_changed(server, database, key, length);
+    if (server->redis->notify.flags) notify_changed(server, database, key, length);
 }
 
 static void will_add(void *context) {

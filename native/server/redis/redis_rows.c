@@ -1,5 +1,5 @@
 /* redis_rows: groups of Redis's commands and the places of their keys. */
-#include "server/redis/keys/redis_rows.h"
+#include "server/redis/redis_rows.h"
 
 const struct command_group group_bitmap = {"bitmap", ACL_BITMAP, DATA_KEYS};
 const struct command_group group_cluster = {"cluster", 0, DATA_KEYS};

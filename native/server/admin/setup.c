@@ -1,5 +1,5 @@
 /* setup: what a parent hands to a new server on a descriptor: a msgpack map {"password", "config", "tables", "reload"}. */
-#include "server/process/setup.h"
+#include "server/admin/setup.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "server/core/config.h"
+#include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 
 #define SETUP_MOST_BYTES (16u << 20)
@@ -163,7 +164,7 @@ static int create_tables(struct msgpack_reader *reader, struct server *server, s
         const uint8_t *spec = reader->at;
         if (!msgpack_skip(reader)) return malformed(error);
         struct error why = {0};
-        if (replay_registry_create(server->replay, spec, (size_t)(reader->at - spec), &why) < 0)
+        if (replay_registry_create(server->replay->tables, spec, (size_t)(reader->at - spec), &why) < 0)
             return error_set(error, why.code, "table %u of --setup-fd: %s", i + 1, why.message);
     }
     return 0;

@@ -1,0 +1,57 @@
+/* admin_part: how administration enters the server. */
+#include "server/admin/admin_part.h"
+
+#include "base/memory.h"
+#include "server/admin/rewrite.h"
+#include "server/core/command_table.h"
+
+static bool create(struct server *server) {
+    server->admin = memory_calloc(1, sizeof *server->admin);
+    return server->admin != NULL;
+}
+
+static void disconnect(struct server *server) {
+    if (server->admin) rewrite_free(server->admin->rewrite);
+}
+
+static void free_part(struct server *server) {
+    struct admin_part *part = server->admin;
+    if (!part) return;
+    memory_free(part->monitors.clients);
+    slow_log_reset(&part->slow_log);
+    memory_free(part);
+}
+
+static void timed(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
+    const struct server *server = client->server;
+    if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
+    if (server->admin->monitors.count > 0) monitor_feed(client, entry->command);
+}
+
+static void turn_took(struct server *server, uint64_t took_us) {
+    latency_add(server, LATENCY_LOOP_TURN, took_us / 1000);
+}
+
+static const struct command *const commands[] = {commands_absent,
+                                                 commands_client,
+                                                 commands_config,
+                                                 commands_connection,
+                                                 commands_debug,
+                                                 commands_introspection,
+                                                 commands_memory,
+                                                 commands_monitor,
+                                                 commands_server,
+                                                 commands_slow_log,
+                                                 NULL};
+
+const struct subsystem admin_part = {
+    .name = "admin",
+    .commands = commands,
+    .create = create,
+    .disconnect = disconnect,
+    .free = free_part,
+    .configure = slow_log_configure,
+    .timed = timed,
+    .turn_took = turn_took,
+    .client_left = monitor_client_gone,
+};

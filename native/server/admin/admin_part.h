@@ -1,0 +1,32 @@
+/* admin_part: what those who run the server ask for: INFO, CONFIG, CLIENT, MONITOR, SLOWLOG, the configuration file: a part
+ * of the server. It knows all parts below it. */
+#ifndef REPLAY_SERVER_ADMIN_PART_H
+#define REPLAY_SERVER_ADMIN_PART_H
+
+#include "server/admin/monitor.h"
+#include "server/admin/slow_log.h"
+#include "server/core/subsystem.h"
+
+struct rewrite;
+
+/* Of the configuration file, at SIGHUP. */
+struct reloads {
+    uint64_t count;
+    bool failed; /* the last one */
+};
+
+struct admin_part {
+    struct rewrite *rewrite; /* NULL: there is no configuration file */
+    struct monitors monitors;
+    struct slow_log slow_log;
+    struct latency latency;
+    struct reloads reloads;
+};
+
+extern const struct subsystem admin_part;
+
+extern const struct command commands_absent[], commands_client[], commands_config[], commands_connection[],
+    commands_debug[], commands_introspection[], commands_memory[], commands_monitor[], commands_server[],
+    commands_slow_log[];
+
+#endif

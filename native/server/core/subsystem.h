@@ -1,0 +1,70 @@
+/* subsystem: how a part of the server enters it. The core includes none of its parts. It knows them by rows of functions
+ * (server_parts), which the program lists. What it asks of them on the path of every request has names of its own
+ * (upcalls.h). */
+#ifndef REPLAY_SERVER_SUBSYSTEM_H
+#define REPLAY_SERVER_SUBSYSTEM_H
+
+#include "server/core/client.h"
+#include "server/core/server.h"
+
+/* Where in a turn of the loop a part's work is done: the table in loop.c says why there. */
+enum turn_place {
+    TURN_UPKEEP, /* before clients that stall are looked for */
+    TURN_LONG_WORK, /* some of what takes many turns */
+    TURN_BEFORE_WRITE, /* before replies are written */
+    TURN_AFTER_WRITE, /* once replies are on their way; may make more */
+    TURN_LAST,
+};
+
+struct turn_work {
+    enum turn_place place;
+    /* Returns when it wants to run again: a time in microseconds, 0 for at once, CLOCK_NEVER when there is no need. */
+    uint64_t (*run)(struct server *server);
+    bool waits_for_exclusive; /* not between the slices of a script or a transaction */
+};
+
+/* NULL for what a part has no use for. */
+struct subsystem {
+    const char *name;
+    const struct command *const *commands; /* its tables of rows, ended by NULL */
+    const struct turn_work *work; /* ended by a NULL `run` */
+    bool (*create)(struct server *server); /* false: memory is exhausted */
+    void (*disconnect)(
+        struct server *server); /* after all clients: closes what it has open at transports, which go next */
+    void (*free)(
+        struct server *server); /* after the transports; these two also where `create` failed or was not called */
+    void (*configure)(struct server *server); /* settings may have changed */
+    /* A command has replied, and `changed` says whether it changed the store; then how long it took, in its handler. */
+    void (*called)(struct client *client, bool changed);
+    void (*timed)(struct client *client, const struct command_entry *entry, uint64_t took_ns);
+    void (*turn_took)(struct server *server, uint64_t took_us); /* as long as slow_ns, or longer */
+    /* Serves clients that wait in no queue until the time; false: some are left. Called while retry_parts is set. */
+    bool (*retry)(struct server *server, uint64_t until_us);
+    void (*client_left)(struct client *client); /* gives up what its requests and its subscriptions hold */
+    void (*client_closed)(struct client *client); /* what its connection holds: the connection is no more */
+    bool (*has_stalled)(const struct client *client); /* holds back others for too long */
+    /* Descriptors beside those of clients, which count against maxclients; `let_go`: looks first which may be closed. */
+    uint32_t (*descriptors)(struct server *server, bool let_go);
+    void (*stop)(struct server *server); /* the server begins to stop: no new connections */
+};
+
+/* In the order in which they are made; they are freed in reverse. Ended by NULL. */
+extern const struct subsystem *const server_parts[];
+
+/* Calls a function of every part that has it, in their order. */
+#define EACH_PART(function, ...)                                                  \
+    do {                                                                          \
+        for (const struct subsystem *const *part = server_parts; *part; part++) { \
+            if ((*part)->function) (*part)->function(__VA_ARGS__);                \
+        }                                                                         \
+    } while (0)
+
+bool parts_create(struct server *server);
+void parts_free(struct server *server);
+bool parts_retry(struct server *server, uint64_t until_us);
+bool parts_have_stalled(const struct client *client);
+uint32_t parts_descriptors(struct server *server, bool let_go);
+/* Returns the earliest time at which any of them wants to run again, 0 for at once. */
+uint64_t parts_work(struct server *server, enum turn_place place);
+
+#endif

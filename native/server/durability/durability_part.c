@@ -1,0 +1,63 @@
+/* durability_part: how snapshots and the append-only file enter the server. */
+#include "server/durability/durability_part.h"
+
+#include "base/memory.h"
+#include "server/core/propagate.h"
+#include "server/core/upcalls.h"
+#include "server/durability/append_log.h"
+#include "server/durability/keyspace_events.h"
+#include "server/durability/snapshots.h"
+
+#define SAVE_REFUSAL                                                                                                  \
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that " \
+    "may modify the data set are disabled, because this instance is configured to report errors during writes if "    \
+    "RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the " \
+    "RDB error."
+
+static bool create(struct server *server) {
+    struct durability_part *part = server->durability = memory_calloc(1, sizeof *part);
+    if (!part) return false;
+    part->snapshots = snapshots_new(server);
+    part->append_log = append_log_new(server);
+    if (!part->snapshots || !part->append_log) return false;
+    keyspace_listen(server);
+    return true;
+}
+
+static void free_part(struct server *server) {
+    struct durability_part *part = server->durability;
+    if (!part) return;
+    append_log_free(part->append_log);
+    snapshots_free(part->snapshots); /* it holds tables */
+    memory_free(part);
+}
+
+const char *durability_refuses_writes(const struct server *server, char *text, size_t size) {
+    if (snapshots_refuse_writes(server->durability->snapshots)) return SAVE_REFUSAL;
+    return append_log_refuses(server->durability->append_log, text, size) ? text : NULL;
+}
+
+static uint64_t append_work(struct server *server) {
+    return append_log_step(server->durability->append_log);
+}
+
+static uint64_t snapshot_work(struct server *server) {
+    return snapshots_step(server->durability->snapshots);
+}
+
+static const struct turn_work work[] = {
+    {TURN_BEFORE_WRITE, append_work},
+    {TURN_AFTER_WRITE, snapshot_work, .waits_for_exclusive = true},
+    {.run = NULL},
+};
+
+static const struct command *const commands[] = {commands_snapshot, NULL};
+
+const struct subsystem durability_part = {
+    .name = "durability",
+    .commands = commands,
+    .work = work,
+    .create = create,
+    .free = free_part,
+    .called = propagate_call,
+};

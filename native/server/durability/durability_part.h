@@ -1,0 +1,21 @@
+/* durability_part: snapshots of keys and tables, and the append-only file: a part of the server. */
+#ifndef REPLAY_SERVER_DURABILITY_PART_H
+#define REPLAY_SERVER_DURABILITY_PART_H
+
+#include "server/core/subsystem.h"
+#include "server/durability/stop.h"
+
+struct append_log;
+struct snapshots;
+
+struct durability_part {
+    struct snapshots *snapshots;
+    struct append_log *append_log;
+    struct stop stop; /* after a snapshot */
+};
+
+extern const struct subsystem durability_part;
+
+extern const struct command commands_snapshot[];
+
+#endif

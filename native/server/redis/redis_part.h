@@ -1,0 +1,30 @@
+/* redis_part: keys and what Redis does with them: publishing, scripts, transactions, access: a part of the server. */
+#ifndef REPLAY_SERVER_REDIS_PART_H
+#define REPLAY_SERVER_REDIS_PART_H
+
+#include "server/core/subsystem.h"
+#include "server/redis/pubsub/notify.h"
+
+struct acl;
+struct key_waits;
+struct pubsub;
+struct scripts;
+struct watched_keys;
+
+struct redis_part {
+    struct acl *acl;
+    struct pubsub *pubsub;
+    struct key_waits *key_waits;       /* clients that wait for keys; NULL: there was none yet */
+    struct scripts *scripts;           /* NULL: none were yet */
+    struct watched_keys *watched_keys; /* NULL: none were yet */
+    struct notify notify;
+    struct wait_queue searching; /* clients whose KEYS is not done */
+    bool scripts_may_debug;      /* DEBUG SET-DISABLE-DENY-SCRIPTS */
+};
+
+extern const struct subsystem redis_part;
+
+/* Section of INFO: "# Keyspace\r\n…". */
+void keyspace_info(struct server *server, struct text *out);
+
+#endif

@@ -1,0 +1,69 @@
+/* replay_part: how tables, weights, gradients and shared memory enter the server. */
+#include "server/replay/replay_part.h"
+
+#include "base/memory.h"
+#include "server/replay/cmd_replay.h"
+#include "server/replay/gradients_registry.h"
+#include "server/replay/replay_registry.h"
+#include "server/replay/replay_rows.h"
+#include "server/replay/replay_streams.h"
+#include "server/replay/weights_registry.h"
+
+static bool create(struct server *server) {
+    struct replay_part *part = server->replay = memory_calloc(1, sizeof *part);
+    if (!part) return false;
+    part->tables = replay_registry_new(server);
+    part->weights = weights_registry_new(server);
+    part->gradients = gradients_registry_new(server);
+    return part->tables && part->weights && part->gradients;
+}
+
+static void free_part(struct server *server) {
+    struct replay_part *part = server->replay;
+    if (!part) return;
+    share_free_left(server);
+    if (part->weights) weights_registry_free(part->weights);
+    gradients_registry_free(part->gradients);
+    if (part->tables) replay_registry_free(part->tables);
+    memory_free(part);
+}
+
+static uint32_t descriptors(struct server *server, bool let_go) {
+    if (let_go) share_forget_let_go(server);
+    return server->replay->shares.watches;
+}
+
+static uint64_t streams_work(struct server *server) {
+    bool more = replay_streams_step(server->replay->tables, server->now_us + LIMIT_TURN_STREAMS_US);
+    return more ? 0 : CLOCK_NEVER;
+}
+
+static uint64_t change_work(struct server *server) {
+    return replay_change_step(server, LIMIT_TURN_CHANGE_US) ? 0 : CLOCK_NEVER;
+}
+
+static uint64_t share_work(struct server *server) {
+    return replay_share_step(server) ? 0 : CLOCK_NEVER;
+}
+
+static const struct turn_work work[] = {
+    {TURN_UPKEEP, streams_work},
+    {TURN_UPKEEP, change_work},
+    {TURN_LONG_WORK, share_work},
+    {.run = NULL},
+};
+
+static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
+                                                 NULL};
+
+const struct subsystem replay_part = {
+    .name = "replay",
+    .commands = commands,
+    .work = work,
+    .create = create,
+    .free = free_part,
+    .client_left = replay_streams_client_gone,
+    .client_closed = share_close,
+    .has_stalled = replay_holds_back_others,
+    .descriptors = descriptors,
+};

@@ -1,0 +1,27 @@
+/* replay_part: tables of experience, weights and gradients, and the memory shared with clients: a part of the server. */
+#ifndef REPLAY_SERVER_REPLAY_PART_H
+#define REPLAY_SERVER_REPLAY_PART_H
+
+#include "server/core/subsystem.h"
+#include "server/replay/share.h"
+
+struct gradients_registry;
+struct replay_registry;
+struct weights_registry;
+
+struct replay_part {
+    struct replay_registry *tables;
+    struct weights_registry *weights;
+    struct gradients_registry *gradients;
+    struct share_totals shares;
+    struct wait_queue gathering; /* clients whose batch is being put into shared memory */
+    char share_socket[64]; /* name of the abstract socket for clients of this host; "": none */
+};
+
+extern const struct subsystem replay_part;
+
+/* Sections of INFO: "# Replay\r\n…" as far as the client may see tables, "# Gradients\r\n…". */
+void replay_info(const struct client *client, struct text *out);
+void gradients_info(struct server *server, struct text *out);
+
+#endif
