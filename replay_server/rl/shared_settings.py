@@ -182,7 +182,7 @@ def _check(record: dict[str, Any], settings: ApexSettings) -> None:
     if words:
         raise SettingsDiffer(
             f"the run at table {table!r} has other settings than this part: {'; '.join(words)}. Leave them out "
-            f"to use the run's, or start another run with --table. To remove a finished run: "
+            f"to use the run's, or begin a run with another --table. To remove a finished run: "
             f"REPLAY.DROP {table}, WEIGHTS.DEL {table} and DEL {settings_key(table)}"
         )
 
