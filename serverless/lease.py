@@ -4,9 +4,9 @@ Several jobs share a server: all that one has is named after it (`replay_server.
 belongs to one job at a time. The claim is a key with an expiry that is renewed while the job lives, so that the name of
 a job that was killed is free again after `LEASE_S`.
 
-A job renews its claim, removes what it has and gives the name back only in transactions that watch the claim: each
-happens while the claim is this job's, or not at all. A job that was stopped for too long never touches what the next
-owner of the name has.
+The claim is a lock of redis-py, which renews and gives back in one step what is still this job's. A lock says nothing
+of other keys, so a job removes what it has in transactions that watch the claim: each happens while the claim is this
+job's, or not at all. A job that was stopped for too long never touches what the next owner of the name has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator
 
 import redis.exceptions
+from redis.lock import Lock
 
 import replay_server as rs
 from replay_server.rl.function_contract import Names
@@ -49,14 +50,15 @@ class Lease:
         self._client = client
         self._names = names
         self._keep = keep
-        self._token = uuid.uuid4().hex.encode()
+        self._token = uuid.uuid4().hex
         self._ended = threading.Event()
         self._lost = threading.Event()
         if names.job in client.tables():
             raise JobInUse(
                 f"expected job name {names.job!r} to be free on this server, and a table has it: give another"
             )
-        if not client.redis.set(self._key, self._token, nx=True, ex=LEASE_S):
+        self._lock = Lock(client.redis, self._key, timeout=LEASE_S, thread_local=False)
+        if not self._lock.acquire(blocking=False, token=self._token):
             raise JobInUse(
                 f"expected job name {names.job!r} to be free on this server, and a job of that name runs: give another "
                 f"--job, or wait {LEASE_S} s if it was killed"
@@ -86,7 +88,7 @@ class Lease:
         self._ended.set()
         self._renewing.join(5.0)
         with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
-            self._if_held("DEL", self._key)
+            self._lock.release()
 
     @property
     def _key(self) -> str:
@@ -102,11 +104,12 @@ class Lease:
 
     def renew(self) -> None:
         """Makes the claim hold for `LEASE_S` from now, if nobody else has it; `check` tells."""
-        if self._if_held("EXPIRE", self._key, LEASE_S):
-            return
-        # It expired (this process was stopped, or the server away), and may be another's by now.
-        if not self._ended.is_set() and not self._client.redis.set(self._key, self._token, nx=True, ex=LEASE_S):
-            self._lost.set()
+        try:
+            self._lock.reacquire()
+        except redis.exceptions.LockError:
+            # It expired (this process was stopped, or the server away), and may be another's by now.
+            if not self._ended.is_set() and not self._lock.acquire(blocking=False, token=self._token):
+                self._lost.set()
 
     def _renew_while_it_lives(self) -> None:
         while not self._ended.wait(LEASE_S / 3):
@@ -118,7 +121,7 @@ class Lease:
         with self._client.redis.pipeline() as transaction:
             while True:
                 transaction.watch(self._key)
-                if transaction.get(self._key) != self._token:
+                if transaction.get(self._key) != self._token.encode():
                     return False
                 transaction.multi()
                 transaction.execute_command(*command)

@@ -1,22 +1,26 @@
 """Which actor of a run is which, and that it has one learner: an id is held on the server, and free when its part ends.
 
-It is held by a lease: the key ``<table>:<part>-id:<number>`` with its holder's token, gone after `LEASE_S` seconds.
-Taking is SET NX, so that of several one gets it. Renewing only ever prolongs: a part that was away for longer finds
-another's token there, and takes another id. So two have the same one until the next renewal at most.
+It is held by a lease: the key ``<table>:<part>-id:<number>`` with its holder's token, gone after `LEASE_S` seconds. The
+lease is a lock of redis-py: of several parts one takes it. The server compares the token and prolongs or removes the
+key in one step, so a part never touches a lease that has passed to another. A part that was away for longer finds at
+its next renewal that the lease is gone, and takes another id. So two have the same one until the next renewal at most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 from typing import Literal
+
+from redis.exceptions import LockError
+from redis.lock import Lock
 
 import replay_server as rs
 from replay_server.rl.shared_settings import incarnations_key
 
 LEASE_S = 10.0
 """A part that has not renewed its lease for so long is taken for dead."""
-_LEASE_MS = round(LEASE_S * 1000)
 _OF_THE_JOB = "job"
 
 
@@ -30,31 +34,42 @@ class PartId:
         self.number = -1
         self.part = part
         self._table, self._wanted = table, wanted
-        self._token = secrets.token_hex(8).encode()
+        self._token = secrets.token_hex(8)
+        self._lock: Lock | None = None
 
     def take(self, client: rs.Client) -> bool:
         """Whether it has an id now; False where the one that is wanted is another's."""
         for number in itertools.count() if self._wanted is None else (self._wanted,):
-            if client.redis.set(_key(self._table, self.part, number), self._token, nx=True, px=_LEASE_MS):
-                self.number = number
+            # Another thread than the one that takes it may renew it.
+            lock = Lock(client.redis, _key(self._table, self.part, number), timeout=LEASE_S, thread_local=False)
+            if lock.acquire(blocking=False, token=self._token):
+                self.number, self._lock = number, lock
                 return True
         return False
 
     def renew(self, client: rs.Client) -> bool:
         """Keeps the id, or takes the smallest that is free where it went to another part; whether it is another id."""
-        key, before = _key(self._table, self.part, self.number), self.number
-        if client.redis.get(key) == self._token:
-            client.redis.pexpire(key, _LEASE_MS)
-        elif not client.redis.set(key, self._token, nx=True, px=_LEASE_MS):
-            self._wanted = None
-            self.take(client)
+        before, lock = self.number, self._held_through(client)
+        try:
+            lock.reacquire()
+        except LockError:  # The lease ended before it was renewed.
+            if not lock.acquire(blocking=False, token=self._token):
+                self._wanted = None
+                self.take(client)
         return self.number != before
 
     def free(self, client: rs.Client) -> None:
-        """Gives it back."""
-        key = _key(self._table, self.part, self.number)
-        if client.redis.get(key) == self._token:
-            client.redis.delete(key)
+        """Gives it back, if it still has it."""
+        if self._lock is not None:
+            with contextlib.suppress(LockError):
+                self._held_through(client).release()
+
+    def _held_through(self, client: rs.Client) -> Lock:
+        """The lock of the id that it has, on a connection that is open now: they are replaced after an outage."""
+        if self._lock is None:
+            raise ValueError(f"expected a part that has taken an id, got {self.part} without one: call take first")
+        self._lock.redis = client.redis
+        return self._lock
 
 
 def hold_for_job(client: rs.Client, table: str, actors: int) -> None:

@@ -324,6 +324,36 @@ def test_a_lease_that_has_ended_is_taken_up_again_where_nobody_else_has(client):
     assert client.redis.pttl("apex:actor-id:0") > 50
 
 
+@pytest.mark.parametrize("what", ["renew", "free"])
+def test_a_lease_that_passes_to_another_part_between_two_commands_is_left_to_it(client, monkeypatch, what):
+    """As where a part is stopped (SIGSTOP) between looking whose the lease is and acting on it."""
+    own, key = PartId("apex", "actor"), "apex:actor-id:0"
+    own.take(client)
+    execute = client.redis.execute_command
+
+    def execute_and_pass_on(*words, **options):
+        found = execute(*words, **options)
+        execute("SET", key, "another", "PX", 600_000)
+        return found
+
+    monkeypatch.setattr(client.redis, "execute_command", execute_and_pass_on)
+    getattr(own, what)(client)
+    monkeypatch.undo()
+    assert client.redis.get(key) == b"another"
+    assert client.redis.pttl(key) > 1000 * LEASE_S
+
+
+def test_the_rights_that_are_documented_for_parts_do_to_hold_a_lease(client):
+    rights = ["+@read", "+@write", "+evalsha", "+script|load", "~apex:*"]
+    client.redis.execute_command("ACL", "SETUSER", "part", "on", ">word", *rights)
+    with rs.Client(client.url.replace("redis://", "redis://part:word@")) as part:
+        own = PartId("apex", "actor")
+        assert own.take(part)
+        assert not own.renew(part)
+        own.free(part)
+    assert not client.redis.exists("apex:actor-id:0")
+
+
 def test_a_jobs_own_actors_keep_their_ids(client):
     hold_for_job(client, "apex", 2)
     joined = PartId("apex", "actor")
