@@ -4,13 +4,18 @@ It is held by a lease: the key ``<table>:<part>-id:<number>`` with its holder's 
 lease is a lock of redis-py: of several parts one takes it. The server compares the token and prolongs or removes the
 key in one step, so a part never touches a lease that has passed to another. A part that was away for longer finds at
 its next renewal that the lease is gone, and takes another id. So two have the same one until the next renewal at most.
+
+The token names the process that holds the lease. A part on the same host that finds this process ended takes the id at
+once; elsewhere it waits until the lease ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import secrets
+from pathlib import Path
 from typing import Literal
 
 from redis.exceptions import LockError
@@ -34,7 +39,7 @@ class PartId:
         self.number = -1
         self.part = part
         self._table, self._wanted = table, wanted
-        self._token = secrets.token_hex(8)
+        self._token = f"{_own_host()}/{os.getpid()}/{_begun(os.getpid())}/{secrets.token_hex(8)}"
         self._lock: Lock | None = None
 
     def take(self, client: rs.Client) -> bool:
@@ -42,10 +47,19 @@ class PartId:
         for number in itertools.count() if self._wanted is None else (self._wanted,):
             # Another thread than the one that takes it may renew it.
             lock = Lock(client.redis, _key(self._table, self.part, number), timeout=LEASE_S, thread_local=False)
-            if lock.acquire(blocking=False, token=self._token):
+            if lock.acquire(blocking=False, token=self._token) or self._take_over(lock):
                 self.number, self._lock = number, lock
                 return True
         return False
+
+    def _take_over(self, lock: Lock) -> bool:
+        """Takes an id whose holder has ended without giving it back."""
+        holder = lock.redis.get(lock.name)
+        if not isinstance(holder, bytes) or not _has_ended(holder.decode(errors="replace")):
+            return False
+        with contextlib.suppress(LockError):  # Its lease has just ended, or another part did the same.
+            lock.do_release(holder.decode())
+        return lock.acquire(blocking=False, token=self._token)
 
     def renew(self, client: rs.Client) -> bool:
         """Keeps the id, or takes the smallest that is free where it went to another part; whether it is another id."""
@@ -87,3 +101,28 @@ def joined_actors(client: rs.Client, table: str, own: int) -> int:
 
 def _key(table: str, part: str, number: int) -> str:
     return f"{table}:{part}-id:{number}"
+
+
+# ---- the process that a token names ----------------------------------------------------------------------------------
+
+
+def _own_host() -> str:
+    """This run of the host, and this process's namespace of process ids: a container has one of its own."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+
+
+def _begun(process: int) -> str:
+    """When a process that lives began, in the kernel's ticks; "" = there is none."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+def _has_ended(token: str) -> bool:
+    """Whether it names a process of this host that has ended. What it cannot see from here, it takes for alive."""
+    host, _, names = token.rpartition("]/")
+    process, _, more = names.partition("/")
+    return f"{host}]" == _own_host() and process.isdigit() and _begun(int(process)) != more.partition("/")[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -352,6 +354,39 @@ def test_the_rights_that_are_documented_for_parts_do_to_hold_a_lease(client):
         assert not own.renew(part)
         own.free(part)
     assert not client.redis.exists("apex:actor-id:0")
+
+
+HOLDER = """
+import sys, time
+import replay_server as rs
+from replay_server.rl.part_ids import PartId
+with rs.Client(sys.argv[1]) as client:
+    print(PartId("apex", "learner", 0).take(client), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_id_of_a_part_that_was_killed_on_this_host_is_free_at_once_and_not_before(server, client):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, server.url], stdout=subprocess.PIPE, text=True)
+    learner = PartId("apex", "learner", 0)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        assert not learner.take(client)
+    finally:
+        holder.kill()
+        holder.communicate()
+    client.redis.persist("apex:learner-id:0")  # It would not end by itself.
+    assert learner.take(client)
+    assert 0 < client.redis.pttl("apex:learner-id:0") <= 1000 * LEASE_S
+
+
+def test_a_holder_that_cannot_be_seen_from_here_is_taken_for_alive(client):
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for holder in ("of another release", "job", f"{boot}/pid:[1]/999999/1/token", "other-boot/pid:[1]/999999/1/token"):
+        client.redis.set("apex:learner-id:0", holder)
+        assert not PartId("apex", "learner", 0).take(client)
+        assert client.redis.get("apex:learner-id:0") == holder.encode()
 
 
 def test_a_jobs_own_actors_keep_their_ids(client):
