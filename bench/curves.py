@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from replay_server.bench.plot import plot_curves
+from replay_server.bench.plot import Scores, plot_runs
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The run's `summary.json` ("summary") and the columns of its `scores.csv` ("transitions", "mean": lists of float).
+    """The run's `summary.json` ("summary"), and of its `scores.csv` "minutes", "frames" and "mean" (lists of float).
 
     Raises FileNotFoundError for a folder that is no run directory, or of a run without an evaluation.
     """
@@ -24,9 +24,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder}/scores.csv holds no evaluation")
     return {
         "summary": summary,
-        "transitions": [float(row["transitions"]) for row in rows],
-        "minutes": [float(row["minutes"]) for row in rows],
-        "mean": [float(row["mean"]) for row in rows],
+        **{name: [float(row[name]) for row in rows] for name in ("minutes", "frames", "mean")},
     }
 
 
@@ -40,7 +38,8 @@ def main(argv: Sequence[str], folder: str = "") -> int:
     """``replay-server bench curves RUN … [--plot FILE.png]``."""
     parser = argparse.ArgumentParser(prog="replay-server bench curves", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory of replay-server apex")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="one curve a run: evaluation against transitions")
+    parser.add_argument("--plot", metavar="FILE.png", help="one curve a run: evaluations against minutes and frames")
+    parser.add_argument("--target", type=float, metavar="SCORE", help="that was asked for: a line in the picture")
     arguments = parser.parse_args(argv)
 
     runs = {folder.name: read_run(folder) for folder in arguments.runs}
@@ -55,5 +54,9 @@ def main(argv: Sequence[str], folder: str = "") -> int:
             f"| {_final_score(summary)} |"
         )
     if arguments.plot:
-        plot_curves({name: (run["transitions"], run["mean"]) for name, run in runs.items()}, str(arguments.plot))
+        curves = [
+            Scores(name, f"C{number}", run["minutes"], run["frames"], run["mean"])
+            for number, (name, run) in enumerate(runs.items())
+        ]
+        plot_runs(curves, arguments.target, arguments.plot)
     return 0

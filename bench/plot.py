@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
@@ -14,6 +14,7 @@ from replay_server.bench.peers.table import Row
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 PANELS = (
@@ -114,33 +115,56 @@ def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], p
     plt.close(figure)
 
 
-def plot_side_by_side(content: Mapping[str, Any], path: str) -> None:
-    """Writes a PNG for whole jobs, a line for each run: mean scores of checkpoints against minutes and frames."""
+class Scores(NamedTuple):
+    """Mean scores of a run, in the order in which they were reached."""
+
+    label: str | None
+    """None: it has the label of another one."""
+    color: str
+    minutes: Sequence[float]
+    frames: Sequence[float]
+    means: Sequence[float]
+
+
+def _score_panels(runs: Sequence[Scores], target: float | None, score: str) -> Figure:
+    """A line for each run, against minutes and against frames."""
     figure, panels = plt.subplots(1, 2, figsize=(12, 4.2), sharey=True)
-    sides = content["settings"]["sides"]
-    target = content["settings"]["target"]
-    for axes, (what, divisor, label) in zip(
-        panels, (("minutes", 1, "minutes"), ("frames", 1e6, "million frames")), strict=True
-    ):
-        for name, run in content["runs"].items():
-            side = name.partition(".seed=")[0]
-            checkpoints = run["checkpoints"]
-            first = name == next(each for each in content["runs"] if each.startswith(f"{side}.seed="))
-            axes.plot(
-                [each[what] / divisor for each in checkpoints],
-                [each["mean"] for each in checkpoints],
-                color=f"C{sides.index(side)}",
-                marker=".",
-                alpha=0.8,
-                label=side if first else None,
-            )
+    for run in runs:
+        look = {"color": run.color, "marker": ".", "alpha": 0.8, "label": run.label}
+        panels[0].plot(run.minutes, run.means, **look)
+        panels[1].plot([frames / 1e6 for frames in run.frames], run.means, **look)
+    for axes, what in zip(panels, ("minutes", "million frames"), strict=True):
         if target is not None:
             axes.axhline(target, color="black", linestyle=":", linewidth=1)
-        axes.set_xlabel(label)
+        axes.set_xlabel(what)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel(f"{content['settings']['env']}: mean of {content['settings']['episodes']} whole games")
+    panels[0].set_ylabel(score)
     panels[0].legend(fontsize=8)
-    _finish(figure, content, path, dpi=110)
+    return figure
+
+
+def plot_runs(runs: Sequence[Scores], target: float | None, path: str) -> None:
+    """Writes a PNG: a line for each run, its evaluations against minutes and frames."""
+    figure = _score_panels(runs, target, "mean score of an evaluation")
+    figure.tight_layout()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def plot_side_by_side(content: Mapping[str, Any], path: str) -> None:
+    """Writes a PNG for whole jobs: a line for each run, the scores of its checkpoints against minutes and frames."""
+    settings = content["settings"]
+    told: set[str] = set()
+    runs = []
+    for name, run in content["runs"].items():
+        side, checkpoints = name.partition(".seed=")[0], run["checkpoints"]
+        minutes, frames, means = ([each[what] for each in checkpoints] for what in ("minutes", "frames", "mean"))
+        color = f"C{settings['sides'].index(side)}"
+        runs.append(Scores(None if side in told else side, color, minutes, frames, means))
+        told.add(side)
+    score = f"{settings['env']}: mean of {settings['episodes']} whole games"
+    _finish(_score_panels(runs, settings["target"], score), content, path, dpi=110)
 
 
 def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: Sequence[str], path: str) -> None:
