@@ -197,7 +197,8 @@ class JobServer:
 class ReplaySaver:
     """Has the server save its tables every so often, from a thread: `snapshot` is replaced by each whole new file.
 
-    The server writes while it serves. Saving takes at most a tenth of the time, however often it is wanted.
+    The server writes while it serves. Saving takes at most a tenth of the time, however often it is wanted. One slow
+    save alone, during which the server was stopped, does not put off the next.
     """
 
     def __init__(self, url: str, snapshot: Path, every_s: float) -> None:
@@ -237,6 +238,7 @@ class ReplaySaver:
 
     def _run(self) -> None:
         pause_s, trouble = min(self._every_s, FIRST_SAVE_S), ""
+        took_s = deque([0.0], maxlen=2)
         while True:
             last = self._wanted.wait(pause_s)
             if self._closed:
@@ -247,7 +249,8 @@ class ReplaySaver:
                 self.news.append(f"the replay could not be saved: {trouble}")
             if last:
                 break
-            pause_s = max(self._every_s, MOST_OF_THE_TIME * (time.monotonic() - began))
+            took_s.append(time.monotonic() - began)
+            pause_s = max(self._every_s, MOST_OF_THE_TIME * min(took_s))
         self._saved.set()
 
     def _save(self) -> str:

@@ -276,6 +276,19 @@ def test_snapshot_that_is_damaged_is_moved_aside_and_the_server_begins_empty(tmp
     assert not server.snapshot.exists()
 
 
+def test_server_that_was_stopped_while_it_saved_is_asked_to_save_again_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr("replay_server.jobs.job_server.MOST_OF_THE_TIME", 1e6)
+    with rs.Server([TABLE], directory=tmp_path) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        saver = ReplaySaver(server.url, tmp_path / "replay.snapshot", 0.1)
+        time.sleep(1.0)  # one save is under way
+        os.kill(server.pid, signal.SIGCONT)
+        for _ in range(2):
+            wait_until(saver.snapshot.exists)
+            saver.snapshot.unlink()
+        saver.close()
+
+
 def test_run_that_is_not_resumed_does_not_begin_with_what_lies_in_its_folder(tmp_path):
     said: list[str] = []
     with rs.Server([TABLE], directory=tmp_path) as server, rs.Client(server.url) as client:
