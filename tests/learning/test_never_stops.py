@@ -187,8 +187,8 @@ def test_parts_that_are_stopped_for_a_while_or_killed_go_on(start):
     assert job.summary()["restarts"] == 1
 
 
-PONG = ("--env", "ALE/Pong-v5", "--capacity", "50000", "--min-size-to-sample", "2000", "--final-episodes", "0",
-        "--eval-every-updates", "500", "--eval-episodes", "1")  # fmt: skip
+PONG = ("--env", "ALE/Pong-v5", "--actors", "2", "--capacity", "50000", "--min-size-to-sample", "2000",
+        "--final-episodes", "0", "--eval-every-updates", "500", "--eval-episodes", "1")  # fmt: skip
 SAVE_EVERY_S, STOP_S = 20.0, 90.0
 
 
