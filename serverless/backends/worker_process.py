@@ -169,7 +169,7 @@ class WorkerProcess:
                 else:
                     raise PipeError(f"expected the answer to call {self.calls}, got one to {number}")
         except (PipeError, ValueError) as error:
-            raise WorkerDied(f"expected an answer in its pipe, got something else: {error}{self._said()}") from None
+            raise WorkerDied(f"it wrote bytes that are no answer into its pipe: {error}{self._said()}") from None
         return None
 
     def _send(self, data: memoryview) -> int:
