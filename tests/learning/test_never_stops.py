@@ -202,8 +202,14 @@ def test_pong_goes_on_after_each_process_was_stopped_for_90_s_and_killed_and_aft
     wait_for_updates(job)
 
     def running(part: str) -> int:
-        wait_until(lambda: part == "server" or processes_of(job, part) != [])
-        return servers_of(job)[-1] if part == "server" else processes_of(job, part)[0]
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = servers_of(job)[-1:] if part == "server" else processes_of(job, part)
+            return found != []
+
+        wait_until(is_there)
+        return found[0]
 
     for part in ("actor-0", "evaluator", "learner", "server"):
         stopped = running(part)
