@@ -48,8 +48,10 @@ class Deaths:
 class PartProcess(Protocol):
     """A process that runs a part, somewhere."""
 
-    pid: int | None
-    """On this machine; None elsewhere."""
+    @property
+    def pid(self) -> int | None:
+        """On this machine; None elsewhere."""
+        ...
 
     def poll(self) -> int | None:
         """Its exit code, None while it runs; negative: the signal that ended it."""
