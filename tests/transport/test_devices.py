@@ -137,7 +137,7 @@ def test_a_host_beside_the_address_of_the_device_is_refused() -> None:
         find_executable("dpdk")
     except rs.ServerError as error:
         pytest.skip(str(error))
-    with pytest.raises(rs.ServerError, match="with dpdk it is 'dpdk-address'"):
+    with pytest.raises(rs.ServerError, match="with dpdk use 'dpdk-address'"):
         rs.Server(transport="dpdk", host="10.80.0.1", password="secret", config=ADDRESS)
 
 
