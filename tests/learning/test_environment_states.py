@@ -290,7 +290,7 @@ def test_the_state_of_another_environment_is_refused():
         other.restore(one.state())
     with pytest.raises(StateError, match="of 3 environments, got those of 2"):
         environments("CartPole-v1", count=3).restore(one.state())
-    with pytest.raises(StateError, match="expected a packed state, got 4 bytes"):
+    with pytest.raises(StateError, match="expected a packed state, got 4 other bytes"):
         one.restore(b"\xc1abc")
 
 

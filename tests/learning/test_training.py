@@ -136,7 +136,7 @@ def test_runs_that_differ_are_not_combined(tmp_path):
         documents.append(json.loads(file.read_text()))
     with pytest.raises(ValueError, match="expected set \\['hidden=8'\\] as in the first file"):
         combined(documents[:2])
-    with pytest.raises(ValueError, match="seed 1 came before"):
+    with pytest.raises(ValueError, match="got seed 1 again"):
         combined([documents[0], documents[2]])
 
 

@@ -131,7 +131,7 @@ def test_the_page_lists_those_of_the_code(repository: Path) -> None:
         for path in (repository / folder).rglob("*.py"):
             for values in re.findall(r"^EXIT_\w+(?:, EXIT_\w+)* = ([\d, ]+)$", path.read_text(), re.MULTILINE):
                 used |= {int(value) for value in values.split(", ")}
-    native = (repository / "native" / "server" / "command_line.h").read_text()
+    native = (repository / "native" / "server" / "process" / "command_line.h").read_text()
     used |= {int(value) for value in re.findall(r"EXIT_\w+ = (\d+)", native)}
     assert used <= listed
     assert len(used) > 5
