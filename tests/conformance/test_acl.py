@@ -241,7 +241,8 @@ REQUESTS = [
     "info", "ping",
     "multi", "publish news.a x", "publish other x", "subscribe news.a", "subscribe news.a other", "psubscribe news.*",
     "psubscribe news.a", "psubscribe one", "unsubscribe other", "pubsub channels", "auth x y", "hello",
-    "dbsize", "swapdb 0 1",
+    "dbsize", "swapdb 0 1", "zunionstore r1 1 a", "zunionstore r1 0 a", "zinterstore r1 2 a", "zdiffstore w1 1 b",
+    "zdiffstore r1 x a", "zunion 0 b", "zunion 1 b",
     "echo x", "scan 0", "randomkey", "time", "setnx w1 1", "msetnx w1 1", "setex w1 1 x", "substr r1 0 1",
 ]  # fmt: skip
 

@@ -7,7 +7,8 @@ struct run {
     int64_t first, last, step;
 };
 
-/* False: the number of keys makes no sense. */
+/* False: a number of keys that is none, 0, or more than there are arguments. Then the request names no key, not even one
+ * before the number: the command refuses it, or is a script without keys. */
 static bool run_of(const struct key_specification *specification, uint32_t argc, const struct resp_argument *argv,
                    struct run *run) {
     const int8_t *numbers = specification->numbers;
@@ -17,7 +18,7 @@ static bool run_of(const struct key_specification *specification, uint32_t argc,
         return true;
     }
     int64_t count, at = first + numbers[0];
-    if (at >= (int64_t)argc || !argument_int64(&argv[at], &count) || count < 0) return false;
+    if (at >= (int64_t)argc || !argument_int64(&argv[at], &count) || count < 1) return false;
     if (count > ((int64_t)argc - first - numbers[1]) / numbers[2]) return false;
     *run = (struct run){first + numbers[1], first + numbers[1] + (count - 1) * numbers[2], numbers[2]};
     return true;
