@@ -26,7 +26,6 @@ int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uin
 struct table;
 struct reservation;
 struct stream;
-struct step_reservation;
 struct table_config { ...; };
 
 struct table_info {
@@ -56,8 +55,8 @@ void table_seed(struct table *table, uint64_t seed);
 
 int table_close(struct table *table, const char *reason, size_t length, struct error *error);
 void table_open(struct table *table);
-int table_can_add(const struct table *table, uint64_t n, struct error *error);
-int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
+bool table_can_add(const struct table *table, uint64_t n, struct error *error);
+bool table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
 
 int expand_windows(const uint8_t *coded, size_t length, uint32_t n, uint32_t windows, const uint32_t *steps,
                    uint8_t *const *out, size_t step_bytes, struct error *error);

@@ -432,9 +432,9 @@ class Buffer:
             fields["closed"] = bool(core.closed)
             fields["closed_reason"] = ffi.string(core.closed_reason).decode("utf-8", "replace")
             fields["policy_version"] = None if seen == -(2**63) else seen
-            admitted = lib.table_can_sample(self._core, 1, True, self._error) == 0
+            admitted = lib.table_can_sample(self._core, 1, True, self._error)
             fields["reason"] = "" if admitted else self._reason()
-            admitted = lib.table_can_add(self._core, 1, self._error) == 0
+            admitted = lib.table_can_add(self._core, 1, self._error)
             fields["reason_add"] = "" if admitted else self._reason()
             # An add or a sample that runs holds the lock, so whoever is counted here waits.
             fields["waiting_add"], fields["waiting_sample"] = len(self._waiting_add), len(self._waiting_sample)

@@ -21,13 +21,25 @@ static const char *const names[ERROR_CODES] = {
     [ERROR_NOPERM] = "NOPERM",
 };
 
-int error_set(struct error *error, enum error_code code, const char *format, ...) {
+static void set(struct error *error, enum error_code code, const char *format, va_list arguments) {
     error->code = code;
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+}
+
+int error_set(struct error *error, enum error_code code, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error->message, sizeof error->message, format, arguments);
+    set(error, code, format, arguments);
     va_end(arguments);
     return -1;
+}
+
+bool error_because(struct error *error, enum error_code code, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    set(error, code, format, arguments);
+    va_end(arguments);
+    return false;
 }
 
 const char *error_code_name(enum error_code code) {

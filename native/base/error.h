@@ -2,6 +2,8 @@
 #ifndef REPLAY_BASE_ERROR_H
 #define REPLAY_BASE_ERROR_H
 
+#include <stdbool.h>
+
 enum error_code {
     ERROR_NONE = 0,
     ERROR_GENERIC,      /* ERR */
@@ -26,6 +28,9 @@ struct error {
 
 /* Sets code and formatted message; always returns -1, so that callers can `return error_set(…)`. */
 int error_set(struct error *error, enum error_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same for predicates, which say why not: always returns false. */
+bool error_because(struct error *error, enum error_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 const char *error_code_name(enum error_code code); /* "ERR", "NOTABLE", … */
 
 #endif

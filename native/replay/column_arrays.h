@@ -18,8 +18,9 @@ struct column_arrays {
     uint64_t slots;
     uint8_t *base[TABLE_MAX_COLUMNS]; /* NULL: no such column */
     size_t stride[TABLE_MAX_COLUMNS];
+    size_t value_bytes[TABLE_MAX_COLUMNS];
     size_t offset[TABLE_MAX_COLUMNS]; /* in the row */
-    uint8_t *rows; /* NULL: no small columns */
+    uint8_t *rows;                    /* NULL: no small columns */
     size_t row_bytes;
     size_t slot_bytes; /* of all columns, padding included */
 };
@@ -34,12 +35,17 @@ static inline uint8_t *column_arrays_value(const struct column_arrays *arrays, u
     return arrays->base[column] + (size_t)slot * arrays->stride[column];
 }
 
+/* Copies n packed values into slots, and out of slots. */
+void column_arrays_scatter(const struct column_arrays *arrays, uint32_t column, const uint32_t *slots, uint32_t n,
+                           const void *values);
+/* `result_bytes`: of the whole that these are a part of; a large one is copied past the caches. */
+void column_arrays_gather(const struct column_arrays *arrays, uint32_t column, const uint32_t *slots, uint32_t n,
+                          void *values, size_t result_bytes);
+
 /* A slot's small columns will be read soon. */
 static inline void column_arrays_prefetch(const struct column_arrays *arrays, uint32_t slot) {
     const uint8_t *row = arrays->rows + (size_t)slot * arrays->row_bytes;
-    for (size_t line = 0; line < arrays->row_bytes; line += 64) {
-        __builtin_prefetch(row + line);
-    }
+    for (size_t line = 0; line < arrays->row_bytes; line += 64) __builtin_prefetch(row + line);
 }
 
 #endif

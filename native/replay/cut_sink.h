@@ -11,7 +11,6 @@ enum table_record {
     TABLE_RECORD_STEPS = 4 /* bytes of steps */
 };
 
-#define TABLE_CUT_CHUNK 64u /* slots that are described together; most items or steps in a record */
 #define TABLE_CUT_RECORD_BYTES (128u << 10) /* of items or steps in one record, unless a single one is larger */
 
 /* Embedded in something of the owner's. */
@@ -19,18 +18,5 @@ struct table_cut_sink {
     /* Room for a record, to be filled before the next call. NULL: there is none; the cut has then failed. */
     uint8_t *(*record)(struct table_cut_sink *sink, enum table_record kind, size_t bytes);
 };
-
-/* ---- what cuts of items and of steps share: one bit for each slot ---- */
-static inline uint8_t cut_bit(const uint64_t *bits, uint32_t index) {
-    return bits[index / 64] >> (index % 64) & 1;
-}
-
-static inline void cut_set_bit(uint64_t *bits, uint32_t index) {
-    bits[index / 64] |= 1ull << (index % 64);
-}
-
-static inline size_t cut_bitmap_bytes(uint32_t bits) {
-    return ((size_t)bits + 63) / 64 * 8;
-}
 
 #endif

@@ -52,12 +52,12 @@ bool freshness_stale(const struct freshness *freshness, uint32_t *slot) {
     return newest > version && newest - version > (uint64_t)freshness->max_staleness;
 }
 
-void freshness_insert(struct freshness *freshness, const struct storage *storage, uint32_t slot) {
+void freshness_insert(struct freshness *freshness, const struct slot_store *items, uint32_t slot) {
     if (freshness->column < 0) {
         return;
     }
     int64_t version;
-    memcpy(&version, storage_item(storage, (uint32_t)freshness->column, slot), sizeof version);
+    memcpy(&version, column_arrays_value(&items->arrays, (uint32_t)freshness->column, slot), sizeof version);
     freshness_see(freshness, version);
     if (freshness->max_staleness >= 0) {
         selector_heap_insert(&freshness->by_version, slot, heap_key_of_integer(version));

@@ -24,7 +24,7 @@ void freshness_see(struct freshness *freshness, int64_t version);
 bool freshness_stale(const struct freshness *freshness, uint32_t *slot);
 
 /* Sees an item's version, and keeps the item if there is a limit; O(log items). */
-void freshness_insert(struct freshness *freshness, const struct storage *storage, uint32_t slot);
+void freshness_insert(struct freshness *freshness, const struct slot_store *items, uint32_t slot);
 void freshness_remove(struct freshness *freshness, uint32_t slot);
 
 #endif

@@ -40,47 +40,47 @@ static bool ratio_allows_add(const struct rate_limiter *limiter, uint64_t size, 
            (size < limiter->min_size_to_sample && samples <= 2 * limiter->error_buffer);
 }
 
-static int ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
+static bool ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     double samples = (double)n * limiter->samples_per_insert;
     if (ratio_allows_add(limiter, size, n)) {
-        return 0;
+        return true;
     }
     if (samples > 2 * limiter->error_buffer) {
-        return error_set(error, ERROR_LIMIT,
-                         "rate limiter: adding %" PRIu64 " items at once is worth %g samples, more than twice "
-                         "error_buffer = %g, and can never pass; add fewer at once or enlarge error_buffer",
-                         n, samples, limiter->error_buffer);
+        return error_because(error, ERROR_LIMIT,
+                             "rate limiter: adding %" PRIu64 " items at once is worth %g samples, more than twice "
+                             "error_buffer = %g, and can never pass; add fewer at once or enlarge error_buffer",
+                             n, samples, limiter->error_buffer);
     }
-    return error_set(error, ERROR_TIMEOUT,
-                     "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
-                     " sampled, samples_per_insert = %g, error_buffer = %g",
-                     n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
+    return error_because(error, ERROR_TIMEOUT,
+                         "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
+                         " sampled, samples_per_insert = %g, error_buffer = %g",
+                         n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
 }
 
 static bool ratio_allows_sample(const struct rate_limiter *limiter, uint64_t n) {
     return lead(limiter) - (double)n >= lead_target(limiter) - limiter->error_buffer;
 }
 
-int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
+bool rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     switch (limiter->kind) {
-    case LIMITER_MIN_SIZE: return 0;
+    case LIMITER_MIN_SIZE: return true;
     case LIMITER_SAMPLE_TO_INSERT_RATIO: return ratio_can_add(limiter, size, n, error);
     case LIMITER_QUEUE:
         if (n > limiter->queue_size) {
-            return error_set(error, ERROR_LIMIT,
-                             "rate limiter: %" PRIu64 " items at once never fit a queue of %" PRIu64
-                             "; add fewer at once",
-                             n, limiter->queue_size);
+            return error_because(error, ERROR_LIMIT,
+                                 "rate limiter: %" PRIu64 " items at once never fit a queue of %" PRIu64
+                                 "; add fewer at once",
+                                 n, limiter->queue_size);
         }
         if (size + n > limiter->queue_size) {
-            return error_set(error, ERROR_TIMEOUT,
-                             "rate limiter: adding %" PRIu64 " items waits for room: the queue holds %" PRIu64
-                             " of %" PRIu64,
-                             n, size, limiter->queue_size);
+            return error_because(error, ERROR_TIMEOUT,
+                                 "rate limiter: adding %" PRIu64 " items waits for room: the queue holds %" PRIu64
+                                 " of %" PRIu64,
+                                 n, size, limiter->queue_size);
         }
-        return 0;
+        return true;
     }
-    return 0;
+    return true;
 }
 
 uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, uint64_t n) {
@@ -100,43 +100,42 @@ uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, 
     return admitted;
 }
 
-/* Batches that can never pass, whatever is added meanwhile. */
-static int sample_is_possible(const struct rate_limiter *limiter, uint64_t n, struct error *error) {
+/* Whether the batch can pass at some time: some cannot, whatever is added meanwhile. */
+static bool sample_is_possible(const struct rate_limiter *limiter, uint64_t n, struct error *error) {
     if (limiter->kind == LIMITER_QUEUE && n > limiter->queue_size) {
-        return error_set(error, ERROR_LIMIT,
-                         "rate limiter: a sample of %" PRIu64 " is more than a queue of %" PRIu64
-                         " can hold; sample fewer at once",
-                         n, limiter->queue_size);
+        return error_because(error, ERROR_LIMIT,
+                             "rate limiter: a sample of %" PRIu64 " is more than a queue of %" PRIu64
+                             " can hold; sample fewer at once",
+                             n, limiter->queue_size);
     }
     if (limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO && (double)n > 2 * limiter->error_buffer &&
         !ratio_allows_sample(limiter, n)) {
-        return error_set(error, ERROR_LIMIT,
-                         "rate limiter: a sample of %" PRIu64 " is more than twice error_buffer = %g and can "
-                         "never pass; sample fewer at once or enlarge error_buffer",
-                         n, limiter->error_buffer);
+        return error_because(error, ERROR_LIMIT,
+                             "rate limiter: a sample of %" PRIu64 " is more than twice error_buffer = %g and can "
+                             "never pass; sample fewer at once or enlarge error_buffer",
+                             n, limiter->error_buffer);
     }
-    return 0;
+    return true;
 }
 
-int rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
-    if (sample_is_possible(limiter, n, error)) {
-        return -1;
-    }
+bool rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
+    if (!sample_is_possible(limiter, n, error)) return false;
     if (limiter->kind == LIMITER_QUEUE) {
-        return n <= size ? 0
-                         : error_set(error, ERROR_TIMEOUT,
-                                     "too few items: a sample of %" PRIu64 " waits, the queue holds %" PRIu64, n, size);
+        return n <= size ||
+               error_because(error, ERROR_TIMEOUT,
+                             "too few items: a sample of %" PRIu64 " waits, the queue holds %" PRIu64, n, size);
     }
     if (size < limiter->min_size_to_sample) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "too few items: the table holds %" PRIu64 ", sampling waits for min_size_to_sample = %" PRIu64,
-                         size, limiter->min_size_to_sample);
+        return error_because(error, ERROR_TIMEOUT,
+                             "too few items: the table holds %" PRIu64
+                             ", sampling waits for min_size_to_sample = %" PRIu64,
+                             size, limiter->min_size_to_sample);
     }
     if (limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO && !ratio_allows_sample(limiter, n)) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "rate limiter: a sample of %" PRIu64 " waits for inserts: %" PRIu64 " added, %" PRIu64
-                         " sampled, samples_per_insert = %g, error_buffer = %g",
-                         n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
+        return error_because(error, ERROR_TIMEOUT,
+                             "rate limiter: a sample of %" PRIu64 " waits for inserts: %" PRIu64 " added, %" PRIu64
+                             " sampled, samples_per_insert = %g, error_buffer = %g",
+                             n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
     }
-    return 0;
+    return true;
 }

@@ -21,10 +21,10 @@ void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *
 void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config);
 void rate_limiter_reset(struct rate_limiter *limiter);
 
-/* Whether n more items may enter, or be drawn, at once, from a table that holds `size`. -1 with ERROR_TIMEOUT: a wait may
- * help; ERROR_LIMIT: this batch can never pass. The message is the reason. */
-int rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
-int rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
+/* Whether n more items may enter, or be drawn, at once, from a table that holds `size`. Otherwise ERROR_TIMEOUT: a wait may
+ * help; or ERROR_LIMIT: this batch can never pass. The message is the reason. */
+bool rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
+bool rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
 /* How many of n items may enter now, at once: all, or the first of them; 0 where not one may. */
 uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, uint64_t n);
 

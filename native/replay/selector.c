@@ -85,27 +85,27 @@ void selector_repair(struct selector *selector) {
     }
 }
 
-void selector_draw(struct selector *selector, const struct selector_order *order, const struct storage *storage,
+void selector_draw(struct selector *selector, const struct selector_order *order, const struct slot_store *items,
                    struct random_state *random, uint32_t n, uint32_t *slots) {
     switch (selector->kind) {
     case SELECTOR_PRIORITIZED: sum_tree_sample(&selector->weights, random, n, !selector->independent, slots); return;
     case SELECTOR_UNIFORM: selector_uniform_sample(&selector->uniform, random, n, slots); return;
-    case SELECTOR_FIFO: selector_order_oldest(order, storage, n, slots); return;
-    case SELECTOR_LIFO: selector_order_newest(order, storage, n, slots); return;
+    case SELECTOR_FIFO: selector_order_oldest(order, items, n, slots); return;
+    case SELECTOR_LIFO: selector_order_newest(order, items, n, slots); return;
     case SELECTOR_MAX_HEAP:
     case SELECTOR_MIN_HEAP: selector_heap_first(&selector->heap, n, slots); return;
     }
 }
 
 void selector_draw_distinct(struct selector *selector, const struct selector_order *order,
-                            const struct storage *storage, struct random_state *random, uint32_t n, uint32_t *slots,
+                            const struct slot_store *items, struct random_state *random, uint32_t n, uint32_t *slots,
                             double *scratch) {
     if (selector->kind == SELECTOR_PRIORITIZED) {
         sum_tree_sample_distinct(&selector->weights, random, n, !selector->independent, slots, scratch);
     } else if (selector->kind == SELECTOR_UNIFORM) {
         selector_uniform_sample_distinct(&selector->uniform, random, n, slots);
     } else {
-        selector_draw(selector, order, storage, random, n, slots);
+        selector_draw(selector, order, items, random, n, slots);
     }
 }
 
@@ -118,7 +118,7 @@ bool selector_can_draw(const struct selector *selector, const struct selector_or
     case SELECTOR_FIFO:
     case SELECTOR_LIFO: break;
     }
-    return order->oldest != STORAGE_NO_SLOT;
+    return order->oldest != SLOT_NONE;
 }
 
 double selector_total(const struct selector *selector) {

@@ -42,11 +42,11 @@ void selector_remove(struct selector *selector, uint32_t slot);
 void selector_repair(struct selector *selector);
 
 /* n draws. Ordered ones: n <= items; others: at least one item may be drawn. */
-void selector_draw(struct selector *selector, const struct selector_order *order, const struct storage *storage,
+void selector_draw(struct selector *selector, const struct selector_order *order, const struct slot_store *items,
                    struct random_state *random, uint32_t n, uint32_t *slots);
 /* The same, no slot twice; as many may be drawn. `scratch` is for n doubles. */
 void selector_draw_distinct(struct selector *selector, const struct selector_order *order,
-                            const struct storage *storage, struct random_state *random, uint32_t n, uint32_t *slots,
+                            const struct slot_store *items, struct random_state *random, uint32_t n, uint32_t *slots,
                             double *scratch);
 /* Whether it has anything to draw; a prioritized one with priorities of zero only has not. */
 bool selector_can_draw(const struct selector *selector, const struct selector_order *order);

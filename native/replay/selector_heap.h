@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "replay/storage.h"
+#include "replay/slot_store.h"
 
 struct heap_entry {
     uint64_t key, age; /* age: counts insertions, so that the oldest of equal ones comes first */

@@ -3,7 +3,7 @@
 #define REPLAY_REPLAY_SELECTOR_UNIFORM_H
 
 #include "base/random.h"
-#include "replay/storage.h"
+#include "replay/slot_store.h"
 
 struct selector_uniform {
     uint32_t *slots;

@@ -168,13 +168,13 @@ static int check_config(struct table_config *config, struct error *error) {
                          config->max_bytes);
     }
     struct window_map map;
-    window_map_plan(&map, config);
+    window_map_init(&map, config);
     if (config->codec != CODEC_NONE && map.steps == 0) {
         return error_set(error, ERROR_BADSCHEMA,
                          "compression: expected none in a table without windows, got %s; only steps are compressed",
                          codec_name(config->codec));
     }
-    uint64_t one_item = (uint64_t)(map.steps < map.span ? map.steps : map.span) * step_store_step_bytes(config);
+    uint64_t one_item = (uint64_t)(map.steps < map.span ? map.steps : map.span) * slot_row_bytes(config, SLOT_OF_STEP);
     if (config->max_bytes && config->max_bytes < one_item) {
         return error_set(error, ERROR_BADSCHEMA,
                          "max_bytes: expected room for the steps that one item sees, %" PRIu64 " bytes, got %" PRIu64,

@@ -209,7 +209,7 @@ static int bind_windows(struct spec_reader *spec, struct table_config *config, c
         }
     }
     struct window_map map;
-    window_map_plan(&map, config);
+    window_map_init(&map, config);
     return map.steps <= TABLE_MAX_WINDOW && map.span <= STREAM_MAX_HISTORY
                ? 0
                : error_set(

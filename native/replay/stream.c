@@ -3,14 +3,14 @@
 
 #include <inttypes.h>
 
-void stream_append(struct stream *stream, struct step_store *store, uint32_t step, uint8_t flags) {
+void stream_append(struct stream *stream, struct slot_store *store, uint32_t step, uint8_t flags) {
     if (!stream->open || flags & STEP_FIRST) {
         stream->episode = stream->steps;
     }
     stream->open = !(flags & STEP_LAST);
     struct stream_step *entry = &stream->ring[stream->steps % stream->history];
     if (stream->steps >= stream->history) {
-        step_store_drop(store, entry->step);
+        slot_store_drop(store, entry->step);
     }
     *entry = (struct stream_step){stream->episode, step};
     stream->steps++;
@@ -20,11 +20,11 @@ void stream_end_episode(struct stream *stream) {
     stream->open = false;
 }
 
-uint32_t stream_clear(struct stream *stream, struct step_store *store, uint32_t most) {
+uint32_t stream_clear(struct stream *stream, struct slot_store *store, uint32_t most) {
     uint64_t number = stream_oldest(stream) + stream->cleared, left = stream->steps - number;
     uint32_t n = left < most ? (uint32_t)left : most;
     for (uint32_t i = 0; i < n; i++) {
-        step_store_drop(store, stream_at(stream, number + i)->step);
+        slot_store_drop(store, stream_at(stream, number + i)->step);
     }
     stream->cleared += n;
     return n;

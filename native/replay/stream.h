@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "replay/step_store.h"
+#include "replay/slot_store.h"
 #include "replay/table.h"
 
 struct stream_step {
@@ -38,9 +38,9 @@ static inline const struct stream_step *stream_at(const struct stream *stream, u
 }
 
 /* Appends a live step, whose reference the stream takes over; the step that leaves the history loses its own. */
-void stream_append(struct stream *stream, struct step_store *store, uint32_t step, uint8_t flags);
+void stream_append(struct stream *stream, struct slot_store *store, uint32_t step, uint8_t flags);
 /* Gives at most `most` of its references back, the oldest first; returns how many. Nothing else may follow. */
-uint32_t stream_clear(struct stream *stream, struct step_store *store, uint32_t most);
+uint32_t stream_clear(struct stream *stream, struct slot_store *store, uint32_t most);
 
 /* Writes the slots of the steps that the window (length >= 1, offset) of an item at step `number` shows; takes no
  * references. -1 where a step is not there yet, or has left the history. */

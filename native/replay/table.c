@@ -8,23 +8,31 @@
 
 #include "base/memory.h"
 
-static uint64_t item_bytes_of(const struct table_config *config) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < config->columns; i++) {
-        bytes += config->column[i].kind == COLUMN_ITEM ? config->column[i].item_bytes : 0;
-    }
-    return bytes;
-}
-
 uint64_t table_effective_capacity(const struct table_config *config) {
-    uint64_t item_bytes = item_bytes_of(config); /* 0: all that items have are windows, whose steps are counted */
+    uint64_t item_bytes =
+        slot_row_bytes(config, SLOT_OF_ITEM); /* 0: all that items have are windows, whose steps are counted */
     uint64_t by_bytes = config->max_bytes && item_bytes ? config->max_bytes / item_bytes : UINT64_MAX;
     return by_bytes < config->capacity ? by_bytes : config->capacity;
 }
 
 uint64_t table_full_bytes(const struct table_config *config) {
-    uint64_t bytes = table_effective_capacity(config) * (item_bytes_of(config) + step_store_step_bytes(config));
+    uint64_t item_bytes = slot_row_bytes(config, SLOT_OF_ITEM) + slot_row_bytes(config, SLOT_OF_STEP);
+    uint64_t bytes = table_effective_capacity(config) * item_bytes;
     return config->max_bytes && bytes > config->max_bytes ? config->max_bytes : bytes;
+}
+
+static int init_stores(struct table *table, uint32_t slots, struct error *error) {
+    const struct table_config *config = &table->config;
+    window_map_init(&table->windows, config);
+    if (slot_store_init(&table->items, config, SLOT_OF_ITEM, slots, error)) return -1;
+    if (!table_has_windows(table)) return 0;
+    uint64_t step_slots = table_step_slots(config, slots) + TABLE_HELD_SLOTS;
+    if (slot_store_init(&table->steps, config, SLOT_OF_STEP, step_slots, error)) return -1;
+    if (slot_store_init_lists(&table->items, &table->steps, table->windows.steps)) {
+        return error_set(error, ERROR_GENERIC, "out of memory: the windows of table '%s' could not be mapped",
+                         config->name);
+    }
+    return 0;
 }
 
 struct table *table_new(const struct table_config *config, struct error *error) {
@@ -35,18 +43,11 @@ struct table *table_new(const struct table_config *config, struct error *error) 
     }
     table->config = *config;
     assert(config->capacity >= 1 && config->capacity <= TABLE_MAX_CAPACITY);
-    uint32_t slots = (uint32_t)config->capacity + TABLE_SPARE_SLOTS + TABLE_HELD_SLOTS;
-    if (storage_init(&table->storage, config, slots, error)) {
-        memory_free(table);
-        return NULL;
-    }
-    if (window_map_init(&table->windows, config, slots, error) ||
-        (table->windows.steps &&
-         step_store_init(&table->steps, config, table_step_slots(config, slots) + TABLE_HELD_SLOTS, error))) {
+    uint32_t capacity = (uint32_t)config->capacity, slots = capacity + TABLE_SPARE_SLOTS + TABLE_HELD_SLOTS;
+    if (init_stores(table, slots, error)) {
         table_free(table);
         return NULL;
     }
-    uint32_t capacity = (uint32_t)config->capacity;
     freshness_init(&table->freshness, config);
     bool failed = max_tree_init(&table->priorities, slots) ||
                   selector_init(&table->sampler, config->sampler, config->priority_exponent, capacity, slots) ||
@@ -66,30 +67,17 @@ struct table *table_new(const struct table_config *config, struct error *error) 
 }
 
 void table_free(struct table *table) {
-    assert(table->storage.pinned == 0 && table->reservations == 0 && table->step_reservations == 0);
-    while (table->streams) {
-        table_stream_free(table, table->streams);
-    }
-    while (table->step_pool) {
-        struct step_reservation *reservation = table->step_pool;
-        table->step_pool = reservation->next;
-        memory_free(reservation);
-    }
-    while (table->pool) {
-        struct reservation *reservation = table->pool;
-        table->pool = reservation->next;
-        memory_free(reservation);
-    }
-    if (table->staging) {
-        memory_unmap(table->staging, table->staging_bytes);
-    }
+    assert(table->items.pinned == 0);
+    while (table->streams) table_stream_free(table, table->streams);
+    reservation_free_pool(&table->items);
+    reservation_free_pool(&table->steps);
+    memory_unmap(table->staging.kept, table->staging.kept_bytes);
     selector_free(&table->sampler);
     selector_free(&table->remover);
     freshness_free(&table->freshness);
     max_tree_free(&table->priorities);
-    window_map_free(&table->windows);
-    step_store_free(&table->steps);
-    storage_free(&table->storage);
+    slot_store_free(&table->steps);
+    slot_store_free(&table->items);
     memory_free(table);
 }
 
@@ -116,9 +104,9 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
 }
 
 void table_info(const struct table *table, struct table_info *info) {
-    const struct storage *storage = &table->storage;
+    const struct slot_store *items = &table->items, *steps = &table->steps;
     *info = (struct table_info){
-        .size = storage->live,
+        .size = items->live,
         .capacity = table->config.capacity,
         .bytes = table_bytes(table),
         .added = table->added,
@@ -128,13 +116,13 @@ void table_info(const struct table *table, struct table_info *info) {
         .updates_applied = table->updates_applied,
         .stale_items = table->stale_items,
         .newest_version = table->freshness.newest,
-        .reserved_slots = storage->reserved,
-        .pinned_slots = storage->pinned - storage->held,
-        .free_slots = storage_free_slots(storage),
-        .retired_slots = storage->retired,
-        .item_bytes = storage->item_bytes,
-        .steps = table->steps.live - table->steps.held,
-        .step_bytes = table->steps.live_bytes,
+        .reserved_slots = items->reserved,
+        .pinned_slots = items->pinned,
+        .free_slots = slot_store_free_slots(items),
+        .retired_slots = items->retired,
+        .item_bytes = items->slot_bytes,
+        .steps = steps->occupied - steps->held,
+        .step_bytes = slot_store_bytes(steps),
         .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),
         .total_priority = selector_total(&table->sampler),
@@ -172,7 +160,7 @@ bool table_is_drawable(const struct table *table, uint32_t slot) {
 }
 
 uint64_t table_drawable(const struct table *table) {
-    return sampler_is_prioritized(table) ? table->positive : table->storage.live;
+    return sampler_is_prioritized(table) ? table->positive : table->items.live;
 }
 
 uint64_t table_drawable_times(const struct table *table) {
@@ -184,7 +172,7 @@ static void weigh(struct table *table, uint32_t slot, double weight) {
     bool was = sum_tree_weight(&table->sampler.weights, slot) > 0, is = weight > 0;
     sum_tree_write(&table->sampler.weights, slot, weight);
     if (was != is) {
-        uint64_t times = table->storage.slot[slot].times_sampled;
+        uint64_t times = table->items.slot[slot].times_sampled;
         table->positive += is ? 1 : UINT64_MAX;
         table->positive_times += is ? times : -times;
     }
@@ -200,11 +188,9 @@ void table_enter_sampler(struct table *table, uint32_t slot, double key) {
 
 void table_remove(struct table *table, uint32_t slot) {
     if (table->work.next == slot) {
-        table->work.next = table->storage.slot[slot].newer;
+        table->work.next = table->items.slot[slot].newer;
     }
-    if (table->cut) {
-        table_cut_before_leave(table, slot);
-    }
+    if (table->cut) table_cut_before_change(table, slot);
     if (sampler_is_prioritized(table)) {
         weigh(table, slot, 0);
     } else {
@@ -212,13 +198,11 @@ void table_remove(struct table *table, uint32_t slot) {
     }
     selector_remove(&table->remover, slot);
     freshness_remove(&table->freshness, slot);
-    selector_order_remove(&table->order, &table->storage, slot);
+    selector_order_remove(&table->order, &table->items, slot);
     priority_counts_leave(&table->priority_counts, max_tree_value(&table->priorities, slot));
     max_tree_write(&table->priorities, slot, 0);
-    table->live_times -= table->storage.slot[slot].times_sampled;
-    if (storage_leave(&table->storage, slot)) {
-        table_forget_steps(table, slot);
-    }
+    table->live_times -= table->items.slot[slot].times_sampled;
+    slot_store_leave(&table->items, slot);
     table->removed++;
 }
 
@@ -234,7 +218,7 @@ static uint32_t next_to_leave(struct table *table) {
     uint32_t slot = table->order.oldest;
     selector_repair(&table->remover);
     if (selector_can_draw(&table->remover, &table->order)) {
-        selector_draw(&table->remover, &table->order, &table->storage, &table->random, 1, &slot);
+        selector_draw(&table->remover, &table->order, &table->items, &table->random, 1, &slot);
     }
     return slot;
 }
@@ -278,7 +262,7 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
             table_prefetch_id(table, ids[i + 16]);
         }
         uint32_t slot = table_slot(table, ids[i]);
-        if (slot == STORAGE_NO_SLOT) {
+        if (slot == SLOT_NONE) {
             ++*stale;
             continue;
         }
@@ -295,7 +279,7 @@ uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = table_slot(table, ids[i]);
-        if (slot != STORAGE_NO_SLOT) {
+        if (slot != SLOT_NONE) {
             table_remove(table, slot);
             count++;
         }

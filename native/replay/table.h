@@ -143,11 +143,11 @@ void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_
 void table_seed(struct table *table, uint64_t seed);
 int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 
-/* Whether n items may be added / sampled now. Otherwise -1 with ERROR_TIMEOUT and the reason (a wait may help),
+/* Whether n items may be added / sampled now. Otherwise `error` says why not: ERROR_TIMEOUT and the reason (a wait may help),
  * ERROR_LIMIT (it never can, e.g. n above capacity, or a batch larger than the limiter's error buffer allows), or
  * ERROR_CLOSED (the table is closed, and only items that were added could help). */
-int table_can_add(const struct table *table, uint64_t n, struct error *error);
-int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
+bool table_can_add(const struct table *table, uint64_t n, struct error *error);
+bool table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
 /* How many of n items may be added now, at once: the first of them. 0: table_can_add of one tells why. */
 uint32_t table_admits(const struct table *table, uint32_t n);
 
@@ -156,12 +156,13 @@ int table_check_priorities(const struct table *table, const double *priorities, 
 
 /* ---- add: reserve, land, validate, commit ---- */
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);
-/* Where column `column` of the reservation lands: item i at base + slots[i] * stride. slots is NULL when spare slots ran
- * out: then base is a pooled staging area, item i at base + i * stride, copied once at commit. */
+/* Where column `column` of the reservation lands: value i at base + slots[i] * stride. slots is NULL where spare slots of
+ * items ran out, or the column is of steps and compressed: then base is a pooled staging area, value i at base + i * stride,
+ * which is copied or compressed once. */
 void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
                          const uint32_t **slots);
 void reservation_fill(struct reservation *reservation, uint32_t column,
-                      const void *items); /* copies n packed items in */
+                      const void *values); /* copies n packed ones in */
 void reservation_release(struct reservation *reservation); /* gives the slots back, nothing enters */
 /* Keeps the first n items, at least one; the others' slots go back. After everything has landed. */
 void reservation_shorten(struct reservation *reservation, uint32_t n);
@@ -209,7 +210,6 @@ void table_gather_part(const struct table *table, uint32_t column, const uint32_
 #define STREAM_MAX_HISTORY 65536u
 
 struct stream;
-struct step_reservation;
 
 bool table_has_windows(const struct table *table);
 struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error);
@@ -220,20 +220,16 @@ uint64_t stream_steps(const struct stream *stream); /* how many were appended so
 void stream_end_episode(struct stream *stream); /* the newest step was the last of its episode after all */
 
 /* Reserve, land, validate, commit, as for items; `column` is an index of the table's columns, with in_steps. */
-struct step_reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);
-void step_reservation_landing(struct step_reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
-                              const uint32_t **slots);
-void step_reservation_fill(struct step_reservation *reservation, uint32_t column, const void *steps);
+struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);
 /* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them. */
-int step_reservation_fill_coded(struct step_reservation *reservation, uint32_t column, const uint32_t *sizes,
-                                const uint8_t *blocks, size_t length, struct error *error);
+int reservation_fill_coded(struct reservation *reservation, uint32_t column, const uint32_t *sizes,
+                           const uint8_t *blocks, size_t length, struct error *error);
 /* Compresses the steps of a compressed table that came as they were, and looks into the blocks that came, until the clock
  * passes the deadline: 0 when all is done, 1 when there is more to do, -1 where a block is none. table_append does the rest
  * itself, however long it takes. */
-int step_reservation_code(struct step_reservation *reservation, uint64_t deadline_us, struct error *error);
-void step_reservation_release(struct step_reservation *reservation);
+int reservation_code(struct reservation *reservation, uint64_t deadline_us, struct error *error);
 /* Appends step i to streams[i]; flags (NULL: none) are of STEP_FIRST and STEP_LAST. On success the reservation is gone. */
-int table_append(struct table *table, struct step_reservation *reservation, struct stream *const *streams,
+int table_append(struct table *table, struct reservation *reservation, struct stream *const *streams,
                  const uint8_t *flags, struct error *error);
 /* Binds the items of a reservation to the steps that their windows see: item i at step steps[i] of streams[i]. Those steps
  * stay until the reservation is released or its items have gone. Needed before table_commit in a table with windows. */

@@ -4,7 +4,7 @@
 int table_add_batch(struct table *table, uint32_t n, const void *const *items, const double *priorities, uint64_t *ids,
                     struct error *error) {
     /* Asked first, so that a wait copies nothing. */
-    if (table_can_add(table, n, error)) {
+    if (!table_can_add(table, n, error)) {
         return -1;
     }
     struct reservation *reservation = table_reserve(table, n, error);
@@ -75,15 +75,15 @@ void table_streams_free(struct table *table, uint32_t n, struct stream **streams
 
 int table_append_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
                        uint32_t column_count, const uint32_t *columns, const void *const *steps, struct error *error) {
-    struct step_reservation *reservation = table_reserve_steps(table, n, error);
+    struct reservation *reservation = table_reserve_steps(table, n, error);
     if (!reservation) {
         return -1;
     }
     for (uint32_t i = 0; i < column_count; i++) {
-        step_reservation_fill(reservation, columns[i], steps[i]);
+        reservation_fill(reservation, columns[i], steps[i]);
     }
     if (table_append(table, reservation, streams, flags, error)) {
-        step_reservation_release(reservation);
+        reservation_release(reservation);
         return -1;
     }
     return 0;
@@ -96,7 +96,7 @@ int table_items_batch(struct table *table, uint32_t n, struct stream *const *str
     uint32_t count = table_admits(table, n);
     if (count == 0) {
         count = 1; /* that one is refused, with the reason */
-        if (table_can_add(table, count, error)) {
+        if (!table_can_add(table, count, error)) {
             return -1;
         }
     }

@@ -11,23 +11,23 @@
 
 /* ---- state --------------------------------------------------------------------------------------------------------- */
 
-int table_is_ready(const struct table *table, struct error *error) {
+bool table_is_ready(const struct table *table, struct error *error) {
     const struct table_work *work = &table->work;
     if (work->resetting) {
-        return error_set(error, ERROR_TIMEOUT, "the table is being reset: %" PRIu32 " items have still to leave",
-                         table->storage.live);
+        return error_because(error, ERROR_TIMEOUT, "the table is being reset: %" PRIu32 " items have still to leave",
+                             table->items.live);
     }
     if (work->walking) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "the table is being changed: its %" PRIu32 " items are looked at once more",
-                         table->storage.live);
+        return error_because(error, ERROR_TIMEOUT,
+                             "the table is being changed: its %" PRIu32 " items are looked at once more",
+                             table->items.live);
     }
     if (work->shrinking) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "the table is being changed: it holds %" PRIu32 " items, more than it may",
-                         table->storage.live);
+        return error_because(error, ERROR_TIMEOUT,
+                             "the table is being changed: it holds %" PRIu32 " items, more than it may",
+                             table->items.live);
     }
-    return 0;
+    return true;
 }
 
 bool table_has_work(const struct table *table) {
@@ -39,10 +39,10 @@ bool table_has_work(const struct table *table) {
 /* ---- slices -------------------------------------------------------------------------------------------------------- */
 
 static void reset_slice(struct table *table) {
-    for (uint32_t i = 0; i < SLICE_ITEMS && table->order.oldest != STORAGE_NO_SLOT; i++) {
+    for (uint32_t i = 0; i < SLICE_ITEMS && table->order.oldest != SLOT_NONE; i++) {
         table_remove(table, table->order.oldest);
     }
-    if (table->order.oldest == STORAGE_NO_SLOT) {
+    if (table->order.oldest == SLOT_NONE) {
         table->work = (struct table_work){.resetting = false};
         rate_limiter_reset(&table->limiter);
         freshness_forget(
@@ -53,7 +53,7 @@ static void reset_slice(struct table *table) {
 static void look_again(struct table *table, uint32_t slot) {
     const struct table_work *work = &table->work;
     uint32_t limit = table->config.max_times_sampled;
-    if (work->wearing && limit && table->storage.slot[slot].times_sampled >= limit) {
+    if (work->wearing && limit && table->items.slot[slot].times_sampled >= limit) {
         table_remove(table, slot);
         return;
     }
@@ -65,18 +65,18 @@ static void look_again(struct table *table, uint32_t slot) {
         selector_insert(&table->remover, slot, selector_key(&table->remover, priority));
     }
     if (work->fill_freshness) {
-        freshness_insert(&table->freshness, &table->storage, slot);
+        freshness_insert(&table->freshness, &table->items, slot);
     }
 }
 
 static void walk_slice(struct table *table) {
     struct table_work *work = &table->work;
-    for (uint32_t i = 0; i < SLICE_ITEMS && work->next != STORAGE_NO_SLOT; i++) {
+    for (uint32_t i = 0; i < SLICE_ITEMS && work->next != SLOT_NONE; i++) {
         uint32_t slot = work->next;
-        work->next = table->storage.slot[slot].newer; /* before it may leave */
+        work->next = table->items.slot[slot].newer; /* before it may leave */
         look_again(table, slot);
     }
-    if (work->next == STORAGE_NO_SLOT) {
+    if (work->next == SLOT_NONE) {
         bool shrinking = work->shrinking;
         *work = (struct table_work){.shrinking = shrinking};
     }
@@ -84,8 +84,8 @@ static void walk_slice(struct table *table) {
 
 static bool too_large(const struct table *table) {
     uint64_t max_bytes = table->config.max_bytes;
-    return table->storage.live && (table->storage.live > table_effective_capacity(&table->config) ||
-                                   (max_bytes && table_bytes(table) > max_bytes));
+    return table->items.live && (table->items.live > table_effective_capacity(&table->config) ||
+                                 (max_bytes && table_bytes(table) > max_bytes));
 }
 
 static void shrink_slice(struct table *table) {
@@ -160,7 +160,7 @@ static bool selector_differs(const struct selector *selector, enum selector_kind
 
 /* New and empty selectors where the configuration asks for others; on failure nothing has changed. */
 static int replace_selectors(struct table *table, const struct table_config *config, struct error *error) {
-    uint32_t capacity = (uint32_t)config->capacity, slots = table->storage.slots;
+    uint32_t capacity = (uint32_t)config->capacity, slots = table->items.slots;
     struct table_work *work = &table->work;
     struct selector sampler = table->sampler, remover = table->remover;
     bool other_sampler = selector_differs(&sampler, config->sampler, config->priority_exponent);
@@ -198,7 +198,7 @@ static int replace_selectors(struct table *table, const struct table_config *con
 
 int table_begin_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
     struct table_config config = table->config;
-    if (table_is_ready(table, error) || table_config_change(&config, spec, length, error) ||
+    if (!table_is_ready(table, error) || table_config_change(&config, spec, length, error) ||
         check_priorities_fit(table, &config, error) || replace_selectors(table, &config, error)) {
         return -1;
     }

@@ -36,11 +36,9 @@ int table_check_open(const struct table *table, struct error *error) {
     return table->closed ? refuse(table, "nothing is added to it until it is opened", "", error) : 0;
 }
 
-int table_no_more_items(const struct table *table, struct error *error) {
-    if (!table->closed || error->code != ERROR_TIMEOUT) {
-        return -1;
-    }
+void table_refuse_wait(const struct table *table, struct error *error) {
+    if (!table->closed || error->code != ERROR_TIMEOUT) return;
     char why[sizeof error->message];
     memcpy(why, error->message, sizeof why);
-    return refuse(table, "no more items are added for a sample that would wait", why, error);
+    refuse(table, "no more items are added for a sample that would wait", why, error);
 }

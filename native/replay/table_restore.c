@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bitmap.h"
 #include "base/memory.h"
+#include "replay/slot_record.h"
 
 /* What the description holds beside the spec and the random state. */
 enum number {
@@ -33,15 +35,11 @@ static const char *const number_keys[NUMBERS] = {
 struct table_restore {
     struct table *table;
     uint64_t numbers[NUMBERS];
-    uint32_t described, live, filled; /* slots */
-    uint8_t *seen;                    /* by slot: SEEN_… */
-    double *priorities;               /* by slot */
-    uint32_t steps_filled;
-    uint64_t *steps_seen;             /* one bit a step slot */
+    double *priorities;  /* by slot */
+    uint64_t *described; /* one bit a slot of items */
+    uint64_t *came[2];   /* by kind of slot: one bit each, its bytes came */
+    uint32_t described_count, came_count[2];
 };
-
-#define SEEN_INDEX 1u
-#define SEEN_ITEM 2u
 
 /* ---- description --------------------------------------------------------------------------------------------------- */
 
@@ -125,12 +123,10 @@ static int read_description(struct msgpack_reader *reader, struct description *o
     return 0;
 }
 
-static void take_description(struct table_restore *restore, const struct description *from) {
-    struct table *table = restore->table;
-    memcpy(restore->numbers, from->numbers, sizeof restore->numbers);
+static void take_description(struct table *table, const struct description *from) {
     memcpy(table->random.words, from->random, sizeof table->random.words);
-    table->storage.fresh = (uint32_t)from->numbers[SLOTS_USED];
-    table->storage.next_age = from->numbers[NEXT_AGE];
+    table->items.fresh = (uint32_t)from->numbers[SLOTS_USED];
+    table->items.next_age = from->numbers[NEXT_AGE];
     table->steps.fresh = (uint32_t)from->numbers[STEPS_USED];
     table->added = from->numbers[ADDED];
     table->sampled = from->numbers[SAMPLED];
@@ -157,53 +153,50 @@ static struct table *make_table(const struct description *description, struct er
     return table;
 }
 
+/* Makes the table, and room for what is known of it until it is whole. */
+static int begin(struct table_restore *restore, const struct description *description, struct error *error) {
+    restore->table = make_table(description, error);
+    if (!restore->table) return -1;
+    const struct table *table = restore->table;
+    uint64_t used = description->numbers[SLOTS_USED], size = description->numbers[SIZE];
+    if (used > table->items.slots || size > used || size > table->config.capacity) {
+        return error_set(error, ERROR_GENERIC,
+                         "table '%s': %" PRIu64 " items in %" PRIu64 " slots do not fit its capacity of %" PRIu64,
+                         table->config.name, size, used, table->config.capacity);
+    }
+    uint64_t steps_used = description->numbers[STEPS_USED], steps = description->numbers[STEPS];
+    if (steps_used > table->steps.slots || steps > steps_used) {
+        return error_set(error, ERROR_GENERIC, "table '%s': %" PRIu64 " steps in %" PRIu64 " slots do not fit it",
+                         table->config.name, steps, steps_used);
+    }
+    restore->priorities = memory_map(used * sizeof *restore->priorities);
+    restore->described = memory_map(bitmap_bytes((uint32_t)used));
+    restore->came[SLOT_OF_ITEM] = memory_map(bitmap_bytes((uint32_t)used));
+    restore->came[SLOT_OF_STEP] = memory_map(bitmap_bytes((uint32_t)steps_used));
+    memcpy(restore->numbers, description->numbers, sizeof restore->numbers); /* which say how large those are */
+    if (!restore->priorities || !restore->described || !restore->came[SLOT_OF_ITEM] || !restore->came[SLOT_OF_STEP])
+        return error_set(error, ERROR_GENERIC, "out of memory for table '%s'", table->config.name);
+    const struct msgpack_value *closed = &description->closed;
+    if (closed->type == MSGPACK_STRING &&
+        table_close(restore->table, (const char *)closed->bytes.data, closed->bytes.length, error))
+        return -1;
+    take_description(restore->table, description);
+    return 0;
+}
+
 struct table_restore *table_restore_begin(const uint8_t *bytes, size_t length, struct error *error) {
     struct msgpack_reader reader = {bytes, bytes + length};
     struct description description;
-    if (read_description(&reader, &description, error)) {
-        return NULL;
-    }
+    if (read_description(&reader, &description, error)) return NULL;
     struct table_restore *restore = memory_calloc(1, sizeof *restore);
     if (!restore) {
         error_set(error, ERROR_GENERIC, "out of memory for a table");
         return NULL;
     }
-    restore->table = make_table(&description, error);
-    if (!restore->table) {
+    if (begin(restore, &description, error)) {
         table_restore_free(restore);
         return NULL;
     }
-    const struct table *table = restore->table;
-    uint64_t used = description.numbers[SLOTS_USED], size = description.numbers[SIZE];
-    if (used > table->storage.slots || size > used || size > table->config.capacity) {
-        error_set(error, ERROR_GENERIC,
-                  "table '%s': %" PRIu64 " items in %" PRIu64 " slots do not fit its capacity of %" PRIu64,
-                  table->config.name, size, used, table->config.capacity);
-        table_restore_free(restore);
-        return NULL;
-    }
-    uint64_t steps_used = description.numbers[STEPS_USED];
-    if (steps_used > table->steps.slots || description.numbers[STEPS] > steps_used) {
-        error_set(error, ERROR_GENERIC, "table '%s': %" PRIu64 " steps in %" PRIu64 " slots do not fit it",
-                  table->config.name, description.numbers[STEPS], steps_used);
-        table_restore_free(restore);
-        return NULL;
-    }
-    restore->steps_seen = memory_map(cut_bitmap_bytes((uint32_t)steps_used));
-    restore->seen = memory_map(used);
-    restore->priorities = memory_map(used * sizeof *restore->priorities);
-    if (!restore->seen || !restore->priorities || !restore->steps_seen) {
-        error_set(error, ERROR_GENERIC, "out of memory for table '%s'", table->config.name);
-        table_restore_free(restore);
-        return NULL;
-    }
-    const struct msgpack_value *closed = &description.closed;
-    if (closed->type == MSGPACK_STRING &&
-        table_close(restore->table, (const char *)closed->bytes.data, closed->bytes.length, error)) {
-        table_restore_free(restore);
-        return NULL;
-    }
-    take_description(restore, &description);
     return restore;
 }
 
@@ -212,25 +205,17 @@ const struct table_config *table_restore_config(const struct table_restore *rest
 }
 
 static void forget_work(struct table_restore *restore) {
-    if (restore->steps_seen) {
-        memory_unmap(restore->steps_seen, cut_bitmap_bytes((uint32_t)restore->numbers[STEPS_USED]));
-    }
-    if (restore->seen) {
-        memory_unmap(restore->seen, restore->numbers[SLOTS_USED]);
-    }
-    if (restore->priorities) {
-        memory_unmap(restore->priorities, restore->numbers[SLOTS_USED] * sizeof *restore->priorities);
-    }
+    uint32_t used = (uint32_t)restore->numbers[SLOTS_USED];
+    memory_unmap(restore->priorities, used * sizeof *restore->priorities);
+    memory_unmap(restore->described, bitmap_bytes(used));
+    memory_unmap(restore->came[SLOT_OF_ITEM], bitmap_bytes(used));
+    memory_unmap(restore->came[SLOT_OF_STEP], bitmap_bytes((uint32_t)restore->numbers[STEPS_USED]));
     memory_free(restore);
 }
 
 void table_restore_free(struct table_restore *restore) {
-    if (!restore) {
-        return;
-    }
-    if (restore->table) {
-        table_free(restore->table);
-    }
+    if (!restore) return;
+    if (restore->table) table_free(restore->table);
     forget_work(restore);
 }
 
@@ -253,34 +238,28 @@ struct index_record {
 
 static int restore_slot(struct table_restore *restore, const struct index_record *record, uint32_t i,
                         struct error *error) {
-    struct storage *storage = &restore->table->storage;
+    struct slot_store *items = &restore->table->items;
     uint32_t slot = record->first + i;
-    if (restore->seen[slot]) {
-        return refuse(restore, error, "described twice", slot);
-    }
-    struct slot *entry = &storage->slot[slot];
+    if (bitmap_has(restore->described, slot)) return refuse(restore, error, "described twice", slot);
+    struct slot *entry = &items->slot[slot];
     entry->generation = u32_at(record->generations + 4 * i);
-    if (entry->generation > STORAGE_MAX_GENERATION) {
+    if (entry->generation > SLOT_MAX_GENERATION)
         return refuse(restore, error, "a generation that no id can hold", slot);
-    }
-    restore->seen[slot] = SEEN_INDEX;
-    restore->described++;
-    if (!record->lives[i]) {
-        return 0;
-    }
+    bitmap_set(restore->described, slot);
+    restore->described_count++;
+    if (!record->lives[i]) return 0;
     entry->times_sampled = u32_at(record->times + 4 * i);
-    memcpy(&storage->age[slot], record->ages + 8 * i, 8);
+    memcpy(&items->age[slot], record->ages + 8 * i, 8);
     memcpy(&restore->priorities[slot], record->priorities + 8 * i, 8);
-    if (record->lives[i] != 1 || entry->generation == 0 || storage->age[slot] >= storage->next_age) {
+    if (record->lives[i] != 1 || entry->generation == 0 || items->age[slot] >= items->next_age)
         return refuse(restore, error, "an item that cannot be", slot);
-    }
-    if (table_check_priorities(restore->table, &restore->priorities[slot], 1, error)) {
+    if (table_check_priorities(restore->table, &restore->priorities[slot], 1, error))
         return refuse(restore, error, "an item of a priority that cannot be", slot);
-    }
-    entry->state = SLOT_LIVE;
-    storage->live++;
-    storage->last_lives += entry->generation == STORAGE_MAX_GENERATION;
-    restore->live++;
+    entry->live = true;
+    entry->references = 1;
+    items->live++;
+    items->occupied++;
+    items->last_lives += entry->generation == SLOT_MAX_GENERATION;
     return 0;
 }
 
@@ -291,126 +270,47 @@ static int restore_index(struct table_restore *restore, const uint8_t *body, siz
         record.count = u32_at(body + 4);
     }
     if (length < 8 || record.count > TABLE_CUT_CHUNK || length != 8 + (size_t)record.count * 25 ||
-        (uint64_t)record.first + record.count > restore->numbers[SLOTS_USED]) {
+        (uint64_t)record.first + record.count > restore->numbers[SLOTS_USED])
         return refuse(restore, error, "the description of slots from here on is malformed", record.first);
-    }
     record.generations = body + 8;
     record.times = record.generations + 4 * record.count;
     record.ages = record.times + 4 * record.count;
     record.priorities = record.ages + 8 * record.count;
     record.lives = record.priorities + 8 * record.count;
     for (uint32_t i = 0; i < record.count; i++) {
-        if (restore_slot(restore, &record, i, error)) {
-            return -1;
-        }
+        if (restore_slot(restore, &record, i, error)) return -1;
     }
     return 0;
 }
 
-static int restore_items(struct table_restore *restore, const uint8_t *body, size_t length, struct error *error) {
-    struct table *table = restore->table;
-    struct storage *storage = &table->storage;
-    uint32_t n = length >= 4 ? u32_at(body) : 0, slots[TABLE_CUT_CHUNK];
-    size_t list_bytes = table->windows.steps * sizeof(uint32_t);
-    if (n < 1 || n > TABLE_CUT_CHUNK || length != 4 + (size_t)n * (4 + list_bytes + storage->item_bytes)) {
-        return error_set(error, ERROR_GENERIC, "table '%s': a record of %" PRIu32 " items has %zu bytes",
-                         table->config.name, n, length);
+/* Bytes of items or of steps. Items have been described; which steps they see is checked when all steps are there. */
+static int restore_slots(struct table_restore *restore, enum slot_kind kind, const uint8_t *body, size_t length,
+                         struct error *error) {
+    struct slot_store *store = kind == SLOT_OF_ITEM ? &restore->table->items : &restore->table->steps;
+    const char *of = kind == SLOT_OF_ITEM ? "items" : "steps", *name = restore->table->config.name;
+    uint32_t slots[SLOT_RECORD_MOST], n;
+    uint64_t *came = restore->came[kind];
+    const char *wrong = slot_record_read_slots(store, body, length, slots, &n);
+    for (uint32_t i = 0; i < n && !wrong; i++) {
+        if (slots[i] >= store->fresh || (store->slot && !store->slot[slots[i]].live))
+            wrong = "a slot that is not described";
+        else if (bitmap_has(came, slots[i]))
+            wrong = "a slot that came twice";
+        else
+            bitmap_set(came, slots[i]);
     }
-    memcpy(slots, body + 4, n * sizeof slots[0]);
-    for (uint32_t i = 0; i < n; i++) {
-        if (slots[i] >= restore->numbers[SLOTS_USED] || storage->slot[slots[i]].state != SLOT_LIVE) {
-            return refuse(restore, error, "bytes came of an item that is not described", slots[i]);
-        }
-        if (restore->seen[slots[i]] & SEEN_ITEM) {
-            return refuse(restore, error, "the bytes of its item came twice", slots[i]);
-        }
-        restore->seen[slots[i]] |= SEEN_ITEM;
-    }
-    restore->filled += n;
-    const uint8_t *at = body + 4 + n * sizeof slots[0];
-    for (uint32_t i = 0; i < n && list_bytes > 0; i++, at += list_bytes) {
-        memcpy(window_map_list(&table->windows, slots[i]), at, list_bytes); /* checked when all steps are there */
-    }
-    for (uint32_t column = 0; column < storage->arrays.columns; column++) {
-        if (storage->column_item_bytes[column] > 0) {
-            storage_scatter(storage, column, slots, n, at);
-            at += n * storage->column_item_bytes[column];
-        }
-    }
+    if (!wrong) wrong = slot_record_read(store, body, length);
+    if (wrong) return error_set(error, ERROR_GENERIC, "table '%s', a record of its %s: %s", name, of, wrong);
+    restore->came_count[kind] += n;
     return 0;
-}
-
-static int refuse_steps(const struct table_restore *restore, struct error *error, const char *what, uint64_t step) {
-    return error_set(error, ERROR_GENERIC, "table '%s', step slot %" PRIu64 ": %s", restore->table->config.name, step,
-                     what);
-}
-
-/* n sizes and the blocks; each must be one of the table's codec, since what samples it will not look again. */
-static int restore_blocks(struct table_restore *restore, uint32_t column, const uint32_t *steps, uint32_t n,
-                          const uint8_t **at, const uint8_t *end, struct error *error) {
-    struct step_store *store = &restore->table->steps;
-    const uint8_t *sizes = *at;
-    if ((size_t)(end - *at) < n * sizeof(uint32_t)) {
-        return refuse_steps(restore, error, "a record ends within its blocks", steps[0]);
-    }
-    *at += n * sizeof(uint32_t);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t size = u32_at(sizes + i * sizeof size);
-        if (size > (size_t)(end - *at) || size > store->column_step_bytes[column] ||
-            !step_store_is_block(store, column, *at, size)) {
-            return refuse_steps(restore, error, "a block that is none", steps[i]);
-        }
-        if (step_store_put_block(store, column, steps[i], *at, size)) {
-            return refuse_steps(restore, error, "no memory for its block", steps[i]);
-        }
-        *at += size;
-    }
-    return 0;
-}
-
-static int restore_step_columns(struct table_restore *restore, const uint32_t *steps, uint32_t n, const uint8_t *at,
-                                const uint8_t *end, struct error *error) {
-    struct step_store *store = &restore->table->steps;
-    for (uint32_t column = 0; column < store->columns; column++) {
-        size_t bytes = n * store->column_step_bytes[column];
-        if (step_store_is_coded(store, column)) {
-            if (restore_blocks(restore, column, steps, n, &at, end, error)) {
-                return -1;
-            }
-        } else if (bytes > (size_t)(end - at)) {
-            return refuse_steps(restore, error, "a record ends within a column", steps[0]);
-        } else if (bytes > 0) {
-            step_store_scatter(store, column, steps, n, at);
-            at += bytes;
-        }
-    }
-    return at == end ? 0 : refuse_steps(restore, error, "a record is longer than its steps", steps[0]);
-}
-
-static int restore_steps(struct table_restore *restore, const uint8_t *body, size_t length, struct error *error) {
-    struct step_store *store = &restore->table->steps;
-    uint32_t n = length >= 4 ? u32_at(body) : 0, steps[TABLE_CUT_CHUNK];
-    if (n < 1 || n > TABLE_CUT_CHUNK || length < 4 + n * sizeof steps[0]) {
-        return error_set(error, ERROR_GENERIC, "table '%s': a record of %" PRIu32 " steps has %zu bytes",
-                         restore->table->config.name, n, length);
-    }
-    memcpy(steps, body + 4, n * sizeof steps[0]);
-    for (uint32_t i = 0; i < n; i++) {
-        if (steps[i] >= store->fresh || cut_bit(restore->steps_seen, steps[i])) {
-            return refuse_steps(restore, error, "out of bounds, or came twice", steps[i]);
-        }
-        cut_set_bit(restore->steps_seen, steps[i]);
-    }
-    restore->steps_filled += n;
-    return restore_step_columns(restore, steps, n, body + 4 + n * sizeof steps[0], body + length, error);
 }
 
 int table_restore_record(struct table_restore *restore, uint32_t kind, const uint8_t *body, size_t length,
                          struct error *error) {
     switch (kind) {
     case TABLE_RECORD_SLOTS: return restore_index(restore, body, length, error);
-    case TABLE_RECORD_ITEMS: return restore_items(restore, body, length, error);
-    case TABLE_RECORD_STEPS: return restore_steps(restore, body, length, error);
+    case TABLE_RECORD_ITEMS: return restore_slots(restore, SLOT_OF_ITEM, body, length, error);
+    case TABLE_RECORD_STEPS: return restore_slots(restore, SLOT_OF_STEP, body, length, error);
     default: break;
     }
     return error_set(error, ERROR_GENERIC, "table '%s': a record of kind %" PRIu32 ", which this version does not know",
@@ -430,20 +330,18 @@ static int compare_ages(const void *left, const void *right) {
 }
 
 /* Items enter the indexes as they once did, oldest first. */
-static int restore_order(struct table_restore *restore, struct aged_slot *items, struct error *error) {
+static int restore_order(struct table_restore *restore, struct aged_slot *order, struct error *error) {
     struct table *table = restore->table;
+    const struct slot_store *items = &table->items;
     uint32_t count = 0;
-    for (uint32_t slot = 0; slot < table->storage.fresh; slot++) {
-        if (table->storage.slot[slot].state == SLOT_LIVE) {
-            items[count++] = (struct aged_slot){table->storage.age[slot], slot};
-        }
+    for (uint32_t slot = 0; slot < items->fresh; slot++) {
+        if (items->slot[slot].live) order[count++] = (struct aged_slot){items->age[slot], slot};
     }
-    qsort(items, count, sizeof *items, compare_ages);
+    qsort(order, count, sizeof *order, compare_ages);
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t slot = items[i].slot;
-        if (i > 0 && items[i - 1].age == items[i].age) {
+        uint32_t slot = order[i].slot;
+        if (i > 0 && order[i - 1].age == order[i].age)
             return refuse(restore, error, "its item is as old as another", slot);
-        }
         double priority = restore->priorities[slot];
         table_index(table, slot, priority, table_keys(table, priority));
     }
@@ -451,73 +349,54 @@ static int restore_order(struct table_restore *restore, struct aged_slot *items,
     return 0;
 }
 
-/* A reference for each place at which an item sees a step; steps that none sees were kept by streams that are no more. */
-static int restore_references(struct table_restore *restore, const struct aged_slot *items, struct error *error) {
-    struct table *table = restore->table;
-    struct step_store *store = &table->steps;
-    for (uint32_t i = 0; i < restore->live; i++) {
-        const uint32_t *list = window_map_list(&table->windows, items[i].slot);
-        for (uint32_t k = 0; k < table->windows.steps; k++) {
-            if (list[k] >= store->fresh || !cut_bit(restore->steps_seen, list[k])) {
-                return refuse(restore, error, "its item sees a step that is not there", items[i].slot);
-            }
-            if (store->references[list[k]]++ == 0) {
-                store->live++;
-                store->live_bytes += step_store_bytes(store, list[k]);
-            }
-        }
-    }
-    for (uint32_t step = store->fresh; step-- > 0;) {
-        if (store->references[step] == 0) {
-            step_store_forget(store, step);
+/* A reference for each place at which an item sees a step. Steps that none sees were kept by streams that are no more. */
+static int restore_references(struct table_restore *restore, const struct aged_slot *order, struct error *error) {
+    const struct slot_store *items = &restore->table->items;
+    struct slot_store *steps = &restore->table->steps;
+    for (uint32_t i = 0; i < items->live; i++) {
+        const uint32_t *list = slot_list(items, order[i].slot);
+        for (uint32_t k = 0; k < items->list_length; k++) {
+            if (list[k] >= steps->fresh || !bitmap_has(restore->came[SLOT_OF_STEP], list[k]))
+                return refuse(restore, error, "its item sees a step that is not there", order[i].slot);
+            uint32_t *references = slot_references(steps, list[k]);
+            if (*references == SLOT_MOST_REFERENCES)
+                return refuse(restore, error, "its item sees a step that is seen too often", order[i].slot);
+            if ((*references)++ > 0) continue;
+            steps->occupied++;
+            steps->block_bytes += coded_columns_bytes(&steps->coded, list[k]);
         }
     }
     return 0;
 }
 
-/* Slots that were used and hold nothing: the lowest is taken first. */
-static void restore_free_slots(struct storage *storage) {
-    for (uint32_t slot = storage->fresh; slot-- > 0;) {
-        struct slot *entry = &storage->slot[slot];
-        if (entry->state == SLOT_LIVE) {
-            continue;
-        }
-        if (entry->generation >= STORAGE_MAX_GENERATION) {
-            entry->state = SLOT_RETIRED;
-            storage->retired++;
-        } else {
-            storage->returned[storage->returned_count++] = slot;
-        }
-    }
+static int check_whole(const struct table_restore *restore, struct error *error) {
+    const struct table *table = restore->table;
+    const uint32_t *came = restore->came_count;
+    if (restore->described_count == restore->numbers[SLOTS_USED] && table->items.live == restore->numbers[SIZE] &&
+        came[SLOT_OF_ITEM] == table->items.live && came[SLOT_OF_STEP] == restore->numbers[STEPS])
+        return 0;
+    return error_set(error, ERROR_GENERIC,
+                     "table '%s' is not whole: %" PRIu32 " of %" PRIu64 " slots are described, %" PRIu32 " of %" PRIu64
+                     " items, %" PRIu32 " of %" PRIu64 " steps are there",
+                     table->config.name, restore->described_count, restore->numbers[SLOTS_USED], came[SLOT_OF_ITEM],
+                     restore->numbers[SIZE], came[SLOT_OF_STEP], restore->numbers[STEPS]);
 }
 
 struct table *table_restore_finish(struct table_restore *restore, struct error *error) {
     struct table *table = restore->table;
-    if (restore->described != restore->numbers[SLOTS_USED] || restore->live != restore->numbers[SIZE] ||
-        restore->filled != restore->live || restore->steps_filled != restore->numbers[STEPS]) {
-        error_set(error, ERROR_GENERIC,
-                  "table '%s' is not whole: %" PRIu32 " of %" PRIu64 " slots are described, %" PRIu32 " of %" PRIu64
-                  " items, %" PRIu32 " of %" PRIu64 " steps are there",
-                  table->config.name, restore->described, restore->numbers[SLOTS_USED], restore->filled,
-                  restore->numbers[SIZE], restore->steps_filled, restore->numbers[STEPS]);
-        table_restore_free(restore);
-        return NULL;
-    }
-    struct aged_slot *items = memory_alloc((restore->live + 1) * sizeof *items);
-    if (!items) {
-        error_set(error, ERROR_GENERIC, "out of memory for the order of table '%s'", table->config.name);
-        table_restore_free(restore);
-        return NULL;
-    }
-    int failed =
-        restore_order(restore, items, error) || (table_has_windows(table) && restore_references(restore, items, error));
-    memory_free(items);
+    struct aged_slot *order = memory_alloc((table->items.live + 1) * sizeof *order);
+    int failed = order
+                     ? check_whole(restore, error)
+                     : error_set(error, ERROR_GENERIC, "out of memory for the order of table '%s'", table->config.name);
+    failed = failed || restore_order(restore, order, error) || restore_references(restore, order, error);
+    memory_free(order);
     if (failed) {
         table_restore_free(restore);
         return NULL;
     }
-    restore_free_slots(&table->storage);
-    storage_forget_ids(&table->storage, random_entropy());
+    slot_store_collect(&table->steps);
+    slot_store_collect(&table->items);
+    slot_store_forget_ids(&table->items, random_entropy());
     table_recheck(table);
     forget_work(restore);
     return table;

@@ -9,110 +9,106 @@
 #include "base/memory.h"
 #include "base/power.h"
 
-/* Items that are too old have left, or -1 with ERROR_TIMEOUT. */
-static int is_fresh(const struct table *table, struct error *error) {
+/* Whether items that are too old have left. */
+static bool is_fresh(const struct table *table, struct error *error) {
     uint32_t slot;
-    return freshness_stale(&table->freshness, &slot)
-               ? error_set(error, ERROR_TIMEOUT,
-                           "items of policies more than max_staleness = %" PRId64 " versions behind %" PRId64
-                           " have still to leave",
-                           table->freshness.max_staleness, table->freshness.newest)
-               : 0;
+    if (!freshness_stale(&table->freshness, &slot)) return true;
+    return error_because(error, ERROR_TIMEOUT,
+                         "items of policies more than max_staleness = %" PRId64 " versions behind %" PRId64
+                         " have still to leave",
+                         table->freshness.max_staleness, table->freshness.newest);
 }
 
 /* A batch without replacement needs as many different items. */
-static int enough_distinct(const struct table *table, uint64_t n, struct error *error) {
+static bool enough_distinct(const struct table *table, uint64_t n, struct error *error) {
     if (n > table_effective_capacity(&table->config)) {
-        return error_set(error, ERROR_LIMIT,
-                         "a sample of %" PRIu64 " without replacement is more than a table of %" PRIu64
-                         " can hold; sample fewer at once, or with replacement",
-                         n, table_effective_capacity(&table->config));
+        return error_because(error, ERROR_LIMIT,
+                             "a sample of %" PRIu64 " without replacement is more than a table of %" PRIu64
+                             " can hold; sample fewer at once, or with replacement",
+                             n, table_effective_capacity(&table->config));
     }
     if (n > table_drawable(table)) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "too few items: %" PRIu64 " may be drawn, a sample of %" PRIu64 " without replacement waits",
-                         table_drawable(table), n);
+        return error_because(error, ERROR_TIMEOUT,
+                             "too few items: %" PRIu64 " may be drawn, a sample of %" PRIu64
+                             " without replacement waits",
+                             table_drawable(table), n);
     }
-    return 0;
+    return true;
 }
 
 /* `distinct`: no item may come twice. */
-static int enough_items(const struct table *table, uint64_t n, bool distinct, struct error *error) {
-    uint64_t size = table->storage.live, max_times_sampled = table->config.max_times_sampled;
+static bool enough_items(const struct table *table, uint64_t n, bool distinct, struct error *error) {
+    uint64_t size = table->items.live, max_times_sampled = table->config.max_times_sampled;
     if (size == 0) {
-        return error_set(error, ERROR_TIMEOUT, "too few items: the table is empty");
+        return error_because(error, ERROR_TIMEOUT, "too few items: the table is empty");
     }
     if (selector_is_ordered(table->config.sampler) && n > size) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "too few items: a %s sample of %" PRIu64 " waits, the table holds %" PRIu64,
-                         selector_name(table->config.sampler), n, size);
+        return error_because(error, ERROR_TIMEOUT,
+                             "too few items: a %s sample of %" PRIu64 " waits, the table holds %" PRIu64,
+                             selector_name(table->config.sampler), n, size);
     }
     uint64_t drawable = table_drawable(table);
     if (drawable == 0) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
+        return error_because(error, ERROR_TIMEOUT,
+                             "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
     }
     uint64_t draws = drawable * max_times_sampled - table_drawable_times(table);
     if (max_times_sampled && n > draws) {
-        return error_set(error, ERROR_TIMEOUT,
-                         "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
-                         "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits",
-                         drawable, draws, max_times_sampled, n);
+        return error_because(error, ERROR_TIMEOUT,
+                             "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
+                             "max_times_sampled = %" PRIu64 ", a sample of %" PRIu64 " waits",
+                             drawable, draws, max_times_sampled, n);
     }
-    return distinct ? enough_distinct(table, n, error) : 0;
+    return !distinct || enough_distinct(table, n, error);
 }
 
-int table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error) {
+bool table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error) {
     if (n < 1 || n > TABLE_MAX_BATCH) {
-        return error_set(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH, n);
+        return error_because(error, ERROR_LIMIT, "expected a sample of 1 to %u items, got %" PRIu64, TABLE_MAX_BATCH,
+                             n);
     }
     bool ordered = selector_is_ordered(table->config.sampler);
     if (ordered && n > table_effective_capacity(&table->config)) {
-        return error_set(error, ERROR_LIMIT,
-                         "a %s sample of %" PRIu64 " is more than a table of %" PRIu64
-                         " can hold; sample fewer at once",
-                         selector_name(table->config.sampler), n, table_effective_capacity(&table->config));
+        return error_because(error, ERROR_LIMIT,
+                             "a %s sample of %" PRIu64 " is more than a table of %" PRIu64
+                             " can hold; sample fewer at once",
+                             selector_name(table->config.sampler), n, table_effective_capacity(&table->config));
     }
     uint64_t max_times_sampled = table->config.max_times_sampled;
     if (max_times_sampled && n > table_effective_capacity(&table->config) * max_times_sampled) {
-        return error_set(error, ERROR_LIMIT,
-                         "a sample of %" PRIu64 " is more than %" PRIu64
-                         " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
-                         n, table_effective_capacity(&table->config), max_times_sampled);
+        return error_because(error, ERROR_LIMIT,
+                             "a sample of %" PRIu64 " is more than %" PRIu64
+                             " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
+                             n, table_effective_capacity(&table->config), max_times_sampled);
     }
-    if (table_is_ready(table, error) || is_fresh(table, error)) {
-        return -1;
-    }
-    if (rate_limiter_can_sample(&table->limiter, table->storage.live, n, error)) {
-        return table_no_more_items(table, error);
-    }
-    if (enough_items(table, n, !replace && !ordered, error) == 0) {
-        return 0;
-    }
+    if (!table_is_ready(table, error) || !is_fresh(table, error)) return false;
+    bool passes = rate_limiter_can_sample(&table->limiter, table->items.live, n, error);
+    if (passes && enough_items(table, n, !replace && !ordered, error)) return true;
     /* An update of priorities may make more of them drawable. */
-    return table_drawable(table) < table->storage.live ? -1 : table_no_more_items(table, error);
+    if (!passes || table_drawable(table) == table->items.live) table_refuse_wait(table, error);
+    return false;
 }
 
 /* P of an item as drawn now. A draw in order is certain. */
 static double probability(const struct table *table, uint32_t slot, double total) {
     switch (table->config.sampler) {
     case SELECTOR_PRIORITIZED: return sum_tree_weight(&table->sampler.weights, slot) / total;
-    case SELECTOR_UNIFORM: return 1.0 / (double)table->storage.live;
+    case SELECTOR_UNIFORM: return 1.0 / (double)table->items.live;
     default: return 1.0;
     }
 }
 
 static void draw(struct table *table, uint32_t n, uint32_t *slots) {
-    selector_draw(&table->sampler, &table->order, &table->storage, &table->random, n, slots);
+    selector_draw(&table->sampler, &table->order, &table->items, &table->random, n, slots);
 }
 
 /* As draw, no slot twice. `scratch` is for n doubles. */
 static void draw_distinct(struct table *table, uint32_t n, uint32_t *slots, double *scratch) {
-    selector_draw_distinct(&table->sampler, &table->order, &table->storage, &table->random, n, slots, scratch);
+    selector_draw_distinct(&table->sampler, &table->order, &table->items, &table->random, n, slots, scratch);
 }
 
 static void count_draw(struct table *table, uint32_t slot) {
-    struct slot *entry = &table->storage.slot[slot];
+    struct slot *entry = &table->items.slot[slot];
     if (table->cut) {
         table_cut_before_change(table, slot);
     }
@@ -128,11 +124,11 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) {
-            __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
+            __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
         }
-        column_arrays_prefetch(&table->storage.arrays, slots[i]);
+        column_arrays_prefetch(&table->items.arrays, slots[i]);
         count_draw(table, slots[i]);
-        storage_pin(&table->storage, slots[i]);
+        slot_store_pin(&table->items, slots[i]);
         if (ids) {
             ids[i] = table_id(table, slots[i]);
         }
@@ -147,19 +143,19 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
 static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
-        if (table->storage.slot[slots[i]].state != SLOT_LIVE) {
+        if (!table->items.slot[slots[i]].live) {
             draw(table, 1, &slots[i]); /* table_can_sample has counted: something is left */
         }
         uint32_t slot = slots[i];
         count_draw(table, slot);
-        storage_pin(&table->storage, slot);
+        slot_store_pin(&table->items, slot);
         if (ids) {
             ids[i] = table_id(table, slot);
         }
         if (probabilities) {
             probabilities[i] = probability(table, slot, total);
         }
-        if (table->storage.slot[slot].times_sampled >= table->config.max_times_sampled) {
+        if (table->items.slot[slot].times_sampled >= table->config.max_times_sampled) {
             table_remove(table, slot);
             table_repair(table);
             total = selector_total(&table->sampler);
@@ -194,9 +190,7 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
         return error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g",
                          TABLE_MAX_EXPONENT, beta);
     }
-    if (table_can_sample(table, n, replace, error)) {
-        return -1;
-    }
+    if (!table_can_sample(table, n, replace, error)) return -1;
     bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
     bool weighted = weights && prioritized;
     double *own = NULL; /* an item that leaves in this draw has its probability nowhere else */
@@ -230,11 +224,9 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) {
-            __builtin_prefetch(&table->storage.slot[slots[i + 16]], 1);
+            __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
         }
-        if (storage_unpin(&table->storage, slots[i])) {
-            table_forget_steps(table, slots[i]);
-        }
+        slot_store_unpin(&table->items, slots[i]);
     }
 }
 
@@ -242,7 +234,7 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
               struct error *error) {
     for (uint32_t i = 0; i < n; i++) {
         slots[i] = table_slot(table, ids[i]);
-        if (slots[i] == STORAGE_NO_SLOT) {
+        if (slots[i] == SLOT_NONE) {
             return error_set(error, ERROR_GENERIC,
                              "item %" PRIu64 " (index %" PRIu32 ") is not in table '%s': it has left, or never "
                              "was; ask for live ids only",
@@ -251,7 +243,7 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
     }
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
-        storage_pin(&table->storage, slots[i]);
+        slot_store_pin(&table->items, slots[i]);
         if (probabilities) { /* of a table whose priorities are all zero no item can be drawn */
             probabilities[i] = table_drawable(table) ? probability(table, slots[i], total) : 0;
         }
@@ -260,9 +252,9 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
 }
 
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride) {
-    assert(column < table->storage.arrays.columns && table->storage.arrays.base[column]);
-    *base = table->storage.arrays.base[column];
-    *stride = table->storage.arrays.stride[column];
+    assert(column < table->items.arrays.columns && table->items.arrays.base[column]);
+    *base = table->items.arrays.base[column];
+    *stride = table->items.arrays.stride[column];
 }
 
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out) {
@@ -271,11 +263,11 @@ void table_gather(const struct table *table, uint32_t column, const uint32_t *sl
 
 void table_gather_part(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out,
                        size_t result_bytes) {
-    assert(column < table->storage.arrays.columns && table->config.column[column].kind != COLUMN_STEP);
+    assert(column < table->items.arrays.columns && table->config.column[column].kind != COLUMN_STEP);
     if (table->config.column[column].kind == COLUMN_WINDOW) {
-        window_map_gather(&table->windows, &table->steps, &table->config.column[column], column, slots, n, out,
+        window_map_gather(&table->windows, &table->items, &table->config.column[column], column, slots, n, out,
                           result_bytes);
     } else {
-        storage_gather(&table->storage, column, slots, n, out, result_bytes);
+        column_arrays_gather(&table->items.arrays, column, slots, n, out, result_bytes);
     }
 }

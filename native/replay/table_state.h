@@ -7,40 +7,15 @@
 #include "replay/max_tree.h"
 #include "replay/priority_counts.h"
 #include "replay/rate_limiter.h"
+#include "replay/reservation.h"
 #include "replay/selector.h"
 #include "replay/selector_order.h"
-#include "replay/step_store.h"
-#include "replay/storage.h"
+#include "replay/slot_store.h"
 #include "replay/stream.h"
 #include "replay/table.h"
 #include "replay/window.h"
 
 #define TABLE_RESERVED_LIMIT (TABLE_SPARE_SLOTS / 2)
-#define TABLE_POOLED_RESERVATIONS 64u      /* kept for reuse, so that ADD allocates nothing */
-#define TABLE_POOLED_RESERVATION_ROOM 1024u /* items; larger ones are freed */
-
-struct reservation {
-    struct table *table;
-    struct reservation *next; /* in the pool */
-    uint32_t n, room;
-    uint32_t laid; /* items that staging was laid out for */
-    bool resolved;    /* the items' lists of steps hold references */
-    uint8_t *staging; /* NULL: bytes land in slots[] */
-    size_t staging_bytes;
-    uint32_t slots[]; /* room for that many, then for their lists of steps */
-};
-
-struct step_reservation {
-    struct table *table;
-    struct step_reservation *next; /* in the pool */
-    uint32_t n, room;
-    uint8_t *staging; /* of coded columns, one after the other, n steps each; NULL: there are none */
-    size_t staging_bytes;
-    uint64_t staged;    /* columns that lie there and wait to be coded, as bits */
-    uint64_t unchecked; /* columns that came as blocks nobody has looked into */
-    uint32_t coded;     /* steps that are done of the first such column */
-    uint32_t steps[];
-};
 
 /* What a reset or a change of settings has still to do (table_change.c), in this order. */
 struct table_work {
@@ -54,7 +29,7 @@ struct table_work {
 
 struct table {
     struct table_config config;
-    struct storage storage;
+    struct slot_store items;
     struct rate_limiter limiter;
     struct selector_order order;
     struct selector sampler, remover;
@@ -68,27 +43,20 @@ struct table {
     uint64_t live_times;             /* how often all live items were, together */
     struct table_work work;
     uint64_t added, sampled, removed, stale_items, stale_updates, updates_applied;
-    struct reservation *pool;
-    uint32_t pooled, reservations;
-    uint8_t *staging; /* one area kept for reuse */
-    size_t staging_bytes, staging_total_bytes;
+    struct staging staging;
     /* of a table with windows */
-    struct step_store steps;
+    struct slot_store steps;
     struct window_map windows;
     struct stream *streams;
     uint64_t stream_count, stream_steps; /* how many, and what their histories are together */
     uint64_t kept_steps;                 /* those that streams hold now */
-    struct step_reservation *step_pool;
-    uint32_t pooled_steps, step_reservations;
     struct table_cut *cut; /* a snapshot being taken; NULL: none */
     bool closed; /* nothing enters (table_close.c) */
     char closed_reason[TABLE_MAX_REASON + 1];
 };
 
-/* Told before anything of a slot's index changes, before an item enters, before it leaves; see table_cut.h. */
+/* To be called, while a cut is under way, before anything that the index says of a slot changes; see table_cut.h. */
 void table_cut_before_change(struct table *table, uint32_t slot);
-void table_cut_before_enter(struct table *table, uint32_t slot);
-void table_cut_before_leave(struct table *table, uint32_t slot);
 
 bool table_is_drawable(const struct table *table, uint32_t slot);
 /* Live items that the sampler may draw, and how often those were sampled, together. */
@@ -111,10 +79,10 @@ void table_remove(struct table *table, uint32_t slot);
 void table_repair(struct table *table);
 /* Removes n items, as the remover chooses; n <= live items. As after table_remove. */
 void table_make_room(struct table *table, uint64_t n);
-/* -1 with ERROR_TIMEOUT and the reason while a reset or change is not done. */
-int table_is_ready(const struct table *table, struct error *error);
-/* A sample is refused for the reason in `error`: on a closed table that is ERROR_CLOSED, since nothing else will be added. */
-int table_no_more_items(const struct table *table, struct error *error);
+/* Whether no reset or change is under way; otherwise ERROR_TIMEOUT and the reason. */
+bool table_is_ready(const struct table *table, struct error *error);
+/* A sample would wait for the reason in `error`: on a closed table that becomes ERROR_CLOSED, since nothing will be added. */
+void table_refuse_wait(const struct table *table, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
 void table_recheck(struct table *table);
 void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */
@@ -125,42 +93,22 @@ uint64_t table_bytes(const struct table *table); /* payload of live items and st
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
 uint64_t table_step_slots(const struct table_config *config,
                           uint32_t slots); /* most steps that can be needed at once */
-/* Memory for bytes that have no place of their own yet; one area is kept for the next. */
-uint8_t *table_staging_take(struct table *table, size_t bytes, size_t *taken_bytes, struct error *error);
-void table_staging_give(struct table *table, uint8_t *staging, size_t bytes);
-/* The lists of the items from `first` on let go of their steps. */
-void table_unresolve(struct table *table, struct reservation *reservation, uint32_t first);
-
-/* The list of steps of item i of a reservation. */
-static inline uint32_t *reservation_list(struct reservation *reservation, uint32_t i) {
-    return reservation->slots + reservation->room + (size_t)i * reservation->table->windows.steps;
-}
-
-/* A slot's bytes are nobody's any more: so are the steps that its windows showed. */
-static inline void table_forget_steps(struct table *table, uint32_t slot) {
-    if (table->windows.steps) {
-        window_map_drop(&table->windows, &table->steps, window_map_list(&table->windows, slot));
-    }
-}
-
 static inline uint64_t table_id(const struct table *table, uint32_t slot) {
-    return (uint64_t)table->storage.slot[slot].generation << 32 | slot; /* shard 0 */
+    return (uint64_t)table->items.slot[slot].generation << 32 | slot; /* shard 0 */
 }
 
-/* The slot of a live item, or STORAGE_NO_SLOT when the item has left or never was. */
+/* The slot of a live item, or SLOT_NONE when the item has left or never was. */
 static inline uint32_t table_slot(const struct table *table, uint64_t id) {
     uint32_t slot = (uint32_t)id;
-    if (slot >= table->storage.slots) {
-        return STORAGE_NO_SLOT;
-    }
-    const struct slot *entry = &table->storage.slot[slot];
-    return entry->state == SLOT_LIVE && entry->generation == id >> 32 ? slot : STORAGE_NO_SLOT;
+    if (slot >= table->items.slots) return SLOT_NONE;
+    const struct slot *entry = &table->items.slot[slot];
+    return entry->live && entry->generation == id >> 32 ? slot : SLOT_NONE;
 }
 
 static inline void table_prefetch_id(const struct table *table, uint64_t id) {
     uint32_t slot = (uint32_t)id;
-    if (slot < table->storage.slots) {
-        __builtin_prefetch(&table->storage.slot[slot], 1);
+    if (slot < table->items.slots) {
+        __builtin_prefetch(&table->items.slot[slot], 1);
         wide_tree_prefetch_leaf(&table->priorities.tree, slot);
         selector_prefetch(&table->sampler, slot);
     }

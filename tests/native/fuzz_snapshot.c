@@ -52,10 +52,10 @@ static void make_whole(void) {
     config.column[1].dimensions = 2;
     tables[1] = make(&config);
     struct stream *stream = table_stream_new(tables[1], 4, &error), *streams[4] = {stream, stream, stream, stream};
-    struct step_reservation *steps = table_reserve_steps(tables[1], 4, &error);
+    struct reservation *steps = table_reserve_steps(tables[1], 4, &error);
     CHECK(stream && steps);
     static const uint8_t frames[800] = {1, [200] = 2, [400] = 3, [600] = 4};
-    step_reservation_fill(steps, 0, frames);
+    reservation_fill(steps, 0, frames);
     CHECK(table_append(tables[1], steps, streams, NULL, &error) == 0);
     struct reservation *items = table_reserve(tables[1], 3, &error);
     CHECK(items && table_resolve(tables[1], items, streams, (uint64_t[]){1, 2, 3}, &error) == 0);

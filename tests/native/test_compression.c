@@ -147,27 +147,27 @@ static struct table *compressed_table(enum step_codec codec, uint64_t max_bytes)
 static void blocks_that_are_none_are_refused(enum step_codec kind) {
     struct table *table = compressed_table(kind, 0);
     struct codec *codec = codec_new(kind);
-    struct step_reservation *reservation = table_reserve_steps(table, 2, &error);
+    struct reservation *reservation = table_reserve_steps(table, 2, &error);
     uint8_t steps[2000] = {1, 2, 3}, blocks[2000];
     uint32_t sizes[2];
     size_t length = codec_encode_steps(codec, steps, 2, 1000, sizes, blocks);
     CHECK(length < 400);
-    CHECK(step_reservation_fill_coded(reservation, 0, sizes, blocks, length - 1, &error) == -1);
+    CHECK(reservation_fill_coded(reservation, 0, sizes, blocks, length - 1, &error) == -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "bytes of blocks"));
     const uint32_t large[2] = {1001, 10};
-    CHECK(step_reservation_fill_coded(reservation, 0, large, blocks, 1011, &error) == -1);
+    CHECK(reservation_fill_coded(reservation, 0, large, blocks, 1011, &error) == -1);
     CHECK(strstr(error.message, "got one of 1001 bytes at index 0"));
     blocks[sizes[0]] ^= 0x80;
     blocks[sizes[0] + 1] ^= 0x55;
-    CHECK(step_reservation_fill_coded(reservation, 0, sizes, blocks, length, &error) == 0);
+    CHECK(reservation_fill_coded(reservation, 0, sizes, blocks, length, &error) == 0);
     struct stream *stream = table_stream_new(table, 8, &error);
     CHECK(table_append(table, reservation, (struct stream *[]){stream, stream}, NULL, &error) == -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "at index 1 that is none"));
     CHECK(stream_steps(stream) == 0);
-    step_reservation_release(reservation);
-    CHECK(table->steps.live == 0 && table->steps.reserved == 0);
-    for (uint32_t i = 0; i < table->steps.blocks.fresh; i++) {
-        CHECK(table->steps.blocks.chunk[i].used == 0);
+    reservation_release(reservation);
+    CHECK(table->steps.occupied == 0 && table->steps.reserved == 0);
+    for (uint32_t i = 0; i < table->steps.coded.pool.fresh; i++) {
+        CHECK(table->steps.coded.pool.chunk[i].used == 0);
     }
     codec_free(codec);
     table_free(table);
@@ -176,7 +176,7 @@ static void blocks_that_are_none_are_refused(enum step_codec kind) {
 /* However short the slices, they come to an end, and mean the same. */
 static void coding_goes_on_where_it_stopped(enum step_codec kind) {
     struct table *table = compressed_table(kind, 0);
-    struct step_reservation *reservation = table_reserve_steps(table, 100, &error);
+    struct reservation *reservation = table_reserve_steps(table, 100, &error);
     struct stream *stream = table_stream_new(table, 128, &error), *streams[100];
     uint8_t *steps = malloc(100 * 1000), obs[2000];
     uint64_t at[2] = {42, 99}, ids[2], x[2] = {1, 2};
@@ -186,8 +186,8 @@ static void coding_goes_on_where_it_stopped(enum step_codec kind) {
         memset(steps + i * 1000, (int)i, 1000);
         streams[i] = stream;
     }
-    step_reservation_fill(reservation, 0, steps);
-    while ((left = step_reservation_code(reservation, 0, &error)) == 1) { /* the deadline has passed each time */
+    reservation_fill(reservation, 0, steps);
+    while ((left = reservation_code(reservation, 0, &error)) == 1) { /* the deadline has passed each time */
         slices++;
     }
     CHECK(left == 0 && slices == 12);
@@ -212,10 +212,10 @@ static void compressed_steps_count_as_what_they_take(enum step_codec kind) {
     CHECK(stream);
     uint64_t id, x = 1;
     for (uint64_t step = 0; step < 500; step++) {
-        struct step_reservation *steps = table_reserve_steps(table, 1, &error);
+        struct reservation *steps = table_reserve_steps(table, 1, &error);
         uint8_t frame[1000];
         memset(frame, (int)step, sizeof frame);
-        step_reservation_fill(steps, 0, frame);
+        reservation_fill(steps, 0, frame);
         CHECK(table_append(table, steps, &stream, NULL, &error) == 0);
         struct reservation *item = table_reserve(table, 1, &error);
         reservation_fill(item, 2, &x);

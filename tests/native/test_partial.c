@@ -15,8 +15,8 @@ static struct table_config limited(enum limiter_kind kind, uint64_t queue_size, 
 /* Whatever is admitted could be added at once, and one more could not. */
 static void admits(struct table *table, uint32_t n, uint32_t expected) {
     CHECK(table_admits(table, n) == expected);
-    CHECK(expected == 0 || table_can_add(table, expected, &error) == 0);
-    CHECK(expected == n || table_can_add(table, expected + 1, &error) == -1);
+    CHECK(expected == 0 || table_can_add(table, expected, &error));
+    CHECK(expected == n || !table_can_add(table, expected + 1, &error));
 }
 
 static void as_many_are_admitted_as_could_be_added(void) {
@@ -122,11 +122,11 @@ static void the_others_let_go_of_their_steps(void) {
     struct stream *stream = table_stream_new(table, 4, &error);
     struct stream *streams[6] = {stream, stream, stream, stream, stream, stream};
     uint64_t frames[6] = {1, 2, 3, 4, 5, 6}, numbers[4] = {0, 1, 4, 5}, ids[2], obs[2];
-    struct step_reservation *steps = table_reserve_steps(table, 4, &error);
-    step_reservation_fill(steps, 0, frames);
+    struct reservation *steps = table_reserve_steps(table, 4, &error);
+    reservation_fill(steps, 0, frames);
     CHECK(table_append(table, steps, streams, NULL, &error) == 0);
     steps = table_reserve_steps(table, 2, &error);
-    step_reservation_fill(steps, 0, frames + 4);
+    reservation_fill(steps, 0, frames + 4);
     uint64_t early[2] = {0, 1};
     struct reservation *kept = table_reserve(table, 2, &error);
     CHECK(table_resolve(table, kept, streams, early, &error) == 0);

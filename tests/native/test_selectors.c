@@ -152,7 +152,7 @@ static void ordered_samplers_give_the_first_items_of_their_order(void) {
 
 static void live_values(const struct table *table, bool *live, uint32_t n) {
     memset(live, 0, n);
-    for (uint32_t slot = table->order.oldest; slot != STORAGE_NO_SLOT; slot = table->storage.slot[slot].newer) {
+    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer) {
         uint64_t value;
         table_gather(table, 0, &slot, 1, &value);
         CHECK(value < n);
@@ -268,7 +268,7 @@ static void staged_adds_find_slots_whoever_leaves(void) {
             CHECK(add(table, n, round, NULL, ids) == 0 && info_of(table).size == n);
         }
         table_unpin(table, slots, n / 2);
-        CHECK(info_of(table).size + info_of(table).free_slots == table->storage.slots);
+        CHECK(info_of(table).size + info_of(table).free_slots == table->items.slots);
         table_free(table);
         free(ids);
         free(slots);

@@ -162,7 +162,7 @@ static void changes_that_outrun_the_disk_fail_the_snapshot_and_nothing_else(void
     CHECK(state == SNAPSHOT_FAILED && error.code == ERROR_LIMIT &&
           strstr(error.message, "slower than the tables change"));
     snapshot_free(snapshot);
-    CHECK(count_files("outrun") == 0 && info_of(table).pinned_slots == 0 && table->storage.pinned == 0);
+    CHECK(count_files("outrun") == 0 && info_of(table).pinned_slots == 0 && table->items.pinned == 0);
     struct reservation *reservation = table_reserve(table, 1, &error);
     reservation_fill(reservation, 0, item);
     CHECK(table_commit(table, reservation, NULL, &id, &error) == 0);

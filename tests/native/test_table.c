@@ -75,9 +75,9 @@ static void a_slot_whose_generation_would_wrap_is_retired(void) {
     CHECK(add(table, 1, 1, NULL, &id) == 0);
     uint32_t slot = (uint32_t)id;
     CHECK(table_delete(table, 1, &id) == 1);
-    table->storage.slot[slot].generation = STORAGE_MAX_GENERATION - 1;
+    table->items.slot[slot].generation = SLOT_MAX_GENERATION - 1;
     CHECK(add(table, 1, 2, NULL, &id) == 0);
-    CHECK((uint32_t)id == slot && id >> 32 == STORAGE_MAX_GENERATION); /* the shard bits stay clear */
+    CHECK((uint32_t)id == slot && id >> 32 == SLOT_MAX_GENERATION); /* the shard bits stay clear */
     check_value(table, id, 2);
     CHECK(table_delete(table, 1, &id) == 1 && info_of(table).retired_slots == 1);
     for (int i = 0; i < 100; i++) {

@@ -66,9 +66,9 @@ static void sampler_and_remover_change_in_a_live_table(void) {
     CHECK(configure_kind(table, "sampler", "prioritized", false) == 0);
     CHECK(table_config(table)->priority_exponent == 0.6 && table_drawable(table) == 3);
     CHECK(configure_kind(table, "remover", "max_heap", false) == 0);
-    CHECK(add(table, 1, 4, priorities, &id) == 0 && table_slot(table, ids[2]) == STORAGE_NO_SLOT);
+    CHECK(add(table, 1, 4, priorities, &id) == 0 && table_slot(table, ids[2]) == SLOT_NONE);
     CHECK(configure_kind(table, "remover", "lifo", false) == 0);
-    CHECK(add(table, 1, 5, priorities, &ids[2]) == 0 && table_slot(table, id) == STORAGE_NO_SLOT);
+    CHECK(add(table, 1, 5, priorities, &ids[2]) == 0 && table_slot(table, id) == SLOT_NONE);
     CHECK(configure_kind(table, "remover", "newest", false) == -1 && error.code == ERROR_BADSCHEMA);
     CHECK(table_config(table)->remover == SELECTOR_LIFO && info_of(table).size == 4);
     table_free(table);
@@ -87,7 +87,7 @@ static void counts_of_draws_outlive_a_change_of_sampler(void) {
     table_unpin(table, slots, 2);
     CHECK(table_drawable(table) == 4 && table_drawable_times(table) == 2);
     CHECK(configure_kind(table, "sampler", "prioritized", false) == 0);
-    uint64_t zero_times = table->storage.slot[table_slot(table, ids[1])].times_sampled;
+    uint64_t zero_times = table->items.slot[table_slot(table, ids[1])].times_sampled;
     CHECK(table_drawable(table) == 3 && table_drawable_times(table) == 2 - zero_times);
     uint32_t left = (uint32_t)(9 - (2 - zero_times));
     CHECK(table_sample(table, left + 1, 0, true, slots, NULL, NULL, NULL, &error) == -1);
@@ -166,7 +166,7 @@ static void a_change_of_sampler_is_done_in_slices(void) {
     CHECK(table_step(table, 0));
     /* Updates and removals go on meanwhile, before the place that it has come to and behind it. */
     uint64_t applied, stale, early = table_id(table, table->order.oldest), late = table_id(table, table->order.newest);
-    uint64_t second = table_id(table, table->storage.slot[table->order.newest].older),
+    uint64_t second = table_id(table, table->items.slot[table->order.newest].older),
              at = table_id(table, table->work.next);
     double fifty = 50, sixty = 60, seventy = 70;
     CHECK(table_update(table, 1, &early, &fifty, &applied, &stale, &error) == 0 && applied == 1);
@@ -201,7 +201,7 @@ static void items_sampled_too_often_for_a_new_limit_leave(void) {
         table_unpin(table, slots, n);
     }
     CHECK(configure_number(table, "max_times_sampled", 2, false) == 0); /* they were drawn 3, 2, 1, 0 and 0 times */
-    CHECK(info_of(table).size == 3 && first_value(table) == 2 && table_slot(table, ids[1]) == STORAGE_NO_SLOT);
+    CHECK(info_of(table).size == 3 && first_value(table) == 2 && table_slot(table, ids[1]) == SLOT_NONE);
     table_free(table);
 }
 
@@ -229,7 +229,7 @@ static void items_of_old_policies_leave(void) {
         uint64_t ids[6];
         add_versions(table, versions, 6, ids);
         CHECK(info_of(table).newest_version == 8 && info_of(table).stale_items == 2 && info_of(table).size == 4);
-        CHECK(table_slot(table, ids[1]) == STORAGE_NO_SLOT && table_slot(table, ids[4]) == STORAGE_NO_SLOT);
+        CHECK(table_slot(table, ids[1]) == SLOT_NONE && table_slot(table, ids[4]) == SLOT_NONE);
         CHECK(table_see_version(table, 6, &error) == 0 && info_of(table).size == 4); /* an older one changes nothing */
         CHECK(table_see_version(table, 9, &error) == 0 && info_of(table).size == 2 && info_of(table).removed == 4);
         CHECK(table_see_version(table, INT64_MAX, &error) == 0 && info_of(table).size == 0);
@@ -258,7 +258,7 @@ static void the_ends_of_the_numbers_are_versions_too(void) {
     CHECK(info_of(table).size == 1 && info_of(table).stale_items == 2);
     CHECK(configure_number(table, "max_staleness", INT64_MAX, false) == 0);
     add_versions(table, (int64_t[]){-1, 0, INT64_MIN}, 3, ids);
-    CHECK(info_of(table).size == 2 && table_slot(table, ids[1]) != STORAGE_NO_SLOT);
+    CHECK(info_of(table).size == 2 && table_slot(table, ids[1]) != SLOT_NONE);
     table_free(table);
 }
 

@@ -26,16 +26,16 @@ struct table_copy {
 static struct table_copy copy_of(const struct table *table) {
     struct table_copy copy = {.limiter = table->limiter, .random = table->random, .drawable = table_drawable(table)};
     copy.drawable_times = table_drawable_times(table);
-    copy.next_age = table->storage.next_age;
+    copy.next_age = table->items.next_age;
     table_info(table, &copy.info);
-    copy.items = calloc(table->storage.live + 1, sizeof *copy.items);
-    for (uint32_t slot = table->order.oldest; slot != STORAGE_NO_SLOT; slot = table->storage.slot[slot].newer) {
+    copy.items = calloc(table->items.live + 1, sizeof *copy.items);
+    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer) {
         struct item_state *item = &copy.items[copy.count++];
         item->id = table_id(table, slot);
         item->priority = max_tree_value(&table->priorities, slot);
         item->weight =
             table->config.sampler == SELECTOR_PRIORITIZED ? sum_tree_weight(&table->sampler.weights, slot) : 0;
-        item->times_sampled = table->storage.slot[slot].times_sampled;
+        item->times_sampled = table->items.slot[slot].times_sampled;
         table_gather(table, 0, &slot, 1, &item->value);
         table_gather(table, 1, &slot, 1, item->pair);
     }
@@ -147,12 +147,12 @@ static void cut_in_storm(const struct table_config *config, uint64_t seed, uint6
         } while (table_cut_step(table));
         CHECK(!table_cut_failed(table));
         table_cut_end(table);
-        CHECK(table->storage.held == 0 && table->storage.pinned == 0);
+        CHECK(table->items.held == 0 && table->items.pinned == 0);
         struct table *restored = restore_from(&memory);
         struct table_copy after = copy_of(restored);
         check_same(&before, &after);
-        const struct storage *storage = &restored->storage;
-        CHECK(storage_free_slots(storage) + storage->live + storage->retired == storage->slots);
+        const struct slot_store *items = &restored->items;
+        CHECK(slot_store_free_slots(items) + items->live + items->retired == items->slots);
         free(before.items);
         free(after.items);
         forget(&memory);
@@ -299,9 +299,9 @@ static void a_slot_that_was_retired_stays_retired(void) {
     struct table *table = make(&config);
     uint64_t ids[1];
     CHECK(add(table, 1, 0, NULL, ids) == 0);
-    table->storage.slot[(uint32_t)ids[0]].generation = STORAGE_MAX_GENERATION;
-    uint64_t last = (uint64_t)STORAGE_MAX_GENERATION << 32 | (uint32_t)ids[0];
-    CHECK(table_delete(table, 1, &last) == 1 && table->storage.retired == 1);
+    table->items.slot[(uint32_t)ids[0]].generation = SLOT_MAX_GENERATION;
+    uint64_t last = (uint64_t)SLOT_MAX_GENERATION << 32 | (uint32_t)ids[0];
+    CHECK(table_delete(table, 1, &last) == 1 && table->items.retired == 1);
     struct memory_sink memory;
     begin(table, &memory, 0);
     finish_cut(table);
@@ -320,15 +320,15 @@ static void a_slot_in_its_last_life_is_known_as_such(void) {
     struct table *table = make(&config);
     uint64_t ids[4];
     CHECK(add(table, 3, 0, NULL, ids) == 0 && table_delete(table, 3, ids) == 3);
-    table->storage.slot[(uint32_t)ids[2]].generation = STORAGE_MAX_GENERATION - 1;
-    CHECK(add(table, 4, 0, NULL, ids) == 0 && table->storage.last_lives == 1);
+    table->items.slot[(uint32_t)ids[2]].generation = SLOT_MAX_GENERATION - 1;
+    CHECK(add(table, 4, 0, NULL, ids) == 0 && table->items.last_lives == 1);
     struct memory_sink memory;
     begin(table, &memory, 0);
     finish_cut(table);
     struct table *restored = restore_from(&memory);
-    CHECK(restored->storage.last_lives == 1);
+    CHECK(restored->items.last_lives == 1);
     CHECK(table_delete(restored, 4, ids) == 4);
-    CHECK(restored->storage.last_lives == 0 && info_of(restored).retired_slots == 1);
+    CHECK(restored->items.last_lives == 0 && info_of(restored).retired_slots == 1);
     forget(&memory);
     table_free(table);
     table_free(restored);
@@ -343,10 +343,10 @@ static void removed_items_stay_in_their_slots_until_written_and_no_longer(void) 
     struct memory_sink memory;
     begin(table, &memory, 11 * 30);
     CHECK(table_delete(table, 100, ids) == 100);
-    CHECK(table->storage.held == 30); /* the others' bytes were handed out at once */
+    CHECK(table->items.held == 30); /* the others' bytes were handed out at once */
     CHECK(info_of(table).pinned_slots == 0 && info_of(table).free_slots == free_before + 70);
     finish_cut(table);
-    CHECK(table->storage.held == 0 && info_of(table).free_slots == free_before + 100);
+    CHECK(table->items.held == 0 && info_of(table).free_slots == free_before + 100);
     struct table *restored = restore_from(&memory);
     CHECK(info_of(restored).size == 100);
     forget(&memory);
@@ -371,7 +371,7 @@ static void a_sink_without_room_ends_the_cut_and_harms_nothing(void) {
         }
         CHECK(table_cut_failed(table) && !table_cut_step(table));
         table_cut_end(table);
-        CHECK(table->storage.held == 0 && table->storage.pinned == 0);
+        CHECK(table->items.held == 0 && table->items.pinned == 0);
         CHECK(table_delete(table, 300, ids) <= 300);
         forget(&memory);
         table_free(table);

@@ -89,7 +89,7 @@ static void model_make_room(struct model *model, const struct table *table, uint
         model_remove(model, first_in_order(model, model->remover, none));
     }
     for (uint32_t i = 0; !ordered && i < model->size;) {
-        if (table_slot(table, model->items[i].id) == STORAGE_NO_SLOT) {
+        if (table_slot(table, model->items[i].id) == SLOT_NONE) {
             zero_left |= model->items[i].priority == 0;
             model_remove(model, i);
         } else {
@@ -97,7 +97,7 @@ static void model_make_room(struct model *model, const struct table *table, uint
         }
     }
     for (uint32_t i = 0; i < model->size; i++) {
-        CHECK(table_slot(table, model->items[i].id) != STORAGE_NO_SLOT);
+        CHECK(table_slot(table, model->items[i].id) != SLOT_NONE);
         CHECK(!(model->remover == SELECTOR_PRIORITIZED && zero_left && model->items[i].priority > 0));
     }
     CHECK(model->size + n <= MODEL_CAPACITY);
@@ -304,7 +304,8 @@ static void model_compare(const struct model *model, const struct table *table) 
     if (table_config(table)->sampler == SELECTOR_PRIORITIZED) {
         CHECK(fabs(info.total_priority - total) <= 1e-12 * total);
     }
-    CHECK(info.size + info.free_slots + info.retired_slots + table->storage.zombies == table->storage.slots);
+    CHECK(table->items.live == info.size);
+    CHECK(table->items.occupied + info.free_slots + info.retired_slots == table->items.slots);
 }
 
 static void run_model(enum selector_kind sampler, enum selector_kind remover, uint32_t max_times_sampled,

@@ -109,16 +109,16 @@ static void model_step(struct model_stream *stream, uint64_t seed, uint8_t flags
 }
 
 /* Frames go in as they are, or as blocks. */
-static void fill_frames(struct model *model, struct step_reservation *reservation, const uint8_t *frames, uint32_t n) {
+static void fill_frames(struct model *model, struct reservation *reservation, const uint8_t *frames, uint32_t n) {
     if (random_below(&model->random, 2)) {
-        step_reservation_fill(reservation, FRAME, frames);
+        reservation_fill(reservation, FRAME, frames);
         return;
     }
     struct codec *codec = codec_new(table_config(model->table)->codec);
     uint8_t blocks[8 * FRAME_BYTES];
     uint32_t sizes[8];
     size_t length = codec_encode_steps(codec, frames, n, FRAME_BYTES, sizes, blocks);
-    CHECK(step_reservation_fill_coded(reservation, FRAME, sizes, blocks, length, &error) == 0);
+    CHECK(reservation_fill_coded(reservation, FRAME, sizes, blocks, length, &error) == 0);
     codec_free(codec);
 }
 
@@ -127,7 +127,7 @@ static void append(struct model *model) {
     uint8_t frames[8 * FRAME_BYTES], flags[8];
     uint64_t numbers[8];
     struct stream *streams[8];
-    struct step_reservation *reservation = table_reserve_steps(model->table, n, &error);
+    struct reservation *reservation = table_reserve_steps(model->table, n, &error);
     CHECK(reservation);
     bool vanishes = random_below(&model->random, 10) == 0; /* a client */
     for (uint32_t i = 0; i < n; i++) {
@@ -142,9 +142,9 @@ static void append(struct model *model) {
         }
     }
     fill_frames(model, reservation, frames, n);
-    step_reservation_fill(reservation, NUMBER, numbers);
+    reservation_fill(reservation, NUMBER, numbers);
     if (vanishes) {
-        step_reservation_release(reservation);
+        reservation_release(reservation);
     } else {
         CHECK(table_append(model->table, reservation, streams, flags, &error) == 0);
     }

@@ -35,7 +35,7 @@ static struct table_config window_config(uint64_t capacity) {
 
 /* Appends n steps to one stream: frames first, first + 1, …, rewards ten times as much. */
 static int append(struct table *table, struct stream *stream, uint32_t n, uint64_t first, const uint8_t *flags) {
-    struct step_reservation *reservation = table_reserve_steps(table, n, &error);
+    struct reservation *reservation = table_reserve_steps(table, n, &error);
     if (!reservation) {
         return -1;
     }
@@ -46,11 +46,11 @@ static int append(struct table *table, struct stream *stream, uint32_t n, uint64
         rewards[i] = 10 * (first + i);
         streams[i] = stream;
     }
-    step_reservation_fill(reservation, FRAME, frames);
-    step_reservation_fill(reservation, REWARD, rewards);
+    reservation_fill(reservation, FRAME, frames);
+    reservation_fill(reservation, REWARD, rewards);
     int refused = table_append(table, reservation, streams, flags, &error);
     if (refused) {
-        step_reservation_release(reservation);
+        reservation_release(reservation);
     }
     free(frames);
     free(streams);
@@ -235,12 +235,12 @@ static void a_step_that_is_shown_too_often_is_refused(void) {
     struct stream *stream = table_stream_new(table, 8, &error);
     uint64_t id;
     CHECK(append(table, stream, 8, 0, NULL) == 0);
-    uint32_t step = stream_at(stream, 3)->step, before = table->steps.references[stream_at(stream, 2)->step];
-    table->steps.references[step] = UINT32_MAX;
+    uint32_t step = stream_at(stream, 3)->step, before = *slot_references(&table->steps, stream_at(stream, 2)->step);
+    *slot_references(&table->steps, step) = SLOT_MOST_REFERENCES;
     CHECK(make_item(table, stream, 3, &id) == -1 && error.code == ERROR_LIMIT);
-    CHECK(table->steps.references[step] == UINT32_MAX);
-    CHECK(table->steps.references[stream_at(stream, 2)->step] == before);
-    table->steps.references[step] = 1;
+    CHECK(*slot_references(&table->steps, step) == SLOT_MOST_REFERENCES);
+    CHECK(*slot_references(&table->steps, stream_at(stream, 2)->step) == before);
+    *slot_references(&table->steps, step) = 1;
     CHECK(make_item(table, stream, 3, &id) == 0);
     table_free(table);
 }
@@ -319,16 +319,16 @@ static void items_leave_for_steps_where_max_bytes_is_near(void) {
 
 static void coded_steps_of_an_uncompressed_table_are_the_steps(void) {
     struct table *table = window_table(4);
-    struct step_reservation *reservation = table_reserve_steps(table, 2, &error);
+    struct reservation *reservation = table_reserve_steps(table, 2, &error);
     const uint64_t values[2] = {5, 6};
-    CHECK(step_reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 7}, (const uint8_t *)values, 15,
-                                      &error) == -1);
+    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 7}, (const uint8_t *)values, 15, &error) ==
+          -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "got one of 7 bytes at index 1"));
-    CHECK(step_reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 17,
-                                      &error) == -1);
-    CHECK(step_reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 16,
-                                      &error) == 0);
-    step_reservation_release(reservation);
+    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 17, &error) ==
+          -1);
+    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 16, &error) ==
+          0);
+    reservation_release(reservation);
     table_free(table);
 }
 

@@ -97,20 +97,21 @@ static uint32_t waiting_of(const struct take *take) {
     return take->entry && take->entry->queue ? take->entry->queue->waiting.count : 0;
 }
 
-/* -1 with the reason to wait. */
-static int find_enough(const struct take *take, struct error *error) {
+/* Whether as many wait as are wanted; otherwise the reason to wait. */
+static bool has_enough(const struct take *take, struct error *error) {
     uint32_t waiting = waiting_of(take);
-    if (waiting == 0) return error_set(error, ERROR_TIMEOUT, "no gradient waits");
+    if (waiting == 0) return error_because(error, ERROR_TIMEOUT, "no gradient waits");
     if (take->what == TAKE_SUM && waiting < take->n)
-        return error_set(error, ERROR_TIMEOUT, "%" PRIu32 " gradients wait, a sum of %" PRIu32 " is wanted", waiting,
-                         take->n);
-    if (!take->has_rule || waiting >= take->n) return 0;
+        return error_because(error, ERROR_TIMEOUT, "%" PRIu32 " gradients wait, a sum of %" PRIu32 " is wanted",
+                             waiting, take->n);
+    if (!take->has_rule || waiting >= take->n) return true;
     double staleness = gradient_queue_staleness(take->entry->queue, take->version);
-    if (staleness <= take->staleness) return 0;
-    return error_set(error, ERROR_TIMEOUT,
-                     "%" PRIu32 " gradients wait, of mean staleness %g; %" PRIu32 ", or a staleness of at most %g, are "
-                     "wanted",
-                     waiting, staleness, take->n, take->staleness);
+    if (staleness <= take->staleness) return true;
+    return error_because(error, ERROR_TIMEOUT,
+                         "%" PRIu32 " gradients wait, of mean staleness %g; %" PRIu32
+                         ", or a staleness of at most %g, are "
+                         "wanted",
+                         waiting, staleness, take->n, take->staleness);
 }
 
 /* ---- replies -------------------------------------------------------------------------------------------------------- */
@@ -169,7 +170,7 @@ static bool attempt(struct client *client) {
     const struct resp_argument *key = &client->argv[1];
     struct error error;
     take.entry = gradients_registry_find(client->server->replay->gradients, key->data, key->length);
-    if (find_enough(&take, &error)) {
+    if (!has_enough(&take, &error)) {
         if (take.blocks) return wait_elsewhere(client);
         reply_failure(client, &error);
         return true;
@@ -200,7 +201,7 @@ static void expired(struct client *client) {
     const struct resp_argument *key = &client->argv[1];
     struct error error;
     take.entry = gradients_registry_find(client->server->replay->gradients, key->data, key->length);
-    if (!find_enough(&take, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
+    if (has_enough(&take, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
     reply_failure(client, &error);
 }
 

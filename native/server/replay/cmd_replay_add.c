@@ -25,7 +25,7 @@ static int check(struct client *client, struct replay_request *request, const st
 
 int replay_reserve_items(struct replay_request *request, struct error *error) {
     struct table *table = request->entry->table;
-    if (!request->partial && table_can_add(table, request->n, error)) {
+    if (!request->partial && !table_can_add(table, request->n, error)) {
         if (error->code != ERROR_TIMEOUT) {
             return -1;
         }
@@ -42,7 +42,7 @@ static int commit(struct replay_request *request, const double *priorities, uint
     if (request->partial) {
         uint32_t admitted = table_admits(table, request->n);
         if (admitted == 0) {
-            if (table_can_add(table, 1, error)) return -1;
+            if (!table_can_add(table, 1, error)) return -1;
             admitted = 1;
         }
         reservation_shorten(request->reservation, admitted);
@@ -84,7 +84,7 @@ static void expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
     uint32_t n = request->partial ? 1 : request->n;
-    if (!replay_entry_missing(request->entry, &error) && !table_can_add(request->entry->table, n, &error)) {
+    if (!replay_entry_missing(request->entry, &error) && table_can_add(request->entry->table, n, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'",
                   table_config(request->entry->table)->name);
     }

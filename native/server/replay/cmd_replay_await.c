@@ -21,16 +21,16 @@ static int parse(const struct client *client, struct replay_request *request, st
     return replay_parse_block(&argv[5], request, error);
 }
 
-/* -1 with the reason to wait, or why that would be of no use. */
-static int find_enough(const struct replay_request *request, struct table_info *info, struct error *error) {
-    if (replay_entry_missing(request->entry, error)) return -1;
+/* Whether there is what is waited for; otherwise the reason to wait, or why that would be of no use. */
+static bool has_enough(const struct replay_request *request, struct table_info *info, struct error *error) {
+    if (replay_entry_missing(request->entry, error)) return false;
     table_info(request->entry->table, info);
     uint64_t wanted = (uint64_t)request->wanted;
-    if (request->since ? info->added != wanted : info->size >= wanted) return 0;
-    if (table_check_open(request->entry->table, error)) return -1;
+    if (request->since ? info->added != wanted : info->size >= wanted) return true;
+    if (table_check_open(request->entry->table, error)) return false;
     if (request->since)
-        return error_set(error, ERROR_TIMEOUT, "nothing was added since there were %" PRIu64, info->added);
-    return error_set(error, ERROR_TIMEOUT, "%" PRIu64 " items, %" PRIu64 " are wanted", info->size, wanted);
+        return error_because(error, ERROR_TIMEOUT, "nothing was added since there were %" PRIu64, info->added);
+    return error_because(error, ERROR_TIMEOUT, "%" PRIu64 " items, %" PRIu64 " are wanted", info->size, wanted);
 }
 
 /* Replies; false when it must wait. */
@@ -38,7 +38,7 @@ static bool attempt(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct table_info info;
     struct error error;
-    if (find_enough(request, &info, &error)) {
+    if (!has_enough(request, &info, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) return false;
         reply_failure(client, &error);
         return true;
@@ -52,7 +52,7 @@ static bool attempt(struct client *client) {
 static void expired(struct client *client) {
     struct table_info info;
     struct error error;
-    if (!find_enough(client_state(client), &info, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
+    if (has_enough(client_state(client), &info, &error)) error_set(&error, ERROR_TIMEOUT, "the time was over");
     reply_failure(client, &error);
 }
 

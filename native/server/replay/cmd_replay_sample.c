@@ -143,14 +143,8 @@ static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
-    if (replay_entry_missing(entry, &error) || table_can_sample(entry->table, request->n, request->replace, &error)) {
-        if (error.code == ERROR_TIMEOUT && request->blocks) {
-            return false;
-        }
-        reply_failure(client, &error);
-        return true;
-    }
-    if (replay_batch_allowed(request, client, &error)) {
+    if (replay_entry_missing(entry, &error) || !table_can_sample(entry->table, request->n, request->replace, &error) ||
+        !replay_batch_allowed(request, client, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) {
             return false;
         }
@@ -181,8 +175,8 @@ static void sample_expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
     if (!replay_entry_missing(request->entry, &error) &&
-        !table_can_sample(request->entry->table, request->n, request->replace, &error) &&
-        !replay_batch_allowed(request, client, &error)) {
+        table_can_sample(request->entry->table, request->n, request->replace, &error) &&
+        replay_batch_allowed(request, client, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
                   table_config(request->entry->table)->name);
     }
@@ -244,7 +238,7 @@ void replay_get_command(struct client *client) {
         return;
     }
     struct replay_request request = {.entry = entry, .n = n};
-    if (get_options(client, &request, &error) || replay_batch_allowed(&request, client, &error)) {
+    if (get_options(client, &request, &error) || !replay_batch_allowed(&request, client, &error)) {
         reply_failure(client, &error);
         return;
     }

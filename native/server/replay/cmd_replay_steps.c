@@ -58,8 +58,8 @@ static int append_check(struct client *client, struct replay_request *request, c
 }
 
 static int append_reserve(struct replay_request *request, struct error *error) {
-    request->steps = table_reserve_steps(request->entry->table, request->n, error);
-    return request->steps ? 0 : -1;
+    request->reservation = table_reserve_steps(request->entry->table, request->n, error);
+    return request->reservation ? 0 : -1;
 }
 
 static const struct replay_form append_form = {
@@ -86,11 +86,11 @@ static int append(struct client *client, struct replay_request *request, struct 
     if (replay_streams_open(client, entry, numbers, n, request->history, streams, error)) {
         return -1;
     }
-    if (table_append(entry->table, request->steps, streams, flags->length ? flags->data : NULL, error)) {
+    if (table_append(entry->table, request->reservation, streams, flags->length ? flags->data : NULL, error)) {
         replay_streams_close_empty(client, entry, numbers, n);
         return -1;
     }
-    request->steps = NULL;
+    request->reservation = NULL;
     return 0;
 }
 
@@ -105,7 +105,7 @@ static bool append_attempt(struct client *client) {
     request->behind_streams = false;
     int left = replay_entry_missing(request->entry, &error)
                    ? -1
-                   : step_reservation_code(request->steps, clock_monotonic_us() + CODING_SLICE_US, &error);
+                   : reservation_code(request->reservation, clock_monotonic_us() + CODING_SLICE_US, &error);
     if (left > 0) {
         return false;
     }

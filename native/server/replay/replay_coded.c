@@ -54,21 +54,21 @@ static struct coded_plan plan_of(const struct table_config *config, const uint8_
     return plan;
 }
 
-int replay_coded_allowed(const struct replay_entry *entry, uint32_t n, const uint8_t *columns, uint32_t column_count,
-                         struct error *error) {
+bool replay_coded_allowed(const struct replay_entry *entry, uint32_t n, const uint8_t *columns, uint32_t column_count,
+                          struct error *error) {
     const struct table_config *config = table_config(entry->table);
     uint8_t sources[TABLE_MAX_COLUMNS];
     uint32_t count = sources_of(config, columns, column_count, sources);
     for (uint32_t i = 0; i < count; i++) {
         struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
         if (plan.places * n > REPLAY_CODED_PLACES) {
-            return error_set(error, ERROR_LIMIT,
-                             "the windows over '%s' show %" PRIu64 " steps of each item, %" PRIu64 " of %" PRIu32
-                             " items: expected at most %u with CODED; ask for fewer items, or without CODED",
-                             config->column[sources[i]].name, plan.places, plan.places * n, n, REPLAY_CODED_PLACES);
+            return error_because(error, ERROR_LIMIT,
+                                 "the windows over '%s' show %" PRIu64 " steps of each item, %" PRIu64 " of %" PRIu32
+                                 " items: expected at most %u with CODED; ask for fewer items, or without CODED",
+                                 config->column[sources[i]].name, plan.places, plan.places * n, n, REPLAY_CODED_PLACES);
         }
     }
-    return 0;
+    return true;
 }
 
 /* ---- finding the steps --------------------------------------------------------------------------------------------- */

@@ -7,9 +7,9 @@
 
 #define REPLAY_CODED_PLACES (1u << 18) /* steps that the windows over one column show, all items together */
 
-/* Whether n items may be answered so; -1 with ERROR_LIMIT when they show too many steps. */
-int replay_coded_allowed(const struct replay_entry *entry, uint32_t n, const uint8_t *columns, uint32_t column_count,
-                         struct error *error);
+/* Whether n items may be answered so; otherwise ERROR_LIMIT: they show too many steps. */
+bool replay_coded_allowed(const struct replay_entry *entry, uint32_t n, const uint8_t *columns, uint32_t column_count,
+                          struct error *error);
 /* Replies [ids, probabilities, weights, name, bytes, …]: the columns of items, then a coded one for each column of steps
  * that the windows among `columns` look at. */
 void replay_coded_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,

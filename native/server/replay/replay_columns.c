@@ -201,8 +201,8 @@ static int fill_coded(struct client *client, struct replay_request *request, uin
         return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " sizes", request->n);
     }
     memcpy(sizes, argument->data, head);
-    return step_reservation_fill_coded(request->steps, column, sizes, argument->data + head, argument->length - head,
-                                       error);
+    return reservation_fill_coded(request->reservation, column, sizes, argument->data + head, argument->length - head,
+                                  error);
 }
 
 static int fill_column(struct client *client, struct replay_request *request, uint32_t column,
@@ -210,11 +210,7 @@ static int fill_column(struct client *client, struct replay_request *request, ui
     if (request->coded) {
         return fill_coded(client, request, column, argument, error);
     }
-    if (request->steps) {
-        step_reservation_fill(request->steps, column, argument->data);
-    } else {
-        reservation_fill(request->reservation, column, argument->data);
-    }
+    reservation_fill(request->reservation, column, argument->data);
     return 0;
 }
 
@@ -259,11 +255,7 @@ static int land(struct replay_request *request, const struct resp_argument *argu
     }
     landing->kind = RESP_LAND_SCATTER;
     landing->item_bytes = table_config(request->entry->table)->column[column].item_bytes;
-    if (request->steps) {
-        step_reservation_landing(request->steps, column, &landing->base, &landing->stride, &landing->slots);
-    } else {
-        reservation_landing(request->reservation, column, &landing->base, &landing->stride, &landing->slots);
-    }
+    reservation_landing(request->reservation, column, &landing->base, &landing->stride, &landing->slots);
     if (!landing->slots) { /* the staging area takes all items in one piece */
         landing->slots = one_piece;
         landing->item_bytes = landing->stride = length;

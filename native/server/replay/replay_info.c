@@ -15,7 +15,7 @@ void replay_waiting_reason(const struct replay_entry *entry, bool sampling, stru
     uint32_t n = head ? head->n : 1;
     error->message[0] = 0;
     if (sampling) {
-        if (!table_can_sample(entry->table, n, true, error) && head && entry->lacks_pins) {
+        if (table_can_sample(entry->table, n, true, error) && head && entry->lacks_pins) {
             error_set(error, ERROR_TIMEOUT, "replies in flight hold all the items that they may");
         }
     } else {

@@ -97,24 +97,18 @@ struct replay_entry *replay_registry_find(struct replay_registry *registry, cons
 }
 
 /* A table asked for again is success if nothing about it differs. */
-static int same_config(const struct table_config *there, const struct table_config *asked, struct error *error) {
+static bool same_config(const struct table_config *there, const struct table_config *asked, struct error *error) {
     uint8_t *a = NULL, *b = NULL;
     size_t a_length = 0, b_length = 0;
-    if (table_config_write(there, &a, &a_length, error)) {
-        return -1;
-    }
-    if (table_config_write(asked, &b, &b_length, error)) {
-        memory_free(a);
-        return -1;
-    }
-    bool same = a_length == b_length && memcmp(a, b, a_length) == 0;
+    bool written = !table_config_write(there, &a, &a_length, error) && !table_config_write(asked, &b, &b_length, error);
+    bool same = written && a_length == b_length && memcmp(a, b, a_length) == 0;
     memory_free(a);
     memory_free(b);
-    return same ? 0
-                : error_set(error, ERROR_EXISTS,
-                            "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
-                            "choose another name",
-                            there->name);
+    if (same || !written) return same;
+    return error_because(error, ERROR_EXISTS,
+                         "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
+                         "choose another name",
+                         there->name);
 }
 
 /* With maxmemory set a table is let in only if it would fit when full, beside the others when they are full: items are
@@ -173,7 +167,8 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     if (failed || entry) {
         if (!failed) {
             failed = registry->adopting ? replay_registry_adopt(entry->table, config, registry->adopting, error)
-                                        : same_config(table_config(entry->table), config, error);
+                     : same_config(table_config(entry->table), config, error) ? 0
+                                                                              : -1;
         }
         memory_free(config);
         return failed;
@@ -225,15 +220,14 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     replay_entry_release(entry);
 }
 
-int replay_entry_missing(const struct replay_entry *entry, struct error *error) {
-    if (entry->replaced) {
-        return error_set(error, ERROR_BADSCHEMA,
-                         "table '%s' was made anew meanwhile, out of a snapshot; read REPLAY.SPEC again",
-                         table_config(entry->table)->name);
-    }
-    return entry->dropped
-               ? error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", table_config(entry->table)->name)
-               : 0;
+bool replay_entry_missing(const struct replay_entry *entry, struct error *error) {
+    const char *name = table_config(entry->table)->name;
+    if (entry->replaced)
+        error_set(error, ERROR_BADSCHEMA,
+                  "table '%s' was made anew meanwhile, out of a snapshot; read REPLAY.SPEC again", name);
+    else if (entry->dropped)
+        error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", name);
+    return entry->replaced || entry->dropped;
 }
 
 void replay_entry_retain(struct replay_entry *entry) {
@@ -265,10 +259,6 @@ void replay_request_release(struct replay_request *request) {
     if (request->reservation) {
         reservation_release(request->reservation);
         request->reservation = NULL;
-    }
-    if (request->steps) {
-        step_reservation_release(request->steps);
-        request->steps = NULL;
     }
 }
 

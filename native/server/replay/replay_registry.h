@@ -70,7 +70,6 @@ struct replay_request {
     enum replay_request_kind kind;
     struct error error;          /* why it was refused while its columns came */
     struct reservation *reservation;
-    struct step_reservation *steps; /* APPEND */
     uint32_t n;
     bool blocks;
     bool partial; /* ADD, ITEM: fewer than n will do */
@@ -146,7 +145,7 @@ struct replay_entry *replay_registry_find(struct replay_registry *registry, cons
                                           struct error *error);
 /* Takes a table out of service: its waiters are answered NOTABLE. */
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry);
-int replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
+bool replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
 void replay_entry_retain(struct replay_entry *entry);
 void replay_entry_release(struct replay_entry *entry);
 void *replay_registry_scratch(struct replay_registry *registry,
@@ -185,9 +184,9 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
 bool replay_batch_reserve(struct replay_batch *batch, size_t bytes);
 /* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
 void replay_batch_release(struct replay_batch *batch);
-/* Whether these columns of n items may be answered now; -1 with ERROR_LIMIT when too much is asked for, or ERROR_TIMEOUT
- * when replies in flight hold too much: `samplers` is woken when one of them has gone. */
-int replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error);
+/* Whether these columns of n items may be answered now. Otherwise ERROR_LIMIT: too much is asked for; or ERROR_TIMEOUT:
+ * replies in flight hold too much, and `samplers` is woken when one of them has gone. */
+bool replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error);
 /* Counts the items, whose slots are pinned, against the client. replay_batch_reply does it where it was not done. */
 void replay_batch_pin(struct replay_batch *batch);
 

@@ -112,7 +112,7 @@ void replay_batch_release(struct replay_batch *batch) {
     batch_give(registry, batch);
 }
 
-int replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error) {
+bool replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error) {
     struct replay_entry *entry = request->entry;
     uint32_t n = request->n;
     const struct table_config *config = table_config(entry->table);
@@ -121,31 +121,25 @@ int replay_batch_allowed(const struct replay_request *request, const struct clie
         const struct column *column = &config->column[request->columns[i]];
         from_slots |= replay_column_is_sent_from_slots(column, n) || (request->coded && column->kind == COLUMN_WINDOW);
     }
-    if (request->coded && replay_coded_allowed(entry, n, request->columns, request->column_count, error)) {
-        return -1;
-    }
-    if (!from_slots) {
-        return 0;
-    }
+    if (request->coded && !replay_coded_allowed(entry, n, request->columns, request->column_count, error)) return false;
+    if (!from_slots) return true;
     if (n > REPLAY_CLIENT_PINNED_LIMIT) {
-        return error_set(error, ERROR_LIMIT,
-                         "expected at most %u items at once of columns this large, got %" PRIu32
-                         "; ask for fewer items or columns",
-                         REPLAY_CLIENT_PINNED_LIMIT, n);
+        return error_because(error, ERROR_LIMIT,
+                             "expected at most %u items at once of columns this large, got %" PRIu32
+                             "; ask for fewer items or columns",
+                             REPLAY_CLIENT_PINNED_LIMIT, n);
     }
     struct table_info info;
     table_info(entry->table, &info);
     uint64_t mine = client->pinned_items;
     uint64_t most = n > REPLAY_SMALL_REPLY_ITEMS ? REPLAY_TABLE_PINNED_LIMIT / 4 * 3 : REPLAY_TABLE_PINNED_LIMIT;
-    if (info.pinned_slots + n <= most && mine + n <= REPLAY_CLIENT_PINNED_LIMIT) {
-        return 0;
-    }
+    if (info.pinned_slots + n <= most && mine + n <= REPLAY_CLIENT_PINNED_LIMIT) return true;
     entry->lacks_pins = true;
     entry->registry->pins_lacked_us = entry->registry->server->now_us;
-    return error_set(error, ERROR_TIMEOUT,
-                     "replies in flight hold %" PRIu64 " items of table '%s' (at most %" PRIu64 ") and %" PRIu64
-                     " of this client (at most %u); read replies before asking for more",
-                     info.pinned_slots, config->name, most, mine, REPLAY_CLIENT_PINNED_LIMIT);
+    return error_because(error, ERROR_TIMEOUT,
+                         "replies in flight hold %" PRIu64 " items of table '%s' (at most %" PRIu64 ") and %" PRIu64
+                         " of this client (at most %u); read replies before asking for more",
+                         info.pinned_slots, config->name, most, mine, REPLAY_CLIENT_PINNED_LIMIT);
 }
 
 bool replay_holds_back_others(const struct client *client) {

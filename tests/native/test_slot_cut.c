@@ -1,6 +1,5 @@
-/* step_cut: tables with windows through a cut: every item sees the same steps afterwards, and no other step is kept. */
+/* slot_cut: tables with windows through a cut: every item sees the same steps afterwards, and no other step is kept. */
 #include "cut_stage.h"
-#include "replay/step_cut.h"
 
 enum { FRAME, REWARD, OBS, NEXT, REWARDS, COLUMNS };
 
@@ -51,7 +50,7 @@ static void append_some(struct storm *storm, struct table *table) {
     uint64_t frames[12][WORDS], rewards[12];
     uint8_t flags[12];
     struct stream *streams[12];
-    struct step_reservation *reservation = table_reserve_steps(table, n, &error);
+    struct reservation *reservation = table_reserve_steps(table, n, &error);
     CHECK(reservation);
     for (uint32_t i = 0; i < n; i++) {
         for (int k = 0; k < WORDS; k++) {
@@ -61,8 +60,8 @@ static void append_some(struct storm *storm, struct table *table) {
         flags[i] = random_below(&storm->random, 9) == 0 ? STEP_LAST : 0;
         streams[i] = storm->streams[random_below(&storm->random, STREAMS)];
     }
-    step_reservation_fill(reservation, FRAME, frames);
-    step_reservation_fill(reservation, REWARD, rewards);
+    reservation_fill(reservation, FRAME, frames);
+    reservation_fill(reservation, REWARD, rewards);
     CHECK(table_append(table, reservation, streams, flags, &error) == 0);
 }
 
@@ -127,8 +126,8 @@ struct sight {
 };
 
 static struct sight sight_of(const struct table *table) {
-    struct sight sight = {.items = calloc(table->storage.live + 1, sizeof *sight.items)};
-    for (uint32_t slot = table->order.oldest; slot != STORAGE_NO_SLOT; slot = table->storage.slot[slot].newer) {
+    struct sight sight = {.items = calloc(table->items.live + 1, sizeof *sight.items)};
+    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer) {
         struct seen *item = &sight.items[sight.count++];
         item->id = table_id(table, slot);
         table_gather(table, REWARD, &slot, 1, &item->reward);
@@ -142,13 +141,13 @@ static struct sight sight_of(const struct table *table) {
 /* How many steps the items of a table see, and that each has as many references as places that show it. */
 static uint32_t count_steps(const struct table *table) {
     uint32_t *places = calloc(table->steps.fresh + 1, sizeof *places), steps = 0;
-    for (uint32_t slot = table->order.oldest; slot != STORAGE_NO_SLOT; slot = table->storage.slot[slot].newer) {
+    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer) {
         for (uint32_t i = 0; i < table->windows.steps; i++) {
-            steps += places[window_map_list(&table->windows, slot)[i]]++ == 0;
+            steps += places[slot_list(&table->items, slot)[i]]++ == 0;
         }
     }
     for (uint32_t step = 0; step < table->steps.fresh; step++) {
-        CHECK(places[step] == table->steps.references[step]);
+        CHECK(places[step] == *slot_references(&table->steps, step));
     }
     free(places);
     return steps;
@@ -184,20 +183,20 @@ static void cut_in_storm(uint64_t seed, uint64_t held_bytes, enum step_codec cod
         } while (table_cut_step(table));
         CHECK(!table_cut_failed(table));
         table_cut_end(table);
-        CHECK(table->steps.held == 0 && table->storage.held == 0 && table->storage.pinned == 0);
+        CHECK(table->steps.held == 0 && table->items.held == 0 && table->items.pinned == 0);
         struct table *restored = restore_from(&memory);
         struct sight after = sight_of(restored);
         CHECK(before.count == after.count);
         for (uint32_t i = 0; i < before.count; i++) {
             CHECK(memcmp(&before.items[i], &after.items[i], sizeof before.items[i]) == 0);
         }
-        CHECK(count_steps(restored) == restored->steps.live);
+        CHECK(count_steps(restored) == restored->steps.occupied);
         uint64_t bytes = 0;
         for (uint32_t step = 0; step < restored->steps.fresh; step++) {
-            bytes += restored->steps.references[step] ? step_store_bytes(&restored->steps, step) : 0;
+            bytes += *slot_references(&restored->steps, step) ? slot_store_slot_bytes(&restored->steps, step) : 0;
         }
-        CHECK(bytes == restored->steps.live_bytes);
-        CHECK(step_store_free_slots(&restored->steps) + restored->steps.live == restored->steps.slots);
+        CHECK(bytes == slot_store_bytes(&restored->steps));
+        CHECK(slot_store_free_slots(&restored->steps) + restored->steps.occupied == restored->steps.slots);
         free(before.items);
         free(after.items);
         forget(&memory);

@@ -1,0 +1,60 @@
+/* reservation: items, or steps, on their way into a table: slots, or a staging area, that bytes may land in until the caller
+ * commits them or gives them back. For the files of this floor; callers see table.h.
+ *
+ * A column lands in the reserved slots themselves, except where it lands `apart`, in a staging area where its values lie one
+ * behind the other:
+ *   - All columns of items, where spare slots ran out. Their slots are taken at commit, after old items have left, and each
+ *     value is copied once.
+ *   - Coded columns of steps, which are compressed from there.
+ * A reservation is the only one that writes to its slots (slot_store.h), and nobody reads them before they have entered.
+ * Releasing it gives back everything at any time before the commit, so a client that stalls or vanishes takes nothing
+ * along. */
+#ifndef REPLAY_REPLAY_RESERVATION_H
+#define REPLAY_REPLAY_RESERVATION_H
+
+#include "replay/slot_store.h"
+
+#define RESERVATION_POOLED 64u /* kept for reuse, so that ADD allocates nothing */
+#define RESERVATION_POOLED_ROOM 1024u /* slots; larger ones are freed */
+
+struct reservation {
+    struct table *table;
+    struct slot_store *store; /* the table's items, or its steps */
+    struct reservation *next; /* in the pool */
+    uint32_t n, room;
+    uint32_t laid; /* values of each column that staging was laid out for */
+    bool placed; /* slots[] are reserved */
+    bool resolved; /* the items' lists of steps hold references */
+    uint8_t *staging; /* NULL: no column lands there */
+    size_t staging_bytes;
+    uint64_t apart; /* columns that have a place in staging, as bits */
+    uint64_t staged; /* of those: the ones whose values lie there and are still to be copied or compressed */
+    uint64_t unchecked; /* columns that came as blocks that nobody has looked into */
+    uint32_t coded; /* values that are done of the first column that is staged or unchecked */
+    uint32_t slots[]; /* room for that many, then for their lists of steps */
+};
+
+/* Memory for bytes that have no place of their own yet. It is mapped, not from the heap: it is large, and its pages must go
+ * back. One area is kept for the next. */
+struct staging {
+    uint8_t *kept;
+    size_t kept_bytes, total_bytes;
+};
+
+/* n places in a store, with slots for them (`placed`) or without. NULL with `error` set. */
+struct reservation *reservation_new(struct table *table, struct slot_store *store, uint32_t n, bool placed,
+                                    struct error *error);
+/* Takes the slots of one that has none, and copies into them what lies in staging; as many must be free. */
+void reservation_place(struct reservation *reservation);
+/* What it held has entered, or was given back: it goes back to its pool. */
+void reservation_end(struct reservation *reservation);
+/* The items from `first` on let go of their steps. */
+void reservation_unresolve(struct reservation *reservation, uint32_t first);
+void reservation_free_pool(struct slot_store *store);
+
+/* The list of steps of item i. */
+static inline uint32_t *reservation_list(struct reservation *reservation, uint32_t i) {
+    return reservation->slots + reservation->room + (size_t)i * reservation->store->list_length;
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* slot_store: mapped columns, references, generations, and slots that are used again. */
+#include "replay/slot_store.h"
+
+#include <string.h>
+
+#include "base/arithmetic.h"
+#include "base/memory.h"
+#include "replay/slot_cut.h"
+
+#define MOST_ITEM_BYTES (1ull << 46) /* address space of one table's items */
+#define MOST_STEP_BYTES (1ull << 44) /* and of its steps */
+/* A slot is hardly used so often between a snapshot and the end that came after it. */
+#define FORGOTTEN_GENERATIONS 16384u
+
+/* ---- memory -------------------------------------------------------------------------------------------------------- */
+
+size_t slot_column_bytes(const struct column *column, enum slot_kind kind) {
+    bool has = kind == SLOT_OF_ITEM ? column->kind == COLUMN_ITEM : column->in_steps;
+    return has ? column->item_bytes : 0;
+}
+
+size_t slot_row_bytes(const struct table_config *config, enum slot_kind kind) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < config->columns; i++) bytes += slot_column_bytes(&config->column[i], kind);
+    return bytes;
+}
+
+/* Which columns there are, and which of them are coded: long ones of steps, in a table that is compressed. */
+static void init_columns(struct slot_store *store, const struct table_config *config) {
+    size_t plain[TABLE_MAX_COLUMNS] = {0}, coded[TABLE_MAX_COLUMNS] = {0};
+    bool codes = store->kind == SLOT_OF_STEP && config->codec != CODEC_NONE;
+    store->columns = config->columns;
+    for (uint32_t i = 0; i < config->columns; i++) {
+        size_t bytes = slot_column_bytes(&config->column[i], store->kind);
+        bool is_coded = codes && bytes >= CODEC_LEAST_STEP_BYTES;
+        (is_coded ? coded : plain)[i] = store->value_bytes[i] = bytes;
+        store->slot_bytes += bytes;
+        store->plain_bytes += is_coded ? 0 : bytes;
+    }
+    column_arrays_init(&store->arrays, config->columns, plain);
+    coded_columns_init(&store->coded, config->columns, coded);
+}
+
+int slot_store_init(struct slot_store *store, const struct table_config *config, enum slot_kind kind, uint64_t slots,
+                    struct error *error) {
+    memset(store, 0, sizeof *store);
+    store->kind = kind;
+    init_columns(store, config);
+    uint64_t bytes = store->arrays.slot_bytes + store->coded.slot_bytes; /* 0: all that items have are windows */
+    assert(slots > 0 && (kind == SLOT_OF_ITEM || bytes > 0));
+    if (kind == SLOT_OF_STEP) {
+        slots = at_most(at_most(slots, UINT32_MAX - 1), MOST_STEP_BYTES / bytes);
+    } else if (bytes > MOST_ITEM_BYTES / slots) {
+        return error_set(error, ERROR_LIMIT,
+                         "table '%s' would need more than %llu bytes of address space for its %llu slots; "
+                         "make capacity or the items smaller",
+                         config->name, MOST_ITEM_BYTES, (unsigned long long)slots);
+    }
+    store->slots = (uint32_t)slots;
+    store->entry_bytes = kind == SLOT_OF_ITEM ? sizeof(struct slot) : sizeof(uint32_t);
+    store->entries = memory_map(slots * store->entry_bytes);
+    store->returned = memory_map(slots * sizeof *store->returned);
+    bool failed = !store->entries || !store->returned || column_arrays_map(&store->arrays, slots) ||
+                  coded_columns_map(&store->coded, config->codec, slots, MOST_STEP_BYTES);
+    if (kind == SLOT_OF_ITEM && !failed) {
+        memory_advise_huge(store->entries, slots * store->entry_bytes);
+        store->slot = (struct slot *)(void *)store->entries;
+        store->age = memory_map(slots * sizeof *store->age);
+        failed = !store->age;
+    }
+    if (!failed) return 0;
+    slot_store_free(store);
+    return error_set(error, ERROR_GENERIC, "out of memory: %llu slots of %llu bytes could not be mapped for table '%s'",
+                     (unsigned long long)slots, (unsigned long long)bytes, config->name);
+}
+
+int slot_store_init_lists(struct slot_store *store, struct slot_store *seen, uint32_t length) {
+    store->list = memory_map((size_t)store->slots * length * sizeof *store->list);
+    if (!store->list) return -1;
+    store->seen = seen;
+    store->list_length = length;
+    return 0;
+}
+
+void slot_store_free(struct slot_store *store) {
+    column_arrays_free(&store->arrays);
+    coded_columns_free(&store->coded);
+    memory_unmap(store->entries, store->slots * store->entry_bytes);
+    memory_unmap(store->returned, store->slots * sizeof *store->returned);
+    memory_unmap(store->age, store->slots * sizeof *store->age);
+    memory_unmap(store->list, (size_t)store->slots * store->list_length * sizeof *store->list);
+    memset(store, 0, sizeof *store);
+}
+
+/* ---- the life of a slot -------------------------------------------------------------------------------------------- */
+
+static void give_back(struct slot_store *store, uint32_t slot) {
+    if (store->coded.bits) coded_columns_forget(&store->coded, slot);
+    if (store->slot && store->slot[slot].generation >= SLOT_MAX_GENERATION) {
+        store->retired++;
+        return;
+    }
+    store->returned[store->returned_count++] = slot;
+}
+
+uint32_t slot_store_reserve(struct slot_store *store) {
+    assert(slot_store_free_slots(store) > 0);
+    uint32_t slot = store->returned_count ? store->returned[--store->returned_count] : store->fresh++;
+    uint32_t *references = slot_references(store, slot);
+    assert(*references == 0);
+    *references = SLOT_RESERVED;
+    store->reserved++;
+    return slot;
+}
+
+void slot_store_unreserve(struct slot_store *store, uint32_t slot) {
+    uint32_t *references = slot_references(store, slot);
+    assert(*references == SLOT_RESERVED);
+    *references = 0;
+    store->reserved--;
+    give_back(store, slot);
+}
+
+void slot_store_enter(struct slot_store *store, uint32_t slot) {
+    uint32_t *references = slot_references(store, slot);
+    assert(*references == SLOT_RESERVED);
+    if (store->cut) slot_cut_before_enter(store->cut, slot);
+    *references = 1;
+    store->reserved--;
+    store->occupied++;
+    if (store->coded.bits) store->block_bytes += coded_columns_bytes(&store->coded, slot);
+}
+
+void slot_store_release(struct slot_store *store, uint32_t slot) {
+    if (store->cut && slot_cut_holds(store->cut, slot)) return;
+    store->occupied--;
+    if (store->coded.bits) store->block_bytes -= coded_columns_bytes(&store->coded, slot);
+    if (store->list) slot_store_drop_list(store, slot_list(store, slot));
+    give_back(store, slot);
+}
+
+void slot_store_collect(struct slot_store *store) {
+    for (uint32_t slot = store->fresh; slot-- > 0;) {
+        if (*slot_references(store, slot) == 0) give_back(store, slot);
+    }
+}
+
+/* ---- items --------------------------------------------------------------------------------------------------------- */
+
+void slot_store_enter_item(struct slot_store *store, uint32_t slot) {
+    struct slot *entry = &store->slot[slot];
+    assert(entry->generation < SLOT_MAX_GENERATION);
+    slot_store_enter(store, slot);
+    entry->live = true;
+    store->live++;
+    entry->generation++;
+    if (entry->generation < store->least_generation) entry->generation = store->least_generation;
+    store->last_lives += entry->generation == SLOT_MAX_GENERATION;
+    entry->times_sampled = 0;
+    store->age[slot] = store->next_age++;
+}
+
+void slot_store_leave(struct slot_store *store, uint32_t slot) {
+    struct slot *entry = &store->slot[slot];
+    assert(entry->live);
+    entry->live = false;
+    store->live--;
+    store->last_lives -= entry->generation == SLOT_MAX_GENERATION;
+    slot_store_drop(store, slot);
+}
+
+void slot_store_unpin(struct slot_store *store, uint32_t slot) {
+    struct slot *entry = &store->slot[slot];
+    assert(slot < store->slots && entry->references > entry->live && entry->references != SLOT_RESERVED);
+    if (--entry->references > entry->live) return;
+    store->pinned--;
+    if (!entry->live) slot_store_release(store, slot);
+}
+
+void slot_store_forget_ids(struct slot_store *store, uint64_t entropy) {
+    uint32_t newest = 0;
+    for (uint32_t slot = 0; slot < store->fresh; slot++) {
+        uint32_t generation = store->slot[slot].generation;
+        bool retired = generation >= SLOT_MAX_GENERATION && !store->slot[slot].live;
+        newest = generation > newest && !retired ? generation : newest;
+    }
+    uint32_t jump = FORGOTTEN_GENERATIONS + (uint32_t)(entropy % FORGOTTEN_GENERATIONS);
+    if (newest < SLOT_MAX_GENERATION - 2 * FORGOTTEN_GENERATIONS) /* else slots would be used up by jumping */
+        store->least_generation = newest + jump;
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------------------- */
+
+uint64_t slot_store_slot_bytes(const struct slot_store *store, uint32_t slot) {
+    return store->plain_bytes + coded_columns_bytes(&store->coded, slot);
+}
+
+uint64_t slot_store_bytes(const struct slot_store *store) {
+    return (uint64_t)(store->occupied - store->held) * store->plain_bytes + store->block_bytes;
+}
+
+uint64_t slot_store_mean_bytes(const struct slot_store *store) {
+    uint32_t slots = store->occupied - store->held;
+    return slots ? slot_store_bytes(store) / slots : store->slot_bytes;
+}
