@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 
 #define EVENTS_PER_POLL 256
@@ -129,11 +130,7 @@ static void close_descriptor(const struct socket_calls *calls, int number) {
 }
 
 static void unlink_connection(struct sockets *sockets, struct socket_connection *connection) {
-    if (connection->previous)
-        connection->previous->next = connection->next;
-    else
-        sockets->connections = connection->next;
-    if (connection->next) connection->next->previous = connection->previous;
+    LIST_TAKE_OUT(sockets->connections, connection, next, previous);
 }
 
 static void end(struct sockets *sockets, struct socket_connection *connection) {
@@ -246,9 +243,7 @@ static void admit(struct sockets *sockets, const struct socket_listener *listene
         memory_free(connection);
         return;
     }
-    connection->next = sockets->connections;
-    if (connection->next) connection->next->previous = connection;
-    sockets->connections = connection;
+    LIST_PUSH(sockets->connections, connection, next, previous);
     connection->base.owner = sockets->base.events.opened(sockets->base.events.context, &connection->base);
     if (connection->base.owner) return;
     for (struct socket_connection **link = &sockets->dying; *link; link = &(*link)->next_dying) {

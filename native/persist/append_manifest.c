@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/write.h"
 
 #define MOST_BYTES ((APPEND_MOST_INCREMENTS + 2) * (2 * NAME_MAX))
 
@@ -88,18 +89,6 @@ int append_manifest_read(int folder, const char *stem, struct append_manifest *m
     close(descriptor);
     memory_free(text);
     return result;
-}
-
-static int write_all(int descriptor, const char *data, size_t length) {
-    while (length > 0) {
-        ssize_t written = write(descriptor, data, length);
-        if (written < 0 && errno == EINTR) continue;
-        if (written == 0) errno = ENOSPC;
-        if (written <= 0) return -1;
-        data += written;
-        length -= (size_t)written;
-    }
-    return 0;
 }
 
 static int write_file(int folder, const char *name, const struct text *text) {

@@ -10,6 +10,7 @@
 
 #include "base/crc32c.h"
 #include "base/memory.h"
+#include "base/write.h"
 
 #define PIECES 256
 
@@ -17,28 +18,6 @@
 
 static int fail(struct append_job *job, const char *what, const char *name) {
     return error_set(&job->error, ERROR_GENERIC, "%s %s: %s", what, name, strerror(errno));
-}
-
-static int write_all(int descriptor, struct iovec *pieces, int count) {
-    while (count > 0) {
-        ssize_t written = writev(descriptor, pieces, count);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return -1;
-        if (written == 0) {
-            errno = ENOSPC;
-            return -1;
-        }
-        while (count > 0 && (size_t)written >= pieces->iov_len) {
-            written -= (ssize_t)pieces->iov_len;
-            pieces++;
-            count--;
-        }
-        if (count > 0) {
-            pieces->iov_base = (uint8_t *)pieces->iov_base + written;
-            pieces->iov_len -= (size_t)written;
-        }
-    }
-    return 0;
 }
 
 static int write_buffer(const struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
@@ -49,14 +28,13 @@ static int write_buffer(const struct append_writer *writer, uint64_t *size, uint
             *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
             *size += pieces[i].iov_len;
         }
-        if (write_all(writer->descriptor, pieces, count) < 0) return -1;
+        if (write_all_pieces(writer->descriptor, pieces, count) < 0) return -1;
     }
     char line[APPEND_CHECKSUM_LINE + 1];
     snprintf(line, sizeof line, APPEND_CHECKSUM_FORMAT, *checksum);
     *checksum = crc32c(*checksum, line, APPEND_CHECKSUM_LINE);
     *size += APPEND_CHECKSUM_LINE;
-    struct iovec piece = {line, APPEND_CHECKSUM_LINE};
-    return write_all(writer->descriptor, &piece, 1);
+    return write_all(writer->descriptor, line, APPEND_CHECKSUM_LINE);
 }
 
 /* All of the buffer is in the file, or none of it. */

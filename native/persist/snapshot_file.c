@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/memory.h"
+#include "base/write.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_format.h"
 
@@ -34,25 +35,6 @@ static int fail(struct snapshot_file *file, const char *what) {
     char partial[NAME_MAX + 16];
     partial_name(file, partial);
     return error_set(&file->error, ERROR_GENERIC, "%s %s: %s", what, partial, strerror(errno));
-}
-
-static int write_all(struct snapshot_file *file, struct iovec *vectors, int count) {
-    while (count > 0) {
-        ssize_t written = writev(file->descriptor, vectors, count);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return fail(file, "cannot write");
-        file->bytes += (uint64_t)written;
-        while (count > 0 && (size_t)written >= vectors->iov_len) {
-            written -= (ssize_t)vectors->iov_len;
-            vectors++;
-            count--;
-        }
-        if (count > 0) {
-            vectors->iov_base = (uint8_t *)vectors->iov_base + written;
-            vectors->iov_len -= (size_t)written;
-        }
-    }
-    return 0;
 }
 
 /* Sends what is written on its way to the disk, waits for what was sent before, and lets go of its pages: a snapshot is
@@ -85,8 +67,9 @@ static int write_header(struct snapshot_file *file) {
     memcpy(header.magic, SNAPSHOT_MAGIC, sizeof header.magic);
     memcpy(header.run_id, file->run_id, sizeof header.run_id);
     header.checksum = crc32c(0, &header, offsetof(struct snapshot_file_header, checksum));
-    struct iovec vector = {&header, sizeof header};
-    return write_all(file, &vector, 1);
+    if (write_all(file->descriptor, &header, sizeof header) < 0) return fail(file, "cannot write");
+    file->bytes += sizeof header;
+    return 0;
 }
 
 /* A job of the worker's as well: a disk that is busy can keep whoever creates a file waiting. */
@@ -110,7 +93,8 @@ static int write_block(struct snapshot_file *file, const struct snapshot_block *
     };
     header.checksum = crc32c(0, &header, offsetof(struct snapshot_block_header, checksum));
     struct iovec vectors[] = {{&header, sizeof header}, {(void *)(uintptr_t)block->data, block->length}};
-    if (write_all(file, vectors, 2) < 0) return -1;
+    if (write_all_pieces(file->descriptor, vectors, 2) < 0) return fail(file, "cannot write");
+    file->bytes += sizeof header + block->length;
     sync_some(file);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 #include "base/siphash.h"
 
@@ -42,25 +43,12 @@ void gradient_queue_free(struct gradient_queue *queue) {
 /* ---- lists and names ------------------------------------------------------------------------------------------------ */
 
 static void append(struct gradient_list *list, struct gradient *gradient) {
-    gradient->next = NULL;
-    gradient->previous = list->tail;
-    if (list->tail)
-        list->tail->next = gradient;
-    else
-        list->head = gradient;
-    list->tail = gradient;
+    LIST_APPEND(list->head, list->tail, gradient, next, previous);
     list->count++;
 }
 
 static void take_out(struct gradient_list *list, struct gradient *gradient) {
-    if (gradient->previous)
-        gradient->previous->next = gradient->next;
-    else
-        list->head = gradient->next;
-    if (gradient->next)
-        gradient->next->previous = gradient->previous;
-    else
-        list->tail = gradient->previous;
+    LIST_REMOVE(list->head, list->tail, gradient, next, previous);
     list->count--;
 }
 

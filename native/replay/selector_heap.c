@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/heap.h"
 #include "base/memory.h"
 
 int selector_heap_init(struct selector_heap *heap, uint32_t room, uint32_t slots) {
@@ -41,46 +42,26 @@ uint64_t heap_key_of_priority(double priority) {
     return key;
 }
 
-static bool before(const struct heap_entry *left, const struct heap_entry *right) {
+static bool before(const void *one, const void *other, const void *context) {
+    const struct heap_entry *left = one, *right = other;
+    (void)context;
     return left->key < right->key || (left->key == right->key && left->age < right->age);
 }
 
-static void place(struct selector_heap *heap, uint32_t at, struct heap_entry entry) {
-    heap->entries[at] = entry;
-    heap->position[entry.slot] = at + 1;
-}
-
-static void sift_up(struct selector_heap *heap, uint32_t at, struct heap_entry entry) {
-    while (at > 0 && before(&entry, &heap->entries[(at - 1) / 2])) {
-        place(heap, at, heap->entries[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    place(heap, at, entry);
-}
-
-static void sift_down(struct selector_heap *heap, uint32_t at, struct heap_entry entry) {
-    for (uint64_t child = 2 * (uint64_t)at + 1; child < heap->count; child = 2 * (uint64_t)at + 1) {
-        child += child + 1 < heap->count && before(&heap->entries[child + 1], &heap->entries[child]);
-        if (before(&entry, &heap->entries[child])) {
-            break;
-        }
-        place(heap, at, heap->entries[child]);
-        at = (uint32_t)child;
-    }
-    place(heap, at, entry);
+static void placed(const void *element, uint32_t at, void *context) {
+    struct selector_heap *heap = context;
+    heap->position[((const struct heap_entry *)element)->slot] = at + 1;
 }
 
 static void settle(struct selector_heap *heap, uint32_t at, struct heap_entry entry) {
-    if (at > 0 && before(&entry, &heap->entries[(at - 1) / 2])) {
-        sift_up(heap, at, entry);
-    } else {
-        sift_down(heap, at, entry);
-    }
+    const struct heap entries = {heap->entries, sizeof entry, heap->count, before, placed, heap};
+    heap_settle(entries, at, &entry);
 }
 
 void selector_heap_insert(struct selector_heap *heap, uint32_t slot, uint64_t key) {
     assert(heap->count < heap->room && !selector_heap_holds(heap, slot));
-    sift_up(heap, heap->count++, (struct heap_entry){key, heap->next_age++, slot});
+    heap->count++;
+    settle(heap, heap->count - 1, (struct heap_entry){key, heap->next_age++, slot});
 }
 
 void selector_heap_remove(struct selector_heap *heap, uint32_t slot) {
@@ -106,39 +87,29 @@ void selector_heap_update(struct selector_heap *heap, uint32_t slot, uint64_t ke
 
 /* ---- the first n --------------------------------------------------------------------------------------------------- */
 
-/* The frontier is itself a heap, of places in the heap: whoever comes next is a child of one that was taken. */
-static void frontier_push(struct selector_heap *heap, uint32_t *length, uint32_t place_of) {
-    uint32_t *frontier = heap->frontier, at = (*length)++;
-    assert(at < heap->frontier_room);
-    for (; at > 0 && before(&heap->entries[place_of], &heap->entries[frontier[(at - 1) / 2]]); at = (at - 1) / 2) {
-        frontier[at] = frontier[(at - 1) / 2];
-    }
-    frontier[at] = place_of;
+/* The frontier is itself a heap, of places in the heap: what comes next is a child of one that was taken. */
+static bool place_before(const void *left, const void *right, const void *context) {
+    const struct selector_heap *heap = context;
+    return before(&heap->entries[*(const uint32_t *)left], &heap->entries[*(const uint32_t *)right], NULL);
 }
 
-static uint32_t frontier_pop(struct selector_heap *heap, uint32_t *length) {
-    uint32_t *frontier = heap->frontier, first = frontier[0], last = frontier[--*length], at = 0;
-    for (uint32_t child = 1; child < *length; child = 2 * at + 1) {
-        child += child + 1 < *length && before(&heap->entries[frontier[child + 1]], &heap->entries[frontier[child]]);
-        if (before(&heap->entries[last], &heap->entries[frontier[child]])) {
-            break;
-        }
-        frontier[at] = frontier[child];
-        at = child;
-    }
-    frontier[at] = last;
-    return first;
+static void frontier_settle(struct selector_heap *heap, uint32_t length, uint32_t at, uint32_t place) {
+    const struct heap frontier = {heap->frontier, sizeof place, length, place_before, NULL, heap};
+    assert(length <= heap->frontier_room);
+    heap_settle(frontier, at, &place);
 }
 
 void selector_heap_first(struct selector_heap *heap, uint32_t n, uint32_t *slots) {
     assert(n <= heap->count && n <= TABLE_MAX_BATCH);
-    uint32_t length = 0;
-    frontier_push(heap, &length, 0);
+    uint32_t length = 1;
+    heap->frontier[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = frontier_pop(heap, &length);
+        uint32_t at = heap->frontier[0], last = heap->frontier[--length];
+        if (length > 0) frontier_settle(heap, length, 0, last);
         slots[i] = heap->entries[at].slot;
         for (uint64_t child = 2 * (uint64_t)at + 1; child <= 2 * (uint64_t)at + 2 && child < heap->count; child++) {
-            frontier_push(heap, &length, (uint32_t)child);
+            length++;
+            frontier_settle(heap, length, length - 1, (uint32_t)child);
         }
     }
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/memory.h"
 
 bool table_has_windows(const struct table *table) {
@@ -48,11 +49,7 @@ struct stream *table_stream_new(struct table *table, uint32_t history, struct er
     }
     stream->table = table;
     stream->history = history;
-    stream->next = table->streams;
-    if (table->streams) {
-        table->streams->previous = stream;
-    }
-    table->streams = stream;
+    LIST_PUSH(table->streams, stream, next, previous);
     table->stream_count++;
     table->stream_steps += history;
     return stream;
@@ -70,10 +67,7 @@ bool table_stream_free_some(struct table *table, struct stream *stream, uint32_t
     if (cleared == most) {
         return true;
     }
-    *(stream->previous ? &stream->previous->next : &table->streams) = stream->next;
-    if (stream->next) {
-        stream->next->previous = stream->previous;
-    }
+    LIST_TAKE_OUT(table->streams, stream, next, previous);
     table->stream_count--;
     table->stream_steps -= stream->history;
     memory_free(stream);

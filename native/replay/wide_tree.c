@@ -4,11 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/arithmetic.h"
 #include "base/memory.h"
-
-static size_t round_up(size_t value, size_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
 
 int wide_tree_init(struct wide_tree *tree, uint32_t leaves) {
     assert(leaves >= 1);

@@ -1,8 +1,9 @@
-/* expire: a binary heap of the keys that end, each knowing its place. */
+/* expire: a heap of the keys that end, each knowing its place. */
 #include "store/expire.h"
 
 #include <string.h>
 
+#include "base/heap.h"
 #include "base/memory.h"
 #include "store/value.h"
 
@@ -12,38 +13,19 @@ static struct value *value_of(const struct dict_entry *entry) {
     return entry->value;
 }
 
-static void place(struct expire_heap *heap, uint32_t index, struct expire_item item) {
-    heap->items[index] = item;
-    value_of(item.entry)->expiry = index + 1;
+static bool ends_before(const void *left, const void *right, const void *context) {
+    (void)context;
+    return ((const struct expire_item *)left)->at_ms < ((const struct expire_item *)right)->at_ms;
 }
 
-static void sift_up(struct expire_heap *heap, uint32_t index, struct expire_item item) {
-    while (index > 0) {
-        uint32_t parent = (index - 1) / 2;
-        if (heap->items[parent].at_ms <= item.at_ms) break;
-        place(heap, index, heap->items[parent]);
-        index = parent;
-    }
-    place(heap, index, item);
+static void placed(const void *item, uint32_t at, void *context) {
+    (void)context;
+    value_of(((const struct expire_item *)item)->entry)->expiry = at + 1;
 }
 
-static void sift_down(struct expire_heap *heap, uint32_t index, struct expire_item item) {
-    for (;;) {
-        uint64_t child = 2 * (uint64_t)index + 1;
-        if (child >= heap->count) break;
-        if (child + 1 < heap->count && heap->items[child + 1].at_ms < heap->items[child].at_ms) child++;
-        if (heap->items[child].at_ms >= item.at_ms) break;
-        place(heap, index, heap->items[child]);
-        index = (uint32_t)child;
-    }
-    place(heap, index, item);
-}
-
-static void put(struct expire_heap *heap, uint32_t index, struct expire_item item) {
-    if (index > 0 && heap->items[(index - 1) / 2].at_ms > item.at_ms)
-        sift_up(heap, index, item);
-    else
-        sift_down(heap, index, item);
+static void put(struct expire_heap *heap, uint32_t at, struct expire_item item) {
+    const struct heap items = {heap->items, sizeof item, heap->count, ends_before, placed, NULL};
+    heap_settle(items, at, &item);
 }
 
 bool expire_reserve(struct expire_heap *heap) {
@@ -68,7 +50,7 @@ bool expire_set(struct expire_heap *heap, struct dict_entry *entry, int64_t at_m
     if (!expire_reserve(heap)) return false;
     heap->sum_ms += (double)at_ms;
     heap->count++;
-    sift_up(heap, heap->count - 1, item);
+    put(heap, heap->count - 1, item);
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 #include "store/t_string.h"
 
@@ -41,8 +42,7 @@ static void chunk_link(struct list *list, struct list_chunk *chunk, struct list_
 }
 
 static void chunk_unlink(struct list *list, struct list_chunk *chunk) {
-    *(chunk->previous != NULL ? &chunk->previous->next : &list->first) = chunk->next;
-    *(chunk->next != NULL ? &chunk->next->previous : &list->last) = chunk->previous;
+    LIST_REMOVE(list->first, list->last, chunk, next, previous);
 }
 
 /* Moves the chunk's elements to begin at `start` in an array of `capacity`; the chunk itself may move. */

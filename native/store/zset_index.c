@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 
 #define BRANCH_CHILDREN 64
@@ -161,8 +162,7 @@ static struct branch *branch_new(uint32_t height) {
 }
 
 static void leaf_unlink(struct zset_index *index, struct zset_leaf *leaf) {
-    *(leaf->previous != NULL ? &leaf->previous->next : &index->first) = leaf->next;
-    *(leaf->next != NULL ? &leaf->next->previous : &index->last) = leaf->previous;
+    LIST_REMOVE(index->first, index->last, leaf, next, previous);
 }
 
 static void node_free(struct zset_index *index, struct zset_node *node) {

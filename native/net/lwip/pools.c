@@ -8,6 +8,7 @@
 
 #include <lwip/tcp.h>
 
+#include "base/arithmetic.h"
 #include "base/memory.h"
 
 enum pool_name {
@@ -45,10 +46,6 @@ static struct {
     size_t mapping_bytes;
     uint64_t refusals;
 } all;
-
-static size_t round_up(size_t bytes, size_t multiple) {
-    return (bytes + multiple - 1) / multiple * multiple;
-}
 
 int pools_open(uint32_t connections, uint16_t mtu, struct error *error) {
     assert(!all.mapping);

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/core/exclusive.h"
@@ -27,26 +28,14 @@ bool client_releases_at_write(const struct client *client) {
 }
 
 static void link_client(struct client_list *list, struct client *client) {
-    client->previous = list->tail;
-    if (list->tail)
-        list->tail->next = client;
-    else
-        list->head = client;
-    list->tail = client;
+    LIST_APPEND(list->head, list->tail, client, next, previous);
     list->count++;
 }
 
 static void unlink_client(struct server *server, struct client *client) {
     struct client_list *list = &server->clients;
     if (server->clients.sweep == client) server->clients.sweep = client->next;
-    if (client->previous)
-        client->previous->next = client->next;
-    else
-        list->head = client->next;
-    if (client->next)
-        client->next->previous = client->previous;
-    else
-        list->tail = client->previous;
+    LIST_REMOVE(list->head, list->tail, client, next, previous);
     list->count--;
 }
 

@@ -1,41 +1,29 @@
 /* wait: blocked clients: queues first in first out, and a heap of their deadlines. */
 #include <assert.h>
 
+#include "base/heap.h"
+#include "base/list.h"
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/subsystem.h"
 #include "store/store.h"
 
-/* ---- deadlines: a binary heap, each client knowing its index ----------------------------------------- */
+/* ---- deadlines: a heap, each client knowing its place ------------------------------------------------- */
 
-static void place(struct server *server, uint32_t index, struct client *client) {
-    server->deadlines.heap[index] = client;
-    client->deadline_index = index;
+static bool ends_before(const void *left, const void *right, const void *context) {
+    (void)context;
+    return (*(struct client *const *)left)->deadline_us < (*(struct client *const *)right)->deadline_us;
 }
 
-static void sift_up(struct server *server, uint32_t index, struct client *client) {
-    while (index > 0) {
-        uint32_t parent = (index - 1) / 2;
-        if (server->deadlines.heap[parent]->deadline_us <= client->deadline_us) break;
-        place(server, index, server->deadlines.heap[parent]);
-        index = parent;
-    }
-    place(server, index, client);
+static void placed(const void *client, uint32_t at, void *context) {
+    (void)context;
+    (*(struct client *const *)client)->deadline_index = at;
 }
 
-static void sift_down(struct server *server, uint32_t index, struct client *client) {
-    for (;;) {
-        uint32_t child = 2 * index + 1;
-        if (child >= server->deadlines.count) break;
-        if (child + 1 < server->deadlines.count &&
-            server->deadlines.heap[child + 1]->deadline_us < server->deadlines.heap[child]->deadline_us)
-            child++;
-        if (server->deadlines.heap[child]->deadline_us >= client->deadline_us) break;
-        place(server, index, server->deadlines.heap[child]);
-        index = child;
-    }
-    place(server, index, client);
+static void settle(struct server *server, uint32_t at, struct client *client) {
+    const struct heap heap = {server->deadlines.heap, sizeof client, server->deadlines.count, ends_before, placed, NULL};
+    heap_settle(heap, at, &client);
 }
 
 static bool deadline_add(struct server *server, struct client *client) {
@@ -46,7 +34,8 @@ static bool deadline_add(struct server *server, struct client *client) {
         server->deadlines.heap = deadlines;
         server->deadlines.capacity = capacity;
     }
-    sift_up(server, server->deadlines.count++, client);
+    server->deadlines.count++;
+    settle(server, server->deadlines.count - 1, client);
     return true;
 }
 
@@ -55,11 +44,7 @@ static void deadline_remove(struct server *server, struct client *client) {
     if (index == UINT32_MAX) return;
     client->deadline_index = UINT32_MAX;
     struct client *last = server->deadlines.heap[--server->deadlines.count];
-    if (last == client) return;
-    if (index > 0 && server->deadlines.heap[(index - 1) / 2]->deadline_us > last->deadline_us)
-        sift_up(server, index, last);
-    else
-        sift_down(server, index, last);
+    if (last != client) settle(server, index, last);
 }
 
 /* ---- blocking and waking ----------------------------------------------------------------------------- */
@@ -89,13 +74,7 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
     client->queue = queue;
     server->blocked_clients++;
     if (!queue) return;
-    client->wait_next = NULL;
-    client->wait_previous = queue->tail;
-    if (queue->tail)
-        queue->tail->wait_next = client;
-    else
-        queue->head = client;
-    queue->tail = client;
+    LIST_APPEND(queue->head, queue->tail, client, wait_next, wait_previous);
     queue->length++;
 }
 
@@ -108,14 +87,7 @@ static struct wait_queue *leave(struct client *client) {
     if (client->leave_wait) client->leave_wait(client);
     if (!queue) return NULL;
     bool was_head = !client->wait_previous;
-    if (client->wait_previous)
-        client->wait_previous->wait_next = client->wait_next;
-    else
-        queue->head = client->wait_next;
-    if (client->wait_next)
-        client->wait_next->wait_previous = client->wait_previous;
-    else
-        queue->tail = client->wait_previous;
+    LIST_REMOVE(queue->head, queue->tail, client, wait_next, wait_previous);
     queue->length--;
     client->queue = NULL;
     return was_head && queue->length > 0 ? queue : NULL;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arithmetic.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "server/core/client.h"
@@ -15,15 +16,11 @@
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 
-static size_t round_up(size_t bytes) {
-    return (bytes + SHARE_REGION_ALIGNMENT - 1) / SHARE_REGION_ALIGNMENT * SHARE_REGION_ALIGNMENT;
-}
-
 /* How large the arena becomes; 0 with `error` set: there may be none. */
 static size_t allowed_bytes(const struct client *client, size_t asked, struct error *error) {
     const struct server_config *config = &client->server->config;
     size_t most = (size_t)config->shared_memory_client_limit_bytes;
-    size_t bytes = round_up(asked == 0 || asked > most ? most : asked);
+    size_t bytes = round_up(asked == 0 || asked > most ? most : asked, SHARE_REGION_ALIGNMENT);
     if (bytes < SHARE_LEAST_BYTES) {
         bytes = SHARE_LEAST_BYTES;
     }
@@ -147,7 +144,7 @@ const struct share_lease *share_begin(struct client *client, size_t length) {
     if (!share || length == 0 || length > share->bytes || share->count == SHARE_LEASES) {
         return NULL;
     }
-    size_t needed = round_up(length), from = 0;
+    size_t needed = round_up(length, SHARE_REGION_ALIGNMENT), from = 0;
     uint32_t place = 0;
     for (; place < share->count && share->leases[place].offset - from < needed; place++) {
         from = share->leases[place].offset + share->leases[place].length;

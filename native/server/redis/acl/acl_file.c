@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/write.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
@@ -165,17 +166,6 @@ bool acl_load(struct acl *acl, const char *path, struct client *asking, struct t
 
 /* ---- writing ----------------------------------------------------------------------------------------- */
 
-static bool write_whole(int number, const char *bytes, size_t length) {
-    while (length > 0) {
-        ssize_t written = write(number, bytes, length);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return false;
-        bytes += written;
-        length -= (size_t)written;
-    }
-    return fsync(number) == 0;
-}
-
 /* A name that is not on the disk with its folder may be the old file's again after a failure of the machine. */
 static bool sync_folder_of(const char *path) {
     struct text folder = {0};
@@ -205,7 +195,8 @@ bool acl_save(const struct acl *acl, const char *path, struct text *why) {
         text_append(why, "no memory for the file of users");
     } else {
         int number = open(beside.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-        bool renamed = number >= 0 && write_whole(number, lines.data, lines.length) && rename(beside.data, path) == 0;
+        bool renamed = number >= 0 && write_all(number, lines.data, lines.length) == 0 && fsync(number) == 0 &&
+                       rename(beside.data, path) == 0;
         saved = renamed && sync_folder_of(path);
         if (!saved) text_append(why, "cannot write %s: %s", path, strerror(errno));
         if (number >= 0) close(number);

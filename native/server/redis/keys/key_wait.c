@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 #include "server/core/server.h"
 #include "server/redis/redis_part.h"
@@ -82,9 +83,8 @@ static bool enter(struct key_waits *waits, struct client *client, uint32_t index
     if (!queue) return false;
     if (queue->tail && queue->tail->client == client) return true;
     struct key_waiter *waiter = &client->key_wait->waiters[client->key_wait->count++];
-    *waiter = (struct key_waiter){.client = client, .queue = queue, .previous = queue->tail, .index = index};
-    *(queue->tail ? &queue->tail->next : &queue->head) = waiter;
-    queue->tail = waiter;
+    *waiter = (struct key_waiter){.client = client, .queue = queue, .index = index};
+    LIST_APPEND(queue->head, queue->tail, waiter, next, previous);
     return true;
 }
 
@@ -146,8 +146,7 @@ void key_wait_forget(struct client *client) {
     for (uint32_t i = 0; i < wait->count; i++) {
         struct key_waiter *waiter = &wait->waiters[i];
         struct key_queue *queue = waiter->queue;
-        *(waiter->previous ? &waiter->previous->next : &queue->head) = waiter->next;
-        *(waiter->next ? &waiter->next->previous : &queue->tail) = waiter->previous;
+        LIST_REMOVE(queue->head, queue->tail, waiter, next, previous);
         free_if_unused(client->server->redis->key_waits, queue);
     }
     memory_free(wait);

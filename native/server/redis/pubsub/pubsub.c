@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
@@ -62,25 +63,13 @@ static void topic_drop_if_unused(struct dict *topics, struct pubsub_topic *topic
 
 static void join(struct pubsub_topic *topic, struct pubsub_subscription *subscription) {
     subscription->topic = topic;
-    subscription->previous = topic->tail;
-    if (topic->tail)
-        topic->tail->next = subscription;
-    else
-        topic->head = subscription;
-    topic->tail = subscription;
+    LIST_APPEND(topic->head, topic->tail, subscription, next, previous);
     topic->subscribers++;
 }
 
 static void leave(struct pubsub_subscription *subscription) {
     struct pubsub_topic *topic = subscription->topic;
-    if (subscription->previous)
-        subscription->previous->next = subscription->next;
-    else
-        topic->head = subscription->next;
-    if (subscription->next)
-        subscription->next->previous = subscription->previous;
-    else
-        topic->tail = subscription->previous;
+    LIST_REMOVE(topic->head, topic->tail, subscription, next, previous);
     topic->subscribers--;
 }
 

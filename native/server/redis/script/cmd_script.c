@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/memory.h"
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
@@ -91,17 +92,13 @@ static struct script *find_script(struct scripts *scripts, const void *sha, size
 
 static void leave_list(struct scripts *scripts, struct script *script) {
     if (script->loaded) return;
-    *(script->previous ? &script->previous->next : &scripts->oldest) = script->next;
-    *(script->next ? &script->next->previous : &scripts->newest) = script->previous;
+    LIST_REMOVE(scripts->oldest, scripts->newest, script, next, previous);
     scripts->evaluated--;
 }
 
 static void enter_list(struct scripts *scripts, struct script *script) {
     if (script->loaded) return;
-    script->next = NULL;
-    script->previous = scripts->newest;
-    *(scripts->newest ? &scripts->newest->next : &scripts->oldest) = script;
-    scripts->newest = script;
+    LIST_APPEND(scripts->oldest, scripts->newest, script, next, previous);
     scripts->evaluated++;
 }
 
