@@ -12,12 +12,8 @@
 
 static inline void copy_line(uint8_t *to, const uint8_t *from) {
     __m128i part[4];
-    for (int i = 0; i < 4; i++) {
-        part[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + 16 * i));
-    }
-    for (int i = 0; i < 4; i++) {
-        _mm_stream_si128((__m128i *)(void *)(to + 16 * i), part[i]);
-    }
+    for (int i = 0; i < 4; i++) part[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + 16 * i));
+    for (int i = 0; i < 4; i++) _mm_stream_si128((__m128i *)(void *)(to + 16 * i), part[i]);
 }
 
 void copy_streamed(void *to, const void *from, size_t bytes) {
@@ -31,11 +27,8 @@ void copy_streamed(void *to, const void *from, size_t bytes) {
     memcpy(out, in, head);
     out += head, in += head, bytes -= head;
     size_t strand = bytes / (STRANDS * LINE) * LINE;
-    for (size_t i = 0; i < strand; i += LINE) {
-        for (size_t k = 0; k < STRANDS; k++) {
-            copy_line(out + k * strand + i, in + k * strand + i);
-        }
-    }
+    for (size_t i = 0; i < strand; i += LINE)
+        for (size_t k = 0; k < STRANDS; k++) copy_line(out + k * strand + i, in + k * strand + i);
     memcpy(out + STRANDS * strand, in + STRANDS * strand, bytes - STRANDS * strand);
 }
 

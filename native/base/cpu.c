@@ -29,25 +29,18 @@ bool cpu_simd_supported(enum cpu_simd simd) {
 
 static enum cpu_simd best(void) {
     enum cpu_simd simd = CPU_SCALAR;
-    for (int candidate = CPU_SCALAR; candidate < CPU_SIMD_COUNT; candidate++) {
-        if (cpu_simd_supported((enum cpu_simd)candidate)) {
-            simd = (enum cpu_simd)candidate;
-        }
-    }
+    for (int candidate = CPU_SCALAR; candidate < CPU_SIMD_COUNT; candidate++)
+        if (cpu_simd_supported((enum cpu_simd)candidate)) simd = (enum cpu_simd)candidate;
     return simd;
 }
 
 static enum cpu_simd choose(void) {
     const char *wanted = getenv("REPLAY_SIMD");
     enum cpu_simd simd = best();
-    if (!wanted || !wanted[0]) {
-        return simd;
-    }
-    for (int candidate = CPU_SCALAR; candidate < CPU_SIMD_COUNT; candidate++) {
-        if (strcmp(wanted, names[candidate]) == 0 && cpu_simd_supported((enum cpu_simd)candidate)) {
+    if (!wanted || !wanted[0]) return simd;
+    for (int candidate = CPU_SCALAR; candidate < CPU_SIMD_COUNT; candidate++)
+        if (strcmp(wanted, names[candidate]) == 0 && cpu_simd_supported((enum cpu_simd)candidate))
             return (enum cpu_simd)candidate;
-        }
-    }
     fprintf(stderr, "REPLAY_SIMD: expected scalar, neon, avx2 or avx512, supported here, got '%s'; using %s\n", wanted,
             names[simd]);
     return simd;

@@ -22,18 +22,14 @@ static uint32_t by_table(uint32_t state, const uint8_t *data, size_t length) {
                 tables[4][word >> 24 & 255] ^ tables[3][word >> 32 & 255] ^ tables[2][word >> 40 & 255] ^
                 tables[1][word >> 48 & 255] ^ tables[0][word >> 56];
     }
-    for (; length > 0; data++, length--) {
-        state = tables[0][(state ^ *data) & 255] ^ state >> 8;
-    }
+    for (; length > 0; data++, length--) state = tables[0][(state ^ *data) & 255] ^ state >> 8;
     return state;
 }
 
 static void make_tables(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t state = byte;
-        for (int bit = 0; bit < 8; bit++) {
-            state = state >> 1 ^ (state & 1 ? POLYNOMIAL : 0);
-        }
+        for (int bit = 0; bit < 8; bit++) state = state >> 1 ^ (state & 1 ? POLYNOMIAL : 0);
         tables[0][byte] = state;
     }
     for (uint32_t byte = 0; byte < 256; byte++) {
@@ -86,12 +82,8 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t before
         }
         state = shift(shift((uint32_t)state) ^ (uint32_t)second) ^ (uint32_t)third;
     }
-    for (; length >= 8; data += 8, length -= 8) {
-        state = _mm_crc32_u64(state, word_at(data));
-    }
-    for (; length > 0; data++, length--) {
-        state = _mm_crc32_u8((uint32_t)state, *data);
-    }
+    for (; length >= 8; data += 8, length -= 8) state = _mm_crc32_u64(state, word_at(data));
+    for (; length > 0; data++, length--) state = _mm_crc32_u8((uint32_t)state, *data);
     return (uint32_t)state;
 }
 

@@ -165,9 +165,7 @@ void memory_unmap(void *pointer, size_t size_bytes) {
 
 void memory_advise_huge(void *pointer, size_t size_bytes) {
 #ifdef MADV_HUGEPAGE
-    if (size_bytes >= HUGE_PAGE_BYTES) {
-        (void)madvise(pointer, size_bytes, MADV_HUGEPAGE);
-    }
+    if (size_bytes >= HUGE_PAGE_BYTES) (void)madvise(pointer, size_bytes, MADV_HUGEPAGE);
 #else
     (void)pointer;
     (void)size_bytes;

@@ -125,9 +125,8 @@ static bool skip_nested(struct msgpack_reader *reader, int depth) {
     if (depth > MSGPACK_MAX_DEPTH || !msgpack_read(reader, &value)) return false;
     if (value.type != MSGPACK_ARRAY && value.type != MSGPACK_MAP) return true;
     uint64_t elements = value.type == MSGPACK_MAP ? 2 * (uint64_t)value.count : value.count;
-    while (elements-- > 0) {
+    while (elements-- > 0)
         if (!skip_nested(reader, depth + 1)) return false;
-    }
     return true;
 }
 

@@ -59,9 +59,8 @@ size_t text_character(const void *bytes, size_t left) {
     if (at[0] < 0x80) return 1;
     size_t length = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
     if (at[0] < 0xc2 || at[0] > 0xf4 || length > left) return 0;
-    for (size_t i = 1; i < length; i++) {
+    for (size_t i = 1; i < length; i++)
         if ((at[i] & 0xc0) != 0x80) return 0;
-    }
     bool is_overlong = (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xf0 && at[1] < 0x90);
     bool is_none = (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf4 && at[1] > 0x8f);
     return is_overlong || is_none ? 0 : length;

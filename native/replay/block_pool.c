@@ -16,9 +16,7 @@ static void make_classes(struct block_pool *pool, size_t largest) {
     while (pool->classes < BLOCK_POOL_MAX_CLASSES - 1 && bytes < largest) {
         pool->class_bytes[pool->classes++] = bytes;
         size_t doubling = LEAST_BLOCK_BYTES;
-        while (doubling * 2 <= bytes) {
-            doubling *= 2;
-        }
+        while (doubling * 2 <= bytes) doubling *= 2;
         size_t step = doubling / CLASSES_IN_DOUBLING;
         bytes += step < ALIGNMENT ? ALIGNMENT : step;
     }
@@ -29,16 +27,13 @@ int block_pool_init(struct block_pool *pool, size_t largest, uint64_t total_byte
     memset(pool, 0, sizeof *pool);
     make_classes(pool, largest > LEAST_BLOCK_BYTES ? largest : LEAST_BLOCK_BYTES);
     pool->chunk_bytes = BLOCK_POOL_LEAST_CHUNK_BYTES;
-    while (pool->chunk_bytes < BLOCK_POOL_BLOCKS_IN_CHUNK * pool->class_bytes[pool->classes - 1]) {
+    while (pool->chunk_bytes < BLOCK_POOL_BLOCKS_IN_CHUNK * pool->class_bytes[pool->classes - 1])
         pool->chunk_bytes *= 2;
-    }
     /* An eighth beyond: blocks of the largest class may leave that much of a chunk. */
     uint64_t chunks = (total_bytes + total_bytes / 8) / pool->chunk_bytes + pool->classes + 1;
     pool->chunks = chunks < BLOCK_POOL_NONE ? (uint32_t)chunks : BLOCK_POOL_NONE - 1;
     pool->returned = BLOCK_POOL_NONE;
-    for (uint32_t i = 0; i < pool->classes; i++) {
-        pool->with_room[i] = BLOCK_POOL_NONE;
-    }
+    for (uint32_t i = 0; i < pool->classes; i++) pool->with_room[i] = BLOCK_POOL_NONE;
     pool->chunk = memory_map(pool->chunks * sizeof *pool->chunk);
     pool->base = memory_map(pool->chunks * pool->chunk_bytes);
     if (!pool->chunk || !pool->base) {
@@ -59,11 +54,10 @@ static uint32_t class_of(const struct block_pool *pool, size_t bytes) {
     assert(bytes <= pool->class_bytes[high]);
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        if (pool->class_bytes[middle] < bytes) {
+        if (pool->class_bytes[middle] < bytes)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return low;
 }
@@ -78,33 +72,27 @@ static void link_chunk(struct block_pool *pool, uint32_t index) {
     struct block_chunk *chunk = &pool->chunk[index];
     chunk->previous = BLOCK_POOL_NONE;
     chunk->next = pool->with_room[chunk->class];
-    if (chunk->next != BLOCK_POOL_NONE) {
-        pool->chunk[chunk->next].previous = index;
-    }
+    if (chunk->next != BLOCK_POOL_NONE) pool->chunk[chunk->next].previous = index;
     pool->with_room[chunk->class] = index;
 }
 
 static void unlink_chunk(struct block_pool *pool, uint32_t index) {
     const struct block_chunk *chunk = &pool->chunk[index];
-    if (chunk->previous == BLOCK_POOL_NONE) {
+    if (chunk->previous == BLOCK_POOL_NONE)
         pool->with_room[chunk->class] = chunk->next;
-    } else {
+    else
         pool->chunk[chunk->previous].next = chunk->next;
-    }
-    if (chunk->next != BLOCK_POOL_NONE) {
-        pool->chunk[chunk->next].previous = chunk->previous;
-    }
+    if (chunk->next != BLOCK_POOL_NONE) pool->chunk[chunk->next].previous = chunk->previous;
 }
 
 static uint32_t new_chunk(struct block_pool *pool, uint32_t class) {
     uint32_t index = pool->returned;
-    if (index != BLOCK_POOL_NONE) {
+    if (index != BLOCK_POOL_NONE)
         pool->returned = pool->chunk[index].next;
-    } else if (pool->fresh < pool->chunks) {
+    else if (pool->fresh < pool->chunks)
         index = pool->fresh++;
-    } else {
+    else
         return BLOCK_POOL_NONE;
-    }
     pool->chunk[index] = (struct block_chunk){.returned = BLOCK_POOL_NONE, .class = class};
     link_chunk(pool, index);
     return index;
@@ -119,9 +107,7 @@ static bool is_full(const struct block_pool *pool, const struct block_chunk *chu
 
 void *block_pool_take(struct block_pool *pool, size_t bytes) {
     uint32_t class = class_of(pool, bytes), index = pool->with_room[class];
-    if (index == BLOCK_POOL_NONE && (index = new_chunk(pool, class)) == BLOCK_POOL_NONE) {
-        return NULL;
-    }
+    if (index == BLOCK_POOL_NONE && (index = new_chunk(pool, class)) == BLOCK_POOL_NONE) return NULL;
     struct block_chunk *chunk = &pool->chunk[index];
     uint8_t *first = pool->base + index * pool->chunk_bytes, *block;
     if (chunk->returned != BLOCK_POOL_NONE) {
@@ -131,9 +117,7 @@ void *block_pool_take(struct block_pool *pool, size_t bytes) {
         block = first + chunk->fresh++ * pool->class_bytes[class];
     }
     chunk->used++;
-    if (is_full(pool, chunk)) {
-        unlink_chunk(pool, index);
-    }
+    if (is_full(pool, chunk)) unlink_chunk(pool, index);
     return block;
 }
 
@@ -144,9 +128,7 @@ void block_pool_give(struct block_pool *pool, void *block) {
     struct block_chunk *chunk = &pool->chunk[index];
     size_t block_bytes = pool->class_bytes[chunk->class];
     assert(chunk->used > 0 && offset % pool->chunk_bytes % block_bytes == 0);
-    if (is_full(pool, chunk)) {
-        link_chunk(pool, index);
-    }
+    if (is_full(pool, chunk)) link_chunk(pool, index);
     memcpy(block, &chunk->returned, sizeof chunk->returned);
     chunk->returned = (uint32_t)(offset % pool->chunk_bytes / block_bytes);
     if (--chunk->used == 0) {

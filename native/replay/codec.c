@@ -44,9 +44,7 @@ const char *codec_name(enum step_codec kind) {
 
 struct codec *codec_new(enum step_codec kind) {
     struct codec *codec = codec_available(kind) ? memory_calloc(1, sizeof *codec) : NULL;
-    if (!codec) {
-        return NULL;
-    }
+    if (!codec) return NULL;
     codec->kind = kind;
     bool failed = false;
 #ifdef REPLAY_LZ4
@@ -73,9 +71,7 @@ struct codec *codec_new(enum step_codec kind) {
 }
 
 void codec_free(struct codec *codec) {
-    if (!codec) {
-        return;
-    }
+    if (!codec) return;
 #ifdef REPLAY_ZSTD
     ZSTD_freeCCtx(codec->compressor);
     ZSTD_freeDCtx(codec->decompressor);
@@ -106,9 +102,7 @@ static size_t compress(struct codec *codec, const uint8_t *step, size_t length, 
 
 size_t codec_encode(struct codec *codec, const uint8_t *step, size_t length, uint8_t *block) {
     size_t size = length < CODEC_LEAST_STEP_BYTES ? 0 : compress(codec, step, length, block);
-    if (size) {
-        return size;
-    }
+    if (size) return size;
     memcpy(block, step, length);
     return length;
 }
@@ -118,9 +112,7 @@ bool codec_decode(struct codec *codec, const uint8_t *block, size_t size, uint8_
         memcpy(step, block, length);
         return true;
     }
-    if (size > length || length < CODEC_LEAST_STEP_BYTES) {
-        return false;
-    }
+    if (size > length || length < CODEC_LEAST_STEP_BYTES) return false;
     switch (codec->kind) {
 #ifdef REPLAY_LZ4
     case CODEC_LZ4:
@@ -148,9 +140,8 @@ size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n,
 int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uint8_t *blocks, size_t blocks_length,
                            uint32_t n, uint8_t *steps, size_t length) {
     for (uint32_t i = 0; i < n; i++) {
-        if (sizes[i] > blocks_length || !codec_decode(codec, blocks, sizes[i], steps + i * length, length)) {
+        if (sizes[i] > blocks_length || !codec_decode(codec, blocks, sizes[i], steps + i * length, length))
             return (int64_t)i - n;
-        }
         blocks += sizes[i];
         blocks_length -= sizes[i];
     }

@@ -38,9 +38,7 @@ static void lay_out_row(struct column_arrays *arrays, const size_t *value_bytes)
     }
     arrays->row_bytes = round_up(arrays->row_bytes, strictest);
     size_t lines = round_up(arrays->row_bytes, LINE_BYTES);
-    if (lines - arrays->row_bytes <= arrays->row_bytes / ROW_PADDING_PARTS) {
-        arrays->row_bytes = lines;
-    }
+    if (lines - arrays->row_bytes <= arrays->row_bytes / ROW_PADDING_PARTS) arrays->row_bytes = lines;
 }
 
 void column_arrays_init(struct column_arrays *arrays, uint32_t columns, const size_t *value_bytes) {
@@ -63,9 +61,7 @@ void column_arrays_init(struct column_arrays *arrays, uint32_t columns, const si
 
 static uint8_t *map(size_t size_bytes) {
     uint8_t *memory = memory_map(size_bytes);
-    if (memory && size_bytes >= MEMORY_HUGE_BYTES) {
-        memory_advise_huge(memory, size_bytes);
-    }
+    if (memory && size_bytes >= MEMORY_HUGE_BYTES) memory_advise_huge(memory, size_bytes);
     return memory;
 }
 
@@ -89,9 +85,8 @@ int column_arrays_map(struct column_arrays *arrays, uint64_t slots) {
 }
 
 void column_arrays_free(struct column_arrays *arrays) {
-    for (uint32_t i = 0; i < arrays->columns; i++) {
+    for (uint32_t i = 0; i < arrays->columns; i++)
         if (is_apart(arrays, i)) memory_unmap(arrays->base[i], arrays->stride[i] * arrays->slots);
-    }
     memory_unmap(arrays->rows, arrays->row_bytes * arrays->slots);
     memset(arrays, 0, sizeof *arrays);
 }
@@ -104,9 +99,7 @@ void column_arrays_scatter(const struct column_arrays *arrays, uint32_t column, 
     uint8_t *base = arrays->base[column];
     const uint8_t *value = values;
     for (uint32_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            __builtin_prefetch(base + slots[i + AHEAD] * stride, 1);
-        }
+        if (i + AHEAD < n) __builtin_prefetch(base + slots[i + AHEAD] * stride, 1);
         memcpy(base + slots[i] * stride, value + i * value_bytes, value_bytes);
     }
 }
@@ -114,9 +107,7 @@ void column_arrays_scatter(const struct column_arrays *arrays, uint32_t column, 
 /* Copies values of a size known at compile time. */
 static inline __attribute__((always_inline)) void gather_fixed(const uint8_t *base, size_t stride, size_t value_bytes,
                                                                const uint32_t *slots, uint32_t n, uint8_t *values) {
-    for (uint32_t i = 0; i < n; i++) {
-        memcpy(values + i * value_bytes, base + slots[i] * stride, value_bytes);
-    }
+    for (uint32_t i = 0; i < n; i++) memcpy(values + i * value_bytes, base + slots[i] * stride, value_bytes);
 }
 
 #define SMALL_BYTES 256u /* values up to here are copied by words, without a call for each */
@@ -128,9 +119,7 @@ static inline __attribute__((always_inline)) void copy_small(uint8_t *to, const 
         memcpy(to + bytes - 8, from + bytes - 8, 8);
         return;
     }
-    for (size_t at = 0; at + 16 < bytes; at += 16) {
-        memcpy(to + at, from + at, 16);
-    }
+    for (size_t at = 0; at + 16 < bytes; at += 16) memcpy(to + at, from + at, 16);
     memcpy(to + bytes - 16, from + bytes - 16, 16);
 }
 
@@ -139,9 +128,7 @@ static void gather_small(const uint8_t *base, size_t stride, size_t value_bytes,
     for (uint32_t i = 0; i < n; i++) {
         if (i + SMALL_AHEAD < n) {
             const uint8_t *ahead = base + slots[i + SMALL_AHEAD] * stride;
-            for (size_t line = 0; line < value_bytes; line += 64) {
-                __builtin_prefetch(ahead + line);
-            }
+            for (size_t line = 0; line < value_bytes; line += 64) __builtin_prefetch(ahead + line);
             __builtin_prefetch(ahead + value_bytes - 1);
         }
         copy_small(values + i * value_bytes, base + slots[i] * stride, value_bytes);
@@ -152,9 +139,7 @@ static void gather_small(const uint8_t *base, size_t stride, size_t value_bytes,
 static void gather_streamed(const uint8_t *base, size_t stride, size_t value_bytes, const uint32_t *slots, uint32_t n,
                             uint8_t *values) {
     for (uint32_t i = 0; i < n; i++) {
-        if (i + 1 < n) {
-            __builtin_prefetch(base + slots[i + 1] * stride);
-        }
+        if (i + 1 < n) __builtin_prefetch(base + slots[i + 1] * stride);
         copy_streamed(values + i * value_bytes, base + slots[i] * stride, value_bytes);
     }
     copy_streamed_end();

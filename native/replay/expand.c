@@ -27,9 +27,8 @@ static uint32_t word(const uint8_t *words, uint64_t at) {
 }
 
 static int read_head(struct coded *coded, const uint8_t *bytes, size_t length, uint64_t places, struct error *error) {
-    if (length < 2 * sizeof(uint32_t)) {
+    if (length < 2 * sizeof(uint32_t))
         return error_set(error, ERROR_BADSHAPE, "expected coded steps, got %zu bytes", length);
-    }
     coded->steps = word(bytes, 0);
     uint32_t codec = word(bytes, 1);
     uint64_t head = (2 + places + coded->steps) * sizeof(uint32_t);
@@ -55,14 +54,10 @@ static int find_blocks(const struct coded *coded, size_t blocks_bytes, struct st
     uint64_t at = 0;
     for (uint32_t i = 0; i < coded->steps; i++) {
         uint32_t size = word(coded->sizes, i);
-        if (at + size > blocks_bytes) {
-            break;
-        }
+        if (at + size > blocks_bytes) break;
         steps[i] = (struct step){.block = coded->blocks + at, .block_bytes = size};
         at += size;
-        if (i + 1 == coded->steps && at == blocks_bytes) {
-            return 0;
-        }
+        if (i + 1 == coded->steps && at == blocks_bytes) return 0;
     }
     return coded->steps == 0 && blocks_bytes == 0
                ? 0
@@ -90,12 +85,8 @@ int expand_windows(const uint8_t *bytes, size_t length, uint32_t n, uint32_t win
                    uint8_t *const *out, size_t step_bytes, struct error *error) {
     struct coded coded;
     uint64_t places = 0, place = 0;
-    for (uint32_t i = 0; i < windows; i++) {
-        places += (uint64_t)steps[i] * n;
-    }
-    if (read_head(&coded, bytes, length, places, error)) {
-        return -1;
-    }
+    for (uint32_t i = 0; i < windows; i++) places += (uint64_t)steps[i] * n;
+    if (read_head(&coded, bytes, length, places, error)) return -1;
     struct step *distinct = memory_alloc(coded.steps * sizeof *distinct + 1);
     struct codec *codec = coded.codec == CODEC_NONE ? NULL : codec_new(coded.codec);
     if (!distinct || (coded.codec != CODEC_NONE && !codec)) {

@@ -22,9 +22,7 @@ int freshness_limit(struct freshness *freshness, int64_t max_staleness, uint32_t
         selector_heap_init(&freshness->by_version, capacity, slots)) {
         return -1;
     }
-    if (max_staleness < 0) {
-        selector_heap_free(&freshness->by_version);
-    }
+    if (max_staleness < 0) selector_heap_free(&freshness->by_version);
     freshness->max_staleness = max_staleness;
     return 0;
 }
@@ -43,9 +41,7 @@ void freshness_see(struct freshness *freshness, int64_t version) {
 
 bool freshness_stale(const struct freshness *freshness, uint32_t *slot) {
     const struct selector_heap *heap = &freshness->by_version;
-    if (freshness->max_staleness < 0 || heap->count == 0) {
-        return false;
-    }
+    if (freshness->max_staleness < 0 || heap->count == 0) return false;
     /* Ahead of the newest it can be only while the table is being filled; as an unsigned number the distance always fits. */
     uint64_t newest = heap_key_of_integer(freshness->newest), version = heap->entries[0].key;
     *slot = heap->entries[0].slot;
@@ -53,19 +49,13 @@ bool freshness_stale(const struct freshness *freshness, uint32_t *slot) {
 }
 
 void freshness_insert(struct freshness *freshness, const struct slot_store *items, uint32_t slot) {
-    if (freshness->column < 0) {
-        return;
-    }
+    if (freshness->column < 0) return;
     int64_t version;
     memcpy(&version, column_arrays_value(&items->arrays, (uint32_t)freshness->column, slot), sizeof version);
     freshness_see(freshness, version);
-    if (freshness->max_staleness >= 0) {
-        selector_heap_insert(&freshness->by_version, slot, heap_key_of_integer(version));
-    }
+    if (freshness->max_staleness >= 0) selector_heap_insert(&freshness->by_version, slot, heap_key_of_integer(version));
 }
 
 void freshness_remove(struct freshness *freshness, uint32_t slot) {
-    if (freshness->max_staleness >= 0) {
-        selector_heap_remove(&freshness->by_version, slot);
-    }
+    if (freshness->max_staleness >= 0) selector_heap_remove(&freshness->by_version, slot);
 }

@@ -136,9 +136,8 @@ void gradient_queue_finish(struct gradient_queue *queue, struct gradient *gradie
 
 double gradient_queue_staleness(const struct gradient_queue *queue, int64_t version) {
     double sum = 0;
-    for (const struct gradient *gradient = queue->waiting.head; gradient; gradient = gradient->next) {
+    for (const struct gradient *gradient = queue->waiting.head; gradient; gradient = gradient->next)
         if (version > gradient->version) sum += (double)(version - gradient->version);
-    }
     return queue->waiting.count ? sum / queue->waiting.count : 0;
 }
 

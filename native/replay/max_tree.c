@@ -3,9 +3,7 @@
 
 static inline double node_maximum(const double *node) {
     double maximum = node[0];
-    for (uint32_t i = 1; i < WIDE_TREE_FANOUT; i++) {
-        maximum = node[i] > maximum ? node[i] : maximum;
-    }
+    for (uint32_t i = 1; i < WIDE_TREE_FANOUT; i++) maximum = node[i] > maximum ? node[i] : maximum;
     return maximum;
 }
 
@@ -25,9 +23,7 @@ static uint32_t maxima(const double *children, double *parents, uint32_t *touche
         double maximum = node_maximum(children + (size_t)node * WIDE_TREE_FANOUT);
         bool changed = maximum != parents[node];
         parents[node] = maximum;
-        if (touched) {
-            touched[above] = node / WIDE_TREE_FANOUT;
-        }
+        if (touched) touched[above] = node / WIDE_TREE_FANOUT;
         above += changed;
     }
     return touched ? above : count;

@@ -42,9 +42,7 @@ static bool ratio_allows_add(const struct rate_limiter *limiter, uint64_t size, 
 
 static bool ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error) {
     double samples = (double)n * limiter->samples_per_insert;
-    if (ratio_allows_add(limiter, size, n)) {
-        return true;
-    }
+    if (ratio_allows_add(limiter, size, n)) return true;
     if (samples > 2 * limiter->error_buffer) {
         return error_because(error, ERROR_LIMIT,
                              "rate limiter: adding %" PRIu64 " items at once is worth %g samples, more than twice "

@@ -50,9 +50,8 @@ static void staging_give(struct reservation *reservation) {
 /* Where a column begins in staging: columns follow one another, as many values each as were reserved. */
 static uint8_t *staging_column(const struct reservation *reservation, uint32_t column) {
     uint8_t *base = reservation->staging;
-    for (uint32_t i = 0; i < column; i++) {
+    for (uint32_t i = 0; i < column; i++)
         if (reservation->apart >> i & 1) base += reservation->laid * reservation->store->value_bytes[i];
-    }
     return base;
 }
 
@@ -217,10 +216,9 @@ int reservation_fill_coded(struct reservation *reservation, uint32_t column, con
         reservation_fill(reservation, column, blocks);
         return 0;
     }
-    for (uint32_t i = 0; i < reservation->n; blocks += sizes[i++]) {
+    for (uint32_t i = 0; i < reservation->n; blocks += sizes[i++])
         if (coded_columns_put(&store->coded, column, reservation->slots[i], blocks, sizes[i]))
             return refuse_pool(reservation, error);
-    }
     reservation->staged &= ~(1ull << column);
     reservation->unchecked |= 1ull << column;
     return 0;

@@ -28,11 +28,10 @@ void selector_free(struct selector *selector) {
 }
 
 void selector_keys(const struct selector *selector, const double *priorities, uint32_t n, double *keys) {
-    if (selector->kind == SELECTOR_PRIORITIZED) {
+    if (selector->kind == SELECTOR_PRIORITIZED)
         selector_prioritized_weights(selector->exponent, priorities, n, keys);
-    } else {
+    else
         memcpy(keys, priorities, n * sizeof *keys);
-    }
 }
 
 double selector_key(const struct selector *selector, double priority) {
@@ -80,9 +79,7 @@ void selector_remove(struct selector *selector, uint32_t slot) {
 }
 
 void selector_repair(struct selector *selector) {
-    if (selector->kind == SELECTOR_PRIORITIZED) {
-        sum_tree_repair(&selector->weights);
-    }
+    if (selector->kind == SELECTOR_PRIORITIZED) sum_tree_repair(&selector->weights);
 }
 
 void selector_draw(struct selector *selector, const struct selector_order *order, const struct slot_store *items,
@@ -100,13 +97,12 @@ void selector_draw(struct selector *selector, const struct selector_order *order
 void selector_draw_distinct(struct selector *selector, const struct selector_order *order,
                             const struct slot_store *items, struct random_state *random, uint32_t n, uint32_t *slots,
                             double *scratch) {
-    if (selector->kind == SELECTOR_PRIORITIZED) {
+    if (selector->kind == SELECTOR_PRIORITIZED)
         sum_tree_sample_distinct(&selector->weights, random, n, !selector->independent, slots, scratch);
-    } else if (selector->kind == SELECTOR_UNIFORM) {
+    else if (selector->kind == SELECTOR_UNIFORM)
         selector_uniform_sample_distinct(&selector->uniform, random, n, slots);
-    } else {
+    else
         selector_draw(selector, order, items, random, n, slots);
-    }
 }
 
 bool selector_can_draw(const struct selector *selector, const struct selector_order *order) {

@@ -53,9 +53,7 @@ bool selector_can_draw(const struct selector *selector, const struct selector_or
 double selector_total(const struct selector *selector); /* SELECTOR_PRIORITIZED: the sum of weights; others: 0 */
 
 static inline void selector_prefetch(const struct selector *selector, uint32_t slot) {
-    if (selector->kind == SELECTOR_PRIORITIZED) {
-        wide_tree_prefetch_leaf(&selector->weights.tree, slot);
-    }
+    if (selector->kind == SELECTOR_PRIORITIZED) wide_tree_prefetch_leaf(&selector->weights.tree, slot);
 }
 
 #endif

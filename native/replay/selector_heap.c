@@ -23,15 +23,9 @@ int selector_heap_init(struct selector_heap *heap, uint32_t room, uint32_t slots
 }
 
 void selector_heap_free(struct selector_heap *heap) {
-    if (heap->entries) {
-        memory_unmap(heap->entries, (size_t)heap->room * sizeof *heap->entries);
-    }
-    if (heap->position) {
-        memory_unmap(heap->position, (size_t)heap->slots * sizeof *heap->position);
-    }
-    if (heap->frontier) {
-        memory_unmap(heap->frontier, (size_t)heap->frontier_room * sizeof *heap->frontier);
-    }
+    if (heap->entries) memory_unmap(heap->entries, (size_t)heap->room * sizeof *heap->entries);
+    if (heap->position) memory_unmap(heap->position, (size_t)heap->slots * sizeof *heap->position);
+    if (heap->frontier) memory_unmap(heap->frontier, (size_t)heap->frontier_room * sizeof *heap->frontier);
     memset(heap, 0, sizeof *heap);
 }
 
@@ -65,15 +59,11 @@ void selector_heap_insert(struct selector_heap *heap, uint32_t slot, uint64_t ke
 }
 
 void selector_heap_remove(struct selector_heap *heap, uint32_t slot) {
-    if (!selector_heap_holds(heap, slot)) {
-        return;
-    }
+    if (!selector_heap_holds(heap, slot)) return;
     uint32_t at = heap->position[slot] - 1;
     heap->position[slot] = 0;
     struct heap_entry last = heap->entries[--heap->count];
-    if (at < heap->count) {
-        settle(heap, at, last);
-    }
+    if (at < heap->count) settle(heap, at, last);
 }
 
 void selector_heap_update(struct selector_heap *heap, uint32_t slot, uint64_t key) {

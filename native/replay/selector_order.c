@@ -8,26 +8,23 @@ void selector_order_init(struct selector_order *order) {
 void selector_order_append(struct selector_order *order, struct slot_store *items, uint32_t slot) {
     items->slot[slot].older = order->newest;
     items->slot[slot].newer = SLOT_NONE;
-    if (order->newest == SLOT_NONE) {
+    if (order->newest == SLOT_NONE)
         order->oldest = slot;
-    } else {
+    else
         items->slot[order->newest].newer = slot;
-    }
     order->newest = slot;
 }
 
 void selector_order_remove(struct selector_order *order, struct slot_store *items, uint32_t slot) {
     uint32_t older = items->slot[slot].older, newer = items->slot[slot].newer;
-    if (older == SLOT_NONE) {
+    if (older == SLOT_NONE)
         order->oldest = newer;
-    } else {
+    else
         items->slot[older].newer = newer;
-    }
-    if (newer == SLOT_NONE) {
+    if (newer == SLOT_NONE)
         order->newest = older;
-    } else {
+    else
         items->slot[newer].older = older;
-    }
 }
 
 void selector_order_oldest(const struct selector_order *order, const struct slot_store *items, uint32_t n,

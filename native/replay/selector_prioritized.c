@@ -8,11 +8,10 @@
 #include "base/power.h"
 
 void selector_prioritized_weights(double exponent, const double *priorities, uint32_t n, double *weights) {
-    if (exponent == 1) {
+    if (exponent == 1)
         memcpy(weights, priorities, n * sizeof *weights);
-    } else {
+    else
         power_many(priorities, exponent, n, weights);
-    }
     for (uint32_t i = 0; i < n; i++) { /* a positive priority stays drawable where the power underflows */
         double weight = weights[i] > DBL_MIN ? weights[i] : DBL_MIN;
         weights[i] = priorities[i] > 0 ? weight : 0;

@@ -20,12 +20,8 @@ int selector_uniform_init(struct selector_uniform *uniform, uint32_t room, uint3
 }
 
 void selector_uniform_free(struct selector_uniform *uniform) {
-    if (uniform->slots) {
-        memory_unmap(uniform->slots, (size_t)uniform->room * sizeof *uniform->slots);
-    }
-    if (uniform->position) {
-        memory_unmap(uniform->position, (size_t)uniform->position_room * sizeof *uniform->position);
-    }
+    if (uniform->slots) memory_unmap(uniform->slots, (size_t)uniform->room * sizeof *uniform->slots);
+    if (uniform->position) memory_unmap(uniform->position, (size_t)uniform->position_room * sizeof *uniform->position);
     memset(uniform, 0, sizeof *uniform);
 }
 
@@ -37,9 +33,7 @@ void selector_uniform_insert(struct selector_uniform *uniform, uint32_t slot) {
 
 void selector_uniform_remove(struct selector_uniform *uniform, uint32_t slot) {
     uint32_t position = uniform->position[slot];
-    if (position == 0) {
-        return;
-    }
+    if (position == 0) return;
     assert(position <= uniform->count && uniform->slots[position - 1] == slot);
     uint32_t last = uniform->slots[--uniform->count];
     uniform->slots[position - 1] = last;
@@ -49,9 +43,7 @@ void selector_uniform_remove(struct selector_uniform *uniform, uint32_t slot) {
 
 void selector_uniform_sample(const struct selector_uniform *uniform, struct random_state *random, uint32_t n,
                              uint32_t *slots) {
-    for (uint32_t i = 0; i < n; i++) {
-        slots[i] = uniform->slots[random_below(random, uniform->count)];
-    }
+    for (uint32_t i = 0; i < n; i++) slots[i] = uniform->slots[random_below(random, uniform->count)];
 }
 
 void selector_uniform_sample_distinct(struct selector_uniform *uniform, struct random_state *random, uint32_t n,

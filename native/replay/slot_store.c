@@ -140,9 +140,8 @@ void slot_store_release(struct slot_store *store, uint32_t slot) {
 }
 
 void slot_store_collect(struct slot_store *store) {
-    for (uint32_t slot = store->fresh; slot-- > 0;) {
+    for (uint32_t slot = store->fresh; slot-- > 0;)
         if (*slot_references(store, slot) == 0) give_back(store, slot);
-    }
 }
 
 /* ---- items --------------------------------------------------------------------------------------------------------- */

@@ -27,25 +27,16 @@ static int read_selector_map(struct spec_reader *spec, const char *what, uint32_
     for (uint32_t i = 0; i < pairs; i++) {
         struct msgpack_value value;
         int key = 0;
-        if (spec_read_key(spec, what, keys, independent ? 3 : 2, &seen, &key)) {
+        if (spec_read_key(spec, what, keys, independent ? 3 : 2, &seen, &key)) return -1;
+        if (key == 1 ? spec_read_real(spec, keys[1], 0, TABLE_MAX_EXPONENT, exponent) : spec_next_value(spec, &value))
             return -1;
-        }
-        if (key == 1 ? spec_read_real(spec, keys[1], 0, TABLE_MAX_EXPONENT, exponent) : spec_next_value(spec, &value)) {
-            return -1;
-        }
-        if (key == 0 && spec_take_choice(spec, what, &value, selector_names, SELECTOR_KINDS, kind)) {
-            return -1;
-        }
+        if (key == 0 && spec_take_choice(spec, what, &value, selector_names, SELECTOR_KINDS, kind)) return -1;
         if (key == 2) {
-            if (value.type != MSGPACK_BOOLEAN) {
-                return spec_refuse(spec, keys[2], "true or false", &value);
-            }
+            if (value.type != MSGPACK_BOOLEAN) return spec_refuse(spec, keys[2], "true or false", &value);
             *independent = !value.boolean;
         }
     }
-    if (!(seen & 1)) {
-        return spec_refuse(spec, what, "a kind", NULL);
-    }
+    if (!(seen & 1)) return spec_refuse(spec, what, "a kind", NULL);
     return seen & ~1u && *kind != SELECTOR_PRIORITIZED
                ? error_set(spec->error, ERROR_BADSCHEMA,
                            "%s: expected %s only with kind prioritized, got it with kind %s", what,
@@ -58,17 +49,11 @@ static int read_selector(struct spec_reader *spec, const char *what, enum select
                          bool *independent) {
     struct msgpack_value value;
     int kind = 0;
-    if (spec_next_value(spec, &value)) {
-        return -1;
-    }
+    if (spec_next_value(spec, &value)) return -1;
     *exponent = DEFAULT_EXPONENT;
-    if (independent) {
-        *independent = false;
-    }
+    if (independent) *independent = false;
     if (value.type == MSGPACK_STRING) {
-        if (spec_take_choice(spec, what, &value, selector_names, SELECTOR_KINDS, &kind)) {
-            return -1;
-        }
+        if (spec_take_choice(spec, what, &value, selector_names, SELECTOR_KINDS, &kind)) return -1;
     } else if (value.type != MSGPACK_MAP) {
         return spec_refuse(spec, what, "a map with a kind, or a kind", &value);
     } else if (read_selector_map(spec, what, value.count, &kind, exponent, independent)) {
@@ -83,11 +68,8 @@ static const char *const limiter_keys[] = {"kind", "min_size_to_sample", "sample
 
 static int refuse_limiter_keys(struct spec_reader *spec, const char *expected, uint32_t seen) {
     char list[96] = "";
-    for (size_t i = 0; i < sizeof limiter_keys / sizeof limiter_keys[0]; i++) {
-        if (seen & 1u << i) {
-            strcat(strcat(list, list[0] ? ", " : ""), limiter_keys[i]);
-        }
-    }
+    for (size_t i = 0; i < sizeof limiter_keys / sizeof limiter_keys[0]; i++)
+        if (seen & 1u << i) strcat(strcat(list, list[0] ? ", " : ""), limiter_keys[i]);
     return error_set(spec->error, ERROR_BADSCHEMA, "rate_limiter: expected %s, got the keys %s", expected, list);
 }
 
@@ -100,12 +82,8 @@ static int check_limiter_keys(struct spec_reader *spec, const struct table_confi
     };
     static const uint32_t keys[] = {
         [LIMITER_MIN_SIZE] = 0x3, [LIMITER_SAMPLE_TO_INSERT_RATIO] = 0xf, [LIMITER_QUEUE] = 0x11};
-    if (!(seen & 1)) {
-        return spec_refuse(spec, "rate_limiter", "a kind", NULL);
-    }
-    if (seen != keys[config->limiter]) {
-        return refuse_limiter_keys(spec, expected[config->limiter], seen);
-    }
+    if (!(seen & 1)) return spec_refuse(spec, "rate_limiter", "a kind", NULL);
+    if (seen != keys[config->limiter]) return refuse_limiter_keys(spec, expected[config->limiter], seen);
     /* Below these neither side could make a step: one item is worth samples_per_insert samples (as in Reverb). */
     if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO &&
         config->error_buffer < fmax(1, config->samples_per_insert)) {
@@ -119,18 +97,14 @@ static int check_limiter_keys(struct spec_reader *spec, const struct table_confi
 
 static int read_limiter(struct spec_reader *spec, struct table_config *config) {
     uint32_t pairs = 0, seen = 0;
-    if (spec_read_map(spec, "rate_limiter", &pairs)) {
-        return -1;
-    }
+    if (spec_read_map(spec, "rate_limiter", &pairs)) return -1;
     config->min_size_to_sample = 1;
     config->samples_per_insert = config->error_buffer = 0;
     config->queue_size = 0;
     for (uint32_t i = 0; i < pairs; i++) {
         struct msgpack_value value;
         int key = 0, kind = 0, failed = 0;
-        if (spec_read_key(spec, "rate_limiter", limiter_keys, 5, &seen, &key)) {
-            return -1;
-        }
+        if (spec_read_key(spec, "rate_limiter", limiter_keys, 5, &seen, &key)) return -1;
         switch (key) {
         case 0:
             failed = spec_next_value(spec, &value) ||
@@ -147,9 +121,7 @@ static int read_limiter(struct spec_reader *spec, struct table_config *config) {
             break;
         default: break;
         }
-        if (failed) {
-            return -1;
-        }
+        if (failed) return -1;
     }
     return check_limiter_keys(spec, config, seen);
 }
@@ -200,9 +172,8 @@ static int check_config(struct table_config *config, struct error *error) {
                          "max_staleness: expected a column '%s' of int64, a single number, in the signature; got none",
                          TABLE_VERSION_COLUMN);
     }
-    if (config->limiter == LIMITER_QUEUE && config->max_times_sampled == 0) {
+    if (config->limiter == LIMITER_QUEUE && config->max_times_sampled == 0)
         config->max_times_sampled = 1; /* a queue whose items never leave would block adders for ever */
-    }
     return 0;
 }
 
@@ -229,13 +200,10 @@ static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
 /* A whole number of versions; -1 or nil: no limit. */
 static int read_staleness(struct spec_reader *spec, int64_t *max_staleness) {
     struct msgpack_value value;
-    if (spec_next_value(spec, &value)) {
-        return -1;
-    }
+    if (spec_next_value(spec, &value)) return -1;
     bool unlimited = value.type == MSGPACK_NIL || (value.type == MSGPACK_SIGNED && value.signed_integer == -1);
-    if (!unlimited && !(value.type == MSGPACK_UNSIGNED && value.unsigned_integer <= INT64_MAX)) {
+    if (!unlimited && !(value.type == MSGPACK_UNSIGNED && value.unsigned_integer <= INT64_MAX))
         return spec_refuse(spec, "max_staleness", "a number of versions of at least 0, or -1 for no limit", &value);
-    }
     *max_staleness = unlimited ? -1 : (int64_t)value.unsigned_integer;
     return 0;
 }
@@ -244,9 +212,7 @@ static int read_compression(struct spec_reader *spec, enum step_codec *codec) {
     static const char *const names[] = {"none", "lz4", "zstd"};
     struct msgpack_value value;
     int kind = 0;
-    if (spec_next_value(spec, &value) || spec_take_choice(spec, "compression", &value, names, 3, &kind)) {
-        return -1;
-    }
+    if (spec_next_value(spec, &value) || spec_take_choice(spec, "compression", &value, names, 3, &kind)) return -1;
     *codec = (enum step_codec)kind;
     return codec_available(*codec)
                ? 0
@@ -267,9 +233,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_REMOVER: return read_selector(spec, "remover", &config->remover, &config->remover_exponent, NULL);
     case KEY_RATE_LIMITER: return read_limiter(spec, config);
     case KEY_MAX_TIMES_SAMPLED:
-        if (spec_read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) {
-            return -1;
-        }
+        if (spec_read_unsigned(spec, "max_times_sampled", 0, UINT32_MAX - 1, &number)) return -1;
         config->max_times_sampled = (uint32_t)number;
         return 0;
     case KEY_MAX_BYTES: return spec_read_unsigned(spec, "max_bytes", 0, UINT64_MAX, &config->max_bytes);
@@ -284,9 +248,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
 
 static int read_settings(struct spec_reader *spec, struct table_config *config, uint32_t *seen) {
     uint32_t pairs = 0;
-    if (spec_read_map(spec, "table", &pairs)) {
-        return -1;
-    }
+    if (spec_read_map(spec, "table", &pairs)) return -1;
     for (uint32_t i = 0; i < pairs; i++) {
         int key = 0;
         if (spec_read_key(spec, "table", spec_keys, SPEC_KNOWN_KEYS, seen, &key) ||
@@ -310,16 +272,12 @@ int table_config_parse(struct table_config *config, const char *name, const uint
     config->max_staleness = -1;
     config->min_size_to_sample = 1;
     uint32_t seen = 0;
-    if (read_settings(&reader, config, &seen)) {
-        return -1;
-    }
+    if (read_settings(&reader, config, &seen)) return -1;
     if (name) {
         struct msgpack_value value = {.type = MSGPACK_STRING};
         value.bytes.data = (const uint8_t *)name;
         value.bytes.length = strlen(name);
-        if (spec_take_name(&reader, "name", &value, config->name)) {
-            return -1;
-        }
+        if (spec_take_name(&reader, "name", &value, config->name)) return -1;
     } else if (!(seen & 1u << KEY_NAME)) {
         return spec_refuse(&reader, "table", "a name", NULL);
     }
@@ -340,9 +298,7 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
     struct spec_reader reader = {{spec, spec + length}, error};
     struct table_config changed = *config;
     uint32_t seen = 0;
-    if (read_settings(&reader, &changed, &seen)) {
-        return -1;
-    }
+    if (read_settings(&reader, &changed, &seen)) return -1;
     for (uint32_t i = 0; i < SPEC_KEYS; i++) {
         if (seen & ~allowed & 1u << i) {
             return error_set(error, ERROR_BADSCHEMA,
@@ -351,9 +307,7 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
                              spec_keys[i]);
         }
     }
-    if (check_config(&changed, error)) {
-        return -1;
-    }
+    if (check_config(&changed, error)) return -1;
     *config = changed;
     return 0;
 }
@@ -370,9 +324,7 @@ static void write_selector(struct msgpack_writer *writer, enum selector_kind kin
     msgpack_write_map(writer, kind != SELECTOR_PRIORITIZED ? 1 : independent ? 3 : 2);
     write_text(writer, "kind");
     write_text(writer, selector_names[kind]);
-    if (kind != SELECTOR_PRIORITIZED) {
-        return;
-    }
+    if (kind != SELECTOR_PRIORITIZED) return;
     write_text(writer, "priority_exponent");
     msgpack_write_double(writer, exponent);
     if (independent) {

@@ -35,15 +35,11 @@ static int take_type(struct spec_reader *spec, const char *what, const struct ms
 
 static int take_shape(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
                       struct column *column) {
-    if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS) {
+    if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS)
         return spec_refuse(spec, what, "a shape of at most 8 dimensions", value);
-    }
     column->dimensions = value->count;
-    for (uint32_t i = 0; i < column->dimensions; i++) {
-        if (spec_read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) {
-            return -1;
-        }
-    }
+    for (uint32_t i = 0; i < column->dimensions; i++)
+        if (spec_read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) return -1;
     return 0;
 }
 
@@ -51,9 +47,7 @@ enum column_key { KEY_DTYPE, KEY_SHAPE, KEY_STEP_ONLY, KEY_WINDOW, KEY_LENGTH, K
 
 static int read_offset(struct spec_reader *spec, const char *what, int32_t *offset) {
     struct msgpack_value value;
-    if (spec_next_value(spec, &value)) {
-        return -1;
-    }
+    if (spec_next_value(spec, &value)) return -1;
     if (value.type == MSGPACK_UNSIGNED && value.unsigned_integer <= TABLE_MAX_WINDOW) {
         *offset = (int32_t)value.unsigned_integer;
         return 0;
@@ -71,24 +65,16 @@ static int read_column_key(struct spec_reader *spec, const char *what, enum colu
     uint64_t length = 0;
     switch (key) {
     case KEY_LENGTH:
-        if (spec_read_unsigned(spec, what, 0, TABLE_MAX_WINDOW, &length)) {
-            return -1;
-        }
+        if (spec_read_unsigned(spec, what, 0, TABLE_MAX_WINDOW, &length)) return -1;
         column->length = (uint32_t)length;
         return 0;
     case KEY_OFFSET: return read_offset(spec, what, &column->offset);
     case KEY_WINDOW:
-        if (spec_next_value(spec, source)) {
-            return -1;
-        }
+        if (spec_next_value(spec, source)) return -1;
         return source->type == MSGPACK_STRING ? 0 : spec_refuse(spec, what, "the name of a column to look at", source);
     case KEY_STEP_ONLY:
-        if (spec_next_value(spec, &value)) {
-            return -1;
-        }
-        if (value.type != MSGPACK_BOOLEAN) {
-            return spec_refuse(spec, what, "step_only to be true or false", &value);
-        }
+        if (spec_next_value(spec, &value)) return -1;
+        if (value.type != MSGPACK_BOOLEAN) return spec_refuse(spec, what, "step_only to be true or false", &value);
         column->kind = value.boolean ? COLUMN_STEP : COLUMN_ITEM;
         return 0;
     case KEY_DTYPE: return spec_next_value(spec, &value) || take_type(spec, what, &value, column) ? -1 : 0;
@@ -126,9 +112,8 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
 
 static int refuse_size(struct spec_reader *spec, const char *what, const struct column *column) {
     char shape[TABLE_MAX_DIMENSIONS * 24] = "";
-    for (uint32_t i = 0, at = 0; i < column->dimensions; i++) {
+    for (uint32_t i = 0, at = 0; i < column->dimensions; i++)
         at += (uint32_t)snprintf(shape + at, sizeof shape - at, "%s%" PRIu64, i ? "," : "", column->shape[i]);
-    }
     return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item, got %s [%s]", what,
                      TABLE_MAX_ITEM_BYTES, column_type_name(column->type), shape);
 }
@@ -136,9 +121,7 @@ static int refuse_size(struct spec_reader *spec, const char *what, const struct 
 static int count_bytes(struct spec_reader *spec, const char *what, struct column *column) {
     column->item_bytes = column_types[column->type].bytes;
     for (uint32_t i = 0; i < column->dimensions; i++) {
-        if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) {
-            return refuse_size(spec, what, column);
-        }
+        if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) return refuse_size(spec, what, column);
         column->item_bytes *= column->shape[i];
     }
     return 0;
@@ -149,13 +132,9 @@ static int read_column(struct spec_reader *spec, struct column *column, struct m
     char what[TABLE_MAX_NAME + 16];
     snprintf(what, sizeof what, "column '%s'", column->name);
     struct msgpack_value value, type, shape;
-    if (spec_next_value(spec, &value)) {
-        return -1;
-    }
+    if (spec_next_value(spec, &value)) return -1;
     if (value.type == MSGPACK_MAP) {
-        if (read_column_map(spec, what, value.count, column, source)) {
-            return -1;
-        }
+        if (read_column_map(spec, what, value.count, column, source)) return -1;
     } else if (value.type == MSGPACK_ARRAY && value.count == 2) {
         if (spec_next_value(spec, &type) || take_type(spec, what, &type, column) || spec_next_value(spec, &shape) ||
             take_shape(spec, what, &shape, column)) {
@@ -173,12 +152,9 @@ static int bind_window(struct spec_reader *spec, struct table_config *config, st
     char what[TABLE_MAX_NAME + 16];
     snprintf(what, sizeof what, "window '%s'", window->name);
     uint32_t at = 0;
-    while (at < config->columns && !msgpack_string_is(source, config->column[at].name)) {
-        at++;
-    }
-    if (at == config->columns || config->column[at].kind == COLUMN_WINDOW) {
+    while (at < config->columns && !msgpack_string_is(source, config->column[at].name)) at++;
+    if (at == config->columns || config->column[at].kind == COLUMN_WINDOW)
         return spec_refuse(spec, what, "the name of a column that is no window itself", source);
-    }
     struct column *seen = &config->column[at];
     uint32_t own = window->length ? 1 : 0;
     if (seen->dimensions + own > TABLE_MAX_DIMENSIONS) {
@@ -195,11 +171,9 @@ static int bind_window(struct spec_reader *spec, struct table_config *config, st
 }
 
 static int bind_windows(struct spec_reader *spec, struct table_config *config, const struct msgpack_value *sources) {
-    for (uint32_t i = 0; i < config->columns; i++) {
-        if (config->column[i].kind == COLUMN_WINDOW && bind_window(spec, config, &config->column[i], &sources[i])) {
+    for (uint32_t i = 0; i < config->columns; i++)
+        if (config->column[i].kind == COLUMN_WINDOW && bind_window(spec, config, &config->column[i], &sources[i]))
             return -1;
-        }
-    }
     for (uint32_t i = 0; i < config->columns; i++) {
         if (config->column[i].kind == COLUMN_STEP && !config->column[i].in_steps) {
             return error_set(spec->error, ERROR_BADSCHEMA,
@@ -221,9 +195,7 @@ static int bind_windows(struct spec_reader *spec, struct table_config *config, c
 
 static int check_bytes(struct spec_reader *spec, const struct table_config *config) {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < config->columns; i++) {
-        total += config->column[i].item_bytes;
-    }
+    for (uint32_t i = 0; i < config->columns; i++) total += config->column[i].item_bytes;
     return total <= TABLE_MAX_ITEM_BYTES
                ? 0
                : error_set(spec->error, ERROR_BADSCHEMA, "signature: expected at most %llu bytes an item, got %" PRIu64,
@@ -233,9 +205,7 @@ static int check_bytes(struct spec_reader *spec, const struct table_config *conf
 int spec_read_signature(struct spec_reader *spec, struct table_config *config) {
     struct msgpack_value sources[TABLE_MAX_COLUMNS];
     uint32_t pairs = 0;
-    if (spec_read_map(spec, "signature", &pairs)) {
-        return -1;
-    }
+    if (spec_read_map(spec, "signature", &pairs)) return -1;
     if (pairs < 1 || pairs > TABLE_MAX_COLUMNS) {
         return error_set(spec->error, ERROR_BADSCHEMA, "signature: expected 1 to %d columns, got %" PRIu32,
                          TABLE_MAX_COLUMNS, pairs);
@@ -243,17 +213,11 @@ int spec_read_signature(struct spec_reader *spec, struct table_config *config) {
     for (uint32_t i = 0; i < pairs; i++) {
         struct column *column = &config->column[i];
         struct msgpack_value name;
-        if (spec_next_value(spec, &name) || spec_take_name(spec, "signature", &name, column->name)) {
-            return -1;
-        }
-        for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(config->column[j].name, column->name) == 0) {
+        if (spec_next_value(spec, &name) || spec_take_name(spec, "signature", &name, column->name)) return -1;
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(config->column[j].name, column->name) == 0)
                 return error_set(spec->error, ERROR_BADSCHEMA, "signature: column '%s' is given twice", column->name);
-            }
-        }
-        if (read_column(spec, column, &sources[i])) {
-            return -1;
-        }
+        if (read_column(spec, column, &sources[i])) return -1;
     }
     config->columns = pairs;
     return bind_windows(spec, config, sources) || check_bytes(spec, config) ? -1 : 0;
@@ -282,9 +246,7 @@ static void write_column(struct msgpack_writer *writer, const struct column *col
     write_text(writer, column_type_name(column->type));
     write_text(writer, "shape");
     msgpack_write_array(writer, column->dimensions);
-    for (uint32_t i = 0; i < column->dimensions; i++) {
-        msgpack_write_unsigned(writer, column->shape[i]);
-    }
+    for (uint32_t i = 0; i < column->dimensions; i++) msgpack_write_unsigned(writer, column->shape[i]);
     if (column->kind == COLUMN_STEP) {
         write_text(writer, "step_only");
         msgpack_write_boolean(writer, true);
@@ -295,10 +257,9 @@ void spec_write_signature(struct msgpack_writer *writer, const struct table_conf
     msgpack_write_map(writer, config->columns);
     for (uint32_t i = 0; i < config->columns; i++) {
         write_text(writer, config->column[i].name);
-        if (config->column[i].kind == COLUMN_WINDOW) {
+        if (config->column[i].kind == COLUMN_WINDOW)
             write_window(writer, config, &config->column[i]);
-        } else {
+        else
             write_column(writer, &config->column[i]);
-        }
     }
 }

@@ -4,14 +4,10 @@
 #include <inttypes.h>
 
 void stream_append(struct stream *stream, struct slot_store *store, uint32_t step, uint8_t flags) {
-    if (!stream->open || flags & STEP_FIRST) {
-        stream->episode = stream->steps;
-    }
+    if (!stream->open || flags & STEP_FIRST) stream->episode = stream->steps;
     stream->open = !(flags & STEP_LAST);
     struct stream_step *entry = &stream->ring[stream->steps % stream->history];
-    if (stream->steps >= stream->history) {
-        slot_store_drop(store, entry->step);
-    }
+    if (stream->steps >= stream->history) slot_store_drop(store, entry->step);
     *entry = (struct stream_step){stream->episode, step};
     stream->steps++;
 }
@@ -23,9 +19,7 @@ void stream_end_episode(struct stream *stream) {
 uint32_t stream_clear(struct stream *stream, struct slot_store *store, uint32_t most) {
     uint64_t number = stream_oldest(stream) + stream->cleared, left = stream->steps - number;
     uint32_t n = left < most ? (uint32_t)left : most;
-    for (uint32_t i = 0; i < n; i++) {
-        slot_store_drop(store, stream_at(stream, number + i)->step);
-    }
+    for (uint32_t i = 0; i < n; i++) slot_store_drop(store, stream_at(stream, number + i)->step);
     stream->cleared += n;
     return n;
 }
@@ -42,11 +36,10 @@ static uint64_t last_of_episode(const struct stream *stream, uint64_t number, ui
     uint64_t episode = stream_at(stream, number)->episode, low = number, high = most;
     while (low < high) {
         uint64_t middle = high - (high - low) / 2;
-        if (stream_at(stream, middle)->episode == episode) {
+        if (stream_at(stream, middle)->episode == episode)
             low = middle;
-        } else {
+        else
             high = middle - 1;
-        }
     }
     return low;
 }
@@ -79,20 +72,13 @@ int stream_window(const struct stream *stream, uint64_t number, uint32_t length,
                          "step %" PRIu64 " is not there yet: its stream has %" PRIu64 " steps; append it first", number,
                          stream->steps);
     }
-    if (number < stream_oldest(stream)) {
-        return refuse_past(stream, number, error);
-    }
+    if (number < stream_oldest(stream)) return refuse_past(stream, number, error);
     uint64_t end, episode = stream_at(stream, number)->episode;
-    if (end_of_window(stream, number, offset, &end, error)) {
-        return -1;
-    }
+    if (end_of_window(stream, number, offset, &end, error)) return -1;
     uint64_t least = end - episode >= length - 1 ? end - (length - 1) : episode;
-    if (least < stream_oldest(stream)) {
-        return refuse_past(stream, least, error);
-    }
+    if (least < stream_oldest(stream)) return refuse_past(stream, least, error);
     uint32_t repeated = length - (uint32_t)(end - least + 1); /* the episode's first, before it began */
-    for (uint32_t i = 0; i < length; i++) {
+    for (uint32_t i = 0; i < length; i++)
         steps[i] = stream_at(stream, i < repeated ? least : least + (i - repeated))->step;
-    }
     return 0;
 }

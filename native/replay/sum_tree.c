@@ -19,9 +19,7 @@ void sum_tree_repair(struct sum_tree *sum_tree) {
 void sum_tree_set(struct sum_tree *sum_tree, const uint32_t *leaves, const double *weights, uint32_t n) {
     struct wide_tree *tree = &sum_tree->tree;
     for (uint32_t i = 0; i < n; i++) {
-        if (i + WIDE_TREE_AHEAD < n) {
-            wide_tree_prefetch_leaf(tree, leaves[i + WIDE_TREE_AHEAD]);
-        }
+        if (i + WIDE_TREE_AHEAD < n) wide_tree_prefetch_leaf(tree, leaves[i + WIDE_TREE_AHEAD]);
         assert(leaves[i] < tree->leaves && weights[i] >= 0 && weights[i] <= SUM_TREE_MAX_WEIGHT);
         wide_tree_write(tree, leaves[i], weights[i]);
     }
@@ -78,9 +76,8 @@ static void descend(const struct sum_tree *sum_tree, const double *wanted, uint3
 }
 
 void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint32_t n, uint32_t *leaves) {
-    for (uint32_t i = 0; i < n; i += SUM_TREE_LANES) {
+    for (uint32_t i = 0; i < n; i += SUM_TREE_LANES)
         descend(sum_tree, targets + i, n - i < SUM_TREE_LANES ? n - i : SUM_TREE_LANES, leaves + i);
-    }
 }
 
 void sum_tree_sample_part(const struct sum_tree *sum_tree, struct random_state *random, double total, uint32_t n,

@@ -41,9 +41,7 @@ double sum_tree_array_total(const struct sum_tree_array *array) {
 
 static int refuse_index(const struct sum_tree_array *array, uint64_t n, const int64_t *indices, struct error *error) {
     uint64_t at = 0;
-    while (at < n && (uint64_t)indices[at] < array->tree.tree.leaves) {
-        at++;
-    }
+    while (at < n && (uint64_t)indices[at] < array->tree.tree.leaves) at++;
     return error_set(error, ERROR_BADSHAPE,
                      "expected indices from 0 to %" PRIu32 ", got %" PRId64 " at position %" PRIu64,
                      array->tree.tree.leaves - 1, indices[at], at);
@@ -51,9 +49,7 @@ static int refuse_index(const struct sum_tree_array *array, uint64_t n, const in
 
 static int refuse_value(uint64_t n, const double *values, struct error *error) {
     uint64_t at = 0;
-    while (at < n && values[at] >= 0 && values[at] <= SUM_TREE_MAX_WEIGHT) {
-        at++;
-    }
+    while (at < n && values[at] >= 0 && values[at] <= SUM_TREE_MAX_WEIGHT) at++;
     return error_set(error, ERROR_BADPRIORITY,
                      "expected finite values from 0 to %g, got %g at position %" PRIu64 "; nothing was changed",
                      SUM_TREE_MAX_WEIGHT, values[at], at);
@@ -89,48 +85,33 @@ int sum_tree_array_update(struct sum_tree_array *array, uint64_t n, const int64_
     const int64_t last = (int64_t)tree->leaves - 1;
     int64_t outside = 0; /* negative: some index, or what it leaves up to the last one, is */
     uint64_t wrong = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        outside |= indices[i] | (int64_t)((uint64_t)last - (uint64_t)indices[i]);
-    }
-    for (uint64_t i = 0; i < n; i++) { /* without branches: it is compiled to vector instructions, as the loop before */
+    for (uint64_t i = 0; i < n; i++) outside |= indices[i] | (int64_t)((uint64_t)last - (uint64_t)indices[i]);
+    for (uint64_t i = 0; i < n; i++) /* without branches: it is compiled to vector instructions, as the loop before */
         wrong |= (uint64_t)!(values[i] >= 0) | (uint64_t)!(values[i] <= SUM_TREE_MAX_WEIGHT);
-    }
-    if (outside < 0) {
-        return refuse_index(array, n, indices, error);
-    }
-    if (wrong) {
-        return refuse_value(n, values, error);
-    }
+    if (outside < 0) return refuse_index(array, n, indices, error);
+    if (wrong) return refuse_value(n, values, error);
     if (n <= tree->nodes[0] && tree->depth > 1) {
         update_by_chunks(&array->tree, n, indices, values);
         return 0;
     }
-    for (uint64_t i = 0; i < n; i++) {
-        wide_tree_write(tree, (uint32_t)indices[i], values[i]);
-    }
+    for (uint64_t i = 0; i < n; i++) wide_tree_write(tree, (uint32_t)indices[i], values[i]);
     sum_tree_repair(&array->tree);
     return 0;
 }
 
 int sum_tree_array_get(const struct sum_tree_array *array, uint64_t n, const int64_t *indices, double *values,
                        struct error *error) {
-    for (uint64_t i = 0; i < n; i++) {
-        if ((uint64_t)indices[i] >= array->tree.tree.leaves) {
-            return refuse_index(array, n, indices, error);
-        }
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        values[i] = sum_tree_weight(&array->tree, (uint32_t)indices[i]);
-    }
+    for (uint64_t i = 0; i < n; i++)
+        if ((uint64_t)indices[i] >= array->tree.tree.leaves) return refuse_index(array, n, indices, error);
+    for (uint64_t i = 0; i < n; i++) values[i] = sum_tree_weight(&array->tree, (uint32_t)indices[i]);
     return 0;
 }
 
 int sum_tree_array_sample(struct sum_tree_array *array, uint64_t n, bool stratified, int64_t *indices,
                           double *probabilities, struct error *error) {
     double total = sum_tree_total(&array->tree);
-    if (n > TABLE_MAX_BATCH) {
+    if (n > TABLE_MAX_BATCH)
         return error_set(error, ERROR_LIMIT, "expected a sample of at most %u, got %" PRIu64, TABLE_MAX_BATCH, n);
-    }
     if (n && !(total > 0)) {
         return error_set(error, ERROR_BADPRIORITY,
                          "all values are zero: there is nothing to sample; update some first");

@@ -61,12 +61,9 @@ static inline __m128d two_sums(const double *first, const double *second) {
 uint32_t sum_tree_sums_avx2(const double *children, double *parents, uint32_t *touched, uint32_t count) {
     uint32_t i = 0;
     if (!touched) {
-        for (; i + 2 <= count; i += 2) {
+        for (; i + 2 <= count; i += 2)
             _mm_storeu_pd(parents + i, two_sums(children + (size_t)i * 8, children + (size_t)i * 8 + 8));
-        }
-        for (; i < count; i++) {
-            parents[i] = sum_tree_node_sum(children + (size_t)i * 8);
-        }
+        for (; i < count; i++) parents[i] = sum_tree_node_sum(children + (size_t)i * 8);
         return count;
     }
     for (; i + 2 <= count; i += 2) {

@@ -22,9 +22,8 @@ void sum_tree_step_avx512(const double *entries, const double *below, uint64_t m
     const __m512i limit = _mm512_set1_epi64((int64_t)most);
     for (uint32_t i = 0; i < count; i += 8) {
         __m512d even[4], pairs[4];
-        for (uint32_t k = 0; k < 4; k++) {
+        for (uint32_t k = 0; k < 4; k++)
             two_nodes(entries + nodes[i + 2 * k] * 8, entries + nodes[i + 2 * k + 1] * 8, &even[k], &pairs[k]);
-        }
         __m512d low0 = LOWER(even[0], even[1]), low1 = LOWER(even[2], even[3]);
         __m512d high0 = UPPER(even[0], even[1]), high1 = UPPER(even[2], even[3]);
         __m512d x0 = EVEN(low0, low1), x2 = ODD(low0, low1), x4 = EVEN(high0, high1), x6 = ODD(high0, high1);
@@ -79,18 +78,14 @@ uint32_t sum_tree_sums_avx512(const double *children, double *parents, uint32_t 
             continue;
         }
         _mm512_store_pd(sums, eight);
-        for (uint32_t k = 0; k < 8; k++) {
-            parents[touched[i + k]] = sums[k];
-        }
+        for (uint32_t k = 0; k < 8; k++) parents[touched[i + k]] = sums[k];
         __m256i nodes = _mm256_loadu_si256((const __m256i *)(const void *)(touched + i));
         _mm256_storeu_si256((__m256i *)(void *)(touched + i), _mm256_srli_epi32(nodes, 3));
     }
     for (; i < count; i++) {
         uint32_t node = touched ? touched[i] : i;
         parents[node] = sum_tree_node_sum(children + (size_t)node * 8);
-        if (touched) {
-            touched[i] = node / 8;
-        }
+        if (touched) touched[i] = node / 8;
     }
     return count;
 }

@@ -29,9 +29,7 @@ uint32_t sum_tree_sums_scalar(const double *children, double *parents, uint32_t 
     for (uint32_t i = 0; i < count; i++) {
         uint32_t node = touched ? touched[i] : i;
         parents[node] = sum_tree_node_sum(children + (size_t)node * WIDE_TREE_FANOUT);
-        if (touched) {
-            touched[i] = node / WIDE_TREE_FANOUT;
-        }
+        if (touched) touched[i] = node / WIDE_TREE_FANOUT;
     }
     return count;
 }

@@ -35,9 +35,7 @@ sum_tree_step sum_tree_step_scalar, sum_tree_step_neon, sum_tree_step_avx2, sum_
 wide_tree_combine sum_tree_sums_scalar, sum_tree_sums_avx2, sum_tree_sums_avx512;
 
 static inline void sum_tree_prefetch(const double *below, const uint64_t *nodes, uint32_t count) {
-    for (uint32_t i = 0; below && i < count; i++) {
-        __builtin_prefetch(below + nodes[i] * 8);
-    }
+    for (uint32_t i = 0; below && i < count; i++) __builtin_prefetch(below + nodes[i] * 8);
 }
 
 #endif

@@ -96,9 +96,7 @@ void table_seed(struct table *table, uint64_t seed) {
 int table_column_index(const struct table *table, const char *name, size_t length) {
     for (uint32_t i = 0; i < table->config.columns; i++) {
         const char *column = table->config.column[i].name;
-        if (strlen(column) == length && memcmp(column, name, length) == 0) {
-            return (int)i;
-        }
+        if (strlen(column) == length && memcmp(column, name, length) == 0) return (int)i;
     }
     return -1;
 }
@@ -179,23 +177,19 @@ static void weigh(struct table *table, uint32_t slot, double weight) {
 }
 
 void table_enter_sampler(struct table *table, uint32_t slot, double key) {
-    if (sampler_is_prioritized(table)) {
+    if (sampler_is_prioritized(table))
         weigh(table, slot, key);
-    } else {
+    else
         selector_insert(&table->sampler, slot, key);
-    }
 }
 
 void table_remove(struct table *table, uint32_t slot) {
-    if (table->work.next == slot) {
-        table->work.next = table->items.slot[slot].newer;
-    }
+    if (table->work.next == slot) table->work.next = table->items.slot[slot].newer;
     if (table->cut) table_cut_before_change(table, slot);
-    if (sampler_is_prioritized(table)) {
+    if (sampler_is_prioritized(table))
         weigh(table, slot, 0);
-    } else {
+    else
         selector_remove(&table->sampler, slot);
-    }
     selector_remove(&table->remover, slot);
     freshness_remove(&table->freshness, slot);
     selector_order_remove(&table->order, &table->items, slot);
@@ -217,50 +211,38 @@ void table_repair(struct table *table) {
 static uint32_t next_to_leave(struct table *table) {
     uint32_t slot = table->order.oldest;
     selector_repair(&table->remover);
-    if (selector_can_draw(&table->remover, &table->order)) {
+    if (selector_can_draw(&table->remover, &table->order))
         selector_draw(&table->remover, &table->order, &table->items, &table->random, 1, &slot);
-    }
     return slot;
 }
 
 void table_make_room(struct table *table, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) {
-        table_remove(table, next_to_leave(table));
-    }
+    for (uint64_t i = 0; i < n; i++) table_remove(table, next_to_leave(table));
 }
 
 /* ---- updates ------------------------------------------------------------------------------------------------------- */
 
 /* Writes one priority of a live item; the trees need table_repair. */
 static void set_priority(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
-    if (table->cut) {
-        table_cut_before_change(table, slot);
-    }
+    if (table->cut) table_cut_before_change(table, slot);
     priority_counts_leave(&table->priority_counts, max_tree_value(&table->priorities, slot));
     priority_counts_enter(&table->priority_counts, priority);
     max_tree_write(&table->priorities, slot, priority);
-    if (sampler_is_prioritized(table)) {
+    if (sampler_is_prioritized(table))
         weigh(table, slot, keys.sampler);
-    } else {
+    else
         selector_update(&table->sampler, slot, keys.sampler);
-    }
     selector_update(&table->remover, slot, keys.remover);
 }
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error) {
-    if (table_check_priorities(table, priorities, n, error)) {
-        return -1;
-    }
+    if (table_check_priorities(table, priorities, n, error)) return -1;
     *applied = *stale = 0;
     struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {
-        if (i % TABLE_KEYS == 0) {
-            table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
-        }
-        if (i + 16 < n) {
-            table_prefetch_id(table, ids[i + 16]);
-        }
+        if (i % TABLE_KEYS == 0) table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
+        if (i + 16 < n) table_prefetch_id(table, ids[i + 16]);
         uint32_t slot = table_slot(table, ids[i]);
         if (slot == SLOT_NONE) {
             ++*stale;

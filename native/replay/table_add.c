@@ -74,9 +74,7 @@ void table_keys_many(const struct table *table, const double *priorities, uint32
     assert(n <= TABLE_KEYS);
     selector_keys(&table->sampler, priorities, n, sampler);
     selector_keys(&table->remover, priorities, n, remover);
-    for (uint32_t i = 0; i < n; i++) {
-        keys[i] = (struct table_keys){sampler[i], remover[i]};
-    }
+    for (uint32_t i = 0; i < n; i++) keys[i] = (struct table_keys){sampler[i], remover[i]};
 }
 
 void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
@@ -117,31 +115,24 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
                  struct error *error) {
     assert(reservation->table == table);
     uint32_t n = reservation->n;
-    if (table_has_windows(table) && check_windows(table, reservation, error)) {
+    if (table_has_windows(table) && check_windows(table, reservation, error)) return -1;
+    if ((priorities && table_check_priorities(table, priorities, n, error)) || !table_can_add(table, n, error))
         return -1;
-    }
-    if ((priorities && table_check_priorities(table, priorities, n, error)) || !table_can_add(table, n, error)) {
-        return -1;
-    }
     const struct slot_store *items = &table->items;
     uint64_t capacity = table_effective_capacity(&table->config);
     uint64_t excess = (uint64_t)items->live + n > capacity ? (uint64_t)items->live + n - capacity : 0;
-    if (!reservation->placed && !has_slots_for_staged(table, n, excess, error)) {
-        return -1;
-    }
+    if (!reservation->placed && !has_slots_for_staged(table, n, excess, error)) return -1;
     double default_priority = items->live ? max_tree_maximum(&table->priorities) : 1.0;
     struct table_keys default_keys = table_keys(table, default_priority);
     table_make_room(table, excess);
-    if (table_has_windows(table) && table->config.max_bytes) {
+    if (table_has_windows(table) && table->config.max_bytes)
         table_evict_for_bytes(table, (uint64_t)n * items->slot_bytes);
-    }
     if (!reservation->placed) reservation_place(reservation);
     if (reservation->resolved) keep_lists(reservation);
     struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {
-        if (priorities && i % TABLE_KEYS == 0) {
+        if (priorities && i % TABLE_KEYS == 0)
             table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
-        }
         enter(table, reservation->slots[i], priorities ? priorities[i] : default_priority,
               priorities ? keys[i % TABLE_KEYS] : default_keys);
         ids[i] = table_id(table, reservation->slots[i]);

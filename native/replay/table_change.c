@@ -39,9 +39,8 @@ bool table_has_work(const struct table *table) {
 /* ---- slices -------------------------------------------------------------------------------------------------------- */
 
 static void reset_slice(struct table *table) {
-    for (uint32_t i = 0; i < SLICE_ITEMS && table->order.oldest != SLOT_NONE; i++) {
+    for (uint32_t i = 0; i < SLICE_ITEMS && table->order.oldest != SLOT_NONE; i++)
         table_remove(table, table->order.oldest);
-    }
     if (table->order.oldest == SLOT_NONE) {
         table->work = (struct table_work){.resetting = false};
         rate_limiter_reset(&table->limiter);
@@ -58,15 +57,9 @@ static void look_again(struct table *table, uint32_t slot) {
         return;
     }
     double priority = max_tree_value(&table->priorities, slot);
-    if (work->fill_sampler) {
-        table_enter_sampler(table, slot, selector_key(&table->sampler, priority));
-    }
-    if (work->fill_remover) {
-        selector_insert(&table->remover, slot, selector_key(&table->remover, priority));
-    }
-    if (work->fill_freshness) {
-        freshness_insert(&table->freshness, &table->items, slot);
-    }
+    if (work->fill_sampler) table_enter_sampler(table, slot, selector_key(&table->sampler, priority));
+    if (work->fill_remover) selector_insert(&table->remover, slot, selector_key(&table->remover, priority));
+    if (work->fill_freshness) freshness_insert(&table->freshness, &table->items, slot);
 }
 
 static void walk_slice(struct table *table) {
@@ -89,9 +82,7 @@ static bool too_large(const struct table *table) {
 }
 
 static void shrink_slice(struct table *table) {
-    for (uint32_t i = 0; i < SLICE_ITEMS && too_large(table); i++) {
-        table_make_room(table, 1);
-    }
+    for (uint32_t i = 0; i < SLICE_ITEMS && too_large(table); i++) table_make_room(table, 1);
     table->work.shrinking = too_large(table);
 }
 
@@ -105,19 +96,16 @@ static void sweep_slice(struct table *table) {
 
 bool table_step(struct table *table, uint64_t deadline_us) {
     while (table_has_work(table)) {
-        if (table->work.resetting) {
+        if (table->work.resetting)
             reset_slice(table);
-        } else if (table->work.walking) {
+        else if (table->work.walking)
             walk_slice(table);
-        } else if (table->work.shrinking) {
+        else if (table->work.shrinking)
             shrink_slice(table);
-        } else {
+        else
             sweep_slice(table);
-        }
         table_repair(table);
-        if (deadline_us != CLOCK_NEVER && clock_monotonic_us() >= deadline_us) {
-            return table_has_work(table);
-        }
+        if (deadline_us != CLOCK_NEVER && clock_monotonic_us() >= deadline_us) return table_has_work(table);
     }
     return false;
 }
@@ -166,17 +154,12 @@ static int replace_selectors(struct table *table, const struct table_config *con
     bool other_sampler = selector_differs(&sampler, config->sampler, config->priority_exponent);
     bool other_remover = selector_differs(&remover, config->remover, config->remover_exponent);
     bool limits = table->freshness.max_staleness < 0 && config->max_staleness >= 0;
-    if (other_sampler && selector_init(&sampler, config->sampler, config->priority_exponent, capacity, slots)) {
+    if (other_sampler && selector_init(&sampler, config->sampler, config->priority_exponent, capacity, slots))
         return error_set(error, ERROR_GENERIC, "out of memory for another sampler; nothing was changed");
-    }
     if ((other_remover && selector_init(&remover, config->remover, config->remover_exponent, capacity, slots)) ||
         freshness_limit(&table->freshness, config->max_staleness, capacity, slots)) {
-        if (other_sampler) {
-            selector_free(&sampler);
-        }
-        if (other_remover) {
-            selector_free(&remover);
-        }
+        if (other_sampler) selector_free(&sampler);
+        if (other_remover) selector_free(&remover);
         return error_set(error, ERROR_GENERIC,
                          "out of memory for another remover or max_staleness; nothing was changed");
     }
@@ -215,9 +198,7 @@ int table_begin_configure(struct table *table, const uint8_t *spec, size_t lengt
 }
 
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
-    if (table_begin_configure(table, spec, length, error)) {
-        return -1;
-    }
+    if (table_begin_configure(table, spec, length, error)) return -1;
     table_step(table, CLOCK_NEVER);
     return 0;
 }
@@ -233,9 +214,7 @@ void table_recheck(struct table *table) {
 
 void table_sweep_stale(struct table *table) {
     uint32_t slot;
-    if (!freshness_stale(&table->freshness, &slot)) {
-        return;
-    }
+    if (!freshness_stale(&table->freshness, &slot)) return;
     uint64_t deadline_us = clock_monotonic_us() + SWEEP_US;
     do {
         sweep_slice(table);

@@ -151,7 +151,5 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
     }
     msgpack_write_string(writer, "random", 6);
     msgpack_write_array(writer, 4);
-    for (uint32_t i = 0; i < 4; i++) {
-        msgpack_write_unsigned(writer, table->random.words[i]);
-    }
+    for (uint32_t i = 0; i < 4; i++) msgpack_write_unsigned(writer, table->random.words[i]);
 }

@@ -57,24 +57,19 @@ static int malformed(struct error *error, const char *what) {
 
 static int read_random(struct msgpack_reader *reader, uint64_t words[4], struct error *error) {
     struct msgpack_value value;
-    if (!msgpack_read(reader, &value) || value.type != MSGPACK_ARRAY || value.count != 4) {
+    if (!msgpack_read(reader, &value) || value.type != MSGPACK_ARRAY || value.count != 4)
         return malformed(error, "expected four words of random state");
-    }
     for (int i = 0; i < 4; i++) {
-        if (!msgpack_read(reader, &value) || value.type != MSGPACK_UNSIGNED) {
+        if (!msgpack_read(reader, &value) || value.type != MSGPACK_UNSIGNED)
             return malformed(error, "expected four words of random state");
-        }
         words[i] = value.unsigned_integer;
     }
     return words[0] | words[1] | words[2] | words[3] ? 0 : malformed(error, "the random state is all zero");
 }
 
 static int number_of(const struct msgpack_value *key) {
-    for (int i = 0; i < NUMBERS; i++) {
-        if (msgpack_string_is(key, number_keys[i])) {
-            return i;
-        }
-    }
+    for (int i = 0; i < NUMBERS; i++)
+        if (msgpack_string_is(key, number_keys[i])) return i;
     return -1;
 }
 
@@ -83,43 +78,31 @@ static int read_description(struct msgpack_reader *reader, struct description *o
     struct msgpack_value map, key, value;
     uint32_t seen = 0, seen_random = 0;
     *out = (struct description){0};
-    if (!msgpack_read(reader, &map) || map.type != MSGPACK_MAP) {
-        return malformed(error, "expected a map");
-    }
+    if (!msgpack_read(reader, &map) || map.type != MSGPACK_MAP) return malformed(error, "expected a map");
     for (uint32_t i = 0; i < map.count; i++) {
-        if (!msgpack_read(reader, &key)) {
-            return malformed(error, "it ends early");
-        }
+        if (!msgpack_read(reader, &key)) return malformed(error, "it ends early");
         int number = number_of(&key);
         if (number >= 0) {
-            if (!msgpack_read(reader, &value) || value.type != MSGPACK_UNSIGNED) {
+            if (!msgpack_read(reader, &value) || value.type != MSGPACK_UNSIGNED)
                 return malformed(error, number_keys[number]);
-            }
             out->numbers[number] = value.unsigned_integer;
             seen |= 1u << number;
         } else if (msgpack_string_is(&key, "random")) {
-            if (read_random(reader, out->random, error)) {
-                return -1;
-            }
+            if (read_random(reader, out->random, error)) return -1;
             seen_random = 1;
         } else if (msgpack_string_is(&key, "closed")) {
-            if (!msgpack_read(reader, &out->closed) || out->closed.type != MSGPACK_STRING) {
+            if (!msgpack_read(reader, &out->closed) || out->closed.type != MSGPACK_STRING)
                 return malformed(error, "closed");
-            }
         } else {
             const uint8_t *from = reader->at;
-            if (!msgpack_skip(reader)) {
-                return malformed(error, "it ends early");
-            }
+            if (!msgpack_skip(reader)) return malformed(error, "it ends early");
             if (msgpack_string_is(&key, "spec")) {
                 out->spec = from;
                 out->spec_length = (size_t)(reader->at - from);
             }
         }
     }
-    if (!out->spec || !seen_random || seen != (1u << NUMBERS) - 1) {
-        return malformed(error, "something is missing");
-    }
+    if (!out->spec || !seen_random || seen != (1u << NUMBERS) - 1) return malformed(error, "something is missing");
     return 0;
 }
 
@@ -146,9 +129,8 @@ static struct table *make_table(const struct description *description, struct er
         return NULL;
     }
     struct table *table = NULL;
-    if (table_config_parse(config, NULL, description->spec, description->spec_length, error) == 0) {
+    if (table_config_parse(config, NULL, description->spec, description->spec_length, error) == 0)
         table = table_new(config, error);
-    }
     memory_free(config);
     return table;
 }
@@ -277,9 +259,8 @@ static int restore_index(struct table_restore *restore, const uint8_t *body, siz
     record.ages = record.times + 4 * record.count;
     record.priorities = record.ages + 8 * record.count;
     record.lives = record.priorities + 8 * record.count;
-    for (uint32_t i = 0; i < record.count; i++) {
+    for (uint32_t i = 0; i < record.count; i++)
         if (restore_slot(restore, &record, i, error)) return -1;
-    }
     return 0;
 }
 
@@ -291,14 +272,13 @@ static int restore_slots(struct table_restore *restore, enum slot_kind kind, con
     uint32_t slots[SLOT_RECORD_MOST], n;
     uint64_t *came = restore->came[kind];
     const char *wrong = slot_record_read_slots(store, body, length, slots, &n);
-    for (uint32_t i = 0; i < n && !wrong; i++) {
+    for (uint32_t i = 0; i < n && !wrong; i++)
         if (slots[i] >= store->fresh || (store->slot && !store->slot[slots[i]].live))
             wrong = "a slot that is not described";
         else if (bitmap_has(came, slots[i]))
             wrong = "a slot that came twice";
         else
             bitmap_set(came, slots[i]);
-    }
     if (!wrong) wrong = slot_record_read(store, body, length);
     if (wrong) return error_set(error, ERROR_GENERIC, "table '%s', a record of its %s: %s", name, of, wrong);
     restore->came_count[kind] += n;
@@ -334,9 +314,8 @@ static int restore_order(struct table_restore *restore, struct aged_slot *order,
     struct table *table = restore->table;
     const struct slot_store *items = &table->items;
     uint32_t count = 0;
-    for (uint32_t slot = 0; slot < items->fresh; slot++) {
+    for (uint32_t slot = 0; slot < items->fresh; slot++)
         if (items->slot[slot].live) order[count++] = (struct aged_slot){items->age[slot], slot};
-    }
     qsort(order, count, sizeof *order, compare_ages);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t slot = order[i].slot;

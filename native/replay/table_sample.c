@@ -39,9 +39,7 @@ static bool enough_distinct(const struct table *table, uint64_t n, struct error 
 /* `distinct`: no item may come twice. */
 static bool enough_items(const struct table *table, uint64_t n, bool distinct, struct error *error) {
     uint64_t size = table->items.live, max_times_sampled = table->config.max_times_sampled;
-    if (size == 0) {
-        return error_because(error, ERROR_TIMEOUT, "too few items: the table is empty");
-    }
+    if (size == 0) return error_because(error, ERROR_TIMEOUT, "too few items: the table is empty");
     if (selector_is_ordered(table->config.sampler) && n > size) {
         return error_because(error, ERROR_TIMEOUT,
                              "too few items: a %s sample of %" PRIu64 " waits, the table holds %" PRIu64,
@@ -109,9 +107,7 @@ static void draw_distinct(struct table *table, uint32_t n, uint32_t *slots, doub
 
 static void count_draw(struct table *table, uint32_t slot) {
     struct slot *entry = &table->items.slot[slot];
-    if (table->cut) {
-        table_cut_before_change(table, slot);
-    }
+    if (table->cut) table_cut_before_change(table, slot);
     if (entry->times_sampled < UINT32_MAX) {
         entry->times_sampled++;
         table->live_times++;
@@ -123,18 +119,12 @@ static void count_draw(struct table *table, uint32_t slot) {
 static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
-        if (i + 16 < n) {
-            __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
-        }
+        if (i + 16 < n) __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
         column_arrays_prefetch(&table->items.arrays, slots[i]);
         count_draw(table, slots[i]);
         slot_store_pin(&table->items, slots[i]);
-        if (ids) {
-            ids[i] = table_id(table, slots[i]);
-        }
-        if (probabilities) {
-            probabilities[i] = probability(table, slots[i], total);
-        }
+        if (ids) ids[i] = table_id(table, slots[i]);
+        if (probabilities) probabilities[i] = probability(table, slots[i], total);
     }
 }
 
@@ -143,18 +133,13 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
 static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
-        if (!table->items.slot[slots[i]].live) {
+        if (!table->items.slot[slots[i]].live)
             draw(table, 1, &slots[i]); /* table_can_sample has counted: something is left */
-        }
         uint32_t slot = slots[i];
         count_draw(table, slot);
         slot_store_pin(&table->items, slot);
-        if (ids) {
-            ids[i] = table_id(table, slot);
-        }
-        if (probabilities) {
-            probabilities[i] = probability(table, slot, total);
-        }
+        if (ids) ids[i] = table_id(table, slot);
+        if (probabilities) probabilities[i] = probability(table, slot, total);
         if (table->items.slot[slot].times_sampled >= table->config.max_times_sampled) {
             table_remove(table, slot);
             table_repair(table);
@@ -166,9 +151,7 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
 /* (N P)^-beta over the batch's maximum, which is (P_min / P)^beta whatever N is. */
 static void importance_weights(uint32_t n, double beta, const double *probabilities, float *weights) {
     double least = INFINITY;
-    for (uint32_t i = 0; i < n; i++) {
-        least = probabilities[i] < least ? probabilities[i] : least;
-    }
+    for (uint32_t i = 0; i < n; i++) least = probabilities[i] < least ? probabilities[i] : least;
     double ratios[64], powers[64];
     for (uint32_t i = 0; i < n; i += 64) {
         uint32_t count = n - i < 64 ? n - i : 64;
@@ -178,9 +161,7 @@ static void importance_weights(uint32_t n, double beta, const double *probabilit
             ratios[k] = probabilities[i + k] > least ? ratio : 1; /* both may be zero */
         }
         power_many(ratios, beta, count, powers);
-        for (uint32_t k = 0; k < count; k++) {
-            weights[i + k] = (float)powers[k];
-        }
+        for (uint32_t k = 0; k < count; k++) weights[i + k] = (float)powers[k];
     }
 }
 
@@ -198,23 +179,18 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
         !(own = probabilities = memory_alloc(n * sizeof *own))) {
         return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);
     }
-    if (replace) {
+    if (replace)
         draw(table, n, slots);
-    } else {
+    else
         draw_distinct(table, n, slots, probabilities);
-    }
-    if (table->config.max_times_sampled) {
+    if (table->config.max_times_sampled)
         take_one_by_one(table, n, slots, ids, probabilities);
-    } else {
+    else
         take_batch(table, n, slots, ids, probabilities);
-    }
-    if (weighted) {
+    if (weighted)
         importance_weights(n, beta, probabilities, weights);
-    } else if (weights) {
-        for (uint32_t i = 0; i < n; i++) {
-            weights[i] = 1;
-        }
-    }
+    else if (weights)
+        for (uint32_t i = 0; i < n; i++) weights[i] = 1;
     memory_free(own);
     rate_limiter_sampled(&table->limiter, n);
     table->sampled += n;
@@ -223,9 +199,7 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
 
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        if (i + 16 < n) {
-            __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
-        }
+        if (i + 16 < n) __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
         slot_store_unpin(&table->items, slots[i]);
     }
 }
@@ -244,9 +218,8 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *sl
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         slot_store_pin(&table->items, slots[i]);
-        if (probabilities) { /* of a table whose priorities are all zero no item can be drawn */
+        if (probabilities)  /* of a table whose priorities are all zero no item can be drawn */
             probabilities[i] = table_drawable(table) ? probability(table, slots[i], total) : 0;
-        }
     }
     return 0;
 }

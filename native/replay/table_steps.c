@@ -64,9 +64,7 @@ bool table_stream_free_some(struct table *table, struct stream *stream, uint32_t
     assert(stream->table == table);
     uint32_t cleared = stream_clear(stream, &table->steps, most);
     table->kept_steps -= cleared;
-    if (cleared == most) {
-        return true;
-    }
+    if (cleared == most) return true;
     LIST_TAKE_OUT(table->streams, stream, next, previous);
     table->stream_count--;
     table->stream_steps -= stream->history;
@@ -86,9 +84,8 @@ static int check_reservation(const struct table *table, uint32_t n, struct error
         return error_set(error, ERROR_BADSCHEMA, "table '%s' has no windows, so it takes no steps; add items to it",
                          table->config.name);
     }
-    if (n < 1 || n > TABLE_MAX_BATCH) {
+    if (n < 1 || n > TABLE_MAX_BATCH)
         return error_set(error, ERROR_LIMIT, "expected 1 to %u steps at once, got %" PRIu32, TABLE_MAX_BATCH, n);
-    }
     uint64_t reserved = store->reserved + (uint64_t)n;
     if (reserved > TABLE_MAX_BATCH || reserved * store->slot_bytes > TABLE_MAX_STAGING_BYTES ||
         n > slot_store_free_slots(store)) {
@@ -110,9 +107,7 @@ uint64_t table_bytes(const struct table *table) {
 }
 
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
-    while (table->items.live && table_bytes(table) + more_bytes > table->config.max_bytes) {
-        table_make_room(table, 1);
-    }
+    while (table->items.live && table_bytes(table) + more_bytes > table->config.max_bytes) table_make_room(table, 1);
 }
 
 /* Items leave for steps where max_bytes is near; what the streams themselves keep cannot. */

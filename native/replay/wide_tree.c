@@ -26,24 +26,19 @@ int wide_tree_init(struct wide_tree *tree, uint32_t leaves) {
     size_t touched_offset = bytes;
     bytes += ((size_t)tree->nodes[0] + 1) * sizeof(uint32_t); /* a write goes past the list, and may then not count */
     uint8_t *map = memory_map(bytes);
-    if (!map) {
-        return -1;
-    }
+    if (!map) return -1;
     memory_advise_huge(map, bytes);
     tree->map = map;
     tree->map_bytes = bytes;
-    for (uint32_t level = 0; level < tree->depth; level++) {
+    for (uint32_t level = 0; level < tree->depth; level++)
         tree->level[level] = (double *)(void *)(map + level_offset[level]);
-    }
     tree->touched_bits = (uint64_t *)(void *)(map + bits_offset);
     tree->touched = (uint32_t *)(void *)(map + touched_offset);
     return 0;
 }
 
 void wide_tree_free(struct wide_tree *tree) {
-    if (tree->map) {
-        memory_unmap(tree->map, tree->map_bytes);
-    }
+    if (tree->map) memory_unmap(tree->map, tree->map_bytes);
     memset(tree, 0, sizeof *tree);
 }
 
@@ -56,9 +51,7 @@ void wide_tree_repair_from(struct wide_tree *tree, uint32_t level, uint32_t coun
 }
 
 void wide_tree_repair(struct wide_tree *tree, wide_tree_combine *combine) {
-    for (uint32_t i = 0; i < tree->touched_count; i++) {
-        tree->touched_bits[tree->touched[i] / 64] = 0;
-    }
+    for (uint32_t i = 0; i < tree->touched_count; i++) tree->touched_bits[tree->touched[i] / 64] = 0;
     wide_tree_repair_from(tree, 0, tree->touched_count, combine);
     tree->touched_count = 0;
 }

@@ -11,11 +11,8 @@
 
 static uint32_t group_of(struct window_map *map, const struct column *column) {
     uint32_t length = column->length ? column->length : 1;
-    for (uint32_t i = 0; i < map->groups; i++) {
-        if (map->group[i].length == length && map->group[i].offset == column->offset) {
-            return i;
-        }
-    }
+    for (uint32_t i = 0; i < map->groups; i++)
+        if (map->group[i].length == length && map->group[i].offset == column->offset) return i;
     map->group[map->groups] = (struct window_group){length, column->offset, map->steps};
     map->steps += length;
     return map->groups++;
@@ -41,9 +38,7 @@ int window_map_resolve(const struct window_map *map, struct slot_store *store, c
                        uint64_t number, uint32_t *list, struct error *error) {
     for (uint32_t i = 0; i < map->groups; i++) {
         const struct window_group *group = &map->group[i];
-        if (stream_window(stream, number, group->length, group->offset, list + group->first, error)) {
-            return -1;
-        }
+        if (stream_window(stream, number, group->length, group->offset, list + group->first, error)) return -1;
     }
     for (uint32_t i = 0; i < map->steps; i++) {
         if (*slot_references(store, list[i]) >= SLOT_MOST_REFERENCES) {
@@ -63,13 +58,11 @@ static void gather_coded(const struct window_map *map, const struct slot_store *
     size_t step_bytes = items->seen->value_bytes[column->source];
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t *list = slot_list(items, slots[i]) + map->first[index];
-        for (uint32_t k = 0; k < length; k++, to += step_bytes) {
-            if (k && list[k] == list[k - 1]) {
+        for (uint32_t k = 0; k < length; k++, to += step_bytes)
+            if (k && list[k] == list[k - 1])
                 memcpy(to, to - step_bytes, step_bytes);
-            } else {
+            else
                 coded_columns_decode(&items->seen->coded, column->source, list[k], to);
-            }
-        }
     }
 }
 
@@ -86,22 +79,14 @@ void window_map_gather(const struct window_map *map, const struct slot_store *it
     }
     bool streamed = copy_streams(result_bytes, step_bytes);
     for (uint32_t i = 0; i < n; i++) {
-        if (i + AHEAD + LISTS_AHEAD < n) {
-            __builtin_prefetch(slot_list(items, slots[i + AHEAD + LISTS_AHEAD]) + first);
-        }
-        if (i + AHEAD < n) {
-            __builtin_prefetch(base + slot_list(items, slots[i + AHEAD])[first] * stride);
-        }
+        if (i + AHEAD + LISTS_AHEAD < n) __builtin_prefetch(slot_list(items, slots[i + AHEAD + LISTS_AHEAD]) + first);
+        if (i + AHEAD < n) __builtin_prefetch(base + slot_list(items, slots[i + AHEAD])[first] * stride);
         const uint32_t *list = slot_list(items, slots[i]) + first;
-        for (uint32_t k = 0; k < length; k++, to += step_bytes) {
-            if (streamed) {
+        for (uint32_t k = 0; k < length; k++, to += step_bytes)
+            if (streamed)
                 copy_streamed(to, base + list[k] * stride, step_bytes);
-            } else {
+            else
                 memcpy(to, base + list[k] * stride, step_bytes);
-            }
-        }
     }
-    if (streamed) {
-        copy_streamed_end();
-    }
+    if (streamed) copy_streamed_end();
 }
