@@ -29,7 +29,7 @@ int block_pool_init(struct block_pool *pool, size_t largest, uint64_t total_byte
     pool->chunk_bytes = BLOCK_POOL_LEAST_CHUNK_BYTES;
     while (pool->chunk_bytes < BLOCK_POOL_BLOCKS_IN_CHUNK * pool->class_bytes[pool->classes - 1])
         pool->chunk_bytes *= 2;
-    /* An eighth beyond: blocks of the largest class may leave that much of a chunk. */
+    /* Adds an eighth: blocks of the largest class may leave that much of a chunk unused. */
     uint64_t chunks = (total_bytes + total_bytes / 8) / pool->chunk_bytes + pool->classes + 1;
     pool->chunks = chunks < BLOCK_POOL_NONE ? (uint32_t)chunks : BLOCK_POOL_NONE - 1;
     pool->returned = BLOCK_POOL_NONE;

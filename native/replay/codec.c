@@ -59,7 +59,8 @@ struct codec *codec_new(enum step_codec kind) {
         codec->decompressor = ZSTD_createDCtx();
         failed = !codec->compressor || !codec->decompressor ||
                  ZSTD_isError(ZSTD_CCtx_setParameter(codec->compressor, ZSTD_c_compressionLevel, ZSTD_LEVEL)) ||
-                 /* The length is the column's, and the snapshot and the line have checksums: 7 bytes less a block. */
+                 /* The length is known from the column, and snapshots and requests have checksums of their own: that
+                  * saves 7 bytes a block. */
                  ZSTD_isError(ZSTD_CCtx_setParameter(codec->compressor, ZSTD_c_contentSizeFlag, 0));
     }
 #endif

@@ -18,7 +18,7 @@ static bool is_small(size_t value_bytes) {
     return value_bytes > 0 && value_bytes < COLUMN_ARRAYS_SMALL_BYTES;
 }
 
-/* What the size of a value allows its elements to be aligned to, at most 8. */
+/* The alignment of elements that the size of a value allows, at most 8. */
 static size_t alignment(size_t value_bytes) {
     size_t lowest_bit = value_bytes & -value_bytes;
     return lowest_bit < 8 ? lowest_bit : 8;

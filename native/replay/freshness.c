@@ -42,7 +42,8 @@ void freshness_see(struct freshness *freshness, int64_t version) {
 bool freshness_stale(const struct freshness *freshness, uint32_t *slot) {
     const struct selector_heap *heap = &freshness->by_version;
     if (freshness->max_staleness < 0 || heap->count == 0) return false;
-    /* Ahead of the newest it can be only while the table is being filled; as an unsigned number the distance always fits. */
+    /* While the table is being filled an item may be ahead of the newest version; as an unsigned number the distance
+     * always fits. */
     uint64_t newest = heap_key_of_integer(freshness->newest), version = heap->entries[0].key;
     *slot = heap->entries[0].slot;
     return newest > version && newest - version > (uint64_t)freshness->max_staleness;

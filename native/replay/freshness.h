@@ -15,12 +15,12 @@ struct freshness {
 };
 
 void freshness_init(struct freshness *freshness, const struct table_config *config);
-/* Begins, or ceases, to keep items, which the caller inserts. -1: memory is exhausted, and nothing changed. */
+/* Begins or stops keeping items, which the caller inserts. -1: memory is exhausted, and nothing changed. */
 int freshness_limit(struct freshness *freshness, int64_t max_staleness, uint32_t capacity, uint32_t slots);
 void freshness_free(struct freshness *freshness);
 void freshness_forget(struct freshness *freshness); /* no version was seen */
 void freshness_see(struct freshness *freshness, int64_t version);
-/* Whether an item is too old, and which: the oldest of them. O(1). */
+/* Whether any item is too old, and the oldest such. O(1). */
 bool freshness_stale(const struct freshness *freshness, uint32_t *slot);
 
 /* Sees an item's version, and keeps the item if there is a limit; O(log items). */

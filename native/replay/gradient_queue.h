@@ -61,13 +61,13 @@ int gradient_queue_push(struct gradient_queue *queue, const void *name, size_t n
                         enum vector_type type, struct blob *blob, struct error *error);
 /* NULL: the name is not known. */
 struct gradient *gradient_queue_find(const struct gradient_queue *queue, const void *name, size_t name_length);
-/* One that waits does so no longer: its name is remembered as applied or dropped. */
+/* The gradient, which waits, does so no longer: its name is remembered as applied or dropped. */
 void gradient_queue_finish(struct gradient_queue *queue, struct gradient *gradient, enum gradient_state how);
-/* Mean over all that wait of max(0, version − the version it was computed at); 0 where none waits. */
+/* The mean over all that wait of max(0, version − the version it was computed at); 0 where none waits. */
 double gradient_queue_staleness(const struct gradient_queue *queue, int64_t version);
 
-/* The names that are remembered, oldest first, as bytes: state, length, name; and back, into a queue that remembers none.
- * NULL: memory is exhausted; -1: malformed. */
+/* Writes the names that are remembered, oldest first, as bytes: state, length, name. And reads them back, into a
+ * queue that remembers none. NULL: memory is exhausted; -1: malformed. */
 struct blob *gradient_queue_remembered(const struct gradient_queue *queue);
 int gradient_queue_remember(struct gradient_queue *queue, const struct blob *remembered, struct error *error);
 

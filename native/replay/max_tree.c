@@ -15,7 +15,7 @@ void max_tree_free(struct max_tree *max_tree) {
     wide_tree_free(&max_tree->tree);
 }
 
-/* A parent that comes out as it was needs nothing above it recomputed: most updates change no maximum. */
+/* A parent that did not change needs nothing above it recomputed: most updates change no maximum. */
 static uint32_t maxima(const double *children, double *parents, uint32_t *touched, uint32_t count) {
     uint32_t above = 0;
     for (uint32_t i = 0; i < count; i++) {

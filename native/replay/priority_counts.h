@@ -1,4 +1,4 @@
-/* priority_counts: how many items have a priority of which order of magnitude; kept up with every change. */
+/* priority_counts: how many items have a priority of each order of magnitude; every change keeps it up to date. */
 #ifndef REPLAY_REPLAY_PRIORITY_COUNTS_H
 #define REPLAY_REPLAY_PRIORITY_COUNTS_H
 
@@ -9,7 +9,8 @@
 
 #define PRIORITY_ORDERS 2049u /* zero, and one for each exponent that a double may have */
 
-/* Every add and removal comes by here, so it is counted by what a number's bits say, and gathered when somebody asks. */
+/* Every add and removal counts here, so counting reads only a number's exponent; the buckets are added up when
+ * someone asks. */
 struct priority_counts {
     uint32_t count[PRIORITY_ORDERS]; /* [0]: zeros; [e + 1]: biased exponent e */
 };

@@ -21,7 +21,7 @@ void rate_limiter_reset(struct rate_limiter *limiter) {
     limiter->inserts = limiter->samples = 0;
 }
 
-/* How far inserts run ahead of samples, in samples; held within error_buffer of samples_per_insert * min_size_to_sample. */
+/* How far inserts are ahead of samples, in samples. */
 static double lead(const struct rate_limiter *limiter) {
     return (double)limiter->inserts * limiter->samples_per_insert - (double)limiter->samples;
 }
@@ -30,9 +30,8 @@ static double lead_target(const struct rate_limiter *limiter) {
     return limiter->samples_per_insert * (double)limiter->min_size_to_sample;
 }
 
-/* Counted by size, not by inserts: where items were deleted, adds must be able to bring the table back to min_size_to_sample,
- * or both sides would wait for ever. And while it is below, nobody can sample: whoever added and then waited for samples
- * would wait for ever, too. */
+/* Counts by size, not by inserts, below min_size_to_sample: see the header. An add that begins below it and ends
+ * above it may pass the band by its own width, for its caller may be the one that samples next. */
 static bool ratio_allows_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n) {
     double samples = (double)n * limiter->samples_per_insert;
     return size + n <= limiter->min_size_to_sample ||

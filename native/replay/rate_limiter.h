@@ -1,4 +1,21 @@
-/* rate_limiter: when adding or sampling must wait, and why (Reverb's limiters; Cassirer et al. 2021, section 3.4). */
+/* rate_limiter: when adding or sampling must wait, and why (Reverb's limiters; Cassirer et al. 2021, section 3.4).
+ *
+ * min_size lets samples through once the table holds min_size_to_sample items. queue never holds more than
+ * queue_size items, and a sample takes items that are there. sample_to_insert_ratio keeps the lead, inserts *
+ * samples_per_insert - samples, within error_buffer of samples_per_insert * min_size_to_sample, the target: an add
+ * may not raise the lead above the band, a sample may not lower it below.
+ *
+ * Why neither side of a ratio waits for ever:
+ *   - The band is at least one insert and one sample wide, which the spec is checked for, so below its middle an add
+ *     of one item passes, and above its middle a sample of one.
+ *   - A batch wider than the whole band that does not pass now never will. It is refused at once, with ERROR_LIMIT,
+ *     instead of waiting.
+ *   - Items can be deleted, and then the table holds fewer than it counted inserts. Below min_size_to_sample no
+ *     sample passes, so adds count by size there: those that bring the table back to min_size_to_sample pass
+ *     whatever the lead says.
+ * Counts change only when a whole batch has entered or was drawn, by rate_limiter_added and rate_limiter_sampled,
+ * right after the check and on the same thread. It would break if something came between the two, or if a part of a
+ * batch were counted. */
 #ifndef REPLAY_REPLAY_RATE_LIMITER_H
 #define REPLAY_REPLAY_RATE_LIMITER_H
 
@@ -21,11 +38,11 @@ void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *
 void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config);
 void rate_limiter_reset(struct rate_limiter *limiter);
 
-/* Whether n more items may enter, or be drawn, at once, from a table that holds `size`. Otherwise ERROR_TIMEOUT: a wait may
- * help; or ERROR_LIMIT: this batch can never pass. The message is the reason. */
+/* Whether n more items may enter, or be drawn, at once, from a table that holds `size`. Otherwise the message is the
+ * reason, with ERROR_TIMEOUT where a wait may help, and ERROR_LIMIT where this batch can never pass. */
 bool rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
 bool rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
-/* How many of n items may enter now, at once: all, or the first of them; 0 where not one may. */
+/* How many of n items may enter now, at once: the first of them. 0: not one may. */
 uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, uint64_t n);
 
 static inline void rate_limiter_added(struct rate_limiter *limiter, uint64_t n) {

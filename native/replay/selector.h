@@ -20,7 +20,7 @@ struct selector {
     struct selector_heap heap;       /* SELECTOR_MAX_HEAP, SELECTOR_MIN_HEAP */
 };
 
-/* Batches of these are the n first in their order; the others draw with replacement. */
+/* Their batches are the first n in their order; the others draw with replacement. */
 static inline bool selector_is_ordered(enum selector_kind kind) {
     return kind != SELECTOR_PRIORITIZED && kind != SELECTOR_UNIFORM;
 }
@@ -41,14 +41,14 @@ void selector_update(struct selector *selector, uint32_t slot, double key);
 void selector_remove(struct selector *selector, uint32_t slot);
 void selector_repair(struct selector *selector);
 
-/* n draws. Ordered ones: n <= items; others: at least one item may be drawn. */
+/* Makes n draws. Ordered ones: n <= items; others: at least one item may be drawn. */
 void selector_draw(struct selector *selector, const struct selector_order *order, const struct slot_store *items,
                    struct random_state *random, uint32_t n, uint32_t *slots);
-/* The same, no slot twice; as many may be drawn. `scratch` is for n doubles. */
+/* As selector_draw, no slot twice; at least n may be drawn. `scratch` has room for n doubles. */
 void selector_draw_distinct(struct selector *selector, const struct selector_order *order,
                             const struct slot_store *items, struct random_state *random, uint32_t n, uint32_t *slots,
                             double *scratch);
-/* Whether it has anything to draw; a prioritized one with priorities of zero only has not. */
+/* Whether there is something to draw. A prioritized selector has nothing where all priorities are zero. */
 bool selector_can_draw(const struct selector *selector, const struct selector_order *order);
 double selector_total(const struct selector *selector); /* SELECTOR_PRIORITIZED: the sum of weights; others: 0 */
 

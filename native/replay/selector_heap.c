@@ -77,7 +77,7 @@ void selector_heap_update(struct selector_heap *heap, uint32_t slot, uint64_t ke
 
 /* ---- the first n --------------------------------------------------------------------------------------------------- */
 
-/* The frontier is itself a heap, of places in the heap: what comes next is a child of one that was taken. */
+/* The frontier is itself a heap, of places in the heap. */
 static bool place_before(const void *left, const void *right, const void *context) {
     const struct selector_heap *heap = context;
     return before(&heap->entries[*(const uint32_t *)left], &heap->entries[*(const uint32_t *)right], NULL);

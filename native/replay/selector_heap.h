@@ -1,6 +1,10 @@
-/* selector_heap: slots in the order of a key, those of equal keys by age: a binary heap that knows where each slot stands.
- * For max_heap and min_heap, and for the versions of items. Insert, remove and update are O(log items); the first n are
- * found in O(n log n) and stay where they are. */
+/* selector_heap: slots in the order of a key, and of equal keys by age: a binary heap that knows where each slot
+ * stands. It serves max_heap, min_heap, and the versions of items. Insert, remove and update are O(log items).
+ *
+ * The first n are found in O(n log n) and stay where they are. In a heap nothing comes before its parent, so the
+ * next one in order is always a child of one that was taken: the frontier, a small heap of places, holds just those
+ * children, and each time its first is taken its two children are put in. It holds at most one place more than were
+ * taken. It would break if the heap changed during the walk. */
 #ifndef REPLAY_REPLAY_SELECTOR_HEAP_H
 #define REPLAY_REPLAY_SELECTOR_HEAP_H
 
@@ -9,7 +13,7 @@
 #include "replay/slot_store.h"
 
 struct heap_entry {
-    uint64_t key, age; /* age: counts insertions, so that the oldest of equal ones comes first */
+    uint64_t key, age; /* `age` counts insertions, so that the oldest of equal ones comes first */
     uint32_t slot;
 };
 

@@ -84,7 +84,7 @@ static int check_limiter_keys(struct spec_reader *spec, const struct table_confi
         [LIMITER_MIN_SIZE] = 0x3, [LIMITER_SAMPLE_TO_INSERT_RATIO] = 0xf, [LIMITER_QUEUE] = 0x11};
     if (!(seen & 1)) return spec_refuse(spec, "rate_limiter", "a kind", NULL);
     if (seen != keys[config->limiter]) return refuse_limiter_keys(spec, expected[config->limiter], seen);
-    /* Below these neither side could make a step: one item is worth samples_per_insert samples (as in Reverb). */
+    /* With less, neither side could make a step: one item is worth samples_per_insert samples (as in Reverb). */
     if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO &&
         config->error_buffer < fmax(1, config->samples_per_insert)) {
         return error_set(spec->error, ERROR_BADSCHEMA,
@@ -132,7 +132,7 @@ static bool has_version_column(const struct table_config *config) {
     return freshness.column >= 0;
 }
 
-/* What must hold between settings, at creation and after each change. */
+/* Checks what must hold between settings, at creation and after each change. */
 static int check_config(struct table_config *config, struct error *error) {
     uint64_t capacity = table_effective_capacity(config);
     if (capacity == 0) {

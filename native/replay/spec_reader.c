@@ -10,7 +10,7 @@
 #define SHOWN_BYTES 64 /* of a string in a message */
 #define TRUNCATED "expected a msgpack map of a table's settings, and it ends early or is malformed"
 
-/* What came, for a message: a long string is shortened between characters, and control characters are not let through. */
+/* Writes a value for a message: a long string is shortened between characters, and control characters are replaced. */
 static void describe(const struct msgpack_value *value, char *text, size_t size) {
     size_t shown = 0;
     switch (value->type) {

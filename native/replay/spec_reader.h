@@ -23,7 +23,7 @@ int spec_next_value(struct spec_reader *spec, struct msgpack_value *value);
 int spec_read_unsigned(struct spec_reader *spec, const char *what, uint64_t least, uint64_t most, uint64_t *number);
 int spec_read_real(struct spec_reader *spec, const char *what, double least, double most, double *number);
 int spec_read_map(struct spec_reader *spec, const char *what, uint32_t *pairs);
-/* Which of the allowed keys comes next; refuses others, and one that came before. */
+/* Reads which of the allowed keys comes next; refuses others, and one that was there before. */
 int spec_read_key(struct spec_reader *spec, const char *what, const char *const *names, size_t count, uint32_t *seen,
                   int *key);
 

@@ -24,7 +24,7 @@ struct stream {
     uint64_t episode;               /* number of the first step of the newest episode */
     bool open;                      /* the newest episode goes on */
     uint32_t history;
-    uint32_t cleared; /* of the steps that it keeps, the oldest: given back already */
+    uint32_t cleared; /* of the steps that it keeps, how many of the oldest were given back already */
     struct stream_step ring[];
 };
 
@@ -39,7 +39,8 @@ static inline const struct stream_step *stream_at(const struct stream *stream, u
 
 /* Appends a live step, whose reference the stream takes over; the step that leaves the history loses its own. */
 void stream_append(struct stream *stream, struct slot_store *store, uint32_t step, uint8_t flags);
-/* Gives at most `most` of its references back, the oldest first; returns how many. Nothing else may follow. */
+/* Gives at most `most` of its references back, the oldest first, and returns how many. The stream is good for
+ * nothing else then. */
 uint32_t stream_clear(struct stream *stream, struct slot_store *store, uint32_t most);
 
 /* Writes the slots of the steps that the window (length >= 1, offset) of an item at step `number` shows; takes no

@@ -31,8 +31,8 @@ double sum_tree_total(const struct sum_tree *sum_tree) {
     return sum_tree_node_sum(tree->level[tree->depth - 1]);
 }
 
-/* As the steps, but never to the right where nothing is: right of a sum of zero there is always less than the target only by
- * rounding. So it ends at a positive leaf for every target >= 0, the last one for those that are too large. */
+/* Descends as the steps do, but never to the right where the sum there is zero: only rounding could send it there.
+ * So it ends at a positive leaf for every target >= 0, and at the last one for a target that is too large. */
 static uint32_t __attribute__((noinline, cold)) find_carefully(const struct wide_tree *tree, double target) {
     uint32_t node = 0;
     for (uint32_t level = tree->depth; level-- > 0;) {
@@ -64,7 +64,7 @@ static void descend(const struct sum_tree *sum_tree, const double *wanted, uint3
         nodes[i] = 0;
     }
     for (uint32_t level = tree->depth; level-- > 0;) {
-        /* Whoever goes too far to the right, by rounding, ends among zeros. */
+        /* A descent that rounding sends too far to the right ends among zeros. */
         uint64_t zeros = level ? tree->nodes[level - 1] : (uint64_t)tree->nodes[0] * WIDE_TREE_FANOUT;
         sum_tree->kernels->step(tree->level[level], level ? tree->level[level - 1] : NULL, zeros, count, targets,
                                 nodes);
@@ -100,7 +100,7 @@ void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *rando
     }
 }
 
-/* Takes drawn leaves out of the tree as it goes, in rounds. A round asks for at most twice what the one before it found, so
+/* Takes drawn leaves out of the tree, in rounds. A round asks for at most twice what the one before it found, so
  * that a few heavy leaves, drawn again and again, cost little. */
 void sum_tree_sample_distinct(struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
                               uint32_t *leaves, double *weights) {

@@ -33,18 +33,18 @@ static inline double sum_tree_weight(const struct sum_tree *sum_tree, uint32_t l
 }
 double sum_tree_total(const struct sum_tree *sum_tree);
 
-/* The leaves at the given running sums, 0 <= target <= total; total > 0. */
+/* Finds the leaves at the given running sums, 0 <= target <= total; total > 0. */
 void sum_tree_find(const struct sum_tree *sum_tree, const double *targets, uint32_t n, uint32_t *leaves);
-/* n draws with replacement: independent ones, or one from each of n equal parts of the total (stratified, Schaul et al.
- * 2016, appendix B.2.1). total > 0. */
+/* Draws n leaves with replacement: independently, or one from each of n equal parts of the total (stratified, Schaul
+ * et al. 2016, appendix B.2.1). total > 0. */
 void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
                      uint32_t *leaves);
-/* Draws first … first + count - 1 of those n; count <= SUM_TREE_LANES, `total` is the tree's. */
+/* Makes draws first … first + count - 1 of those n; count <= SUM_TREE_LANES, `total` is the tree's. */
 void sum_tree_sample_part(const struct sum_tree *sum_tree, struct random_state *random, double total, uint32_t n,
                           uint32_t first, uint32_t count, bool stratified, uint32_t *leaves);
-/* n different leaves: those of sum_tree_sample, and for each that it draws again others of what is left, until there are n.
- * Independent draws make it successive sampling: each is drawn by weight among those not drawn yet. `weights`: theirs. The
- * tree is as before; at least n leaves are positive. */
+/* Draws n different leaves: those of sum_tree_sample, and in place of each that is drawn again others of what is
+ * left. Independent draws make it successive sampling: each leaf is drawn by weight among those not drawn yet.
+ * `weights` receives theirs. The tree is as before; at least n leaves are positive. */
 void sum_tree_sample_distinct(struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,
                               uint32_t *leaves, double *weights);
 

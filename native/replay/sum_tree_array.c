@@ -8,7 +8,7 @@
 #include "replay/sum_tree.h"
 #include "replay/table.h"
 
-#define CHUNK 64u /* updates: of their leaves and the sums above them, 8 kB */
+#define CHUNK 64u /* updates; their leaves and the sums above them take 8 kB */
 
 struct sum_tree_array {
     struct sum_tree tree;
@@ -62,8 +62,9 @@ static void prefetch_chunk(const struct wide_tree *tree, const int64_t *indices,
     }
 }
 
-/* At most as many as the list of touched nodes holds, so that it need not be asked which it has already; a tree of several
- * levels. By chunks: what one writes and adds stays in the first cache meanwhile, and the next one's is on its way. */
+/* For at most as many updates as the list of touched nodes has room for, so that no node needs to be looked up in
+ * it, and for a tree of several levels. A chunk stays in the first cache while it is written and summed, and the
+ * next one is prefetched meanwhile. */
 static void update_by_chunks(struct sum_tree *sum_tree, uint64_t n, const int64_t *indices, const double *values) {
     struct wide_tree *tree = &sum_tree->tree;
     prefetch_chunk(tree, indices, n < CHUNK ? n : CHUNK);
@@ -83,10 +84,11 @@ int sum_tree_array_update(struct sum_tree_array *array, uint64_t n, const int64_
                           struct error *error) {
     struct wide_tree *tree = &array->tree.tree;
     const int64_t last = (int64_t)tree->leaves - 1;
-    int64_t outside = 0; /* negative: some index, or what it leaves up to the last one, is */
+    int64_t outside = 0; /* negative: an index is negative, or is beyond the last one */
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < n; i++) outside |= indices[i] | (int64_t)((uint64_t)last - (uint64_t)indices[i]);
-    for (uint64_t i = 0; i < n; i++) /* without branches: it is compiled to vector instructions, as the loop before */
+    for (uint64_t i = 0; i < n;
+         i++) /* without branches, so that it is compiled to vector instructions, like the loop before */
         wrong |= (uint64_t)!(values[i] >= 0) | (uint64_t)!(values[i] <= SUM_TREE_MAX_WEIGHT);
     if (outside < 0) return refuse_index(array, n, indices, error);
     if (wrong) return refuse_value(n, values, error);

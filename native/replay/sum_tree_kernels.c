@@ -1,7 +1,7 @@
 /* sum_tree_kernels: the versions without vector instructions, and the choice among all. */
 #include "replay/sum_tree_kernels.h"
 
-/* Without branches: where a draw falls cannot be predicted. */
+/* It has no branches: where a draw falls cannot be predicted. */
 void sum_tree_step_scalar(const double *entries, const double *below, uint64_t most, uint32_t count, double *targets,
                           uint64_t *nodes) {
     for (uint32_t i = 0; i < count; i++) {

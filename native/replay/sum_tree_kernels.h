@@ -12,7 +12,7 @@
 #include "base/cpu.h"
 #include "replay/wide_tree.h"
 
-#define SUM_TREE_LANES 64u /* descents in flight: enough to hide a miss to memory behind the others' arithmetic */
+#define SUM_TREE_LANES 64u /* descents in flight: enough that the arithmetic of the others hides a miss to memory */
 #define SUM_TREE_VECTOR 8u /* the widest vector: descents are a multiple of it */
 
 static inline double sum_tree_node_sum(const double *x) {

@@ -206,8 +206,8 @@ void table_repair(struct table *table) {
     max_tree_repair(&table->priorities);
 }
 
-/* Who leaves next. The oldest does where a prioritized remover finds only priorities of zero, or one being filled nothing
- * yet: somebody must. */
+/* The item that leaves next. A prioritized remover may find only priorities of zero, and one that is being filled
+ * may hold nothing yet: then it is the oldest. */
 static uint32_t next_to_leave(struct table *table) {
     uint32_t slot = table->order.oldest;
     selector_repair(&table->remover);

@@ -1,11 +1,13 @@
-/* table: items in slots, who may be sampled, who leaves first, and when a caller must wait. No sockets, no RESP; one thread.
+/* table: items in slots, which of them may be sampled, which leaves first, and when a caller must wait. No sockets,
+ * no RESP; one thread.
  *
- * An item is one value for each column. It lives in a slot; storage has `capacity + spare` slots, each column one mapped
- * array. ADD reserves slots, lets bytes land in them, and commits; removed items leave the index at once and their slot
- * when the last pin goes. An item id is shard (8 bits) | generation (24) | slot (32): an id of an item that has left never
- * matches its successor; a slot whose generation would wrap is retired.
+ * An item is one value for each column. It lives in a slot; a table has `capacity + spare` of them, and each column
+ * is one mapped array. ADD reserves slots, lets bytes land in them, and commits. A removed item leaves the index at
+ * once and its slot when the last pin goes (slot_store.h). An item id is shard (8 bits) | generation (24) | slot
+ * (32): the id of an item that has left never matches its successor.
  *
- * Functions that can refuse return 0, or -1 with `error` set and nothing changed. */
+ * Functions that can refuse return 0, or -1 with `error` set and nothing changed. Predicates return true for what
+ * their name says, and where they take an error they set it to why not. */
 #ifndef REPLAY_REPLAY_TABLE_H
 #define REPLAY_REPLAY_TABLE_H
 
@@ -31,7 +33,7 @@
 #define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
 #define TABLE_PRIORITY_BUCKETS 65u /* that priorities are counted in */
 #define TABLE_PRIORITY_LEAST (-32) /* the smallest power of two among them */
-#define TABLE_HELD_SLOTS 4096u /* beyond those: for items removed while a snapshot has still to write them */
+#define TABLE_HELD_SLOTS 4096u /* beyond those: for items that left and that a snapshot has still to write */
 
 enum column_type {
     COLUMN_BOOL,
@@ -66,7 +68,8 @@ struct column {
     int32_t offset; /* COLUMN_WINDOW: of its last step against the item's own */
 };
 
-/* Which item is drawn, or leaves, next. Heaps go by raw priority, equal ones by age, the oldest first. */
+/* What decides which item is drawn, or leaves, next. Heaps go by raw priority, and take the oldest of equal ones
+ * first. */
 enum selector_kind {
     SELECTOR_PRIORITIZED,
     SELECTOR_UNIFORM,
@@ -123,7 +126,7 @@ int table_config_parse(struct table_config *config, const char *name, const uint
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error);
 /* Changes sampler, remover, limiter and limits of `config` from a msgpack map of such keys; on refusal it is as before. */
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
-/* Those settings of `config` in that form, and put over another config. */
+/* Writes those settings of `config` in that form; and puts them over another config. */
 int table_config_write_changeable(const struct table_config *config, uint8_t **spec, size_t *length,
                                   struct error *error);
 void table_config_take_changeable(struct table_config *config, const struct table_config *from);
@@ -148,7 +151,7 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
  * ERROR_CLOSED (the table is closed, and only items that were added could help). */
 bool table_can_add(const struct table *table, uint64_t n, struct error *error);
 bool table_can_sample(const struct table *table, uint64_t n, bool replace, struct error *error);
-/* How many of n items may be added now, at once: the first of them. 0: table_can_add of one tells why. */
+/* How many of n items may be added now, at once: the first of them. 0: table_can_add of one item says why. */
 uint32_t table_admits(const struct table *table, uint32_t n);
 
 /* Whether every priority is finite, >= 0 and small enough for the exponent; -1 with ERROR_BADPRIORITY. */
@@ -224,9 +227,9 @@ struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct 
 /* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them. */
 int reservation_fill_coded(struct reservation *reservation, uint32_t column, const uint32_t *sizes,
                            const uint8_t *blocks, size_t length, struct error *error);
-/* Compresses the steps of a compressed table that came as they were, and looks into the blocks that came, until the clock
- * passes the deadline: 0 when all is done, 1 when there is more to do, -1 where a block is none. table_append does the rest
- * itself, however long it takes. */
+/* Compresses the values of a compressed column that landed as they were, and checks the blocks that came, until the
+ * clock passes the deadline. 0: all is done; 1: there is more to do; -1: something is no block. table_append does
+ * the rest itself, however long it takes. */
 int reservation_code(struct reservation *reservation, uint64_t deadline_us, struct error *error);
 /* Appends step i to streams[i]; flags (NULL: none) are of STEP_FIRST and STEP_LAST. On success the reservation is gone. */
 int table_append(struct table *table, struct reservation *reservation, struct stream *const *streams,
@@ -239,7 +242,7 @@ int table_resolve(struct table *table, struct reservation *reservation, struct s
  * size. NULL never. */
 const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,
                                  size_t *size_bytes);
-/* A name for that step among the live ones: equal for equal steps of one table while they are pinned. */
+/* A number for that step: equal for equal steps of one table while they are pinned. */
 uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index);
 
 /* ---- update, delete ---- */
@@ -261,8 +264,8 @@ bool table_step(struct table *table, uint64_t deadline_us);
 void table_reset(struct table *table);
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);
 
-/* The policy's version has come to `version` at least: items more than max_staleness behind it leave. Where there are many
- * of them table_step removes the rest, and until then sampling waits. ERROR_BADSCHEMA without the column. */
+/* Says that the policy's version is `version` or newer: items more than max_staleness behind it leave. Where there
+ * are many, table_step removes the rest, and until then sampling waits. ERROR_BADSCHEMA without the column. */
 int table_see_version(struct table *table, int64_t version, struct error *error);
 
 #endif

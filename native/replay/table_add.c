@@ -56,7 +56,7 @@ static bool has_slots_for_staged(const struct table *table, uint32_t n, uint64_t
                          n, items->pinned, items->reserved, TABLE_RESERVED_LIMIT);
 }
 
-/* The items' lists of steps, and with them their references, go over to the slots. */
+/* Moves the items' lists of steps, and with them their references, to the slots. */
 static void keep_lists(struct reservation *reservation) {
     const struct slot_store *items = reservation->store;
     size_t list_bytes = items->list_length * sizeof(uint32_t);
@@ -92,7 +92,8 @@ static void enter(struct table *table, uint32_t slot, double priority, struct ta
     table_index(table, slot, priority, keys);
 }
 
-/* What a table with windows asks beyond the rest: items that see steps, and room for them beside the streams' own. */
+/* Checks what a table with windows asks beyond the rest: its items see steps, and there is room for them beside the
+ * steps that streams keep. */
 static int check_windows(const struct table *table, const struct reservation *reservation, struct error *error) {
     uint64_t max_bytes = table->config.max_bytes;
     uint64_t needed =

@@ -45,7 +45,7 @@ static void reset_slice(struct table *table) {
         table->work = (struct table_work){.resetting = false};
         rate_limiter_reset(&table->limiter);
         freshness_forget(
-            &table->freshness); /* who begins anew counts versions anew: none of his items may be too old */
+            &table->freshness); /* a caller that begins anew counts versions anew: none of its items may be too old */
     }
 }
 
@@ -146,7 +146,7 @@ static bool selector_differs(const struct selector *selector, enum selector_kind
     return selector->kind != kind || (kind == SELECTOR_PRIORITIZED && selector->exponent != exponent);
 }
 
-/* New and empty selectors where the configuration asks for others; on failure nothing has changed. */
+/* Makes new and empty selectors where the configuration asks for others; on failure nothing has changed. */
 static int replace_selectors(struct table *table, const struct table_config *config, struct error *error) {
     uint32_t capacity = (uint32_t)config->capacity, slots = table->items.slots;
     struct table_work *work = &table->work;

@@ -115,7 +115,7 @@ static void count_draw(struct table *table, uint32_t slot) {
     }
 }
 
-/* Pins, ids, probabilities of a batch already drawn, when items may be sampled any number of times. */
+/* Pins a batch that was drawn, and writes its ids and probabilities, where items may be sampled any number of times. */
 static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
@@ -128,8 +128,8 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
     }
 }
 
-/* As take_batch with a bound on the times an item is sampled: an item that reaches it leaves at once, and a later occurrence
- * in this batch is drawn anew from what is left. Probabilities are those of the moment of the draw. */
+/* As take_batch, with a bound on how often an item is sampled: an item that reaches it leaves at once, and where
+ * this batch has it again another one is drawn from what is left. Probabilities are those of the moment of the draw. */
 static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
@@ -174,7 +174,7 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
     if (!table_can_sample(table, n, replace, error)) return -1;
     bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
     bool weighted = weights && prioritized;
-    double *own = NULL; /* an item that leaves in this draw has its probability nowhere else */
+    double *own = NULL; /* the only place for the probability of an item that leaves in this draw */
     if ((weighted || (prioritized && !replace)) && !probabilities &&
         !(own = probabilities = memory_alloc(n * sizeof *own))) {
         return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);

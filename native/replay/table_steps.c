@@ -110,7 +110,7 @@ void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
     while (table->items.live && table_bytes(table) + more_bytes > table->config.max_bytes) table_make_room(table, 1);
 }
 
-/* Items leave for steps where max_bytes is near; what the streams themselves keep cannot. */
+/* Items leave to make room for steps within max_bytes. The steps that streams keep do not leave, so they must fit. */
 static int check_append(const struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
                         struct error *error) {
     uint64_t kept = table->kept_steps;

@@ -1,8 +1,9 @@
 /* wide_tree: the shape shared by sum_tree and max_tree: nodes of 8 doubles, one cache line each, level above level.
  *
- * Level 0 holds the leaves. Entry i of level k + 1 combines node i of level k, that is its entries 8 i … 8 i + 7. Leaves
- * are written first; `wide_tree_repair` then recomputes touched parents level by level, always from their children, so
- * nothing drifts however many updates there were. (Nodes of two lines were measured: fewer levels, but slower updates.) */
+ * Level 0 holds the leaves. Entry i of level k + 1 combines node i of level k, which is its entries 8 i … 8 i + 7.
+ * Leaves are written first. wide_tree_repair then recomputes the parents of what was written, level by level and
+ * always from their children, so that nothing drifts however many updates there were. (Nodes of two lines were
+ * measured: they make fewer levels, but slower updates.) */
 #ifndef REPLAY_REPLAY_WIDE_TREE_H
 #define REPLAY_REPLAY_WIDE_TREE_H
 
@@ -34,7 +35,7 @@ static inline double wide_tree_leaf(const struct wide_tree *tree, uint32_t leaf)
     return tree->level[0][leaf];
 }
 
-/* The leaf and what a repair will write above it that may be far away. */
+/* Prefetches the leaf, and what a repair will write above it that may be far away. */
 static inline void wide_tree_prefetch_leaf(const struct wide_tree *tree, uint32_t leaf) {
     __builtin_prefetch(&tree->level[0][leaf], 1);
     if (tree->depth > 2) {
@@ -54,15 +55,15 @@ static inline void wide_tree_write(struct wide_tree *tree, uint32_t leaf, double
     *word |= bit;
 }
 
-/* Recomputes parents of a level: entry `node` of `parents` from node `node` of `children`, for each node in the list, which
- * becomes that of the nodes above to be recomputed, in place; or for nodes 0 … count - 1 where there is no list. Returns how
- * many the list then holds. */
+/* Recomputes parents of a level: entry `node` of `parents` from node `node` of `children`. It does so for each node
+ * in the list, in which it leaves the nodes above that need it too, and returns how many those are; without a list,
+ * for nodes 0 … count - 1. */
 typedef uint32_t wide_tree_combine(const double *children, double *parents, uint32_t *touched, uint32_t count);
 
 /* Recomputes what the writes since the last repair touched. Above level 0 a parent may be listed twice, which is cheaper than
  * finding out; a level with fewer nodes than the list is recomputed whole. */
 void wide_tree_repair(struct wide_tree *tree, wide_tree_combine *combine);
-/* The levels above `level`, where the list holds the `count` nodes of it to be recomputed. */
+/* As wide_tree_repair, for the levels above `level`, where the list holds the `count` nodes of it to be recomputed. */
 void wide_tree_repair_from(struct wide_tree *tree, uint32_t level, uint32_t count, wide_tree_combine *combine);
 
 #endif

@@ -105,7 +105,7 @@ static void send_again(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t 
         if (TCP_SEQ_LEQ(input.highest, pcb->lastack + REORDERED_FRAMES * wire_bytes)) return;
         tcp_rexmit_fast(pcb);
     } else {
-        /* Who can tell of data beyond a gap, and does not, has no gap. */
+        /* A peer that supports SACK and reports no block beyond the gap has received everything. */
         if ((pcb->flags & TF_SACK) && TCP_SEQ_LEQ(input.highest, pcb->lastack)) return;
         recovery->resent_at = pcb->lastack;
         if (tcp_rexmit(pcb) != ERR_OK) return;
