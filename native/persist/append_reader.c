@@ -181,7 +181,7 @@ static enum append_read check_line(struct append_reader *reader, struct error *e
 
 /* ---- the end ------------------------------------------------------------------------------------------------------- */
 
-/* A checksum is written last of what is written at once: where one follows, this is no tail that was cut off. */
+/* Whether a checksum follows: then this is no tail that was cut off, see the header. */
 static bool a_checksum_follows(const struct append_reader *reader) {
     const uint8_t *bytes = bytes_of(reader);
     for (size_t i = 0; i + APPEND_CHECKSUM_LINE <= reader->length; i++) {

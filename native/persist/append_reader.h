@@ -1,5 +1,11 @@
 /* append_reader: the commands of an increment, in order; its checksums are checked on the way. What stands between a
- * MULTI and its EXEC comes as one, or not at all. */
+ * MULTI and its EXEC is handed out as one unit, or not at all.
+ *
+ * Why a torn end is told from damage: the writer puts a checksum behind all that it writes at once, so a crash
+ * leaves no checksum behind what it cut off, or left as zeros. Where a unit has no end before the file's and no
+ * checksum follows, the end is torn, and the file can be cut there; in any other case something that was written has
+ * changed, and the file is corrupt. A transaction is never handed out in part, since all of a unit is in memory
+ * before its first command is. */
 #ifndef REPLAY_PERSIST_APPEND_READER_H
 #define REPLAY_PERSIST_APPEND_READER_H
 

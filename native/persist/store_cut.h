@@ -1,9 +1,15 @@
-/* store_cut: a store, and weights and gradients beside it, as they are at one moment, handed out piece by piece while they change.
+/* store_cut: a store, and weights and gradients beside it, as they are at one moment, the cut, handed out piece by
+ * piece while they change.
  *
- * Keys are walked in the order of their hashes. A key about to change that was not walked past yet is handed out first; one
- * that came after the cut is marked, in its value, and passed over. Large strings are kept by reference and copied later.
- * A database that is flushed is taken over and freed when it has been walked. A large value of many parts that changes
- * while it waits, or while it is being copied, is copied to its end at once. */
+ * Why every key is handed out once, with the value that it had at the cut:
+ *   - Keys are walked in the order of their hashes, which growing tables keep, so that it is always known whether
+ *     the walk has passed a key.
+ *   - The store tells before a value changes or goes. Where the walk has not passed its key, the value is handed out
+ *     then, and marked; what is new under a key gets the same mark. The walk passes over marked values.
+ *   - Large strings are kept by reference: their bytes never change, and they are copied later. A large value of
+ *     many parts that is about to change, while it waits or is being copied, is copied to its end at once.
+ *   - A database that is flushed is taken over with its walk, and freed when it has been walked.
+ * It would break if a value changed without store_cut_will_change, or a key came without store_cut_changed. */
 #ifndef REPLAY_PERSIST_STORE_CUT_H
 #define REPLAY_PERSIST_STORE_CUT_H
 

@@ -9,8 +9,7 @@
 #include "base/memory.h"
 
 uint64_t table_effective_capacity(const struct table_config *config) {
-    uint64_t item_bytes =
-        slot_row_bytes(config, SLOT_OF_ITEM); /* 0: all that items have are windows, whose steps are counted */
+    uint64_t item_bytes = slot_row_bytes(config, SLOT_OF_ITEM); /* 0: all that items have are windows */
     uint64_t by_bytes = config->max_bytes && item_bytes ? config->max_bytes / item_bytes : UINT64_MAX;
     return by_bytes < config->capacity ? by_bytes : config->capacity;
 }
