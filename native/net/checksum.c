@@ -38,9 +38,7 @@ static uint64_t rest_at(const uint8_t *data, size_t length) {
         memcpy(&two, data, 2);
         data += 2;
     }
-    if (length & 1) {
-        memcpy(&one, data, 1); /* the byte that comes first in memory, whatever the byte order */
-    }
+    if (length & 1) memcpy(&one, data, 1); /* the byte that comes first in memory, whatever the byte order */
     return (uint64_t)four + two + one;
 }
 
@@ -101,9 +99,7 @@ __attribute__((target("avx2"))) static uint64_t lanes(__m256i whole, __m256i upp
     uint64_t uppers[4], lowers[4], sum = 0;
     _mm256_storeu_si256((__m256i *)uppers, upper);
     _mm256_storeu_si256((__m256i *)lowers, _mm256_sub_epi64(whole, _mm256_slli_epi64(upper, 32)));
-    for (int lane = 0; lane < 4; lane++) {
-        sum = add(add(sum, uppers[lane]), lowers[lane]);
-    }
+    for (int lane = 0; lane < 4; lane++) sum = add(add(sum, uppers[lane]), lowers[lane]);
     return sum;
 }
 

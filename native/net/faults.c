@@ -58,18 +58,10 @@ static int parse_number(const char *key, const char *text, uint64_t least, uint6
 
 static int parse_pair(const char *key, const char *value, struct fault_settings *settings, struct error *error) {
     uint64_t number = 0;
-    if (strcmp(key, "loss") == 0) {
-        return parse_probability(key, value, &settings->loss, error);
-    }
-    if (strcmp(key, "duplicate") == 0) {
-        return parse_probability(key, value, &settings->duplicate, error);
-    }
-    if (strcmp(key, "reorder") == 0) {
-        return parse_probability(key, value, &settings->reorder, error);
-    }
-    if (strcmp(key, "seed") == 0) {
-        return parse_number(key, value, 0, UINT64_MAX, &settings->seed, error);
-    }
+    if (strcmp(key, "loss") == 0) return parse_probability(key, value, &settings->loss, error);
+    if (strcmp(key, "duplicate") == 0) return parse_probability(key, value, &settings->duplicate, error);
+    if (strcmp(key, "reorder") == 0) return parse_probability(key, value, &settings->reorder, error);
+    if (strcmp(key, "seed") == 0) return parse_number(key, value, 0, UINT64_MAX, &settings->seed, error);
     if (strcmp(key, "hold-frames") == 0) {
         int status = parse_number(key, value, 1, 1000, &number, error);
         settings->hold_frames = (uint32_t)number;
@@ -102,23 +94,18 @@ int faults_parse(const char *text, struct fault_settings *settings, struct error
                              pair);
         }
         *equals = '\0';
-        if (parse_pair(pair, equals + 1, settings, error) != 0) {
-            return -1;
-        }
+        if (parse_pair(pair, equals + 1, settings, error) != 0) return -1;
     }
     return 0;
 }
 
 struct faults *faults_new(const struct fault_settings *settings, const struct fault_callbacks *callbacks) {
     struct faults *faults = memory_calloc(1, sizeof *faults);
-    if (!faults) {
-        return NULL;
-    }
+    if (!faults) return NULL;
     faults->settings = *settings;
     faults->callbacks = *callbacks;
-    for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
+    for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++)
         random_seed(&faults->paths[direction].random, settings->seed * FAULTS_DIRECTIONS + (uint64_t)direction);
-    }
     return faults;
 }
 
@@ -134,13 +121,11 @@ static void release(struct faults *faults, enum fault_direction direction, uint3
 static void pass(struct faults *faults, enum fault_direction direction, void *frame) {
     struct fault_path *path = &faults->paths[direction];
     faults->callbacks.pass(faults->callbacks.context, direction, frame);
-    for (uint32_t place = 0; place < path->held_count;) {
-        if (--path->held[place].to_overtake == 0) {
+    for (uint32_t place = 0; place < path->held_count;)
+        if (--path->held[place].to_overtake == 0)
             release(faults, direction, place);
-        } else {
+        else
             place++;
-        }
-    }
 }
 
 void faults_frame(struct faults *faults, enum fault_direction direction, void *frame, uint64_t now_us) {
@@ -176,12 +161,9 @@ uint64_t faults_poll(struct faults *faults, uint64_t now_us) {
     for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
         struct fault_path *path = &faults->paths[direction];
         /* All wait equally long, so the oldest is due first. */
-        while (path->held_count > 0 && path->held[0].deadline_us <= now_us) {
+        while (path->held_count > 0 && path->held[0].deadline_us <= now_us)
             release(faults, (enum fault_direction)direction, 0);
-        }
-        if (path->held_count > 0 && path->held[0].deadline_us < next_us) {
-            next_us = path->held[0].deadline_us;
-        }
+        if (path->held_count > 0 && path->held[0].deadline_us < next_us) next_us = path->held[0].deadline_us;
     }
     return next_us;
 }
@@ -191,14 +173,11 @@ struct fault_counters faults_counters(const struct faults *faults, enum fault_di
 }
 
 void faults_free(struct faults *faults) {
-    if (!faults) {
-        return;
-    }
+    if (!faults) return;
     for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
         struct fault_path *path = &faults->paths[direction];
-        for (uint32_t place = 0; place < path->held_count; place++) {
+        for (uint32_t place = 0; place < path->held_count; place++)
             faults->callbacks.drop(faults->callbacks.context, (enum fault_direction)direction, path->held[place].frame);
-        }
     }
     memory_free(faults);
 }

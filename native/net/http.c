@@ -125,9 +125,8 @@ static void drop(struct http_connection *connection) {
 void http_free(struct http *http) {
     if (!http) return;
     http_stop_listening(http);
-    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
+    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++)
         if (http->connections[i].state != HTTP_FREE) drop(&http->connections[i]);
-    }
     if (http->epoll >= 0) close(http->epoll);
     memory_free(http);
 }
@@ -187,9 +186,8 @@ static void accept_all(struct http *http, uint64_t now_us) {
 /* ---- answering ------------------------------------------------------------------------------------------------------ */
 
 static const struct http_page *find_page(const struct http *http, const char *path) {
-    for (const struct http_page *page = http->pages; page->path; page++) {
+    for (const struct http_page *page = http->pages; page->path; page++)
         if (strcmp(page->path, path) == 0) return page;
-    }
     return NULL;
 }
 

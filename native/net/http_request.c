@@ -40,9 +40,8 @@ static bool is_header(struct span line, const char *name, struct span *value) {
 
 static bool holds(struct span value, const char *word) {
     size_t length = strlen(word);
-    for (size_t i = 0; i + length <= value.length; i++) {
+    for (size_t i = 0; i + length <= value.length; i++)
         if (strncasecmp(value.at + i, word, length) == 0) return true;
-    }
     return false;
 }
 

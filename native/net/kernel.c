@@ -364,9 +364,8 @@ static int kernel_listen(struct transport *base, struct listen_address *address,
 
 static void kernel_stop_listening(struct transport *base) {
     const struct sockets *sockets = (const struct sockets *)base;
-    for (const struct socket_listener *listener = sockets->listeners; listener; listener = listener->next) {
+    for (const struct socket_listener *listener = sockets->listeners; listener; listener = listener->next)
         if (listener->is_unix && !listener->is_abstract) unlink(listener->path);
-    }
     sockets_stop_listening(base);
 }
 

@@ -123,9 +123,8 @@ void sockets_close_connection(struct connection *connection) {
 static void close_descriptor(const struct socket_calls *calls, int number) {
     static uint8_t waste[65536];
     calls->shutdown(number, SHUT_WR);
-    for (int i = 0; i < DRAIN_READS; i++) {
+    for (int i = 0; i < DRAIN_READS; i++)
         if (calls->read(number, waste, sizeof waste) <= 0) break;
-    }
     calls->close(number);
 }
 

@@ -146,9 +146,8 @@ void append_manifest_tidy(int folder, const struct append_manifest *manifest) {
         if (descriptor >= 0) close(descriptor);
         return;
     }
-    for (struct dirent *entry; (entry = readdir(directory));) {
+    for (struct dirent *entry; (entry = readdir(directory));)
         if (is_of_our_names(manifest, entry->d_name) && !is_named(manifest, entry->d_name))
             (void)unlinkat(folder, entry->d_name, 0);
-    }
     closedir(directory);
 }

@@ -70,9 +70,7 @@ static void give_block(struct snapshot *snapshot, struct snapshot_block *block) 
 
 static void close_block(struct snapshot *snapshot) {
     struct snapshot_block *block = snapshot->open;
-    if (!block) {
-        return;
-    }
+    if (!block) return;
     snapshot->open = NULL;
     snapshot->writing++;
     snapshot->blocks++;
@@ -82,14 +80,10 @@ static void close_block(struct snapshot *snapshot) {
 
 /* Room for the body of one more record. NULL with snapshot->error set. */
 static uint8_t *add_record(struct snapshot *snapshot, uint32_t kind, uint32_t table, size_t length) {
-    if (snapshot->error.code != ERROR_NONE) {
-        return NULL;
-    }
+    if (snapshot->error.code != ERROR_NONE) return NULL;
     struct snapshot_record_header header = {.kind = kind, .table = table, .length = length};
     size_t padded = (size_t)snapshot_padded(length), bytes = sizeof header + padded;
-    if (snapshot->open && snapshot->open->room - snapshot->open->length < bytes) {
-        close_block(snapshot);
-    }
+    if (snapshot->open && snapshot->open->room - snapshot->open->length < bytes) close_block(snapshot);
     if (!snapshot->open) {
         size_t room = bytes > SNAPSHOT_BLOCK_BYTES ? bytes : SNAPSHOT_BLOCK_BYTES;
         uint64_t waiting = snapshot->waiting_bytes + room;
@@ -101,13 +95,10 @@ static uint8_t *add_record(struct snapshot *snapshot, uint32_t kind, uint32_t ta
             return NULL;
         }
         snapshot->open = take_block(snapshot, room);
-        if (!snapshot->open) {
-            return NULL;
-        }
+        if (!snapshot->open) return NULL;
         snapshot->waiting_bytes += snapshot->open->room;
-        if (snapshot->waiting_bytes > snapshot->most_waiting_bytes) {
+        if (snapshot->waiting_bytes > snapshot->most_waiting_bytes)
             snapshot->most_waiting_bytes = snapshot->waiting_bytes;
-        }
     }
     struct snapshot_block *block = snapshot->open;
     uint8_t *at = block->data + block->length;
@@ -135,11 +126,10 @@ static int describe(struct snapshot *snapshot, const struct snapshot_part *part)
     struct msgpack_writer writer = {0};
     table_cut_describe(part->table, &writer);
     uint8_t *body = writer.failed ? NULL : add_record(snapshot, SNAPSHOT_RECORD_TABLE, part->number, writer.length);
-    if (body) {
+    if (body)
         memcpy(body, writer.data, writer.length);
-    } else if (snapshot->error.code == ERROR_NONE) {
+    else if (snapshot->error.code == ERROR_NONE)
         error_set(&snapshot->error, ERROR_GENERIC, "out of memory for the description of a table");
-    }
     memory_free(writer.data);
     return body ? 0 : -1;
 }
@@ -157,9 +147,7 @@ static uint64_t memory_limit(const struct snapshot_options *options, uint64_t by
 
 static int cut(struct snapshot *snapshot, const struct snapshot_options *options, struct table *const *tables) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < snapshot->count; i++) {
-        bytes += bytes_of(tables[i]);
-    }
+    for (uint32_t i = 0; i < snapshot->count; i++) bytes += bytes_of(tables[i]);
     snapshot->memory_bytes = memory_limit(options, bytes + options->store_bytes * STORE_MEMORY_PART);
     for (uint32_t i = 0; i < snapshot->count; i++) {
         struct snapshot_part *part = &snapshot->parts[i];
@@ -169,13 +157,9 @@ static int cut(struct snapshot *snapshot, const struct snapshot_options *options
         part->snapshot = snapshot;
         part->sink.record = part_record;
         part->number = i;
-        if (table_cut_begin(tables[i], &part->sink, held, &snapshot->error)) {
-            return -1;
-        }
+        if (table_cut_begin(tables[i], &part->sink, held, &snapshot->error)) return -1;
         part->table = tables[i];
-        if (describe(snapshot, part)) {
-            return -1;
-        }
+        if (describe(snapshot, part)) return -1;
     }
     if (options->store) {
         snapshot->store = options->store;
@@ -203,9 +187,7 @@ struct snapshot *snapshot_begin(const struct snapshot_options *options, struct t
     }
     snapshot->worker = snapshot->file ? worker_new() : NULL;
     if (!snapshot->worker) {
-        if (snapshot->file) {
-            error_set(error, ERROR_GENERIC, "no thread could be started to write the snapshot");
-        }
+        if (snapshot->file) error_set(error, ERROR_GENERIC, "no thread could be started to write the snapshot");
         snapshot_free(snapshot);
         return NULL;
     }
@@ -250,9 +232,7 @@ static void take_back(struct snapshot *snapshot, struct worker_job *job) {
 static void end(struct snapshot *snapshot, bool keep) {
     snapshot->ending = true;
     end_store(snapshot);
-    for (uint32_t i = 0; i < snapshot->count; i++) {
-        end_part(&snapshot->parts[i]);
-    }
+    for (uint32_t i = 0; i < snapshot->count; i++) end_part(&snapshot->parts[i]);
     snapshot_file_end(snapshot->file, snapshot->worker, keep);
 }
 
@@ -292,9 +272,7 @@ static void copy_piece(struct snapshot *snapshot) {
 
 static enum snapshot_state outcome(struct snapshot *snapshot, struct error *error) {
     const struct error *of_file = &snapshot->file->error; /* the worker has given everything back */
-    if (snapshot->error.code == ERROR_NONE && of_file->code == ERROR_NONE) {
-        return SNAPSHOT_DONE;
-    }
+    if (snapshot->error.code == ERROR_NONE && of_file->code == ERROR_NONE) return SNAPSHOT_DONE;
     *error = snapshot->error.code != ERROR_NONE ? snapshot->error : *of_file;
     return SNAPSHOT_FAILED;
 }
@@ -302,21 +280,16 @@ static enum snapshot_state outcome(struct snapshot *snapshot, struct error *erro
 enum snapshot_state snapshot_step(struct snapshot *snapshot, uint64_t until_us, struct error *error) {
     take_back(snapshot, worker_finished(snapshot->worker));
     do {
-        if (snapshot->ended) {
-            return outcome(snapshot, error);
-        }
-        if (snapshot->ending) {
-            return SNAPSHOT_WRITING;
-        }
-        if (snapshot->error.code != ERROR_NONE || snapshot->write_failed) {
+        if (snapshot->ended) return outcome(snapshot, error);
+        if (snapshot->ending) return SNAPSHOT_WRITING;
+        if (snapshot->error.code != ERROR_NONE || snapshot->write_failed)
             end(snapshot, false);
-        } else if (snapshot->left == 0 && !snapshot->store) {
+        else if (snapshot->left == 0 && !snapshot->store)
             write_end(snapshot);
-        } else if (snapshot->waiting_bytes > SNAPSHOT_AHEAD_BYTES && snapshot->writing > 0) {
+        else if (snapshot->waiting_bytes > SNAPSHOT_AHEAD_BYTES && snapshot->writing > 0)
             return SNAPSHOT_WRITING;
-        } else {
+        else
             copy_piece(snapshot);
-        }
     } while (clock_monotonic_us() < until_us);
     return SNAPSHOT_COPYING;
 }
@@ -332,14 +305,11 @@ void snapshot_progress(const struct snapshot *snapshot, struct snapshot_progress
 
 void snapshot_free(struct snapshot *snapshot) {
     end_store(snapshot);
-    for (uint32_t i = 0; i < snapshot->count; i++) {
-        end_part(&snapshot->parts[i]);
-    }
+    for (uint32_t i = 0; i < snapshot->count; i++) end_part(&snapshot->parts[i]);
     if (snapshot->worker) {
         snapshot_file_give_up(snapshot->file);
-        while (snapshot->writing > 0 || (snapshot->ending && !snapshot->ended)) {
+        while (snapshot->writing > 0 || (snapshot->ending && !snapshot->ended))
             take_back(snapshot, worker_wait(snapshot->worker));
-        }
         worker_free(snapshot->worker);
     }
     while (snapshot->kept) {
@@ -348,8 +318,6 @@ void snapshot_free(struct snapshot *snapshot) {
         snapshot->kept = next;
     }
     memory_free(snapshot->open);
-    if (snapshot->file) {
-        snapshot_file_free(snapshot->file);
-    }
+    if (snapshot->file) snapshot_file_free(snapshot->file);
     memory_free(snapshot);
 }

@@ -48,20 +48,13 @@ static int refuse(struct reader *reader, uint64_t at, const char *format, ...) {
 
 static int read_exactly(struct reader *reader, void *out, size_t length, const char *what) {
     size_t got = 0;
-    if (length > reader->size - reader->at) {
+    if (length > reader->size - reader->at)
         return refuse(reader, reader->at, "the file ends within %s: it is cut short", what);
-    }
     while (got < length) {
         ssize_t count = read(reader->descriptor, (uint8_t *)out + got, length - got);
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count < 0) {
-            return refuse(reader, reader->at + got, "cannot read: %s", strerror(errno));
-        }
-        if (count == 0) {
-            return refuse(reader, reader->at + got, "the file ends within %s: it is cut short", what);
-        }
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) return refuse(reader, reader->at + got, "cannot read: %s", strerror(errno));
+        if (count == 0) return refuse(reader, reader->at + got, "the file ends within %s: it is cut short", what);
         got += (size_t)count;
     }
     reader->at += length;
@@ -72,13 +65,10 @@ static int read_exactly(struct reader *reader, void *out, size_t length, const c
 
 static int restore_table(struct reader *reader, uint32_t table, const uint8_t *body, size_t length,
                          struct error *error) {
-    if (table != reader->count || table >= reader->header.tables) {
+    if (table != reader->count || table >= reader->header.tables)
         return error_set(error, ERROR_GENERIC, "table %" PRIu32 " is described out of turn", table);
-    }
     struct table_restore *restore = table_restore_begin(body, length, error);
-    if (!restore) {
-        return -1;
-    }
+    if (!restore) return -1;
     for (uint32_t i = 0; i < reader->count; i++) {
         if (strcmp(table_restore_config(reader->restores[i])->name, table_restore_config(restore)->name) == 0) {
             error_set(error, ERROR_GENERIC, "table '%s' is described twice", table_restore_config(restore)->name);
@@ -92,9 +82,7 @@ static int restore_table(struct reader *reader, uint32_t table, const uint8_t *b
 
 static int restore_end(struct reader *reader, const uint8_t *body, size_t length, struct error *error) {
     uint64_t numbers[2];
-    if (length != sizeof numbers) {
-        return error_set(error, ERROR_GENERIC, "the end is malformed");
-    }
+    if (length != sizeof numbers) return error_set(error, ERROR_GENERIC, "the end is malformed");
     memcpy(numbers, body, sizeof numbers);
     if (numbers[0] != reader->blocks - 1 || numbers[1] != reader->records - 1 ||
         reader->count != reader->header.tables) {
@@ -110,13 +98,10 @@ static int restore_end(struct reader *reader, const uint8_t *body, size_t length
 
 static int restore_store(struct reader *reader, const struct snapshot_record_header *header, const uint8_t *body,
                          struct error *error) {
-    if (!reader->store) {
-        return error_set(error, ERROR_GENERIC, "a key, though the header says that there are none");
-    }
+    if (!reader->store) return error_set(error, ERROR_GENERIC, "a key, though the header says that there are none");
     size_t length = (size_t)header->length;
-    if (header->kind == SNAPSHOT_RECORD_KEYS) {
+    if (header->kind == SNAPSHOT_RECORD_KEYS)
         return store_restore_keys(reader->store, header->table, body, length, error);
-    }
     return header->kind == SNAPSHOT_RECORD_WEIGHTS ? store_restore_weights(reader->store, body, length, error)
                                                    : store_restore_gradients(reader->store, body, length, error);
 }
@@ -125,22 +110,15 @@ static int restore_record(struct reader *reader, const struct snapshot_record_he
                           struct error *error) {
     size_t length = (size_t)header->length;
     reader->records++;
-    if (reader->ended) {
-        return error_set(error, ERROR_GENERIC, "something follows the end");
-    }
-    if (header->kind == SNAPSHOT_RECORD_TABLE) {
-        return restore_table(reader, header->table, body, length, error);
-    }
-    if (header->kind == SNAPSHOT_RECORD_END) {
-        return restore_end(reader, body, length, error);
-    }
+    if (reader->ended) return error_set(error, ERROR_GENERIC, "something follows the end");
+    if (header->kind == SNAPSHOT_RECORD_TABLE) return restore_table(reader, header->table, body, length, error);
+    if (header->kind == SNAPSHOT_RECORD_END) return restore_end(reader, body, length, error);
     if (header->kind == SNAPSHOT_RECORD_KEYS || header->kind == SNAPSHOT_RECORD_WEIGHTS ||
         header->kind == SNAPSHOT_RECORD_GRADIENTS) {
         return restore_store(reader, header, body, error);
     }
-    if (header->table >= reader->count) {
+    if (header->table >= reader->count)
         return error_set(error, ERROR_GENERIC, "a record of table %" PRIu32 ", which was not described", header->table);
-    }
     return table_restore_record(reader->restores[header->table], header->kind, body, length, error);
 }
 
@@ -152,17 +130,12 @@ static int restore_records(struct reader *reader, const struct snapshot_block_he
     for (uint32_t i = 0; i < block->records; i++) {
         struct snapshot_record_header header;
         uint64_t place = reader->block_at + sizeof *block + at;
-        if (block->length - at < sizeof header) {
-            return refuse(reader, place, "a record is malformed");
-        }
+        if (block->length - at < sizeof header) return refuse(reader, place, "a record is malformed");
         memcpy(&header, reader->block + at, sizeof header);
         at += sizeof header;
-        if (header.length > block->length - at || snapshot_padded(header.length) > block->length - at) {
+        if (header.length > block->length - at || snapshot_padded(header.length) > block->length - at)
             return refuse(reader, place, "a record is longer than its block");
-        }
-        if (restore_record(reader, &header, reader->block + at, &why)) {
-            return refuse(reader, place, "%s", why.message);
-        }
+        if (restore_record(reader, &header, reader->block + at, &why)) return refuse(reader, place, "%s", why.message);
         at += (size_t)snapshot_padded(header.length);
     }
     return at == block->length ? 0 : refuse(reader, reader->block_at, "a block is longer than its records");
@@ -171,9 +144,7 @@ static int restore_records(struct reader *reader, const struct snapshot_block_he
 static int read_block(struct reader *reader) {
     struct snapshot_block_header header;
     reader->block_at = reader->at;
-    if (read_exactly(reader, &header, sizeof header, "the header of a block")) {
-        return -1;
-    }
+    if (read_exactly(reader, &header, sizeof header, "the header of a block")) return -1;
     if (header.magic != SNAPSHOT_BLOCK_MAGIC ||
         header.checksum != crc32c(0, &header, offsetof(struct snapshot_block_header, checksum)) ||
         header.length > SNAPSHOT_MAX_BLOCK_BYTES) {
@@ -194,9 +165,7 @@ static int read_block(struct reader *reader) {
                         : refuse(reader, reader->at, "the file ends within a block: it is cut short");
         }
     }
-    if (read_exactly(reader, reader->block, header.length, "a block")) {
-        return -1;
-    }
+    if (read_exactly(reader, reader->block, header.length, "a block")) return -1;
     uint32_t checksum = crc32c(0, reader->block, header.length);
     if (checksum != header.payload_checksum) {
         return refuse(reader, reader->block_at,
@@ -209,12 +178,9 @@ static int read_block(struct reader *reader) {
 
 static int read_header(struct reader *reader) {
     struct snapshot_file_header *header = &reader->header;
-    if (read_exactly(reader, header, sizeof *header, "its header")) {
-        return -1;
-    }
-    if (memcmp(header->magic, SNAPSHOT_MAGIC, sizeof header->magic) != 0) {
+    if (read_exactly(reader, header, sizeof *header, "its header")) return -1;
+    if (memcmp(header->magic, SNAPSHOT_MAGIC, sizeof header->magic) != 0)
         return refuse(reader, 0, "this is no snapshot");
-    }
     if (header->version < SNAPSHOT_OLDEST_VERSION || header->version > SNAPSHOT_VERSION) {
         return refuse(reader, 8, "a snapshot of version %" PRIu32 ", this server reads versions %u to %u",
                       header->version, SNAPSHOT_OLDEST_VERSION, SNAPSHOT_VERSION);
@@ -229,43 +195,31 @@ static int read_header(struct reader *reader) {
 /* ---- the whole ----------------------------------------------------------------------------------------------------- */
 
 static int read_all(struct reader *reader) {
-    if (read_header(reader)) {
-        return -1;
-    }
+    if (read_header(reader)) return -1;
     reader->restores = memory_calloc(reader->header.tables + 1, sizeof *reader->restores);
-    if (!reader->restores) {
-        return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->header.tables);
-    }
+    if (!reader->restores) return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->header.tables);
     if (reader->header.contents & SNAPSHOT_HAS_STORE) {
         reader->store = store_restore_begin();
-        if (!reader->store) {
-            return refuse(reader, 0, "no memory for a store");
-        }
+        if (!reader->store) return refuse(reader, 0, "no memory for a store");
     }
     while (!reader->ended) {
-        if (reader->stop && atomic_load_explicit(reader->stop, memory_order_relaxed)) {
+        if (reader->stop && atomic_load_explicit(reader->stop, memory_order_relaxed))
             return refuse(reader, reader->at, "given up");
-        }
-        if (read_block(reader)) {
-            return -1;
-        }
+        if (read_block(reader)) return -1;
     }
     return reader->at == reader->size ? 0 : refuse(reader, reader->at, "something follows the end");
 }
 
 static int finish(struct reader *reader, struct snapshot_content *content) {
     content->tables = memory_calloc(reader->count + 1, sizeof *content->tables);
-    if (!content->tables) {
-        return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->count);
-    }
+    if (!content->tables) return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->count);
     content->cut_unix_ms = reader->header.cut_unix_ms;
     content->bytes = reader->size;
     memcpy(content->run_id, reader->header.run_id, sizeof reader->header.run_id);
     if (reader->store) {
         struct error why;
-        if (store_restore_finish(reader->store, &content->store, &why)) {
+        if (store_restore_finish(reader->store, &content->store, &why))
             return refuse(reader, reader->size, "%s", why.message);
-        }
         store_restore_free(reader->store);
         reader->store = NULL;
     }
@@ -273,9 +227,7 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
         struct error why;
         struct table *table = table_restore_finish(reader->restores[i], &why);
         reader->restores[i] = NULL;
-        if (!table) {
-            return refuse(reader, reader->size, "%s", why.message);
-        }
+        if (!table) return refuse(reader, reader->size, "%s", why.message);
         content->tables[content->count++] = table;
     }
     return 0;
@@ -286,21 +238,16 @@ int snapshot_read(int descriptor, const char *name, struct snapshot_content *con
     struct reader reader = {.descriptor = descriptor, .name = name, .stop = stop, .error = error};
     struct stat status;
     *content = (struct snapshot_content){0};
-    if (fstat(descriptor, &status) < 0 || !S_ISREG(status.st_mode)) {
+    if (fstat(descriptor, &status) < 0 || !S_ISREG(status.st_mode))
         return refuse(&reader, 0, "this is no file that can be read");
-    }
     reader.size = (uint64_t)status.st_size;
     (void)posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
     int failed = read_all(&reader) || finish(&reader, content);
-    for (uint32_t i = 0; i < reader.count; i++) {
-        table_restore_free(reader.restores[i]);
-    }
+    for (uint32_t i = 0; i < reader.count; i++) table_restore_free(reader.restores[i]);
     memory_free(reader.restores);
     store_restore_free(reader.store);
     memory_free(reader.block);
-    if (failed) {
-        snapshot_content_free(content);
-    }
+    if (failed) snapshot_content_free(content);
     return failed ? -1 : 0;
 }
 
@@ -317,11 +264,8 @@ int snapshot_read_file(const char *path, struct snapshot_content *content, const
 }
 
 void snapshot_content_free(struct snapshot_content *content) {
-    for (uint32_t i = 0; i < content->count; i++) {
-        if (content->tables[i]) {
-            table_free(content->tables[i]);
-        }
-    }
+    for (uint32_t i = 0; i < content->count; i++)
+        if (content->tables[i]) table_free(content->tables[i]);
     memory_free(content->tables);
     store_content_free(&content->store);
     *content = (struct snapshot_content){0};

@@ -234,9 +234,8 @@ static void visit(void *context, struct dict_entry *entry) {
 static bool walk_some(struct store_cut *cut, struct walk *walk) {
     if (walk->walk.ended) return false;
     struct visiting visiting = {cut, walk};
-    for (unsigned i = 0; i < BUCKETS && !cut->large; i++) {
+    for (unsigned i = 0; i < BUCKETS && !cut->large; i++)
         if (!dict_walk_step(&walk->walk, walk->dict, visit, &visiting)) break;
-    }
     return true;
 }
 
@@ -248,9 +247,8 @@ static bool walk_databases(struct store_cut *cut) {
         expire_free(&flushed->expiry);
         cut->flushed_count--;
     }
-    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+    for (unsigned d = 0; d < STORE_DATABASES; d++)
         if (walk_some(cut, &cut->walks[d])) return true;
-    }
     return false;
 }
 
@@ -381,10 +379,9 @@ void store_cut_will_swap(struct store_cut *cut, unsigned first, unsigned second)
     cut->walks[first].expiry = heaps[0];
     cut->walks[second].dict = dicts[1];
     cut->walks[second].expiry = heaps[1];
-    for (struct large *large = cut->large; large; large = large->next) {
+    for (struct large *large = cut->large; large; large = large->next)
         if (large->dict == dicts[0])
             large->dict = dicts[1];
         else if (large->dict == dicts[1])
             large->dict = dicts[0];
-    }
 }

@@ -188,9 +188,8 @@ static bool add_scored(struct some *some, const struct zset *zset, struct piece_
 }
 
 static bool add_of_dict(struct some *some, struct dict *dict, dict_visit visit, struct piece_walk *walk, size_t until) {
-    while (some->bytes->length < until && !some->bytes->failed) {
+    while (some->bytes->length < until && !some->bytes->failed)
         if (!dict_walk_step(&walk->dict, dict, visit, some)) return false;
-    }
     return true;
 }
 

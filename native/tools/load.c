@@ -67,9 +67,8 @@ int load_open(struct load *load, struct load_plan *plan, struct error *error) {
 }
 
 void load_close(struct load *load) {
-    for (uint32_t i = 0; i < load->connection_count; i++) {
+    for (uint32_t i = 0; i < load->connection_count; i++)
         if (load->connections[i].descriptor >= 0) close(load->connections[i].descriptor);
-    }
     if (load->epoll >= 0) close(load->epoll);
     if (load->timer >= 0) close(load->timer);
     memory_free(load->connections);
@@ -126,9 +125,8 @@ static int serve(struct load *load, struct load_connection *connection, uint32_t
 
 /* Every waiting connection has to be looked at only where some wait by themselves. */
 static bool has_waiting(const struct load_plan *plan) {
-    for (uint32_t i = 0; i < plan->role_count; i++) {
+    for (uint32_t i = 0; i < plan->role_count; i++)
         if (plan->roles[i].pause_us > 0 || plan->roles[i].rate_per_s > 0) return true;
-    }
     return false;
 }
 
@@ -144,9 +142,8 @@ static int run_many(struct load *load, struct error *error) {
             if (waiting) set_timer(load, due_ns);
         }
         int count = epoll_wait(load->epoll, events, EVENTS, load->plan->spin ? 0 : TICK_MS);
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count; i++)
             if (events[i].data.ptr && serve(load, events[i].data.ptr, events[i].events, error) < 0) return -1;
-        }
         if (count <= 0 && load->busy > 0 && load_check_patience(load, error) < 0) return -1;
     }
 }
@@ -212,14 +209,13 @@ int load_run(struct load *load, struct error *error) {
 
 static void append_string(const char *string, struct text *out) {
     text_append(out, "\"");
-    for (const char *at = string; *at; at++) {
+    for (const char *at = string; *at; at++)
         if (*at == '"' || *at == '\\')
             text_append(out, "\\%c", *at);
         else if ((unsigned char)*at < 32 || (unsigned char)*at > 126)
             text_append(out, "\\u%04x", (unsigned char)*at);
         else
             text_append(out, "%c", *at);
-    }
     text_append(out, "\"");
 }
 

@@ -142,9 +142,8 @@ int relay_open(struct relay *relay, const struct relay_settings *settings, struc
 
 void relay_close(struct relay *relay) {
     faults_free(relay->faults);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (relay->paths[i].from >= 0) close(relay->paths[i].from);
-    }
     if (relay->memory) memory_unmap(relay->memory, relay->mapped_bytes);
 }
 
@@ -250,9 +249,8 @@ int relay_run(struct relay *relay, const volatile sig_atomic_t *stopping, const 
         }
         if (ppoll(both, 2, due_ns == UINT64_MAX ? NULL : &until, waiting) < 0 && errno != EINTR)
             return error_set(error, ERROR_GENERIC, "cannot wait for frames: %s", strerror(errno));
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++)
             if (both[i].revents) receive(relay, i);
-        }
         relay->now_ns = clock_monotonic_ns();
         for (int i = 0; i < 2; i++) deliver(relay, &relay->paths[i]);
     }

@@ -49,9 +49,7 @@ static struct {
 static ssize_t log_write(void *cookie, const char *bytes, size_t size) {
     (void)cookie;
     pthread_mutex_lock(&log_ring.lock);
-    for (size_t at = 0; at < size; at++) {
-        log_ring.bytes[log_ring.written++ % LOG_BYTES] = bytes[at];
-    }
+    for (size_t at = 0; at < size; at++) log_ring.bytes[log_ring.written++ % LOG_BYTES] = bytes[at];
     pthread_mutex_unlock(&log_ring.lock);
     return (ssize_t)size;
 }
@@ -60,9 +58,7 @@ size_t dpdk_log(char *out, size_t size_bytes) {
     pthread_mutex_lock(&log_ring.lock);
     uint64_t length = log_ring.written < LOG_BYTES ? log_ring.written : LOG_BYTES;
     length = length < size_bytes ? length : size_bytes;
-    for (uint64_t at = 0; at < length; at++) {
-        out[at] = log_ring.bytes[(log_ring.written - length + at) % LOG_BYTES];
-    }
+    for (uint64_t at = 0; at < length; at++) out[at] = log_ring.bytes[(log_ring.written - length + at) % LOG_BYTES];
     pthread_mutex_unlock(&log_ring.lock);
     return length;
 }
@@ -88,21 +84,15 @@ int dpdk_start(int count, char **arguments) {
     static FILE *stream;
     if (!stream) {
         stream = fopencookie(NULL, "w", (cookie_io_functions_t){.write = log_write});
-        if (!stream) {
-            return -ENOMEM;
-        }
+        if (!stream) return -ENOMEM;
         setvbuf(stream, NULL, _IOLBF, 1024);
         rte_openlog_stream(stream);
     }
     cpu_set_t processors;
     int known = pthread_getaffinity_np(pthread_self(), sizeof processors, &processors);
     int status = start_eal(count, arguments);
-    if (status < 0) {
-        status = from_rte_errno();
-    }
-    if (known == 0) {
-        pthread_setaffinity_np(pthread_self(), sizeof processors, &processors);
-    }
+    if (status < 0) status = from_rte_errno();
+    if (known == 0) pthread_setaffinity_np(pthread_self(), sizeof processors, &processors);
     return status;
 }
 
@@ -120,9 +110,7 @@ int dpdk_ports(uint16_t *ports, int capacity) {
     int count = 0;
     uint16_t port;
     RTE_ETH_FOREACH_DEV(port) {
-        if (count < capacity) {
-            ports[count] = port;
-        }
+        if (count < capacity) ports[count] = port;
         count++;
     }
     return count;
@@ -132,14 +120,10 @@ int dpdk_port_info(uint16_t port, struct dpdk_port_info *info) {
     memset(info, 0, sizeof *info);
     struct rte_eth_dev_info device;
     int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0) {
-        return status;
-    }
+    if (status != 0) return status;
     char name[RTE_ETH_NAME_MAX_LEN];
     status = rte_eth_dev_get_name_by_port(port, name);
-    if (status != 0) {
-        return status;
-    }
+    if (status != 0) return status;
     set_text(info->name, name);
     set_text(info->driver, device.driver_name);
     if (device.device) {
@@ -147,13 +131,9 @@ int dpdk_port_info(uint16_t port, struct dpdk_port_info *info) {
         set_text(info->bus_information, rte_dev_bus_info(device.device));
     }
     char interface[IF_NAMESIZE];
-    if (device.if_index > 0 && if_indextoname(device.if_index, interface)) {
-        set_text(info->interface, interface);
-    }
+    if (device.if_index > 0 && if_indextoname(device.if_index, interface)) set_text(info->interface, interface);
     struct rte_ether_addr mac;
-    if (rte_eth_macaddr_get(port, &mac) == 0) {
-        memcpy(info->mac, mac.addr_bytes, sizeof info->mac);
-    }
+    if (rte_eth_macaddr_get(port, &mac) == 0) memcpy(info->mac, mac.addr_bytes, sizeof info->mac);
     info->node = rte_eth_dev_socket_id(port);
     info->mtu_min = device.min_mtu;
     info->mtu_max = device.max_mtu;
@@ -206,9 +186,7 @@ static struct rte_mempool *pool_for(uint16_t port, const struct dpdk_port_settin
     uint32_t bytes = mtu + 128u + RTE_PKTMBUF_HEADROOM;
     bytes = bytes > RTE_MBUF_DEFAULT_BUF_SIZE ? bytes : RTE_MBUF_DEFAULT_BUF_SIZE;
     struct rte_mempool *pool = pool_of(port);
-    if (pool && pool->size >= buffers && rte_pktmbuf_data_room_size(pool) >= bytes) {
-        return pool;
-    }
+    if (pool && pool->size >= buffers && rte_pktmbuf_data_room_size(pool) >= bytes) return pool;
     rte_mempool_free(pool);
     char name[RTE_MEMPOOL_NAMESIZE];
     snprintf(name, sizeof name, "replay_port_%u", port);
@@ -226,27 +204,21 @@ static int set_up_queues(uint16_t port, const struct rte_eth_dev_info *device,
     unsigned node = (unsigned)rte_eth_dev_socket_id(port);
     struct rte_eth_rxconf receive = device->default_rxconf;
     receive.offloads = settings->receive_offloads;
-    for (uint16_t queue = 0; queue < receive_queues && status == 0; queue++) {
+    for (uint16_t queue = 0; queue < receive_queues && status == 0; queue++)
         status = rte_eth_rx_queue_setup(port, queue, receive_descriptors, node, &receive, pool);
-    }
     struct rte_eth_txconf transmit = device->default_txconf;
     transmit.offloads = settings->transmit_offloads;
-    for (uint16_t queue = 0; queue < transmit_queues && status == 0; queue++) {
+    for (uint16_t queue = 0; queue < transmit_queues && status == 0; queue++)
         status = rte_eth_tx_queue_setup(port, queue, transmit_descriptors, node, &transmit);
-    }
     return status;
 }
 
 int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings) {
     struct rte_eth_dev_info device;
     int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0) {
-        return status;
-    }
+    if (status != 0) return status;
     uint16_t mtu = settings->mtu;
-    if (!mtu && rte_eth_dev_get_mtu(port, &mtu) != 0) {
-        mtu = RTE_ETHER_MTU;
-    }
+    if (!mtu && rte_eth_dev_get_mtu(port, &mtu) != 0) mtu = RTE_ETHER_MTU;
     uint16_t receive_queues = settings->receive_queues ? settings->receive_queues : 1;
     uint16_t transmit_queues = settings->transmit_queues ? settings->transmit_queues : 1;
     struct rte_eth_conf configuration;
@@ -255,17 +227,11 @@ int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings) {
     configuration.txmode.offloads = settings->transmit_offloads;
     configuration.rxmode.mtu = mtu;
     status = rte_eth_dev_configure(port, receive_queues, transmit_queues, &configuration);
-    if (status != 0) {
-        return status;
-    }
+    if (status != 0) return status;
     struct rte_mempool *pool = pool_for(port, settings, mtu);
-    if (!pool) {
-        return from_rte_errno();
-    }
+    if (!pool) return from_rte_errno();
     status = set_up_queues(port, &device, settings, pool, receive_queues, transmit_queues);
-    if (status == 0 && settings->mtu) {
-        status = rte_eth_dev_set_mtu(port, settings->mtu);
-    }
+    if (status == 0 && settings->mtu) status = rte_eth_dev_set_mtu(port, settings->mtu);
     return status == 0 ? rte_eth_dev_start(port) : status;
 }
 
@@ -298,22 +264,16 @@ static int extended_into(uint16_t port, struct dpdk_counter *counters, int capac
                          struct rte_eth_xstat *values) {
     int named = rte_eth_xstats_get_names(port, names, (unsigned)capacity);
     int count = rte_eth_xstats_get(port, values, (unsigned)capacity);
-    if (named < 0 || count < 0) {
-        return named < 0 ? named : count;
-    }
+    if (named < 0 || count < 0) return named < 0 ? named : count;
     for (int at = 0; at < count && at < capacity; at++) {
-        if (values[at].id < (uint64_t)named) {
-            set_text(counters[at].name, names[values[at].id].name);
-        }
+        if (values[at].id < (uint64_t)named) set_text(counters[at].name, names[values[at].id].name);
         counters[at].value = values[at].value;
     }
     return count;
 }
 
 int dpdk_port_extended(uint16_t port, struct dpdk_counter *counters, int capacity) {
-    if (capacity == 0) {
-        return rte_eth_xstats_get_names(port, NULL, 0);
-    }
+    if (capacity == 0) return rte_eth_xstats_get_names(port, NULL, 0);
     struct rte_eth_xstat_name *names = memory_calloc((size_t)capacity, sizeof *names);
     struct rte_eth_xstat *values = memory_calloc((size_t)capacity, sizeof *values);
     int count = names && values ? extended_into(port, counters, capacity, names, values) : -ENOMEM;
@@ -335,9 +295,7 @@ int dpdk_port_send(uint16_t port, uint16_t queue, const uint8_t *frames, const u
     struct rte_mempool *pool = pool_of(port);
     struct rte_eth_dev_info device;
     int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0 || !pool || queue >= device.nb_tx_queues) {
-        return status != 0 ? status : pool ? -EINVAL : -ENETDOWN;
-    }
+    if (status != 0 || !pool || queue >= device.nb_tx_queues) return status != 0 ? status : pool ? -EINVAL : -ENETDOWN;
     int sent = 0;
     while (sent < count) {
         struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pool);
@@ -371,9 +329,8 @@ int dpdk_port_receive(uint16_t port, uint16_t queue, uint8_t *frames, uint32_t f
                       int count) {
     struct rte_eth_dev_info device;
     int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0 || queue >= device.nb_rx_queues) {
+    if (status != 0 || queue >= device.nb_rx_queues)
         return status != 0 ? status : device.nb_rx_queues ? -EINVAL : -ENETDOWN;
-    }
     int received = 0;
     while (received < count) {
         struct rte_mbuf *burst[BURST_FRAMES];
@@ -383,18 +340,14 @@ int dpdk_port_receive(uint16_t port, uint16_t queue, uint8_t *frames, uint32_t f
             lengths[received] = copy_frame(burst[at], frames + (size_t)received * frame_bytes, frame_bytes);
             rte_pktmbuf_free(burst[at]);
         }
-        if (came == 0) {
-            break;
-        }
+        if (came == 0) break;
     }
     return received;
 }
 
 int dpdk_attach(const char *device) {
     int status = rte_dev_probe(device);
-    if (status != 0) {
-        return status;
-    }
+    if (status != 0) return status;
     struct rte_dev_iterator iterator;
     uint16_t port;
     RTE_ETH_FOREACH_MATCHING_DEV(port, device, &iterator) {
@@ -407,9 +360,7 @@ int dpdk_attach(const char *device) {
 int dpdk_detach(uint16_t port) {
     struct rte_eth_dev_info device;
     int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0) {
-        return status;
-    }
+    if (status != 0) return status;
     struct rte_mempool *pool = pool_of(port);
     rte_eth_dev_stop(port);
     status = rte_eth_dev_close(port);
@@ -467,18 +418,14 @@ int dpdk_pools(struct dpdk_pool *pools, int capacity) {
 
 int dpdk_nodes(int32_t *nodes, int capacity) {
     int count = (int)rte_socket_count();
-    for (int at = 0; at < count && at < capacity; at++) {
-        nodes[at] = rte_socket_id_by_idx((unsigned)at);
-    }
+    for (int at = 0; at < count && at < capacity; at++) nodes[at] = rte_socket_id_by_idx((unsigned)at);
     return count;
 }
 
 int dpdk_heap(int32_t node, struct dpdk_heap *heap) {
     struct rte_malloc_socket_stats statistics;
     memset(&statistics, 0, sizeof statistics);
-    if (rte_malloc_get_socket_stats(node, &statistics) != 0) {
-        return -EINVAL;
-    }
+    if (rte_malloc_get_socket_stats(node, &statistics) != 0) return -EINVAL;
     *heap = (struct dpdk_heap){
         .total_bytes = statistics.heap_totalsz_bytes,
         .free_bytes = statistics.heap_freesz_bytes,

@@ -24,11 +24,10 @@ static const struct {
 
 static int available(const struct rte_eth_dev_info *device) {
     int offloads = 0;
-    for (size_t at = 0; at < KNOWN; at++) {
+    for (size_t at = 0; at < KNOWN; at++)
         if ((device->rx_offload_capa & known[at].receive) == known[at].receive &&
             (device->tx_offload_capa & known[at].transmit) == known[at].transmit)
             offloads |= known[at].offload;
-    }
     return offloads;
 }
 

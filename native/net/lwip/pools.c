@@ -114,9 +114,8 @@ static void give(void *memory, int from, int to) {
 
 void *pools_take(size_t size_bytes) {
     if (size_bytes == sizeof(struct tcp_pcb)) return take(&all.pools[POOL_CONNECTION]);
-    for (int i = 0; i < FOR_LWIP; i++) {
+    for (int i = 0; i < FOR_LWIP; i++)
         if (i != POOL_CONNECTION && size_bytes <= all.pools[i].piece_bytes) return take(&all.pools[i]);
-    }
     all.refusals++;
     return NULL;
 }

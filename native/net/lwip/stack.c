@@ -161,9 +161,8 @@ static void make_place(const struct rte_tcp_hdr *tcp) {
     while (listener && listener->local_port != rte_be_to_cpu_16(tcp->dst_port)) listener = listener->next;
     if (!listener || listener->accepts_pending < listener->backlog) return;
     struct tcp_pcb *oldest = NULL; /* lwIP moves to the front what comes, and what is heard of */
-    for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next) {
+    for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next)
         if (pcb->state == SYN_RCVD && pcb->listener == listener) oldest = pcb;
-    }
     if (oldest && (tcp_ticks - oldest->tmr) * TCP_SLOW_INTERVAL >= ANSWER_MS) tcp_abort(oldest);
 }
 
@@ -219,8 +218,7 @@ void stack_begin_turn(void) {
 }
 
 bool stack_is_closing(void) {
-    for (const struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next) {
+    for (const struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next)
         if (pcb->state > ESTABLISHED) return true;
-    }
     return false;
 }

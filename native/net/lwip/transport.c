@@ -39,9 +39,8 @@ static int refuse(struct error *error, const struct listen_address *address, con
 }
 
 static struct listener *free_listener(struct lwip_transport *transport) {
-    for (int i = 0; i < LISTENERS; i++) {
+    for (int i = 0; i < LISTENERS; i++)
         if (!transport->listeners[i].pcb) return &transport->listeners[i];
-    }
     return NULL;
 }
 
