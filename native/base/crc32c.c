@@ -6,6 +6,8 @@
 #include <string.h>
 #include <threads.h>
 
+#include "base/words.h"
+
 #define POLYNOMIAL 0x82f63b78u /* reflected */
 #define STREAM_BYTES 4096u /* of each of the three */
 
@@ -64,25 +66,19 @@ static uint32_t shift(uint32_t state) {
            shift_tables[3][state >> 24];
 }
 
-static uint64_t word_at(const uint8_t *data) {
-    uint64_t word;
-    memcpy(&word, data, 8);
-    return word;
-}
-
 /* The instruction takes three cycles and one can begin in each: three streams keep it busy. */
 __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t before, const uint8_t *data, size_t length) {
     uint64_t state = before;
     for (; length >= 3 * STREAM_BYTES; data += 3 * STREAM_BYTES, length -= 3 * STREAM_BYTES) {
         uint64_t second = 0, third = 0;
         for (size_t at = 0; at < STREAM_BYTES; at += 8) {
-            state = _mm_crc32_u64(state, word_at(data + at));
-            second = _mm_crc32_u64(second, word_at(data + STREAM_BYTES + at));
-            third = _mm_crc32_u64(third, word_at(data + 2 * STREAM_BYTES + at));
+            state = _mm_crc32_u64(state, load_u64(data + at));
+            second = _mm_crc32_u64(second, load_u64(data + STREAM_BYTES + at));
+            third = _mm_crc32_u64(third, load_u64(data + 2 * STREAM_BYTES + at));
         }
         state = shift(shift((uint32_t)state) ^ (uint32_t)second) ^ (uint32_t)third;
     }
-    for (; length >= 8; data += 8, length -= 8) state = _mm_crc32_u64(state, word_at(data));
+    for (; length >= 8; data += 8, length -= 8) state = _mm_crc32_u64(state, load_u64(data));
     for (; length > 0; data++, length--) state = _mm_crc32_u8((uint32_t)state, *data);
     return (uint32_t)state;
 }

@@ -5,10 +5,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-
-static uint64_t rotate_left(uint64_t value, int bits) {
-    return (value << bits) | (value >> (64 - bits));
-}
+#include "base/words.h"
 
 /* splitmix64 (Steele, Lea and Flood, 2014): spreads any seed, zero included, over the whole state. */
 static uint64_t splitmix(uint64_t *state) {

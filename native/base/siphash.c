@@ -1,11 +1,7 @@
 /* siphash: SipHash-1-3, a keyed hash for tables whose keys come from clients. */
 #include "base/siphash.h"
 
-#include <string.h>
-
-static inline uint64_t rotate_left(uint64_t word, int bits) {
-    return word << bits | word >> (64 - bits);
-}
+#include "base/words.h"
 
 #define SIP_ROUND()                    \
     do {                               \
@@ -22,10 +18,7 @@ static inline uint64_t rotate_left(uint64_t word, int bits) {
 /* The last bytes, fewer than eight, without reading beyond them. */
 static inline uint64_t tail_word(const uint8_t *bytes, size_t left) {
     if (left >= 4) {
-        uint32_t first, last;
-        memcpy(&first, bytes, 4);
-        memcpy(&last, bytes + left - 4, 4);
-        return first | (uint64_t)last << 8 * (left - 4);
+        return load_u32(bytes) | (uint64_t)load_u32(bytes + left - 4) << 8 * (left - 4);
     }
     if (left == 0) return 0;
     return bytes[0] | (uint64_t)bytes[left / 2] << 8 * (left / 2) | (uint64_t)bytes[left - 1] << 8 * (left - 1);
@@ -39,7 +32,7 @@ uint64_t siphash(const void *data, size_t length, const uint64_t key[2]) {
     uint64_t word;
     /* Words are read in the machine's order: the hash never leaves the process. */
     for (; left >= 8; left -= 8, bytes += 8) {
-        memcpy(&word, bytes, 8);
+        word = load_u64(bytes);
         v3 ^= word;
         SIP_ROUND();
         v0 ^= word;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/words.h"
 
 static uint16_t fold(uint64_t sum) {
     sum = (sum & 0xffffffffu) + (sum >> 32);
@@ -18,12 +19,6 @@ static uint16_t fold(uint64_t sum) {
 static uint64_t add(uint64_t sum, uint64_t word) {
     sum += word;
     return sum + (sum < word);
-}
-
-static uint64_t word_at(const uint8_t *data) {
-    uint64_t word;
-    memcpy(&word, data, 8);
-    return word;
 }
 
 /* The last bytes, fewer than eight: four, two and one, which at even places are words like all others. */
@@ -45,11 +40,11 @@ static uint64_t rest_at(const uint8_t *data, size_t length) {
 static uint64_t sum_words(uint64_t sum, const uint8_t *data, size_t length) {
     uint64_t second = 0; /* two chains of carries at once */
     for (; length >= 16; data += 16, length -= 16) {
-        sum = add(sum, word_at(data));
-        second = add(second, word_at(data + 8));
+        sum = add(sum, load_u64(data));
+        second = add(second, load_u64(data + 8));
     }
     if (length >= 8) {
-        sum = add(sum, word_at(data));
+        sum = add(sum, load_u64(data));
         data += 8;
         length -= 8;
     }
@@ -58,7 +53,7 @@ static uint64_t sum_words(uint64_t sum, const uint8_t *data, size_t length) {
 
 static uint64_t copy_words(uint64_t sum, uint8_t *restrict to, const uint8_t *restrict from, size_t length) {
     for (; length >= 8; to += 8, from += 8, length -= 8) {
-        uint64_t word = word_at(from);
+        uint64_t word = load_u64(from);
         memcpy(to, &word, 8);
         sum = add(sum, word);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/words.h"
 #include "replay/codec.h"
 
 struct coded {
@@ -21,9 +22,7 @@ struct step {
 };
 
 static uint32_t word(const uint8_t *words, uint64_t at) {
-    uint32_t value;
-    memcpy(&value, words + at * sizeof value, sizeof value);
-    return value;
+    return load_u32(words + at * sizeof(uint32_t));
 }
 
 static int read_head(struct coded *coded, const uint8_t *bytes, size_t length, uint64_t places, struct error *error) {

@@ -68,6 +68,11 @@ struct column {
     int32_t offset; /* COLUMN_WINDOW: of its last step against the item's own */
 };
 
+/* Steps of a window; 1: of a column that is none. */
+static inline uint32_t column_steps(const struct column *column) {
+    return column->kind == COLUMN_WINDOW && column->length ? column->length : 1;
+}
+
 /* What decides which item is drawn, or leaves, next. Heaps go by raw priority, and take the oldest of equal ones
  * first. */
 enum selector_kind {

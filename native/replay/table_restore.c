@@ -7,6 +7,7 @@
 
 #include "base/bitmap.h"
 #include "base/memory.h"
+#include "base/words.h"
 #include "replay/slot_record.h"
 
 /* What the description holds beside the spec and the random state. */
@@ -203,12 +204,6 @@ void table_restore_free(struct table_restore *restore) {
 
 /* ---- records ------------------------------------------------------------------------------------------------------- */
 
-static uint32_t u32_at(const uint8_t *at) {
-    uint32_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
 static int refuse(const struct table_restore *restore, struct error *error, const char *what, uint64_t slot) {
     return error_set(error, ERROR_GENERIC, "table '%s', slot %" PRIu64 ": %s", restore->table->config.name, slot, what);
 }
@@ -224,13 +219,13 @@ static int restore_slot(struct table_restore *restore, const struct index_record
     uint32_t slot = record->first + i;
     if (bitmap_has(restore->described, slot)) return refuse(restore, error, "described twice", slot);
     struct slot *entry = &items->slot[slot];
-    entry->generation = u32_at(record->generations + 4 * i);
+    entry->generation = load_u32(record->generations + 4 * i);
     if (entry->generation > SLOT_MAX_GENERATION)
         return refuse(restore, error, "a generation that no id can hold", slot);
     bitmap_set(restore->described, slot);
     restore->described_count++;
     if (!record->lives[i]) return 0;
-    entry->times_sampled = u32_at(record->times + 4 * i);
+    entry->times_sampled = load_u32(record->times + 4 * i);
     memcpy(&items->age[slot], record->ages + 8 * i, 8);
     memcpy(&restore->priorities[slot], record->priorities + 8 * i, 8);
     if (record->lives[i] != 1 || entry->generation == 0 || items->age[slot] >= items->next_age)
@@ -248,8 +243,8 @@ static int restore_slot(struct table_restore *restore, const struct index_record
 static int restore_index(struct table_restore *restore, const uint8_t *body, size_t length, struct error *error) {
     struct index_record record = {0};
     if (length >= 8) {
-        record.first = u32_at(body);
-        record.count = u32_at(body + 4);
+        record.first = load_u32(body);
+        record.count = load_u32(body + 4);
     }
     if (length < 8 || record.count > TABLE_CUT_CHUNK || length != 8 + (size_t)record.count * 25 ||
         (uint64_t)record.first + record.count > restore->numbers[SLOTS_USED])

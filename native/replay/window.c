@@ -10,7 +10,7 @@
 #define LISTS_AHEAD 4u /* items whose lists are prefetched */
 
 static uint32_t group_of(struct window_map *map, const struct column *column) {
-    uint32_t length = column->length ? column->length : 1;
+    uint32_t length = column_steps(column);
     for (uint32_t i = 0; i < map->groups; i++)
         if (map->group[i].length == length && map->group[i].offset == column->offset) return i;
     map->group[map->groups] = (struct window_group){length, column->offset, map->steps};
@@ -54,7 +54,7 @@ int window_map_resolve(const struct window_map *map, struct slot_store *store, c
 /* A coded column: each step is decoded where it is shown, and copied where the same one is shown again. */
 static void gather_coded(const struct window_map *map, const struct slot_store *items, const struct column *column,
                          uint32_t index, const uint32_t *slots, uint32_t n, uint8_t *to) {
-    uint32_t length = column->length ? column->length : 1;
+    uint32_t length = column_steps(column);
     size_t step_bytes = items->seen->value_bytes[column->source];
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t *list = slot_list(items, slots[i]) + map->first[index];
@@ -68,7 +68,7 @@ static void gather_coded(const struct window_map *map, const struct slot_store *
 
 void window_map_gather(const struct window_map *map, const struct slot_store *items, const struct column *column,
                        uint32_t index, const uint32_t *slots, uint32_t n, void *out, size_t result_bytes) {
-    uint32_t length = column->length ? column->length : 1, first = map->first[index];
+    uint32_t length = column_steps(column), first = map->first[index];
     const struct column_arrays *steps = &items->seen->arrays;
     size_t stride = steps->stride[column->source], step_bytes = items->seen->value_bytes[column->source];
     const uint8_t *base = steps->base[column->source];

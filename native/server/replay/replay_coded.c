@@ -22,10 +22,6 @@ struct coded_plan {
     uint64_t places; /* steps that they show of one item */
 };
 
-static uint32_t steps_of(const struct column *window) {
-    return window->length ? window->length : 1;
-}
-
 /* The columns that windows look at, in the order in which they come up; returns how many. */
 static uint32_t sources_of(const struct table_config *config, const uint8_t *columns, uint32_t column_count,
                            uint8_t *sources) {
@@ -48,7 +44,7 @@ static struct coded_plan plan_of(const struct table_config *config, const uint8_
         const struct column *column = &config->column[columns[i]];
         if (column->kind == COLUMN_WINDOW && column->source == source) {
             plan.window[plan.windows++] = columns[i];
-            plan.places += steps_of(column);
+            plan.places += column_steps(column);
         }
     }
     return plan;
@@ -129,7 +125,7 @@ static void find_steps(struct replay_column_source *source, const struct coded_p
     source->block_sizes = sizes;
     for (uint32_t i = 0; i < batch->n; i++) {
         for (uint32_t j = 0; j < plan->windows; j++) {
-            uint32_t window = plan->window[j], length = steps_of(&config->column[window]);
+            uint32_t window = plan->window[j], length = column_steps(&config->column[window]);
             for (uint32_t k = 0; k < length; k++) {
                 uint32_t found = index_place(index, table_window_step_number(table, window, batch->slots[i], k), steps);
                 if (found == steps) {

@@ -10,14 +10,10 @@ bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n) {
     return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;
 }
 
-static uint32_t steps_of(const struct column *column) {
-    return column->kind == COLUMN_WINDOW && column->length ? column->length : 1;
-}
-
 static bool is_bounced(const struct table_config *config, uint32_t column) {
     const struct column *shape = &config->column[column];
     bool compressed = config->codec != CODEC_NONE && shape->kind == COLUMN_WINDOW;
-    return compressed || shape->item_bytes / steps_of(shape) < REPLAY_VECTOR_BYTES;
+    return compressed || shape->item_bytes / column_steps(shape) < REPLAY_VECTOR_BYTES;
 }
 
 static bool must_hold_all(const struct replay_batch *batch) {
@@ -95,7 +91,7 @@ void replay_source_reply(struct client *client, struct replay_batch *batch, stru
     const struct table_config *config = table_config(batch->entry->table);
     const struct column *shape = &config->column[column];
     *source = (struct replay_column_source){.batch = batch, .column = column, .item_bytes = shape->item_bytes};
-    source->piece_bytes = shape->item_bytes / steps_of(shape);
+    source->piece_bytes = shape->item_bytes / column_steps(shape);
     if (is_bounced(config, column)) {
         source->bounce = extra;
         source->bounce_holds_all = must_hold_all(batch);
