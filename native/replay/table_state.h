@@ -91,8 +91,9 @@ void table_sweep_stale(struct table *table);
 uint64_t table_bytes(const struct table *table); /* payload of live items and steps */
 /* Removes items until that many bytes more are within max_bytes, or none is left; trees need table_repair. */
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
-uint64_t table_step_slots(const struct table_config *config,
-                          uint32_t slots); /* most steps that can be needed at once */
+/* The most steps that can be needed at once. */
+uint64_t table_step_slots(const struct table_config *config, uint32_t slots);
+
 static inline uint64_t table_id(const struct table *table, uint32_t slot) {
     return (uint64_t)table->items.slot[slot].generation << 32 | slot; /* shard 0 */
 }

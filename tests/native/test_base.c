@@ -1,14 +1,21 @@
-/* test_base: memory accounting, blobs, random numbers, checksums, workers, threads, histograms, text and msgpack. */
+/* test_base: heaps, lists, bits, writing, memory accounting, blobs, random numbers, checksums, workers, threads,
+ * histograms, text and msgpack. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/bitmap.h"
 #include "base/blob.h"
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/cpu.h"
 #include "base/crc32c.h"
+#include "base/heap.h"
 #include "base/histogram.h"
+#include "base/list.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "base/power.h"
@@ -18,6 +25,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "base/worker.h"
+#include "base/write.h"
 #include "check.h"
 
 static void memory_counts_what_is_held(void) {
@@ -356,7 +364,105 @@ static void characters_are_those_of_utf8(void) {
         CHECK(text_character(cases[i].bytes, strlen(cases[i].bytes)) == cases[i].length);
 }
 
+struct heap_number {
+    uint32_t number, place;
+};
+
+static bool number_before(const void *left, const void *right, const void *context) {
+    (void)context;
+    return (*(struct heap_number *const *)left)->number < (*(struct heap_number *const *)right)->number;
+}
+
+static void number_placed(const void *number, uint32_t at, void *context) {
+    *(uint32_t *)context += 1;
+    (*(struct heap_number *const *)number)->place = at;
+}
+
+static void a_heap_is_in_order_whatever_enters_changes_and_leaves(void) {
+    struct heap_number numbers[200], *elements[200], *unused[200];
+    uint32_t placed = 0, count = 0, unused_count = 200;
+    struct random_state random;
+    random_seed(&random, 11);
+    for (uint32_t i = 0; i < 200; i++) unused[i] = &numbers[i];
+    for (int step = 0; step < 20000; step++) {
+        uint64_t what = random_below(&random, 3);
+        uint32_t at = count > 0 ? (uint32_t)random_below(&random, count) : 0;
+        struct heap_number *number = count > 0 ? elements[at] : NULL;
+        if (count == 0 || (what == 0 && count < 200)) {
+            number = unused[--unused_count];
+            at = count++;
+        } else if (what == 1) {
+            unused[unused_count++] = number;
+            number = elements[--count];
+            if (at == count) continue;
+        }
+        if (what != 1 || count == 1) number->number = (uint32_t)random_below(&random, 1000);
+        heap_settle((struct heap){elements, sizeof number, count, number_before, number_placed, &placed}, at, &number);
+        for (uint32_t i = 0; i < count; i++) {
+            CHECK(elements[i]->place == i);
+            CHECK(i == 0 || elements[(i - 1) / 2]->number <= elements[i]->number);
+        }
+    }
+    CHECK(placed > 10000);
+}
+
+struct thing {
+    struct thing *next, *previous;
+};
+
+static void a_list_is_linked_both_ways(void) {
+    struct thing *first = NULL, *last = NULL, *pushed = NULL, things[3], others[3];
+    for (int i = 0; i < 3; i++) {
+        LIST_APPEND(first, last, &things[i], next, previous);
+        LIST_PUSH(pushed, &others[i], next, previous);
+    }
+    CHECK(first == &things[0] && things[0].next == &things[1] && things[1].next == &things[2] && last == &things[2]);
+    CHECK(!things[2].next && things[2].previous == &things[1] && things[1].previous == first && !first->previous);
+    CHECK(pushed == &others[2] && others[2].next == &others[1] && others[0].previous == &others[1] && !others[0].next);
+    LIST_REMOVE(first, last, &things[1], next, previous);
+    LIST_TAKE_OUT(pushed, &others[1], next, previous);
+    CHECK(first->next == last && last->previous == first && pushed->next == &others[0] && others[0].previous == pushed);
+    LIST_REMOVE(first, last, &things[0], next, previous);
+    LIST_TAKE_OUT(pushed, &others[2], next, previous);
+    CHECK(first == &things[2] && last == first && !first->previous && pushed == &others[0] && !pushed->previous);
+    LIST_REMOVE(first, last, &things[2], next, previous);
+    LIST_TAKE_OUT(pushed, &others[0], next, previous);
+    CHECK(!first && !last && !pushed);
+}
+
+static void bits_are_set_one_by_one(void) {
+    uint64_t words[3] = {0};
+    CHECK(bitmap_bytes(0) == 0 && bitmap_bytes(1) == 8 && bitmap_bytes(64) == 8 && bitmap_bytes(129) == sizeof words);
+    bitmap_set(words, 0);
+    bitmap_set(words, 63);
+    bitmap_set(words, 128);
+    for (uint32_t bit = 0; bit < 129; bit++) CHECK(bitmap_has(words, bit) == (bit == 0 || bit == 63 || bit == 128));
+}
+
+static void all_is_written_or_the_reason_is_told(void) {
+    char bytes[] = "one, two, three", read_back[32] = {0};
+    struct iovec pieces[] = {{bytes, 5}, {bytes, 0}, {bytes + 5, 10}, {NULL, 0}};
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    CHECK(write_all_pieces(ends[1], pieces, 4) == 0 && write_all(ends[1], "!", 1) == 0 &&
+          write_all(ends[1], "", 0) == 0);
+    CHECK(read(ends[0], read_back, sizeof read_back) == 16 && strcmp(read_back, "one, two, three!") == 0);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    size_t large = 1u << 20; /* more than a pipe holds: a part is taken, and then nothing */
+    uint8_t *many = calloc(1, large);
+    errno = 0;
+    CHECK(write_all(ends[1], many, large) == -1 && errno == EAGAIN);
+    free(many);
+    close(ends[0]);
+    close(ends[1]);
+    CHECK(write_all(ends[1], "!", 1) == -1 && errno == EBADF);
+}
+
 int main(void) {
+    RUN(a_heap_is_in_order_whatever_enters_changes_and_leaves);
+    RUN(a_list_is_linked_both_ways);
+    RUN(bits_are_set_one_by_one);
+    RUN(all_is_written_or_the_reason_is_told);
     RUN(memory_counts_what_is_held);
     RUN(large_blocks_are_freed_beside_the_caller);
     RUN(a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece);

@@ -354,6 +354,44 @@ static void removed_items_stay_in_their_slots_until_written_and_no_longer(void) 
     table_free(restored);
 }
 
+/* Replies in flight keep the bytes of items that left before the cut, and of items that leave after it. */
+static void a_pinned_item_is_copied_if_it_was_there_at_the_cut(void) {
+    for (uint64_t held = 0; held <= 50; held += 50) {
+        struct table_config config = small_config(100, SELECTOR_UNIFORM);
+        struct table *table = make(&config);
+        uint64_t ids[100], more[50], value;
+        uint32_t slots[100], slot;
+        CHECK(add(table, 100, 0, NULL, ids) == 0);
+        CHECK(table_get(table, 100, ids, slots, NULL, &error) == 0);
+        CHECK(table_delete(table, 40, ids) == 40);
+        struct memory_sink memory;
+        begin(table, &memory, 11 * held);
+        table_unpin(table, slots, 10); /* before anything was said of these slots */
+        CHECK(table_delete(table, 30, ids + 40) == 30);
+        CHECK(table->items.held == 0); /* the replies still hold them */
+        table_unpin(table, slots + 10, 10);
+        table_unpin(table, slots + 40, 20);
+        CHECK(table->items.held == (held ? 20 : 0) && info_of(table).pinned_slots == 60);
+        CHECK(add(table, 50, 1000, NULL, more) == 0);
+        finish_cut(table);
+        CHECK(table->items.held == 0 && info_of(table).pinned_slots == 60);
+        table_unpin(table, slots + 20, 20);
+        table_unpin(table, slots + 60, 40);
+        CHECK(info_of(table).pinned_slots == 0 && table->items.occupied == info_of(table).size);
+        struct table *restored = restore_from(&memory);
+        CHECK(info_of(restored).size == 60 && table_get(restored, 1, ids, &slot, NULL, &error) == -1);
+        for (uint32_t i = 40; i < 100; i++) {
+            CHECK(table_get(restored, 1, &ids[i], &slot, NULL, &error) == 0);
+            table_gather(restored, 0, &slot, 1, &value);
+            CHECK(value == i);
+            table_unpin(restored, &slot, 1);
+        }
+        forget(&memory);
+        table_free(table);
+        table_free(restored);
+    }
+}
+
 static void a_sink_without_room_ends_the_cut_and_harms_nothing(void) {
     for (uint32_t room = 0; room < 12; room++) {
         struct table_config config = small_config(300, SELECTOR_PRIORITIZED);
@@ -434,6 +472,7 @@ int main(void) {
     RUN(a_slot_that_was_retired_stays_retired);
     RUN(a_slot_in_its_last_life_is_known_as_such);
     RUN(removed_items_stay_in_their_slots_until_written_and_no_longer);
+    RUN(a_pinned_item_is_copied_if_it_was_there_at_the_cut);
     RUN(a_sink_without_room_ends_the_cut_and_harms_nothing);
     RUN(records_that_do_not_fit_are_refused);
     return 0;
