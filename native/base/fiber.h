@@ -1,4 +1,4 @@
-/* fiber: a stack of its own for work that is put down in its midst and taken up again: a script, a transaction. */
+/* fiber: work with a stack of its own, which can be put down half way and taken up again: a script, a transaction. */
 #ifndef REPLAY_BASE_FIBER_H
 #define REPLAY_BASE_FIBER_H
 
@@ -11,14 +11,14 @@
 struct fiber;
 
 struct fiber *fiber_new(void); /* NULL: memory is exhausted */
-/* Also in the midst of work, which is then never taken up again: what it holds is its owner's to free. */
+/* Also for work that was put down half way, which is then never taken up again: its owner frees what it holds. */
 void fiber_free(struct fiber *fiber); /* NULL is allowed */
 
 /* Runs body(context) on the fiber's stack until it returns (true) or yields (false). */
 bool fiber_start(struct fiber *fiber, void (*body)(void *context), void *context);
 /* Goes on behind the yield; returns as fiber_start. */
 bool fiber_resume(struct fiber *fiber);
-/* Called on the fiber's stack: back to whoever started or resumed it. */
+/* Called on the fiber's stack: goes back to the code that started or resumed it. */
 void fiber_yield(struct fiber *fiber);
 
 #endif

@@ -5,8 +5,8 @@
 /* requests */
 #define LIMIT_REQUEST_BYTES (1ull << 30)           /* all arguments of one request */
 #define LIMIT_BULK_BYTES (512ull << 20)            /* one argument (proto-max-bulk-len) */
-/* What that may be raised to: lengths of keys and values are kept in 32 bits, and a key, a field and its value must fit one
- * block of a snapshot, whose length is, too. */
+/* The most that LIMIT_BULK_BYTES may be raised to. Lengths of keys and values are kept in 32 bits, and so is the
+ * length of a block of a snapshot, which a key, a field and its value must fit. */
 #define LIMIT_BULK_MOST_BYTES (1ull << 30)
 #define LIMIT_ARGUMENTS 1048576u
 #define LIMIT_INLINE_BYTES 65536u /* an inline command's line */
@@ -20,14 +20,15 @@
 #define LIMIT_CLIENT_NAME_BYTES 255u
 #define LIMIT_PENDING_INPUT_BYTES 65536u /* bytes read from a client but not yet parsed */
 #define LIMIT_OUTPUT_INLINE_BYTES (256ull << 20) /* reply bytes held for one client, blobs and sources apart */
-/* With more than this unsent a client runs no further command. Many clients send a whole pipeline before they read, so
- * the bound is generous; replies gathered from tables keep items pinned, so theirs is tight. */
+/* A client with more than this unsent runs no further command. Many clients send a whole pipeline before they read,
+ * so the bound is generous. Replies gathered from tables keep items pinned, so theirs is tight. */
 #define LIMIT_OUTPUT_BACKLOG_BYTES (64u << 20)
 #define LIMIT_SLICES_BACKLOG_BYTES (1u << 20) /* of a reply that is made in slices */
 #define LIMIT_SOURCE_BACKLOG_BYTES (1u << 20)
 #define LIMIT_CLIENT_STALL_TIMEOUT_S 60 /* output pending, or a request half sent, and no progress */
-/* Replies in flight pin items. When another finds none left to pin, whoever takes nothing of its reply for so long, or has
- * not taken it whole in so long, is closed; while nobody lacks any, only the stall timeout counts. */
+/* Replies in flight pin items. While another reply finds no items left to pin, a client is closed that takes nothing
+ * of its reply for the first of these times, or has not taken it whole within the second. Otherwise only the stall
+ * timeout counts. */
 #define LIMIT_PINNED_STALL_US 1000000u
 #define LIMIT_PINNED_US 10000000u
 #define LIMIT_PINS_LACKED_US 5000000u /* how long that counts as being so */
@@ -42,7 +43,7 @@
 #define LIMIT_SCRIPTS_EVALUATED 500u /* that EVAL has compiled and SCRIPT LOAD has not; the oldest go */
 
 /* fairness: what one client may do in one turn of the loop */
-/* (Of bytes, all clients that have much share one turn's, down to a least slice for each.) */
+/* (All clients that have many bytes to move share those of one turn, down to a least slice for each.) */
 #define LIMIT_TURN_READ_BYTES (1u << 20)
 #define LIMIT_TURN_WRITE_BYTES (1u << 18)
 #define LIMIT_TURN_WRITE_BLOB_BYTES \

@@ -56,7 +56,8 @@ static void put_text(struct line *line, const char *text) {
     put(line, text, strlen(text));
 }
 
-/* What a terminal obeys: U+0000 to U+001F, and U+007F to U+009F, among which is another beginning of escape sequences. */
+/* Whether a terminal would obey the character: U+0000 to U+001F, and U+007F to U+009F, among which is another
+ * beginning of escape sequences. */
 static bool is_control(const char *at, size_t length) {
     return length == 1 ? (uint8_t)*at < 0x20 || *at == 0x7f : length == 2 && *at == '\xc2' && (uint8_t)at[1] < 0xa0;
 }
@@ -155,14 +156,14 @@ static void clean(char *message) {
     }
 }
 
-/* Whether somebody takes the lines: a server must not wait for who reads its log. A pipe that is ready has room for a line,
- * LOG_LINE_BYTES being PIPE_BUF. */
+/* Whether lines can be written without waiting: a server must not wait for the reader of its log. A pipe that is
+ * ready has room for a line, LOG_LINE_BYTES being PIPE_BUF. */
 static bool is_taken(void) {
     struct pollfd standard_error = {.fd = STDERR_FILENO, .events = POLLOUT};
     return poll(&standard_error, 1, 0) != 0;
 }
 
-/* Places in the file stay as they are: what is left out reads as zeros. */
+/* What is left out reads as zeros, so that places in the file stay as they are. */
 static void drop_beginning(void) {
 #ifdef FALLOC_FL_PUNCH_HOLE
     int before = errno;

@@ -21,9 +21,9 @@
 #define RECLAIM_PIECE_BYTES (4u << 20)
 #define LARGEST_HEAP_BLOCK_BYTES (32u << 20) /* glibc maps anything larger apart */
 
-/* The sum is what is held; each alone may be below zero, where what one thread allocated another has freed. Only the thread
- * that said memory_count_alone writes the second: without a lock of the processor's bus, which would be a good part of what
- * a small key costs. */
+/* The sum of both is what is held; each alone may be below zero, where one thread allocated and another freed. Only
+ * the thread that called memory_count_alone writes the second, without a lock of the processor's bus, which would be
+ * a good part of the cost of a small key. */
 static atomic_size_t heap_bytes;
 static atomic_size_t lone_bytes;
 static _Thread_local bool counts_alone;
@@ -31,7 +31,7 @@ static atomic_size_t heap_peak_bytes;
 static atomic_size_t reclaiming_bytes; /* no longer in heap_bytes, but not given back yet */
 static atomic_size_t mapped_bytes;
 
-/* Written into the block itself, which nobody uses any more. */
+/* Written into the block itself, which is free. */
 struct reclaimable {
     struct reclaimable *next;
     size_t size_bytes;
@@ -39,7 +39,7 @@ struct reclaimable {
 };
 
 static struct {
-    _Atomic(struct reclaimable *) blocks; /* a stack that is pushed to by anybody and taken whole by the thread */
+    _Atomic(struct reclaimable *) blocks; /* a stack that any thread pushes to and the reclaimer takes whole */
     atomic_bool running;
     pthread_t thread;
     sem_t work;

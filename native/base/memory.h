@@ -13,13 +13,13 @@ void memory_free(void *pointer);
 size_t memory_used_bytes(void); /* heap bytes now held, as the allocator rounds them */
 size_t memory_live_bytes(void); /* those but what the reclaimer (see below) is about to give back */
 size_t memory_peak_bytes(void);
-/* The calling thread, one of the process's at most, is the one that allocates and frees most: it counts for itself. */
+/* Says that the calling thread, at most one of the process, allocates and frees most: it counts for itself. */
 void memory_count_alone(bool on);
 
 /* Anonymous mapping for table storage: pages are committed when first touched. Counted apart from the heap. */
 void *memory_map(size_t size_bytes);
 void memory_unmap(void *pointer, size_t size_bytes);
-/* Asks for large pages behind a mapping that is read all over: fewer TLB misses. A wish: nothing depends on it. */
+/* Asks for large pages behind a mapping that is read all over, for fewer TLB misses. Nothing depends on it. */
 void memory_advise_huge(void *pointer, size_t size_bytes);
 #define MEMORY_HUGE_BYTES (64u << 20) /* what grows to at least so much may waste the rest of its last large page */
 size_t memory_mapped_bytes(void); /* address space, not resident pages */
@@ -34,16 +34,16 @@ void memory_unmap_shared(void *pointer, size_t size_bytes);
  * committed, though this process has unmapped them. */
 bool memory_shared_is_held(int watch);
 
-/* For a process whose memory this is to manage. Large blocks come from the heap and go back to it, rather than to the system,
- * which has to clear every page again; of what is free at the heap's end no more
- * than MEMORY_KEPT_BYTES is kept. */
+/* For a process that owns its memory alone. Large blocks come from the heap and go back to it, rather than to the
+ * system, which would have to clear every page again. Of what is free at the heap's end at most MEMORY_KEPT_BYTES
+ * are kept. */
 void memory_keep_heap(void);
 #define MEMORY_KEPT_BYTES (16u << 20)
 
 /* Giving a large block back to the system takes milliseconds (about 0.1 s for a gigabyte). While the reclaimer runs,
- * memory_free and memory_unmap leave blocks of at least MEMORY_RECLAIM_BYTES (of mappings) and MEMORY_RECLAIM_HEAP_BYTES to
- * its thread; they count as held until it has freed them. Smaller ones are free at once: handing them over would cost more,
- * and who needs the next one would find none free. */
+ * memory_free and memory_unmap leave blocks of at least MEMORY_RECLAIM_BYTES (of mappings) and
+ * MEMORY_RECLAIM_HEAP_BYTES to its thread; they count as held until it has freed them. Smaller ones are freed at
+ * once: handing them over would cost more, and the next allocation would not find them. */
 #define MEMORY_RECLAIM_BYTES (1u << 20)
 #define MEMORY_RECLAIM_HEAP_BYTES (4u << 20)
 bool memory_start_reclaimer(void); /* false: no thread could be started; blocks are then freed at once, as before */

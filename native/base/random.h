@@ -13,7 +13,7 @@ struct random_state {
 
 void random_seed(struct random_state *state, uint64_t seed);
 uint64_t random_entropy(void); /* 64 bits from the operating system, to seed with */
-/* Bytes that nobody can foretell, at most 256. False: the system has none yet, early in its boot. */
+/* Writes bytes that nobody can foretell, at most 256. False: the system has none yet, early in its boot. */
 bool random_secret(void *bytes, size_t length);
 uint64_t random_next(struct random_state *state);
 double random_unit(struct random_state *state);                        /* uniform in [0, 1), 53 bits */

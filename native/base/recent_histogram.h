@@ -1,4 +1,5 @@
-/* recent_histogram: latencies of the last seconds: a histogram that is begun anew every ten of them, and the one before. */
+/* recent_histogram: latencies of the last seconds, in two histograms: a new one is begun every ten seconds, and the
+ * one before is kept. */
 #ifndef REPLAY_BASE_RECENT_HISTOGRAM_H
 #define REPLAY_BASE_RECENT_HISTOGRAM_H
 

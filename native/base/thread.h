@@ -4,10 +4,10 @@
 
 #include <pthread.h>
 
-/* Threads inherit where their creator may run, and who polls a device is tied to one processor, all of which it takes.
- * Called before anything is tied: helpers that start later run wherever this thread may run now. */
+/* Threads inherit where their creator may run, and a thread that polls a device is tied to one processor, all of
+ * which it takes. Called before anything is tied: helpers that start later run wherever this thread may run now. */
 void thread_remember_processors(void);
-/* They do not run on this one, if there are others. */
+/* Helpers do not run on this processor, if there are others. */
 void thread_avoid_processor(int processor);
 /* As pthread_create: 0, or an error's number. */
 int thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);

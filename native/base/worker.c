@@ -1,4 +1,4 @@
-/* worker: two lists, newest first, each taken whole and turned round by whoever reads it. */
+/* worker: two lists, newest first; each is taken whole, and turned round by the thread that takes it. */
 #include "base/worker.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static struct worker_job *take(_Atomic(struct worker_job *) *list) {
     return oldest;
 }
 
-/* What most workers do is never as urgent as what its owner does: where both want one core, the owner goes first. */
+/* Most workers are less urgent than their owner: where both want one core, the owner goes first. */
 static void step_back(void) {
 #ifdef __linux__
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), WORKER_NICE);
@@ -53,7 +53,7 @@ static void *work(void *argument) {
     struct worker *worker = argument;
     if (!worker->notify) step_back();
     for (;;) {
-        /* Stopping is looked at before the list, so that what was given before it is still done. */
+        /* Looks at the wish to stop before the list, so that what was given before it is still done. */
         bool stopping = atomic_load_explicit(&worker->stopping, memory_order_acquire);
         struct worker_job *job = take(&worker->given);
         if (!job && stopping) return NULL;

@@ -14,10 +14,10 @@ struct worker_job {
 };
 
 struct worker *worker_new(void); /* NULL: no memory, or no thread could be started */
-/* One for whose jobs somebody waits: it is as urgent as its owner, and after each job `finished` is called, on its
- * thread, so that the owner may be woken. */
+/* As worker_new, for jobs that someone waits for: it is as urgent as its owner, and after each job it calls
+ * `finished`, on its own thread, so that the owner may be woken. */
 struct worker *worker_new_urgent(void (*finished)(void *context), void *context);
-/* Does what was given, then ends the thread. Jobs that nobody took back are dropped. NULL is allowed. */
+/* Does the jobs that were given, then ends the thread. Jobs that nobody took back are dropped. NULL is allowed. */
 void worker_free(struct worker *worker);
 void worker_give(struct worker *worker, struct worker_job *job);
 /* The jobs done since the last call, in order, linked by `next`; NULL when there are none. */
