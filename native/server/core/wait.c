@@ -22,7 +22,8 @@ static void placed(const void *client, uint32_t at, void *context) {
 }
 
 static void settle(struct server *server, uint32_t at, struct client *client) {
-    const struct heap heap = {server->deadlines.heap, sizeof client, server->deadlines.count, ends_before, placed, NULL};
+    const struct heap heap = {
+        server->deadlines.heap, sizeof client, server->deadlines.count, ends_before, placed, NULL};
     heap_settle(heap, at, &client);
 }
 
