@@ -121,21 +121,29 @@ void slot_store_unreserve(struct slot_store *store, uint32_t slot) {
     give_back(store, slot);
 }
 
-void slot_store_enter(struct slot_store *store, uint32_t slot) {
-    uint32_t *references = slot_references(store, slot);
+static void enter(struct slot_store *store, uint32_t slot, uint32_t *references) {
     assert(*references == SLOT_RESERVED);
     if (store->cut) slot_cut_before_enter(store->cut, slot);
     *references = 1;
     store->reserved--;
     store->occupied++;
+}
+
+void slot_store_enter(struct slot_store *store, uint32_t slot) {
+    enter(store, slot, slot_references(store, slot));
     if (store->coded.bits) store->block_bytes += coded_columns_bytes(&store->coded, slot);
+}
+
+/* Not inlined: items without windows have neither blocks nor lists, and should not save registers for them. */
+static __attribute__((noinline)) void let_go(struct slot_store *store, uint32_t slot) {
+    if (store->coded.bits) store->block_bytes -= coded_columns_bytes(&store->coded, slot);
+    if (store->list) slot_store_drop_list(store, slot_list(store, slot));
 }
 
 void slot_store_release(struct slot_store *store, uint32_t slot) {
     if (store->cut && slot_cut_holds(store->cut, slot)) return;
     store->occupied--;
-    if (store->coded.bits) store->block_bytes -= coded_columns_bytes(&store->coded, slot);
-    if (store->list) slot_store_drop_list(store, slot_list(store, slot));
+    if (store->coded.bits || store->list) let_go(store, slot);
     give_back(store, slot);
 }
 
@@ -149,7 +157,7 @@ void slot_store_collect(struct slot_store *store) {
 void slot_store_enter_item(struct slot_store *store, uint32_t slot) {
     struct slot *entry = &store->slot[slot];
     assert(entry->generation < SLOT_MAX_GENERATION);
-    slot_store_enter(store, slot);
+    enter(store, slot, &entry->references);
     entry->live = true;
     store->live++;
     entry->generation++;
@@ -161,11 +169,11 @@ void slot_store_enter_item(struct slot_store *store, uint32_t slot) {
 
 void slot_store_leave(struct slot_store *store, uint32_t slot) {
     struct slot *entry = &store->slot[slot];
-    assert(entry->live);
+    assert(entry->live && entry->references > 0);
     entry->live = false;
     store->live--;
     store->last_lives -= entry->generation == SLOT_MAX_GENERATION;
-    slot_store_drop(store, slot);
+    if (--entry->references == 0) slot_store_release(store, slot);
 }
 
 void slot_store_unpin(struct slot_store *store, uint32_t slot) {

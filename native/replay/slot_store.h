@@ -65,8 +65,9 @@ struct slot_store {
     uint32_t *returned; /* stack of slots that were given back */
     uint32_t returned_count;
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
-    uint32_t reserved, occupied;
-    uint32_t held; /* of those occupied: by a snapshot alone */
+    uint32_t occupied;
+    uint32_t held; /* of those: by a snapshot alone */
+    uint32_t reserved;
     uint64_t block_bytes; /* of occupied slots but those held: what their coded columns take */
     struct slot_cut *cut; /* a snapshot being taken; NULL: none */
     struct slot_store *seen;
