@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "server/admin/rewrite.h"
 #include "server/core/command_table.h"
+#include "server/core/upcalls.h"
 
 static bool create(struct server *server) {
     server->admin = memory_calloc(1, sizeof *server->admin);
@@ -22,7 +23,7 @@ static void free_part(struct server *server) {
     memory_free(part);
 }
 
-static void timed(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
+void admin_command_took(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
     const struct server *server = client->server;
     if (took_ns >= server->slow_ns) slow_log_command(client, entry, took_ns);
     if (server->admin->monitors.count > 0) monitor_feed(client, entry->command);
@@ -51,7 +52,6 @@ const struct subsystem admin_part = {
     .disconnect = disconnect,
     .free = free_part,
     .configure = slow_log_configure,
-    .timed = timed,
     .turn_took = turn_took,
     .client_left = monitor_client_gone,
 };

@@ -115,6 +115,8 @@ void client_run_request(struct client *client);
 /* Runs one command whose arguments are in client->argc and argv, and counts it: of a request, a transaction, a script or
  * a file that is loaded. Nothing is checked any more. */
 void command_call(struct client *client, struct command_entry *entry);
+/* What follows a command's reply; `changed` if the store is not as it was. */
+void command_replied(struct client *client, bool changed);
 /* Whether the client may run the command with the arguments in argc and argv: arity, rights, memory. False: the error is
  * replied. */
 bool command_admit(struct client *client, struct command_entry *entry);

@@ -9,8 +9,8 @@
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
 #include "server/core/make_room.h"
+#include "server/core/propagate.h"
 #include "server/core/server.h"
-#include "server/core/subsystem.h"
 #include "server/core/upcalls.h"
 #include "store/store.h"
 
@@ -166,11 +166,16 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     entry->stats.total_ns += took_ns;
     if (server->config.latency_tracking) histogram_record(&entry->stats.latency_ns, took_ns);
     if (entry->times) recent_histogram_record(&entry->times->handlers, took_ns, server->now_us);
-    EACH_PART(timed, client, entry, took_ns);
+    admin_command_took(client, entry, took_ns);
     if (client->error_replied) entry->stats.failed++;
     client->active_us = server->now_us;
     client->commands++;
     server->stats.commands++;
+}
+
+void command_replied(struct client *client, bool changed) {
+    notify_command(client);
+    propagate_call(client, changed);
 }
 
 void command_call(struct client *client, struct command_entry *entry) {
@@ -179,7 +184,7 @@ void command_call(struct client *client, struct command_entry *entry) {
     client->error_replied = false;
     entry->command->handler(client);
     bool changed = (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes;
-    EACH_PART(called, client, changed);
+    command_replied(client, changed);
     count_call(client, entry, began_ns);
 }
 

@@ -34,9 +34,6 @@ struct subsystem {
     void (*free)(
         struct server *server); /* after the transports; these two also where `create` failed or was not called */
     void (*configure)(struct server *server); /* settings may have changed */
-    /* A command has replied, and `changed` says whether it changed the store; then how long it took, in its handler. */
-    void (*called)(struct client *client, bool changed);
-    void (*timed)(struct client *client, const struct command_entry *entry, uint64_t took_ns);
     void (*turn_took)(struct server *server, uint64_t took_us); /* as long as slow_ns, or longer */
     /* Serves clients that wait in no queue until the time; false: some are left. Called while retry_parts is set. */
     bool (*retry)(struct server *server, uint64_t until_us);

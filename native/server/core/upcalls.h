@@ -1,5 +1,6 @@
 /* upcalls: what the core asks of the parts above it on the path of every request. They define these functions; whatever is
- * asked less often goes through struct subsystem. Tables of experience ask for rights by them too. */
+ * asked less often goes through struct subsystem. Tables of experience ask for rights by them too. What is written down has
+ * a file of its own, propagate.h. */
 #ifndef REPLAY_SERVER_UPCALLS_H
 #define REPLAY_SERVER_UPCALLS_H
 
@@ -43,6 +44,8 @@ size_t transaction_bytes(const struct client *client); /* that its queue holds *
 /* ---- subscriptions (redis/pubsub) ------------------------------------------------------------------------------------ */
 
 bool pubsub_is_subscriber(const struct client *client);
+/* The client's command has replied: tells subscribers of the keys that it changed. */
+void notify_command(struct client *client);
 
 /* ---- what is written down (durability) --------------------------------------------------------------------------------- */
 
@@ -56,5 +59,7 @@ bool snapshots_rules_are_valid(const char *rules);
 
 /* Shows monitors the script that the client runs, before what it calls. */
 void monitor_feed_script(struct client *client);
+/* The client's command has replied, and its handler took so long: for monitors and the slow log. */
+void admin_command_took(struct client *client, const struct command_entry *entry, uint64_t took_ns);
 
 #endif

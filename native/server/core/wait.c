@@ -142,7 +142,7 @@ bool client_retry(struct client *client) {
     uint64_t changes = client->server->store->changes;
     if (!client->retry(client)) return false;
     bool changed = client->server->store->changes != changes;
-    EACH_PART(called, client, changed);
+    command_replied(client, changed);
     if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
     if (client->blocked)
         leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */

@@ -2,7 +2,6 @@
 #include "server/durability/durability_part.h"
 
 #include "base/memory.h"
-#include "server/core/propagate.h"
 #include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
 #include "server/durability/keyspace_events.h"
@@ -59,5 +58,4 @@ const struct subsystem durability_part = {
     .work = work,
     .create = create,
     .free = free_part,
-    .called = propagate_call,
 };

@@ -36,11 +36,6 @@ static void configure(struct server *server) {
     acl_follow_config(server->redis->acl);
 }
 
-static void called(struct client *client, bool changed) {
-    (void)changed; /* the store has told which keys */
-    if (client->server->redis->notify.length > 0) notify_command(client, client->command);
-}
-
 static void client_left(struct client *client) {
     transaction_discard(client);
     pubsub_client_gone(client);
@@ -83,7 +78,6 @@ const struct subsystem redis_part = {
     .create = create,
     .free = free_part,
     .configure = configure,
-    .called = called,
     .retry = key_wait_run,
     .client_left = client_left,
 };

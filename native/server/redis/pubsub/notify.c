@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_part.h"
 #include "store/store.h"
@@ -200,7 +201,7 @@ static void tell_of_all(struct client *client, const struct key_event *rule, siz
     }
 }
 
-void notify_command(struct client *client, const struct command *command) {
+static void tell_of_changes(struct client *client, const struct command *command) {
     struct notify *notify = &client->server->redis->notify;
     size_t length = notify->length;
     notify->length = 0;
@@ -225,4 +226,8 @@ void notify_command(struct client *client, const struct command *command) {
         tell_of(client, rule, change);
         at += room_of(change->length);
     }
+}
+
+void notify_command(struct client *client) {
+    if (client->server->redis->notify.length > 0) tell_of_changes(client, client->command);
 }

@@ -59,7 +59,5 @@ void notify_gone(struct server *server, enum notify_class class, const char *eve
 /* Sends the message, if such are wanted. */
 void notify_event(struct server *server, enum notify_class class, const char *event, unsigned database, const void *key,
                   size_t length);
-/* The client's command is over: tells of all that it changed. Called only where it did. */
-void notify_command(struct client *client, const struct command *command);
 
 #endif
