@@ -1,27 +1,31 @@
-"""One asyncio connection to a server: the same requests and replies as a blocking one, awaited."""
+"""Connections to a server whose sending and receiving is awaited, and the pool of an asyncio client."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from . import commands
-from .codec import Buffer, Reading, encode_command
-from .commands import Command, SharedBatch
-from .connection import Address, Connection, Exchanges, Pending, ReadBuffer, in_records, on_same_host, set_options
-from .errors import ConnectionLost, ReplayError, error_of_own_request
+from .codec import Buffer, Reading
+from .connection import Address, Connection, Exchanges, Pending, in_records, on_same_host, set_options
+from .connection_pool import ConnectionPool
+from .driver import wait
+from .errors import ConnectionLost
+from .options import ClientOptions
 
 T = TypeVar("T")
 
 
 async def _within(work: Awaitable[T], seconds: float | None) -> T:
     """As `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that arrives together with the result: the
-    command would go on, and wait for items that its caller no longer wants."""
+    command would go on, and wait for items that its caller no longer wants.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
     if sys.version_info >= (3, 11):
         async with asyncio.timeout(seconds):
             return await work
@@ -33,7 +37,7 @@ async def _within(work: Awaitable[T], seconds: float | None) -> T:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     if task.cancelled():
-        raise asyncio.TimeoutError
+        raise TimeoutError
     return task.result()
 
 
@@ -52,11 +56,11 @@ async def _open_socket(address: Address, timeout_s: float) -> socket.socket:
                 opened = await _connected(family, target, timeout_s)
                 set_options(opened)
                 return opened
-            except (OSError, asyncio.TimeoutError):
+            except OSError:
                 if number == len(found):  # a name may stand for several addresses, such as ::1 and 127.0.0.1
                     raise
         raise OSError("the name has no address")
-    except (OSError, asyncio.TimeoutError) as error:
+    except OSError as error:
         sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
         raise ConnectionLost(f"cannot connect to {address}: {sentence}. Is the server running?") from error
 
@@ -120,13 +124,11 @@ class _TlsStream:
 
 
 class AsyncConnection(Exchanges):
-    """One connection, one request at a time. Any failure but an error reply closes it, cancellation too."""
+    """One connection whose calls are awaited. Any failure but an error reply closes it, cancellation too."""
 
     def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
-        super().__init__(address)
-        self._socket, self._timeout = connected, socket_timeout
+        super().__init__(address, connected, socket_timeout)
         self._loop = asyncio.get_running_loop()
-        self._buffer = ReadBuffer()
         self._tls: _TlsStream | None = None
 
     @classmethod
@@ -136,7 +138,7 @@ class AsyncConnection(Exchanges):
         try:
             if address.is_encrypted:
                 await connection.encrypt(connect_timeout)
-            await connection.execute(address.greeting())
+            await wait(connection.exchange(address.greeting()))
         except BaseException:
             connection.close()
             raise
@@ -147,7 +149,7 @@ class AsyncConnection(Exchanges):
         try:
             self._tls = _TlsStream(self._socket, self._address)
             await _within(self._tls.handshake(), connect_timeout)
-        except (OSError, asyncio.TimeoutError) as error:
+        except OSError as error:
             sentence = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise ConnectionLost(f"cannot connect to {self._address}: {sentence}") from error
 
@@ -175,91 +177,55 @@ class AsyncConnection(Exchanges):
         taken.arena = opened.arena
         return taken
 
-    async def execute(self, command: Command[T]) -> T:
-        buffers = encode_command(command.sent(self.arena))
-        self.begin(command.what)
-        try:
-            result: Any = await self._exchange(command, buffers)
-            if isinstance(result, SharedBatch):
-                result = commands.over_shared_memory(result, self.arena)
-            self.completed()
-        except BaseException as error:
-            self.close()
-            if isinstance(error, ReplayError) or not isinstance(error, OSError | asyncio.TimeoutError):
-                raise
-            sentence = getattr(error, "strerror", None) or str(error) or "no progress in time"
-            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
-        if isinstance(result, ReplayError):
-            raise error_of_own_request(result)
-        return result
-
-    async def _exchange(self, command: Command[T], buffers: list[Buffer]) -> T | ReplayError:
-        before = commands.release_returned(self.arena)
-        if before is not None:
-            buffers = encode_command(before.arguments) + buffers
-        try:
-            await self._send(buffers)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise await self._parting_words(command) or error from None
-        if before is not None:
-            await self._receive(before.read(), self._timeout)
-        return await self._receive(command.read(), None if command.wait_s is None else command.wait_s + self._timeout)
-
-    async def _send(self, buffers: Sequence[Buffer]) -> None:
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        """See `Exchanges`."""
         if self._tls is not None:
             for piece in in_records(buffers):
-                await _within(self._tls.send(piece), self._timeout)
+                await _within(self._tls.send(piece), self._socket_timeout)
             return
         pending = Pending(buffers)
         while vectors := pending.next():
             try:
                 pending.advance(self._socket.sendmsg(vectors))
             except BlockingIOError:
-                await _within(self._loop.sock_sendall(self._socket, vectors[0]), self._timeout)
+                await _within(self._loop.sock_sendall(self._socket, vectors[0]), self._socket_timeout)
                 pending.advance(len(vectors[0]))
 
-    async def _parting_words(self, command: Command[T]) -> ReplayError | None:
-        """The error reply that the server sent before it closed on a request that it would not read to the end."""
-        with contextlib.suppress(OSError, asyncio.TimeoutError, ReplayError):
-            result = await _within(self._receive(command.read(), None), 1.0)
-            if isinstance(result, ReplayError):
-                return error_of_own_request(result)
-        return None
-
-    async def _receive(self, reading: Reading[T], wait: float | None) -> T:
+    async def receive(self, reading: Reading[T], wait_s: float | None) -> T:
+        """See `Exchanges`."""
         wanted = next(reading)
         try:
             while True:
                 if wanted is None:
                     while (line := self._buffer.line()) is None:
-                        await self._more(wait)
-                        wait = self._timeout  # the command's own wait is over once bytes come
+                        await self._more(wait_s)
+                        wait_s = self._socket_timeout  # the command's own wait is over once bytes come
                     wanted = reading.send(line)
                 else:
                     filled = self._buffer.take(wanted)
                     while filled < len(wanted):
-                        filled += await self._some(wanted[filled:], self._timeout)
+                        filled += await self._some(wanted[filled:], self._socket_timeout)
                     while not self._buffer.skip_line_end():
-                        await self._more(self._timeout)
+                        await self._more(self._socket_timeout)
                     wanted = reading.send(b"")
         except StopIteration as stop:
             return stop.value
 
-    async def _more(self, wait: float | None) -> None:
-        count = await self._some(self._buffer.space(), wait)
+    async def _more(self, wait_s: float | None) -> None:
+        count = await self._some(self._buffer.space(), wait_s)
         self._buffer.end += count
 
-    async def _some(self, target: memoryview, wait: float | None) -> int:
+    async def _some(self, target: memoryview, wait_s: float | None) -> int:
         if self._tls is None:
-            count = await _within(self._loop.sock_recv_into(self._socket, target), wait)
+            count = await _within(self._loop.sock_recv_into(self._socket, target), wait_s)
         else:
-            count = await _within(self._tls.receive_into(target), wait)
+            count = await _within(self._tls.receive_into(target), wait_s)
         if count == 0:
             raise ConnectionResetError("the server closed the connection")
         return count
 
     def gone(self) -> bool:
-        """Whether the server has closed an idle connection, as far as can be seen without sending."""
+        """See `Exchanges`."""
         try:
             seen = self._socket.recv(1, socket.MSG_PEEK)
             return seen == b"" or self._tls is not None  # of TLS, a good-bye is bytes too
@@ -268,9 +234,25 @@ class AsyncConnection(Exchanges):
         except OSError:
             return True
 
-    def close(self) -> None:
-        self._complete = False
-        self._socket.close()
 
-    def __del__(self) -> None:
-        self._socket.close()
+class AsyncPool(ConnectionPool[AsyncConnection]):
+    """Connections whose calls are awaited. Those with shared memory are for commands that can use it."""
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        super().__init__(address, options)
+        self._shares = bool(options.shared_memory)
+
+    async def open(self, shared: bool) -> AsyncConnection:
+        """See `ConnectionPool`."""
+        if not (shared and self._shares):
+            return await AsyncConnection.open(self.address, *self._timeouts)
+        connection = await AsyncConnection.open_shared(self.address, *self._timeouts)
+        self._shares = connection.arena is not None  # else the server is elsewhere, or has no more to share
+        return connection
+
+    async def pause(self, seconds: float) -> None:
+        """See `ConnectionPool`."""
+        await asyncio.sleep(seconds)
+
+    def _idle_lists(self, shared: bool) -> tuple[list[AsyncConnection], ...]:
+        return (self._sharing,) if shared and self._shares else super()._idle_lists(shared)

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
 from .codec import pack
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
-from .n_step_writer import NStepWriter, VectorNStepWriter, make_vector_writer, make_writer
+from .n_step_writer import make_writer
+from .options import SampleOptions, SamplerOptions, TableChanges
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table, changes_map
-from .writer import VectorWriter, Writer
+from .writer_methods import WriterMethods
 
 T = TypeVar("T")
 _MAX_PLANS = 64
@@ -76,7 +77,7 @@ def _let_go() -> None:
 os.register_at_fork(before=_hold_all, after_in_parent=_let_go, after_in_child=_let_go)
 
 
-class Buffer:
+class Buffer(WriterMethods):
     """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
 
     Any number of threads may share it: every call takes the table for itself, and waits without it. A forked child has
@@ -197,33 +198,8 @@ class Buffer:
         finally:
             self._waiting_add.discard(token)
 
-    @overload
-    def writer(self, *, n_step: None = None, discount: None = None, **options: Any) -> Writer: ...
-
-    @overload
-    def writer(self, *, n_step: int, discount: float, **options: Any) -> NStepWriter: ...
-
-    def writer(
-        self, *, n_step: int | None = None, discount: float | None = None, **options: Any
-    ) -> Writer | NStepWriter:
-        """A writer of one environment's steps. See `replay_server.Client.writer`."""
-        return make_writer(self._table, BufferStreams(self), n_step, discount, options)
-
-    @overload
-    def vector_writer(
-        self, environments: int, *, n_step: None = None, discount: None = None, **options: Any
-    ) -> VectorWriter: ...
-
-    @overload
-    def vector_writer(
-        self, environments: int, *, n_step: int, discount: float, **options: Any
-    ) -> VectorNStepWriter: ...
-
-    def vector_writer(
-        self, environments: int, *, n_step: int | None = None, discount: float | None = None, **options: Any
-    ) -> VectorWriter | VectorNStepWriter:
-        """A writer of the steps of n environments. See `replay_server.Client.vector_writer`."""
-        return make_vector_writer(self._table, BufferStreams(self), environments, n_step, discount, options)
+    def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
+        return make_writer(kinds, self._table, BufferStreams(self), environments, *options)
 
     def sample(
         self,
@@ -234,13 +210,14 @@ class Buffer:
         columns: Sequence[str] | None = None,
         replace: bool = True,
         policy_version: int | None = None,
-        writable: bool = True,
+        coded: bool | None = None,
+        writable: bool | None = None,
     ) -> Batch:
-        """Draws a batch. See `replay_server.Client.sample`."""
+        """Draws a batch. See `replay_server.Client.sample`; `coded` is for what travels, and without effect here."""
         if policy_version is not None:
             self._see_version(policy_version)
         batch = self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, replace, None)
-        return batch if writable else read_only(batch)
+        return read_only(batch) if writable is False else batch
 
     def _see_version(self, policy_version: int) -> None:
         version = check_version(policy_version)
@@ -358,10 +335,12 @@ class Buffer:
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
         replace: bool = True,
+        coded: bool | None = None,
         writable: bool = False,
         allocate: Allocate = np.empty,
     ) -> Sampler:
-        """An iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
+        """An iterator over batches sampled ahead. See `replay_server.Client.sampler`, and of `coded`, `sample`."""
+        sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -369,13 +348,14 @@ class Buffer:
             with self._lock:
                 self._changed.notify_all()
 
-        def draw(beta: float, policy_version: int | None, out: Batch) -> Batch:
-            if policy_version is not None:
-                self._see_version(policy_version)
+        def draw(options: SampleOptions, out: Batch) -> Batch:
+            if options.policy_version is not None:
+                self._see_version(options.policy_version)
+            beta = options.importance_sampling_exponent
             return self._sample(batch_size, beta, timeout, out, columns, replace, cancelled)
 
-        beta = importance_sampling_exponent
-        return Sampler(draw, lambda: self._table, cancel, batch_size, beta, prefetch, columns, writable, allocate)
+        options = SamplerOptions(batch_size, prefetch, sample, writable, allocate)
+        return Sampler(draw, lambda: self._table, cancel, options)
 
     # ---- the table ---------------------------------------------------------------------------------------------------
 
@@ -402,15 +382,8 @@ class Buffer:
         max_staleness: int | None = None,
     ) -> None:
         """Changes the table; None leaves a value as it is. See `replay_server.Client.configure`."""
-        given = {
-            "sampler": sampler,
-            "remover": remover,
-            "rate_limiter": rate_limiter,
-            "max_times_sampled": max_times_sampled,
-            "max_bytes": max_bytes,
-            "max_staleness": max_staleness,
-        }
-        changes = {key: value for key, value in given.items() if value is not None}
+        given = TableChanges(sampler, remover, rate_limiter, max_times_sampled, max_bytes, max_staleness)
+        changes = given.given()
         packed = pack(changes_map(changes))
         with self._lock:
             self._check(lib.table_configure(self._core, packed, len(packed), self._error))

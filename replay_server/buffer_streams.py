@@ -9,6 +9,7 @@ import numpy as np
 
 from ._native import ffi, lib
 from .buffer_arrays import new_ids
+from .driver import at_once
 from .table import MAX_HISTORY
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class BufferStreams:
         self._dropped = weakref.finalize(self, buffer._abandoned.extend, self._opened)
         self._dropped.atexit = False
 
+    @at_once
     def open(self, streams: int, history: int) -> None:
         """See `StepSink`."""
         buffer = self._buffer
@@ -46,12 +48,14 @@ class BufferStreams:
         with self._buffer._lock:
             self._free(self._opened)
 
+    @at_once
     def end_episodes(self, streams: np.ndarray) -> None:
         """See `StepSink`."""
         with self._buffer._lock:
             for address in self._opened[0][streams]:
                 lib.stream_end_episode(ffi.cast("struct stream *", int(address)))
 
+    @at_once
     def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         """See `StepSink`."""
         buffer = self._buffer
@@ -64,6 +68,7 @@ class BufferStreams:
             )
             buffer._check(appended)
 
+    @at_once
     def send_items(
         self,
         streams: np.ndarray,

@@ -1,4 +1,4 @@
-"""What the blocking client does with gradients that wait on the server."""
+"""What a client does with gradients that wait on the server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from . import gradients
 from .commands import Command
+from .driver import Operation, Written, operation
 from .gradients import Gradients
 
 T = TypeVar("T")
 
 
-class GradientMethods:
+class GradientOperations(Written):
     """Gradients of many learners, for one that applies them.
 
     A learner pushes a gradient under a name and with the version of the weights that it was computed at. The one that
@@ -22,10 +23,13 @@ class GradientMethods:
     that it made of them, in one command, so that whoever dies in between has neither lost nor applied any twice.
     """
 
-    def _run(self, command: Command[T]) -> T:
+    def _answer(self, command: Command[T]) -> Operation[T]:
         raise NotImplementedError
 
-    def push_gradient(self, key: str, version: int, name: str, vector: Any, dtype: str | None = None) -> bool:
+    @operation
+    def push_gradient(
+        self, key: str, version: int, name: str, vector: Any, dtype: str | None = None
+    ) -> Operation[bool]:
         """Adds a gradient at the end of those that wait.
 
         Args:
@@ -44,8 +48,9 @@ class GradientMethods:
             SchemaError: no such vector, or not like those that wait.
             LimitExceeded: too many wait, or there is no memory.
         """
-        return self._run(gradients.push(key, version, name, vector, dtype))
+        return self._answer(gradients.push(key, version, name, vector, dtype))
 
+    @operation
     def take_gradients(
         self,
         key: str,
@@ -54,7 +59,7 @@ class GradientMethods:
         until: tuple[int, float] | None = None,
         weights: Sequence[float] | np.ndarray | None = None,
         timeout: float | None = None,
-    ) -> Gradients:
+    ) -> Operation[Gradients]:
         """The oldest gradients, once enough wait; they wait on.
 
         Args:
@@ -70,8 +75,9 @@ class GradientMethods:
         Raises:
             Timeout: not enough wait; its `reason` says how many do.
         """
-        return self._run(gradients.take(key, count, until, weights, False, timeout))
+        return self._answer(gradients.take(key, count, until, weights, False, timeout))
 
+    @operation
     def gradient_headers(
         self,
         key: str,
@@ -79,11 +85,14 @@ class GradientMethods:
         *,
         until: tuple[int, float] | None = None,
         timeout: float | None = None,
-    ) -> Gradients:
+    ) -> Operation[Gradients]:
         """As `take_gradients`, without the vectors: names, versions, dtype and bytes, from which weights follow."""
-        return self._run(gradients.take(key, count, until, None, True, timeout))
+        return self._answer(gradients.take(key, count, until, None, True, timeout))
 
-    def await_gradients(self, key: str, names: Sequence[str], most: int = 0, timeout: float | None = None) -> int:
+    @operation
+    def await_gradients(
+        self, key: str, names: Sequence[str], most: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
         """Waits until at most `most` of these gradients wait, so that whoever computes them does not run far ahead.
 
         Args:
@@ -98,11 +107,12 @@ class GradientMethods:
         Raises:
             Timeout: more do.
         """
-        return self._run(gradients.await_taken(key, names, most, timeout))
+        return self._answer(gradients.await_taken(key, names, most, timeout))
 
+    @operation
     def publish_applied(
         self, key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]
-    ) -> int:
+    ) -> Operation[int]:
         """Publishes weights and takes out the gradients that they were made of: all of it at once, or nothing.
 
         Args:
@@ -120,26 +130,31 @@ class GradientMethods:
             GradientNotWaiting: a name was applied or dropped already, or is not known.
             ConnectionLost: whether it was done is not known; `fetch_weights` or `gradient_states` tells.
         """
-        return self._run(gradients.publish(key, names, version, weights))
+        return self._answer(gradients.publish(key, names, version, weights))
 
-    def drop_gradients(self, key: str, names: Sequence[str]) -> int:
+    @operation
+    def drop_gradients(self, key: str, names: Sequence[str]) -> Operation[int]:
         """Takes gradients out without applying them; returns how many of them waited."""
-        return self._run(gradients.drop(key, names))
+        return self._answer(gradients.drop(key, names))
 
-    def gradient_states(self, key: str, names: Sequence[str]) -> list[str | None]:
+    @operation
+    def gradient_states(self, key: str, names: Sequence[str]) -> Operation[list[str | None]]:
         """Of each name: "waiting", "applied", "dropped", or None where it is not known (any more)."""
-        return self._run(gradients.states(key, names))
+        return self._answer(gradients.states(key, names))
 
-    def gradient_info(self, key: str) -> dict[str, Any]:
+    @operation
+    def gradient_info(self, key: str) -> Operation[dict[str, Any]]:
         """What waits under a key: waiting, bytes, vector_bytes, dtype, oldest_version and newest_version (-1: none
         waits); counters since the server began: pushed, duplicates, applied, dropped; remembered and forgotten names;
         takers, clients that wait. All 0 where there is no such key."""
-        return self._run(gradients.info(key))
+        return self._answer(gradients.info(key))
 
-    def gradient_keys(self) -> list[str]:
+    @operation
+    def gradient_keys(self) -> Operation[list[str]]:
         """The keys under which gradients wait, or names are remembered."""
-        return self._run(gradients.keys())
+        return self._answer(gradients.keys())
 
-    def delete_gradients(self, *keys: str) -> int:
+    @operation
+    def delete_gradients(self, *keys: str) -> Operation[int]:
         """Removes keys with all that waits and every name; returns how many there were."""
-        return self._run(gradients.delete(keys))
+        return self._answer(gradients.delete(keys))

@@ -10,12 +10,13 @@ import numpy as np
 
 from . import commands
 from .commands import Command, ServedTable
-from .connection import Connection
+from .connection import Exchanges
+from .driver import Operation
 from .errors import ConnectionLost, ReplayError, SchemaError, TableNotFound
 from .step_codec import encoder_for
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .operations import Operations
 
 T = TypeVar("T")
 
@@ -29,24 +30,25 @@ class ClientStreams:
     and made anew counts as a loss: its streams are gone.
     """
 
-    def __init__(self, client: Client, served: ServedTable) -> None:
+    def __init__(self, client: Operations, served: ServedTable) -> None:
         self._client = client
         self._served = served
-        self._connection: Connection | None = None
+        self._connection: Exchanges | None = None
         self._process = os.getpid()
         self._history = 1
         self._encoder = encoder_for(served.table)
 
-    def open(self, streams: int, history: int) -> None:
+    def open(self, streams: int, history: int) -> Operation[None]:
         """See `StepSink`. Connecting is tried for the client's `reconnect_timeout`."""
         self._check_process()
         self.close()
         self._history = history
-        served = self._client._look_up(self._served.table.name)
+        client = self._client
+        served = yield from client._look_up(self._served.table.name)
         if served.table.signature != self._served.table.signature:
             raise SchemaError(f"table {served.table.name!r} was made anew with another signature: make another writer")
         self._served = served
-        self._connection = self._client._pool.acquire(time.monotonic() + self._client._timeouts[2])
+        self._connection = yield from client._pool.connected(time.monotonic() + client._options.reconnect_timeout)
 
     def close(self) -> None:
         """See `StepSink`. The connection is not used for anything else, since its streams end with it."""
@@ -54,17 +56,17 @@ class ClientStreams:
             connection, self._connection = self._connection, None
             connection.close()
 
-    def end_episodes(self, streams: np.ndarray) -> None:
+    def end_episodes(self, streams: np.ndarray) -> Operation[None]:
         """See `StepSink`."""
-        self._execute(commands.end_episodes(self._served.table.name, streams))
+        yield from self._answer(commands.end_episodes(self._served.table.name, streams))
 
-    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> Operation[None]:
         """See `StepSink`."""
         given: dict[str, Any] = dict(columns)
         if self._encoder is not None:
             given = {name: self._encoder.encode(values) for name, values in columns.items()}
         coded = self._encoder is not None
-        self._execute(commands.append(self._served, streams, flags, given, self._history, coded))
+        yield from self._answer(commands.append(self._served, streams, flags, given, self._history, coded))
 
     def send_items(
         self,
@@ -73,21 +75,21 @@ class ClientStreams:
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
-    ) -> np.ndarray:
+    ) -> Operation[np.ndarray]:
         """See `StepSink`."""
-        return self._execute(commands.items(self._served, streams, steps, priorities, columns, timeout))
+        return self._answer(commands.items(self._served, streams, steps, priorities, columns, timeout))
 
-    def _execute(self, command: Command[T]) -> T:
+    def _answer(self, command: Command[T]) -> Operation[T]:
         self._check_process()
         if (connection := self._connection) is None:
             raise ConnectionLost(f"{command.what}: the connection of this writer is lost")
         try:
-            return connection.execute(command)
+            return (yield from connection.exchange(command))
         except TableNotFound as error:
             self.close()
-            raise self._client._with_known_tables(error, self._served.table.name) from None
+            raise (yield from self._client._with_known_tables(error, self._served.table.name)) from None
         except SchemaError as error:
-            if self._was_made_anew():
+            if (yield from self._was_made_anew()):
                 self.close()
                 raise ConnectionLost(f"{command.what}: the table was made anew, and its streams are gone") from error
             raise
@@ -104,5 +106,6 @@ class ClientStreams:
                 f"{os.getpid()}, forked from it: make another writer here"
             )
 
-    def _was_made_anew(self) -> bool:
-        return self._client._look_up(self._served.table.name).incarnation != self._served.incarnation
+    def _was_made_anew(self) -> Operation[bool]:
+        current = yield from self._client._look_up(self._served.table.name)
+        return current.incarnation != self._served.incarnation

@@ -1,6 +1,6 @@
 """Every REPLAY.* and WEIGHTS.* command as data: what to send, how to read the reply, whether it may be repeated.
 
-The blocking client and the asyncio client run the same commands.
+`operations` yields them, `lost_calls` repeats them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .codec import (
 )
 from .errors import ReplayError, SchemaError, ServerError, TableNotFound, Timeout
 from .expand import MOST_PLACES, expand_windows
+from .options import SampleOptions
 from .shared_memory import Arena, Lease
 from .table import Table, changes_map
 
@@ -459,32 +460,24 @@ def codes(table: Table, count: int, columns: Sequence[str] | None, wanted: bool 
 
 
 def sample(
-    served: ServedTable,
-    count: int,
-    beta: float,
-    timeout: float | None,
-    out: Batch,
-    columns: Sequence[str] | None,
-    replace: bool = True,
-    policy_version: int | None = None,
-    shared: bool = False,
-    coded: bool = False,
+    served: ServedTable, count: int, out: Batch, options: SampleOptions, shared: bool = False, coded: bool = False
 ) -> Command[Batch]:
     """REPLAY.SAMPLE into `out`, whose arrays fit; `shared`: or into shared memory, which the result then refers to;
     `coded`: as distinct steps, which are expanded into `out`."""
-    timeout = check_timeout(timeout)
+    timeout, columns, version = check_timeout(options.timeout), options.columns, options.policy_version
     name = served.table.name
     what = f"sample of {count} from {name!r}"
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
-    once = () if replace else ("REPLACE", 0)
-    options = ("BETA", float(beta), *block(timeout), *once, "INCARNATION", served.incarnation)
-    options += () if policy_version is None else ("POLICY_VERSION", check_version(policy_version))
+    once = () if options.replace else ("REPLACE", 0)
+    beta = float(options.importance_sampling_exponent)
+    head: tuple[Argument, ...] = ("REPLAY.SAMPLE", name, int(count), "BETA", beta, *block(timeout), *once)
+    head += ("INCARNATION", served.incarnation)
+    head += () if version is None else ("POLICY_VERSION", check_version(version))
     if coded:
-        arguments = ("REPLAY.SAMPLE", name, int(count), *options, "CODED", *chosen)
+        arguments = (*head, "CODED", *chosen)
         return Command(what, arguments, lambda: _coded_reading(what, timeout, served.table, out), True, timeout)
-    arguments = ("REPLAY.SAMPLE", name, int(count), *options, *chosen)
-    nearer = ("REPLAY.SAMPLE", name, int(count), *options, "SHARED", *chosen) if shared else None
-    return Command(what, arguments, lambda: _batch_reading(what, timeout, out), True, timeout, nearer)
+    nearer = (*head, "SHARED", *chosen) if shared else None
+    return Command(what, (*head, *chosen), lambda: _batch_reading(what, timeout, out), True, timeout, nearer)
 
 
 def get(served: ServedTable, ids: np.ndarray, out: Batch) -> Command[Batch]:

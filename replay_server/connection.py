@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlsplit
 from . import commands
 from .codec import MAX_LINE_BYTES, Buffer, Reading, encode_command, not_resp
 from .commands import Command, SharedBatch, greet
+from .driver import Operation, run
 from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, error_of_own_request
 from .shared_memory import Arena
 
@@ -288,17 +289,20 @@ class ReadBuffer:
 
 
 class Exchanges:
-    """What a connection may still carry: another request, only while each reply before it was read whole, in the
-    process that opened the connection.
+    """What both kinds of connection do: one request at a time, each sent after the reply before it was read whole, by
+    the process that opened the connection.
 
     After an interrupt in mid-exchange the next reply would be taken for another request's, and a forked child would
-    read its parent's. So a request goes out by `begin` alone, and only `completed` makes the next one possible.
+    read its parent's. So a request goes out by `begin` alone, and only `completed` makes the next one possible. One
+    that nobody refers to closes itself.
     """
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
+        self._address, self._socket, self._socket_timeout = address, connected, socket_timeout
         self._process = os.getpid()
         self._complete = True
+        self._may_share = False
+        self._buffer = ReadBuffer()
         self.arena: Arena | None = None
 
     @property
@@ -332,6 +336,90 @@ class Exchanges:
     def completed(self) -> None:
         """The reply was read whole, and all that came with it has an owner."""
         self._complete = True
+
+    def exchange(self, command: Command[T]) -> Operation[T]:
+        """Sends a command and returns its result. Any failure but an error reply closes the connection.
+
+        A command whose reply may come through shared memory first gets some, if the server has any to share; leases
+        that were given back are told to the server before the command.
+
+        Raises:
+            ReplayError: the error reply.
+            ConnectionLost: the connection broke.
+        """
+        if command.shared and self._may_share and self.arena is None:
+            yield from self._share()
+        buffers = encode_command(command.sent(self.arena))
+        self.begin(command.what)
+        try:
+            result: Any = yield from self._answer(command, buffers)
+            if isinstance(result, SharedBatch):
+                result = commands.over_shared_memory(result, self.arena)
+            self.completed()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, ReplayError) or not isinstance(error, OSError):
+                raise
+            late = isinstance(error, TimeoutError | BlockingIOError)
+            sentence = "no progress in time" if late else error.strerror or str(error)
+            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
+        if isinstance(result, ReplayError):
+            raise error_of_own_request(result)
+        return result
+
+    def _answer(self, command: Command[T], buffers: list[Buffer]) -> Operation[T | ReplayError]:
+        before = commands.release_returned(self.arena)
+        if before is not None:
+            buffers = encode_command(before.arguments) + buffers
+        try:
+            yield self.send, buffers
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise (yield from self._parting_words(command)) or error from None
+        if before is not None:
+            yield self.receive, before.read(), self._socket_timeout
+        wait_s = None if command.wait_s is None else command.wait_s + self._socket_timeout
+        return (yield self.receive, command.read(), wait_s)
+
+    def _parting_words(self, command: Command[Any]) -> Operation[ReplayError | None]:
+        """The error reply that the server sent before it closed on a request that it would not read to the end."""
+        with contextlib.suppress(OSError, ReplayError):
+            result = yield self.receive, command.read(), 1.0
+            if isinstance(result, ReplayError):
+                return error_of_own_request(result)
+        return None
+
+    def _share(self) -> Operation[None]:
+        """Asks for shared memory, once."""
+        raise NotImplementedError
+
+    def send(self, buffers: Sequence[Buffer]) -> Any:
+        """Sends them one after another, as a call or as what is to be awaited."""
+        raise NotImplementedError
+
+    def receive(self, reading: Reading[Any], wait_s: float | None) -> Any:
+        """What a reply is read as, whose first bytes may take `wait_s` seconds to come (None = for ever), as a call or
+        as what is to be awaited."""
+        raise NotImplementedError
+
+    def gone(self) -> bool:
+        """Whether the server has closed an idle connection, as far as can be seen without sending."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """From any thread: ends the connection, and a wait on it at once. A forked child leaves its parent's alone."""
+        if not self.is_own:
+            return
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its lock
+
+    def close(self) -> None:
+        """Closes this process's end."""
+        self._complete = False
+        self._socket.close()
+
+    def __del__(self) -> None:
+        if (left := getattr(self, "_socket", None)) is not None:
+            left.close()
 
 
 class _Patience:
@@ -371,9 +459,7 @@ class _Patience:
 
 
 class Connection(Exchanges):
-    """One connection, one request at a time, used by one thread at a time; only `abort` may come from another.
-
-    A request whose reply was not read whole, whatever the reason, closes it. One that nobody refers to closes itself.
+    """One connection whose calls block, used by one thread at a time; only `abort` may come from another.
 
     Args:
         address: where to.
@@ -386,11 +472,8 @@ class Connection(Exchanges):
     """
 
     def __init__(self, address: Address, connect_timeout: float, socket_timeout: float) -> None:
-        super().__init__(address)
-        self._socket_timeout = socket_timeout
-        self._socket = address.open_socket(connect_timeout)
+        super().__init__(address, address.open_socket(connect_timeout), socket_timeout)
         self._patience = _Patience(self._socket, socket_timeout)
-        self._buffer = ReadBuffer()
         self._begun = False  # the reply: a command's own wait is over once bytes of it have come
         self._descriptors: list[int] | None = None
         self._may_share = address.path is not None or address.abstract is not None
@@ -401,41 +484,20 @@ class Connection(Exchanges):
             raise
 
     def execute(self, command: Command[T]) -> T:
-        """Sends a command and returns its result. Any failure but an error reply closes the connection.
+        """`exchange`, as a call."""
+        return run(self.exchange(command))
 
-        A command whose reply may come through shared memory first gets some, if the server has any to share; leases
-        that were given back are told to the server before the command.
+    def share(self) -> None:
+        """Asks for shared memory now, where there may be some and none is there yet."""
+        if self._may_share and self.arena is None:
+            run(self._share())
 
-        Raises:
-            ReplayError: the error reply.
-            ConnectionLost: the connection broke.
-        """
-        if command.shared:
-            self.share()
-        buffers = encode_command(command.sent(self.arena))
-        self.begin(command.what)
-        try:
-            result: Any = self._exchange(command, buffers)
-            if isinstance(result, SharedBatch):
-                result = commands.over_shared_memory(result, self.arena)
-            self.completed()
-        except BaseException as error:
-            self.close()
-            if isinstance(error, ReplayError) or not isinstance(error, OSError):
-                raise
-            late = isinstance(error, TimeoutError | BlockingIOError)
-            sentence = "no progress in time" if late else error.strerror or str(error)
-            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
-        if isinstance(result, ReplayError):
-            raise error_of_own_request(result)
-        return result
-
-    def _share(self) -> None:
+    def _share(self) -> Operation[None]:
         """Asks for shared memory, once: without it replies come over the socket."""
         self._may_share = False
         self._descriptors = []
         try:
-            size_bytes = self.execute(commands.share(0))
+            size_bytes = yield from self.exchange(commands.share(0))
             if self._descriptors:
                 self.arena = Arena(self._descriptors.pop(0), size_bytes)
         except ServerError:
@@ -447,20 +509,9 @@ class Connection(Exchanges):
                 os.close(descriptor)
             self._descriptors = None
 
-    def _exchange(self, command: Command[T], buffers: list[Buffer]) -> T | ReplayError:
-        before = commands.release_returned(self.arena)
-        if before is not None:
-            buffers = encode_command(before.arguments) + buffers
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """See `Exchanges`."""
         self._patience.before_sending()
-        try:
-            self._send(buffers)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self._parting_words(command) or error from None
-        if before is not None:
-            self._receive(before.read(), self._socket_timeout)
-        return self._receive(command.read(), None if command.wait_s is None else command.wait_s + self._socket_timeout)
-
-    def _send(self, buffers: Sequence[Buffer]) -> None:
         if len(buffers) == 1:
             self._socket.sendall(buffers[0])
             return
@@ -472,16 +523,8 @@ class Connection(Exchanges):
         while vectors := pending.next():
             pending.advance(self._socket.sendmsg(vectors))
 
-    def _parting_words(self, command: Command[T]) -> ReplayError | None:
-        """The error reply that the server sent before it closed on a request that it would not read to the end."""
-        with contextlib.suppress(OSError, ReplayError):
-            result = self._receive(command.read(), 1.0)
-            if isinstance(result, ReplayError):
-                return error_of_own_request(result)
-        return None
-
-    def _receive(self, reading: Reading[T], wait_s: float | None) -> T:
-        """What a reply is read as, whose first bytes may take `wait_s` seconds to come; None = for ever."""
+    def receive(self, reading: Reading[T], wait_s: float | None) -> T:
+        """See `Exchanges`."""
         self._begun = False
         if self._buffer.start == self._buffer.end:
             self._patience.before_receiving(wait_s)
@@ -536,7 +579,7 @@ class Connection(Exchanges):
         return count
 
     def gone(self) -> bool:
-        """Whether the server has closed an idle connection, as far as can be seen without sending."""
+        """See `Exchanges`."""
         try:
             if isinstance(self._socket, ssl.SSLSocket):
                 self._patience.before_looking()
@@ -547,27 +590,6 @@ class Connection(Exchanges):
             return False
         except OSError:
             return True
-
-    def abort(self) -> None:
-        """From any thread: ends the connection, and a wait on it at once. A forked child leaves its parent's alone."""
-        if not self.is_own:
-            return
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its lock
-
-    def close(self) -> None:
-        """Closes this process's end."""
-        self._complete = False
-        self._socket.close()
-
-    def __del__(self) -> None:
-        if (left := getattr(self, "_socket", None)) is not None:
-            left.close()
-
-    def share(self) -> None:
-        """Asks for shared memory now, where there may be some and none is there yet."""
-        if self._may_share and self.arena is None:
-            self._share()
 
     def detach(self) -> socket.socket:
         """The socket of an idle connection without TLS, for an owner that goes on with it."""

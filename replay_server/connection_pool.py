@@ -14,41 +14,54 @@ import os
 import threading
 import time
 import weakref
+from typing import Any, Generic, TypeVar
 
-from .connection import Address, Connection, on_same_host
+from .connection import Address, Connection, Exchanges, on_same_host
+from .driver import Operation
 from .errors import ConnectionLost
+from .options import ClientOptions
 
+C = TypeVar("C", bound=Exchanges)
 _FIRST_DELAY_S = 0.02
 _LONGEST_DELAY_S = 0.5
 
 
-class ConnectionPool:
+class ConnectionPool(Generic[C]):
     """Any number of connections to one server, each for one command at a time.
 
     Args:
         address: where to.
-        connect_timeout: seconds for one attempt to connect.
-        socket_timeout: see `Connection`.
-        shared_memory: whether connections to this host go over the unix socket that can share memory.
+        options: how to connect.
     """
 
-    def __init__(self, address: Address, connect_timeout: float, socket_timeout: float, shared_memory: bool) -> None:
-        self._address = address
-        self._timeouts = (connect_timeout, socket_timeout)
-        self._near = shared_memory and address.path is None
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self.address = address
+        self._timeouts = (options.connect_timeout, options.socket_timeout)
         self.closed = False
         self._begin()
 
     def _begin(self) -> None:
-        self._plain: list[Connection] = []
-        self._sharing: list[Connection] = []
-        self._opened: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
+        self._plain: list[C] = []
+        self._sharing: list[C] = []
+        self._opened: weakref.WeakValueDictionary[int, C] = weakref.WeakValueDictionary()
         self._numbers = itertools.count()
         self._until_closed = threading.Lock()
         self._until_closed.acquire()
         self._process = os.getpid()
 
-    def acquire(self, deadline: float, shared: bool = False) -> Connection:
+    def open(self, shared: bool) -> Any:
+        """A new connection, or what awaits it; `shared`: for a command whose reply may come through shared memory.
+
+        Raises:
+            ConnectionLost: nothing answers.
+        """
+        raise NotImplementedError
+
+    def pause(self, seconds: float) -> Any:
+        """Lets time go by, as a call or as what is to be awaited."""
+        raise NotImplementedError
+
+    def connected(self, deadline: float, shared: bool = False) -> Operation[C]:
         """An idle connection that still stands, or a new one; connecting is tried until the deadline.
 
         `shared`: one with shared memory before others; else the other way around.
@@ -61,14 +74,24 @@ class ConnectionPool:
             if idle.usable and not idle.gone():
                 return idle
             idle.close()
-        connection = self._connected_by(deadline)
-        self._opened[next(self._numbers)] = connection
-        if self.closed:  # `close` may have looked before the connection was among those opened
-            connection.close()
-            raise self._closed_error()
-        return connection
+        delay = _FIRST_DELAY_S
+        while not self.closed:
+            try:
+                connection: C = yield self.open, shared
+            except ConnectionLost:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                yield self.pause, min(delay, left)
+                delay = min(2 * delay, _LONGEST_DELAY_S)
+                continue
+            self._opened[next(self._numbers)] = connection
+            if not self.closed:
+                return connection
+            connection.close()  # `close` may have looked before the connection was among those opened
+        raise ConnectionLost(f"the client of {self.address} is closed")
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: C) -> None:
         """Takes a connection back: to be used again, where its last reply was read whole."""
         if not connection.usable:
             connection.close()
@@ -89,13 +112,17 @@ class ConnectionPool:
         self._close_idle()
 
     def _leave_parent(self) -> None:
-        """In a forked child: its parent's connections are not its own (`Connection.usable`), nor is a lock that a
+        """In a forked child: its parent's connections are not its own (`Exchanges.usable`), nor is a lock that a
         thread held which is not here."""
         if self._process != os.getpid():
             self._begin()
 
-    def _idle_one(self, shared: bool) -> Connection | None:
-        for idle in (self._sharing, self._plain) if shared else (self._plain, self._sharing):
+    def _idle_lists(self, shared: bool) -> tuple[list[C], ...]:
+        """Where to look for an idle connection, in this order."""
+        return (self._sharing, self._plain) if shared else (self._plain, self._sharing)
+
+    def _idle_one(self, shared: bool) -> C | None:
+        for idle in self._idle_lists(shared):
             with contextlib.suppress(IndexError):
                 return idle.pop()
         return None
@@ -104,23 +131,20 @@ class ConnectionPool:
         while (connection := self._idle_one(False)) is not None:
             connection.close()
 
-    def _connected_by(self, deadline: float) -> Connection:
-        delay = _FIRST_DELAY_S
-        while not self.closed:
-            try:
-                return self._connected()
-            except ConnectionLost:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise
-                if self._until_closed.acquire(timeout=min(delay, left)):
-                    self._until_closed.release()  # for others who wait
-                delay = min(2 * delay, _LONGEST_DELAY_S)
-        raise self._closed_error()
 
-    def _connected(self) -> Connection:
-        connection = Connection(self._address, *self._timeouts)
-        return on_same_host(connection, self._address, *self._timeouts) if self._near else connection
+class BlockingPool(ConnectionPool[Connection]):
+    """Connections whose calls block. A client that shares memory is on the unix socket of a server of its own host."""
 
-    def _closed_error(self) -> ConnectionLost:
-        return ConnectionLost(f"the client of {self._address} is closed")
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        super().__init__(address, options)
+        self._near = bool(options.shared_memory) and address.path is None
+
+    def open(self, shared: bool) -> Connection:
+        """See `ConnectionPool`: every connection may have memory shared with it later."""
+        connection = Connection(self.address, *self._timeouts)
+        return on_same_host(connection, self.address, *self._timeouts) if self._near else connection
+
+    def pause(self, seconds: float) -> None:
+        """See `ConnectionPool`; `close` ends it."""
+        if self._until_closed.acquire(timeout=seconds):
+            self._until_closed.release()  # for others who wait

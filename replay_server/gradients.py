@@ -1,6 +1,6 @@
 """GRAD.*: gradients that wait on the server, by name, until weights are published that were made of them.
 
-The commands as data, as in `commands`, and what both clients offer of them.
+The commands as data, as in `commands`; `client_gradients` has the operations that send them.
 """
 
 from __future__ import annotations

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from .driver import Operation, operation
 from .errors import SchemaError
 from .n_step import FinishedWindows, NStepReturns
 from .table import MAX_WINDOW, Column, Table
-from .writer import SingleRows, StepSink, VectorWriter, Writer
+from .writer import BlockingWriter, OneEnvironment, StepSink, StepWriting, VectorWriting
 
 LARGEST = float(np.finfo(np.float32).max)
 """Of rewards and values, so that no sum of them is infinite."""
 
 
-class VectorNStepWriter:
+class VectorNStepWriting(StepWriting):
     """Writes the steps of n environments, and makes an n-step transition of each action taken. For one thread.
 
     The item of step s covers m steps: n_step, or as many as its episode had left. Its windows and columns are those of
@@ -82,7 +83,7 @@ class VectorNStepWriter:
                 f"that no window looks at, got {discount_column!r}"
             )
         self._observation = self._check_windows(table, int(n_step), reward_column)
-        self._writer = VectorWriter(table, sink, environments, **options)
+        self._writer = VectorWriting(table, sink, environments, **options)
         history = options.get("history")
         if history is not None and history <= n_step:
             raise SchemaError(f"history must be above n_step, {n_step}, got {history}")
@@ -103,14 +104,9 @@ class VectorNStepWriter:
         self._valued: bool | None = None
         """Whether steps come with values; None before the first."""
 
-    def __enter__(self) -> VectorNStepWriter:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self.close(flush=kind is None)
-
     # ---- steps -------------------------------------------------------------------------------------------------------
 
+    @operation
     def append(
         self,
         step: Mapping[str, Any],
@@ -120,7 +116,7 @@ class VectorNStepWriter:
         action_value: Any = None,
         state_value: Any = None,
         mask: Any = None,
-    ) -> None:
+    ) -> Operation[None]:
         """Appends one step, or one observation alone, to each environment's stream.
 
         With values, an item's initial priority is |δ| + priority_epsilon, δ = R + discount · V(o_{s+m}) − Q(o_s, a_s),
@@ -149,7 +145,7 @@ class VectorNStepWriter:
         chosen = self._writer._chosen(mask)
         ends = self._flags("terminated", terminated, chosen), self._flags("truncated", truncated, chosen)
         if self._names[0] not in given:
-            self._observe(given, chosen, ends, action_value, state_value, mask)
+            yield from self._observe(given, chosen, ends, action_value, state_value, mask)
             return
         rewards = self._numbers("reward", given.pop(self._names[0]), chosen)
         self._check_step(given)
@@ -159,7 +155,7 @@ class VectorNStepWriter:
             given[self._names[0]] = self._rows(chosen, rewards, self._reward.dtype)
         acts = ~final
         with self._whole():
-            self._append(given, chosen, final, mask, values[1])
+            yield from self._append(given, chosen, final, mask, values[1])
             self._returns.act(chosen[acts], rewards[acts], ends[0][acts], ends[1][acts], values[0][acts])
             self._valued = action_value is not None
 
@@ -169,13 +165,18 @@ class VectorNStepWriter:
         Their newest observations become the final ones. The action taken there makes no item, unless it terminated the
         episode: what it led to is not known.
         """
+        self._check_turn()
+        self._end_episode(mask)
+
+    def _end_episode(self, mask: Any = None) -> None:
         self._writer._check_open()
         chosen = self._writer._chosen(mask)
         with self._whole(ends=True):
             self._make(self._returns.cut(chosen))
             self._writer.end_episode(mask)
 
-    def flush(self, timeout: float | None = None) -> np.ndarray:
+    @operation
+    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
         """Sends all steps, and all items whose windows are complete. See `VectorWriter.flush`."""
         return self._writer.flush(timeout)
 
@@ -184,11 +185,12 @@ class VectorNStepWriter:
         """Items that were made and not sent yet."""
         return self._writer.waiting
 
-    def close(self, flush: bool = True) -> None:
+    @operation
+    def close(self, flush: bool = True) -> Operation[None]:
         """As `end_episode`; then sends what is left (unless told not to), and gives the streams back."""
         if flush and not self._writer._closed:
-            self.end_episode()
-        self._writer.close(flush)
+            self._end_episode()
+        yield from self._writer.close(flush)
 
     # ---- items -------------------------------------------------------------------------------------------------------
 
@@ -200,7 +202,7 @@ class VectorNStepWriter:
         action_value: Any,
         state_value: Any,
         mask: Any,
-    ) -> None:
+    ) -> Operation[None]:
         """Appends observations alone."""
         self._check_alone(given)
         if ends[0].any() or ends[1].any():
@@ -220,7 +222,7 @@ class VectorNStepWriter:
         if self._reward_is_seen:
             given[self._names[0]] = np.zeros(self._count, self._reward.dtype)
         with self._whole():
-            self._append(given, chosen, final, mask, values)
+            yield from self._append(given, chosen, final, mask, values)
 
     @contextlib.contextmanager
     def _whole(self, ends: bool = False) -> Iterator[None]:
@@ -244,9 +246,9 @@ class VectorNStepWriter:
 
     def _append(
         self, given: dict[str, Any], chosen: np.ndarray, final: np.ndarray, mask: Any, state_values: np.ndarray
-    ) -> None:
+    ) -> Operation[None]:
         """Appends observations, and makes the items that see them as their successors."""
-        self._writer.append(given, mask=mask, final=self._rows(chosen, final, np.bool_))
+        yield from self._writer.append(given, mask=mask, final=self._rows(chosen, final, np.bool_))
         self._state_values[chosen] = state_values
         self._make(self._returns.observe(chosen, final))
 
@@ -384,23 +386,17 @@ class VectorNStepWriter:
         return self._writer._per_environment(name, value, np.bool_)[chosen]
 
 
-class NStepWriter:
+class NStepWriting(OneEnvironment):
     """Writes the steps of one environment, and makes an n-step transition of each action taken. For one thread.
 
     As `VectorNStepWriter` for a single environment, whose values come without the dimension of the environments.
     """
 
     def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
-        self._vector = VectorNStepWriter(table, sink, 1, **options)
-        self._rows = SingleRows(table)
+        super().__init__(table, VectorNStepWriting(table, sink, 1, **options))
         self._reward = self._vector._names[0]
 
-    def __enter__(self) -> NStepWriter:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self._vector.close(flush=kind is None)
-
+    @operation
     def append(
         self,
         step: Mapping[str, Any],
@@ -409,56 +405,40 @@ class NStepWriter:
         truncated: bool = False,
         action_value: float | None = None,
         state_value: float | None = None,
-    ) -> None:
+    ) -> Operation[None]:
         """Appends one step, or one observation alone: column name → value. See `VectorNStepWriter.append`."""
         rows = self._rows.of(step)
         if isinstance(step, Mapping) and self._reward in step:
             rows[self._reward] = step[self._reward]  # in its own precision, not the column's
-        self._vector.append(
+        return self._vector.append(
             rows, terminated=terminated, truncated=truncated, action_value=action_value, state_value=state_value
         )
 
     def end_episode(self) -> None:
         """The episode is over, and no other observation will come. See `VectorNStepWriter.end_episode`."""
-        self._vector.end_episode()
+        super().end_episode()
 
-    def flush(self, timeout: float | None = None) -> np.ndarray:
-        """Sends what can be sent; the ids of all items sent since the last flush. See `VectorWriter.flush`."""
-        return self._vector.flush(timeout)
 
-    @property
-    def waiting(self) -> int:
-        """Items that were made and not sent yet."""
-        return self._vector.waiting
+class VectorNStepWriter(VectorNStepWriting, BlockingWriter):
+    __doc__ = VectorNStepWriting.__doc__
 
-    def close(self, flush: bool = True) -> None:
-        """Ends the episode, sends what is left (unless told not to), and gives the stream back."""
-        self._vector.close(flush)
+
+class NStepWriter(NStepWriting, BlockingWriter):
+    __doc__ = NStepWriting.__doc__
 
 
 def make_writer(
-    table: Table, sink: StepSink, n_step: int | None, discount: float | None, options: Mapping[str, Any]
-) -> Writer | NStepWriter:
-    """A writer of n-step transitions where n_step is given, of plain steps otherwise."""
-    returns = _returns(n_step, discount)
-    return NStepWriter(table, sink, **returns, **options) if returns else Writer(table, sink, **options)
-
-
-def make_vector_writer(
+    kinds: tuple[type, type],
     table: Table,
     sink: StepSink,
-    environments: int,
+    environments: int | None,
     n_step: int | None,
     discount: float | None,
     options: Mapping[str, Any],
-) -> VectorWriter | VectorNStepWriter:
-    """As `make_writer`, for n environments."""
-    returns = _returns(n_step, discount)
-    kind = VectorNStepWriter if returns else VectorWriter
-    return kind(table, sink, environments, **returns, **options)
-
-
-def _returns(n_step: int | None, discount: float | None) -> dict[str, Any]:
+) -> Any:
+    """A writer of the first kind; with n_step, of the second. Without `environments`, they are writers of one."""
     if (n_step is None) != (discount is None):
         raise SchemaError(f"n_step and discount go together, got n_step={n_step} and discount={discount}: give both")
-    return {} if n_step is None else {"n_step": n_step, "discount": discount}
+    returns = {} if n_step is None else {"n_step": n_step, "discount": discount}
+    count = () if environments is None else (environments,)
+    return kinds[1 if returns else 0](table, sink, *count, **returns, **options)

@@ -12,42 +12,36 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
-from .batch import Allocate, Batch, BatchPool, read_only
+from .batch import Batch, BatchPool, read_only
 from .errors import ReplayError, SchemaError, TableClosed
+from .options import SampleOptions, SamplerOptions
 from .table import Table
+
+Draw = Callable[[SampleOptions, Batch], Batch]
+"""Samples into a batch, or into shared memory."""
 
 
 class _Feed:
     """What a sampler and its thread share."""
 
     def __init__(
-        self,
-        draw: Callable[[float, int | None, Batch], Batch],
-        table: Callable[[], Table],
-        cancel: Callable[[], None],
-        batch_size: int,
-        importance_sampling_exponent: float,
-        prefetch: int,
-        columns: Sequence[str] | None,
-        writable: bool,
-        allocate: Allocate,
+        self, draw: Draw, table: Callable[[], Table], cancel: Callable[[], None], options: SamplerOptions
     ) -> None:
-        self.importance_sampling_exponent = importance_sampling_exponent
+        self.importance_sampling_exponent = options.sample.importance_sampling_exponent
         self.policy_version: int | None = None
         self.table_closed: TableClosed | None = None
         self.error: BaseException | None = None
         """What ended the thread, until it was raised."""
-        self.writable = writable
         self.ready: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         """Batches; None wakes whoever waits for one that will not come."""
         self.closed = self.ended = False
         self.process = os.getpid()
-        self._draw, self._table, self._cancel = draw, table, cancel
-        self._batch_size, self._columns, self._prefetch = batch_size, columns, prefetch
+        self._draw, self._table, self._cancel, self._options = draw, table, cancel, options
         # Those in the queue, one being filled, one or two in the caller's hands.
-        self._pool = BatchPool(prefetch + 3, allocate)
+        self._pool = BatchPool(options.prefetch + 3, options.allocate)
         self._room = threading.Lock()  # free: look again whether there is room
         self._room.acquire()
 
@@ -56,7 +50,7 @@ class _Feed:
         try:
             while self._await_room():
                 batch = self._sampled()
-                self.ready.put(batch if self.writable else read_only(batch))
+                self.ready.put(batch if self._options.writable else read_only(batch))
         except TableClosed as error:
             self.table_closed = error
         except BaseException as error:
@@ -65,17 +59,20 @@ class _Feed:
         self.ready.put(None)
 
     def _await_room(self) -> bool:
-        while not self.closed and self.ready.qsize() >= self._prefetch:
+        while not self.closed and self.ready.qsize() >= self._options.prefetch:
             self._room.acquire()
         return not self.closed
 
     def _sampled(self) -> Batch:
-        beta, version = self.importance_sampling_exponent, self.policy_version
         try:
-            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
+            return self._next()
         except SchemaError:
-            # The table was made anew with other columns; a second refusal is the caller's own mistake.
-            return self._draw(beta, version, self._pool.take(self._table(), self._batch_size, self._columns))
+            return self._next()  # the table was made anew with other columns; a second refusal is the caller's mistake
+
+    def _next(self) -> Batch:
+        beta, version = self.importance_sampling_exponent, self.policy_version
+        options = replace(self._options.sample, importance_sampling_exponent=beta, policy_version=version)
+        return self._draw(options, self._pool.take(self._table(), self._options.batch_size, options.columns))
 
     def look(self) -> None:
         """Has the thread look whether there is room, or all is over. From any thread, and without need."""
@@ -105,24 +102,9 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        draw: Callable[[float, int | None, Batch], Batch],
-        table: Callable[[], Table],
-        cancel: Callable[[], None],
-        batch_size: int,
-        importance_sampling_exponent: float,
-        prefetch: int,
-        columns: Sequence[str] | None,
-        writable: bool,
-        allocate: Allocate,
+        self, draw: Draw, table: Callable[[], Table], cancel: Callable[[], None], options: SamplerOptions
     ) -> None:
-        if prefetch < 1:
-            raise ValueError(f"prefetch must be at least 1 batch, got {prefetch}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self._feed = _Feed(
-            draw, table, cancel, batch_size, importance_sampling_exponent, prefetch, columns, writable, allocate
-        )
+        self._feed = _Feed(draw, table, cancel, options)
         self._dropped = weakref.finalize(self, self._feed.close)
         self._dropped.atexit = False
         self._thread = threading.Thread(target=self._feed.fill, name="replay-sampler", daemon=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from .checks import as_array, check_column, check_priorities, check_timeout
+from .driver import Blocking, Operation, Written, operation
 from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
 from .table import MAX_HISTORY, Column, Table
 
@@ -23,27 +24,31 @@ STEP_LAST = 2
 MAX_KEPT_IDS = 1 << 20
 """Ids that a writer keeps for the next flush; of more, the newest."""
 
-
 MAX_ITEMS = 1 << 16
 """Items sent at once."""
 MAX_STEP_BYTES = 16 << 20
 """Of the steps sent at once, but for a single larger one: many environments together have more than a request may."""
 
+W = TypeVar("W")
+
 
 class StepSink(Protocol):
     """Where a writer's steps and items go. Streams are numbered from 0; their steps from 0 since `open`.
 
-    Every method may raise `ConnectionLost`: the streams are gone then, and `open` is called before anything else.
+    Every operation may raise `ConnectionLost`: the streams are gone then, and `open` is called before anything else.
     """
 
-    def open(self, streams: int, history: int) -> None:
+    def open(self, streams: int, history: int) -> Operation[None]:
         """Opens that many empty streams, in place of those that are open."""
+        ...
 
-    def end_episodes(self, streams: np.ndarray) -> None:
+    def end_episodes(self, streams: np.ndarray) -> Operation[None]:
         """The newest steps of these streams, uint32 (n,), were the last of their episodes."""
+        ...
 
-    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> Operation[None]:
         """Appends step i to stream streams[i], uint32 (n,), with flags uint8 (n,), in order; all or none."""
+        ...
 
     def send_items(
         self,
@@ -52,7 +57,7 @@ class StepSink(Protocol):
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
-    ) -> np.ndarray:
+    ) -> Operation[np.ndarray]:
         """Makes item i at step steps[i], uint64 (n,), of stream streams[i]: as many of the first as the rate limiter
         admits at once, at least one. Their ids, uint64 (m,), 1 <= m <= n.
 
@@ -120,7 +125,32 @@ class _Streams:
         return _Streams(self.steps, self.episode, still_open)
 
 
-class VectorWriter:
+class StepWriting(Written):
+    """What every writer has; `BlockingWriter` and `aio_writer.AwaitedWriter` are drivers of it."""
+
+    @operation
+    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
+        raise NotImplementedError
+
+    @operation
+    def close(self, flush: bool = True) -> Operation[None]:
+        raise NotImplementedError
+
+    def _check_turn(self) -> None:
+        """Before a call that sends nothing: whether one that sends is under way beside it."""
+
+
+class BlockingWriter(StepWriting, Blocking):
+    """A writer whose calls return when what they send is answered; a context manager."""
+
+    def __enter__(self: W) -> W:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self.close(flush=kind is None)
+
+
+class VectorWriting(StepWriting):
     """Writes the steps of n environments, and items over them, to a table with windows. For one thread.
 
     Steps are sent when `flush_steps` calls of `append` have been gathered and another comes, and with `flush`; items
@@ -128,9 +158,10 @@ class VectorWriter:
     back) it has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may not have
     been stored; those that still wait, and later ones, are not affected: the writer sends the steps that they see anew.
 
-    An interrupt, such as Ctrl-C, may end any call. Items that were on their way then count as after `ConnectionLost`:
-    each was stored once or not at all, none is sent again, and no flush returns its id. An interrupted `append`,
-    `create_items` or `end_episode` took the whole of what it was given or nothing. The writer goes on after it.
+    An interrupt, such as Ctrl-C or the cancellation of a task, may end any call. Items that were on their way then
+    count as after `ConnectionLost`: each was stored once or not at all, none is sent again, and no flush returns its
+    id. An interrupted `append`, `create_items` or `end_episode` took the whole of what it was given or nothing. The
+    writer goes on after it.
 
     A writer to a server belongs to the process that made it: after a fork the child's calls are refused when they send.
 
@@ -195,15 +226,10 @@ class VectorWriter:
         self._known = {**table.item_columns, **table.step_columns}
         self._everyone = np.arange(self._count)
 
-    def __enter__(self) -> VectorWriter:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self.close(flush=kind is None)
-
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def append(self, step: Mapping[str, Any], *, mask: Any = None, final: Any = None) -> None:
+    @operation
+    def append(self, step: Mapping[str, Any], *, mask: Any = None, final: Any = None) -> Operation[None]:
         """Appends one step to each environment's stream.
 
         Args:
@@ -222,7 +248,7 @@ class VectorWriter:
         chosen = self._chosen(mask)
         last = self._check_final(final, given)
         if self._since_sent >= self._flush_steps:
-            self._send(self._timeout)
+            yield from self._send(self._timeout)
         if len(chosen) == 0:
             return
         if self._ordinary is None:
@@ -247,6 +273,10 @@ class VectorWriter:
 
     def end_episode(self, mask: Any = None) -> None:
         """The newest steps of the environments (mask: bool (n,), of some) were the last of their episodes."""
+        self._check_turn()
+        self._end_episode(mask)
+
+    def _end_episode(self, mask: Any = None) -> None:
         self._check_open()
         chosen = self._chosen(mask)
         now = self._streams
@@ -271,6 +301,7 @@ class VectorWriter:
             SchemaError: `at` is out of range, or a column is unknown, wrong, or neither given nor appended.
             PriorityError: a priority is NaN, infinite or negative.
         """
+        self._check_turn()
         self._check_open()
         chosen = self._chosen(mask)
         if len(chosen) == 0:
@@ -304,7 +335,8 @@ class VectorWriter:
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
-    def flush(self, timeout: float | None = None) -> np.ndarray:
+    @operation
+    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
         """Sends all steps, and all items whose windows are complete.
 
         Args:
@@ -317,7 +349,7 @@ class VectorWriter:
             Timeout: the rate limiter held items back; they wait here for the next flush.
         """
         self._check_open()
-        self._send(check_timeout(timeout))
+        yield from self._send(check_timeout(timeout))
         ids = np.concatenate([np.empty(0, np.uint64), *self._ids])
         self._ids.clear()
         return ids
@@ -327,26 +359,27 @@ class VectorWriter:
         """Items that were made and not sent yet."""
         return sum(map(len, self._waiting))
 
-    def close(self, flush: bool = True) -> None:
+    @operation
+    def close(self, flush: bool = True) -> Operation[None]:
         """Ends the episodes, sends what is left (unless told not to), and gives the streams back."""
         if self._closed:
             return
         try:
             if flush:
-                self.end_episode()
-                self._send(self._timeout)
+                self._end_episode()
+                yield from self._send(self._timeout)
         finally:
             self._closed = True
             self._sink.close()
 
-    def _send(self, timeout: float | None) -> None:
+    def _send(self, timeout: float | None) -> Operation[None]:
         # An interrupt in here leaves the streams in doubt: they are opened anew by the next sending.
         stood, self._stands = self._stands, False
         if not stood:
-            self._reopen()
+            yield from self._reopen()
         try:
-            self._send_steps()
-            self._send_items(timeout)
+            yield from self._send_steps()
+            yield from self._send_items(timeout)
         except (ConnectionLost, TableNotFound):
             raise
         except ReplayError:  # a refusal, which changes nothing
@@ -355,34 +388,34 @@ class VectorWriter:
         self._stands = True
         self._since_sent = 0
 
-    def _reopen(self) -> None:
+    def _reopen(self) -> Operation[None]:
         """Opens the streams. What is kept of each is sent next: after a loss that is all that later items can see."""
-        self._sink.open(self._count, self._kept)
+        yield from self._sink.open(self._count, self._kept)
         # The oldest kept step may be half overwritten by one whose append was interrupted; no item sees it any more.
         self._sent_from = self._sent = np.maximum(0, self._streams.steps - self._kept + 1)
         self._sink_open = np.zeros(self._count, np.bool_)
 
-    def _send_steps(self) -> None:
+    def _send_steps(self) -> Operation[None]:
         now = self._streams
         times, streams = np.nonzero(np.arange((now.steps - self._sent).max())[:, None] < now.steps - self._sent)
         steps = self._sent[streams] + times
         most = max(1, MAX_STEP_BYTES // sum(column.item_bytes for column in self._table.step_columns.values()))
         for first in range(0, len(streams), most):
             part = slice(first, first + most)
-            self._send_some_steps(streams[part], steps[part])
+            yield from self._send_some_steps(streams[part], steps[part])
         ended = np.flatnonzero(self._sink_open & ~now.open)
         if len(ended):
-            self._sink.end_episodes(ended.astype(np.uint32))
+            yield from self._sink.end_episodes(ended.astype(np.uint32))
             self._sink_open[ended] = False
 
-    def _send_some_steps(self, streams: np.ndarray, steps: np.ndarray) -> None:
+    def _send_some_steps(self, streams: np.ndarray, steps: np.ndarray) -> Operation[None]:
         where = self._places(streams, steps)
         flags = self._ring_flags[where].reshape(-1)
         columns = {
             name: self._ring[name][where].reshape(len(flags), *column.shape)
             for name, column in self._table.step_columns.items()
         }
-        self._sink.send_steps(streams.astype(np.uint32), flags, columns)
+        yield from self._sink.send_steps(streams.astype(np.uint32), flags, columns)
         self._sent = self._sent + np.bincount(streams, minlength=self._count)
         self._sink_open[streams] = flags & STEP_LAST == 0  # of several steps of a stream, the newest
 
@@ -394,7 +427,7 @@ class VectorWriter:
             return slice(first % self._kept, last % self._kept + 1)
         return steps % self._kept, streams
 
-    def _send_items(self, timeout: float | None) -> None:
+    def _send_items(self, timeout: float | None) -> Operation[None]:
         if not self._waiting:
             return
         items = _Items.joined(self._waiting)
@@ -413,7 +446,7 @@ class VectorWriter:
             # What is on its way does not wait: where no answer comes it may have been stored, and is not sent again.
             self._waiting = _present(ready.taken(slice(count, None)), rest)
             try:
-                made = self._send_batch(ready.taken(slice(count)), patience)
+                made = yield from self._send_batch(ready.taken(slice(count)), patience)
             except ConnectionLost:
                 raise
             except ReplayError as refusal:
@@ -431,11 +464,12 @@ class VectorWriter:
         other = np.flatnonzero(given != given[0])
         return int(other[0]) if len(other) else len(given)
 
-    def _send_batch(self, items: _Items, timeout: float | None) -> int:
+    def _send_batch(self, items: _Items, timeout: float | None) -> Operation[int]:
         """How many of the items were made: the first of them."""
         steps = (items.steps - self._sent_from[items.streams]).astype(np.uint64)
         priorities = None if np.isnan(items.priorities[0]) else items.priorities
-        ids = self._sink.send_items(items.streams.astype(np.uint32), steps, priorities, items.columns, timeout)
+        streams = items.streams.astype(np.uint32)
+        ids = yield from self._sink.send_items(streams, steps, priorities, items.columns, timeout)
         self._ids.append(ids)
         if sum(map(len, self._ids)) > MAX_KEPT_IDS:
             self._ids = [np.concatenate(self._ids)[-MAX_KEPT_IDS:]]
@@ -536,38 +570,15 @@ class SingleRows:
 _SHORT_WAYS = {"i": (int,), "u": (int,), "f": (int, float)}
 
 
-class Writer:
-    """Writes the steps of one environment, and items over them, to a table with windows. For one thread.
+class OneEnvironment(StepWriting):
+    """A writer of a single environment over one of n, `_vector`."""
 
-    As `VectorWriter` for a single environment, whose values come without the dimension of the environments.
-    """
-
-    def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
-        self._vector = VectorWriter(table, sink, 1, **options)
+    def __init__(self, table: Table, vector: Any) -> None:
+        self._vector = vector
         self._rows = SingleRows(table)
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self._vector.close(flush=kind is None)
-
-    def append(self, step: Mapping[str, Any], *, final: bool | None = None) -> None:
-        """Appends one step: column name → value of the column's shape. See `VectorWriter.append`."""
-        self._vector.append(self._rows.of(step), final=final)
-
-    def create_item(
-        self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
-    ) -> None:
-        """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
-        priorities = None if priority is None else [priority]
-        self._vector.create_items(priorities, at, self._rows.of(columns) if columns else None)
-
-    def end_episode(self) -> None:
-        """The newest step was the last of its episode; the next begins a new one."""
-        self._vector.end_episode()
-
-    def flush(self, timeout: float | None = None) -> np.ndarray:
+    @operation
+    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
         """Sends what can be sent; the ids of all items sent since the last flush. See `VectorWriter.flush`."""
         return self._vector.flush(timeout)
 
@@ -576,6 +587,43 @@ class Writer:
         """Items that were made and not sent yet."""
         return self._vector.waiting
 
-    def close(self, flush: bool = True) -> None:
+    def end_episode(self) -> None:
+        """The newest step was the last of its episode; the next begins a new one."""
+        self._check_turn()
+        self._vector.end_episode()
+
+    @operation
+    def close(self, flush: bool = True) -> Operation[None]:
         """Ends the episode, sends what is left (unless told not to), and gives the stream back."""
-        self._vector.close(flush)
+        return self._vector.close(flush)
+
+
+class Writing(OneEnvironment):
+    """Writes the steps of one environment, and items over them, to a table with windows. For one thread.
+
+    As `VectorWriter` for a single environment, whose values come without the dimension of the environments.
+    """
+
+    def __init__(self, table: Table, sink: StepSink, **options: Any) -> None:
+        super().__init__(table, VectorWriting(table, sink, 1, **options))
+
+    @operation
+    def append(self, step: Mapping[str, Any], *, final: bool | None = None) -> Operation[None]:
+        """Appends one step: column name → value of the column's shape. See `VectorWriter.append`."""
+        return self._vector.append(self._rows.of(step), final=final)
+
+    def create_item(
+        self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
+    ) -> None:
+        """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
+        self._check_turn()
+        priorities = None if priority is None else [priority]
+        self._vector.create_items(priorities, at, self._rows.of(columns) if columns else None)
+
+
+class VectorWriter(VectorWriting, BlockingWriter):
+    __doc__ = VectorWriting.__doc__
+
+
+class Writer(Writing, BlockingWriter):
+    __doc__ = Writing.__doc__

@@ -1,0 +1,49 @@
+"""Lost calls: which calls are repeated after their connection broke, for how long, and what the others' callers get.
+
+A connection that breaks under a call leaves open whether the server did it. A call is repeated here, and nowhere else,
+where doing it twice does no harm: `Command.repeatable`, which each function of `commands` and `gradients` decides. Some
+are made safe by a name of their own that the server remembers: a gradient's name, the version of weights. A call that
+may have changed something and has no such name is never repeated: `ConnectionLost` reaches its caller at once.
+
+Connecting, before anything was sent, is tried again for every call (`ConnectionPool.connected`). Streams are lost with
+their connection; a writer opens new ones and sends what their items see again (`writer`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+from .commands import Command
+from .connection_pool import ConnectionPool
+from .driver import Operation
+from .errors import ConnectionLost
+
+T = TypeVar("T")
+
+
+def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: float) -> Operation[T]:
+    """Runs a command on a connection of its own, repeating it after a loss where that is safe.
+
+    Args:
+        pool: where connections are from.
+        command: what to send.
+        reconnect_timeout: seconds to go on trying, from the beginning, or from a loss under a command that waits.
+    """
+    deadline = time.monotonic() + reconnect_timeout
+    while True:
+        connection = yield from pool.connected(deadline, command.shared)
+        try:
+            return (yield from connection.exchange(command))
+        except ConnectionLost:
+            if pool.closed:
+                raise ConnectionLost(f"{command.what}: the client of {pool.address} was closed") from None
+            if not command.repeatable:
+                raise
+            # A wait may have lasted longer than the time to reconnect: that time starts with the loss.
+            if command.wait_s is None or command.wait_s > 0:
+                deadline = max(deadline, time.monotonic() + reconnect_timeout)
+            if time.monotonic() > deadline:
+                raise
+        finally:
+            pool.release(connection)
