@@ -30,25 +30,9 @@ _MAX_PLANS = 64
 """Choices of columns that are remembered."""
 
 _INFO_FIELDS = (
-    "size",
-    "capacity",
-    "bytes",
-    "added",
-    "sampled",
-    "removed",
-    "stale_updates",
-    "stale_items",
-    "updates_applied",
-    "reserved_slots",
-    "pinned_slots",
-    "free_slots",
-    "retired_slots",
-    "item_bytes",
-    "steps",
-    "step_bytes",
-    "streams",
-    "max_priority",
-    "total_priority",
+    "size", "capacity", "bytes", "added", "sampled", "removed", "stale_updates", "stale_items", "updates_applied",
+    "reserved_slots", "pinned_slots", "free_slots", "retired_slots", "item_bytes", "steps", "step_bytes", "streams",
+    "max_priority", "total_priority",
 )  # fmt: skip
 
 

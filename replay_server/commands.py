@@ -1,6 +1,6 @@
 """Every REPLAY.* and WEIGHTS.* command as data: what to send, how to read the reply, whether it may be repeated.
 
-`operations` yields them, `lost_calls` repeats them.
+What a client offers as it is (`Client.info`) has its documentation here: `operations` makes methods of these functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 
 from .batch import Batch
-from .checks import check_timeout, check_version
+from .checks import check_ids, check_priorities, check_timeout, check_version
 from .codec import (
     Argument,
     Blob,
@@ -34,9 +34,9 @@ from .codec import (
 )
 from .errors import ReplayError, SchemaError, ServerError, TableNotFound, Timeout
 from .expand import MOST_PLACES, expand_windows
-from .options import SampleOptions
+from .options import SampleOptions, TableChanges
 from .shared_memory import Arena, Lease
-from .table import Table, changes_map
+from .table import RateLimiter, Selector, Table, changes_map
 
 T = TypeVar("T")
 
@@ -141,8 +141,19 @@ def greet(address: str, username: str | None, password: str | None, source: str)
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
 
 
-def any_command(arguments: Sequence[Argument], repeatable: bool) -> Command[Any]:
-    """Whatever the server understands; its reply as it comes."""
+def any_command(*arguments: str | bytes | int, repeatable: bool = False) -> Command[Any]:
+    """Any command that answers at once, over this client's own connections: for programs that do without redis-py.
+
+    Args:
+        arguments: the command's name and what follows it.
+        repeatable: whether doing it twice does no harm: then it is sent again where the connection was lost.
+
+    Returns: the reply: bytes for what was stored, str for a status such as "OK", int, None, a list, a dict.
+
+    Raises:
+        ReplayError: the error reply.
+        ConnectionLost: the connection broke; whether the command was done is not known.
+    """
     return plain(str(arguments[0]), arguments, lambda value: value, repeatable)
 
 
@@ -177,6 +188,12 @@ def release_returned(arena: Arena | None) -> Command[int] | None:
 
 
 def create(table: Table) -> Command[None]:
+    """Creates a table; creating it again with the same spec is fine.
+
+    Raises:
+        SchemaError: a table of that name has another spec.
+        LimitExceeded: the server has no room for it.
+    """
     return plain(
         f"creation of table {table.name!r}", ("REPLAY.CREATE", table.name, table.pack()), _nothing, repeatable=True
     )
@@ -192,6 +209,7 @@ def spec(name: str) -> Command[ServedTable]:
 
 
 def tables() -> Command[list[str]]:
+    """The names of the server's tables."""
     return plain("list of tables", ("REPLAY.LIST",), lambda names: [_text(name) for name in names], True)
 
 
@@ -206,34 +224,104 @@ def with_known_tables(error: TableNotFound, wanted: str, known: Sequence[str]) -
 
 
 def drop(name: str) -> Command[None]:
+    """Removes a table with all its items; whoever waits on it gets `TableNotFound`."""
     return plain(f"drop of {name!r}", ("REPLAY.DROP", name), _nothing, False)
 
 
-def close_table(name: str, reason: str | None) -> Command[None]:
+def close_table(name: str, reason: str | None = None) -> Command[None]:
+    """Ends a table's data: nothing enters it until `open_table`, and whoever waits is told at once.
+
+    An `add`, an append or an item of a writer raises `TableClosed`, waiting or not. Samples go on with what is
+    there; one that would wait for more items raises `TableClosed`, and the iteration of a `sampler` ends. Updates,
+    reads and deletions go on. A snapshot keeps a table closed, `reset` does too. Closing a closed table replaces
+    the reason.
+
+    Args:
+        name: the table.
+        reason: one line of at most 127 bytes for those who are told.
+
+    Raises:
+        TableNotFound: there is none.
+    """
     arguments = ("REPLAY.CLOSETABLE", name, *(() if reason is None else (reason,)))
     return plain(f"close of {name!r}", arguments, _nothing, True)
 
 
 def open_table(name: str) -> Command[None]:
+    """Opens a closed table again; one that is open stays so.
+
+    Raises:
+        TableNotFound: there is none.
+    """
     return plain(f"opening of {name!r}", ("REPLAY.OPENTABLE", name), _nothing, True)
 
 
 def reset(name: str) -> Command[None]:
+    """Removes every item of a table and forgets its newest policy version; its rate limiter starts anew."""
     return plain(f"reset of {name!r}", ("REPLAY.RESET", name), _nothing, False, wait_s=None)
 
 
-def configure(name: str, changes: Mapping[str, Any]) -> Command[None]:
-    packed = pack(changes_map(changes))
+def configure(
+    name: str,
+    *,
+    sampler: Selector | None = None,
+    remover: Selector | None = None,
+    rate_limiter: RateLimiter | None = None,
+    max_times_sampled: int | None = None,
+    max_bytes: int | None = None,
+    max_staleness: int | None = None,
+) -> Command[None]:
+    """Changes a live table; None leaves a value as it is, `max_staleness=-1` lifts that limit.
+
+    Items beyond new limits leave, as the remover chooses. The server works through a large table in slices while
+    it serves others; adding and sampling wait until it is done, and so does this call.
+
+    Raises:
+        SchemaError: a value is outside what its field allows.
+    """
+    changes = TableChanges(sampler, remover, rate_limiter, max_times_sampled, max_bytes, max_staleness)
+    packed = pack(changes_map(changes.given()))
     return plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True, wait_s=None)
 
 
 def checkpoint(name: str | None = None) -> Command[str]:
+    """Saves all tables as they are now, while everyone else is served; returns when the file is on the disk.
+
+    Args:
+        name: of the file in the server's directory, replaced if it is there; gets ".snapshot" at its end where it
+            has not. None: a new one named by the time; of those the server keeps the newest few (setting
+            snapshot-keep).
+
+    Returns:
+        The path of the file on the server's machine.
+
+    Raises:
+        ServerError: it could not be written; no file of that name is there, or the one that was.
+        LimitExceeded: the tables changed faster than the disk took the snapshot, or there are as many files of
+            given names as there may be (setting snapshot-named-limit).
+    """
     # The reply comes when the file is on the disk; saving again does no harm.
     arguments = ("REPLAY.SAVE",) if name is None else ("REPLAY.SAVE", name)
     return replace(plain("checkpoint", arguments, _text, True), wait_s=None)
 
 
 def restore(name: str) -> Command[list[str]]:
+    """Puts the tables of a snapshot in the places of those of the same names; other tables stay.
+
+    All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here
+    must be the same as the one saved but for what `configure` changes, and that goes on as it is. Ids of the
+    snapshot are valid again. Who waits at a table that is replaced is served by the new one.
+
+    Args:
+        name: of the file in the server's directory; gets ".snapshot" at its end where it has not.
+
+    Returns:
+        What was restored, and which limits were not those saved; a line each.
+
+    Raises:
+        ServerError: the file is damaged or cut short; the message names the place.
+    """
+
     def convert(lines: Any) -> list[str]:
         return [_text(line) for line in lines]
 
@@ -244,6 +332,10 @@ _INFO_NUMBERS = ("max_priority", "total_priority")
 
 
 def info(name: str) -> Command[dict[str, Any]]:
+    """Counters and state of a table: at least size, capacity, bytes, added, sampled, removed, stale_updates,
+    max_priority, priorities (exponent e: items with 2^e <= priority < 2^(e + 1)), zero_priorities, waiting (blocked
+    clients), reason (why a sample would wait now, "" if it would not), closed (bool) and closed_reason."""
+
     def convert(value: Any) -> dict[str, Any]:
         fields = {}
         for key, field in as_dict(value).items():
@@ -258,7 +350,26 @@ def info(name: str) -> Command[dict[str, Any]]:
     return plain(f"info of {name!r}", ("REPLAY.INFO", name), convert, True)
 
 
-def await_items(name: str, since: int | None, size: int | None, timeout: float | None) -> Command[tuple[int, int]]:
+def await_items(
+    name: str, *, since: int | None = None, size: int | None = None, timeout: float | None = None
+) -> Command[tuple[int, int]]:
+    """Waits for what others add, instead of asking `info` again and again. Nothing is sampled by it.
+
+    Args:
+        name: the table.
+        since: waits until `added` is not this any more: begin with 0, go on with what the last call returned. A
+            table that was made anew counts from 0 again, and answers at once.
+        size: or: waits until at least so many items are there.
+        timeout: seconds; None = for ever, 0 = not at all.
+
+    Returns:
+        (added, size): items that were ever added, and those that are there.
+
+    Raises:
+        Timeout: nothing was added, or too little is there.
+        TableClosed: neither will come: the table is closed.
+        TableNotFound: there is no such table, or it was dropped meanwhile.
+    """
     if (since is None) == (size is None):
         raise ValueError("expected either since or size, got " + ("neither" if since is None else "both"))
     timeout = check_timeout(timeout)
@@ -487,27 +598,60 @@ def get(served: ServedTable, ids: np.ndarray, out: Batch) -> Command[Batch]:
     return Command(what, arguments, lambda: _batch_reading(what, 0, out), repeatable=True)
 
 
-def update(name: str, ids: np.ndarray, priorities: np.ndarray) -> Command[tuple[int, int]]:
+def update(name: str, ids: Any, priorities: Any) -> Command[tuple[int, int]]:
+    """Sets the priorities of items that are still there.
+
+    Args:
+        name: the table.
+        ids: uint64 (n,), as `add` and `sample` gave them; where an id comes twice the last one counts.
+        priorities: float64 (n,), raw, at least 0.
+
+    Returns:
+        How many were applied, and how many were stale because their item has left.
+
+    Raises:
+        PriorityError: a priority is NaN, infinite or negative; nothing was changed.
+    """
     # Repeating an update sets the same priorities again.
-    arguments = ("REPLAY.UPDATE", name, bytes_of(ids), bytes_of(priorities))
-    return plain(f"update of {len(ids)} in {name!r}", arguments, lambda value: (int(value[0]), int(value[1])), True)
+    checked = check_ids(ids)
+    raw = check_priorities(priorities, len(checked))
+    arguments = ("REPLAY.UPDATE", name, bytes_of(checked), bytes_of(raw))
+    return plain(f"update of {len(checked)} in {name!r}", arguments, lambda both: (int(both[0]), int(both[1])), True)
 
 
-def delete(name: str, ids: np.ndarray) -> Command[int]:
-    return plain(f"delete of {len(ids)} from {name!r}", ("REPLAY.DEL", name, bytes_of(ids)), int, False)
+def delete(name: str, ids: Any) -> Command[int]:
+    """Removes items; how many of the ids were live."""
+    checked = check_ids(ids)
+    return plain(f"delete of {len(checked)} from {name!r}", ("REPLAY.DEL", name, bytes_of(checked)), int, False)
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
-def publish_weights(key: str, arrays: Mapping[str, Any], version: int | None) -> Command[int]:
+def publish_weights(key: str, arrays: Mapping[str, Any], version: int | None = None) -> Command[int]:
+    """Publishes named arrays or tensors; readers see the whole set or the one before.
+
+    Args:
+        key: whose weights.
+        arrays: name → array or tensor (bfloat16 is refused).
+        version: above the published one; None = one more than that. Publishing the same arrays as the same
+            version again is fine.
+
+    Returns:
+        The version.
+
+    Raises:
+        StaleVersion: a newer version is published, or other arrays as that version.
+    """
     blob: Blob = encode_arrays(arrays)
     arguments = ("WEIGHTS.PUBLISH", key, "*" if version is None else int(version), blob)
     # The server takes the same bytes of the same version again; "*" would make another version of them.
     return plain(f"publication of weights {key!r}", arguments, int, repeatable=version is not None)
 
 
-def fetch_weights(key: str, newer_than: int | None) -> Command[tuple[int, dict[str, np.ndarray]] | None]:
+def fetch_weights(key: str, newer_than: int | None = None) -> Command[tuple[int, dict[str, np.ndarray]] | None]:
+    """The newest published weights: version and arrays; None when there are none newer than `newer_than`."""
+
     def read() -> Reading[Any]:
         line = yield None
         if line[:1] != b"*" or length_of(line) != 2:

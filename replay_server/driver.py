@@ -80,7 +80,9 @@ class operation(Generic[P, T]):
 
     def __init__(self, written: Callable[Concatenate[Any, P], Operation[T]]) -> None:
         self.written = written
-        self.__doc__ = written.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.written.__name__, self.written.__qualname__ = name, f"{owner.__name__}.{name}"
 
     @overload
     def __get__(self, holder: None, kind: type[Blocking]) -> Callable[Concatenate[Any, P], T]: ...
@@ -143,7 +145,7 @@ def _as_written(method: Callable[..., Any], written: Callable[..., Any]) -> Call
     """A driven method with the name, the signature and the docstring of its operation, returning what that returns."""
     functools.update_wrapper(method, written)
     signature = inspect.signature(written)
-    returned = re.sub(r"^Operation\[(.*)\]$", r"\1", str(signature.return_annotation))
+    returned = re.sub(r"^(?:Operation|Command)\[(.*)\]$", r"\1", str(signature.return_annotation))
     method.__annotations__ = {**written.__annotations__, "return": returned}
     method.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
     return method

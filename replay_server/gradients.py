@@ -1,6 +1,10 @@
 """GRAD.*: gradients that wait on the server, by name, until weights are published that were made of them.
 
-The commands as data, as in `commands`; `client_gradients` has the operations that send them.
+A learner pushes a gradient under a name and with the version of the weights that it was computed at. The one that
+applies them looks at the oldest, or takes their weighted sum; they go on waiting until it publishes the weights that
+it made of them, in one command, so that whoever dies in between has neither lost nor applied any twice.
+
+The commands as data, as in `commands`, documented as the client offers them.
 """
 
 from __future__ import annotations
@@ -111,7 +115,25 @@ def _sent(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def push(key: str, version: int, name: str, vector: Any, dtype: str | None) -> Command[bool]:
+def push(key: str, version: int, name: str, vector: Any, dtype: str | None = None) -> Command[bool]:
+    """Adds a gradient at the end of those that wait.
+
+    Args:
+        key: of the queue, made with its first gradient. At most 1,024 wait under one, all of one dtype and length.
+        version: of the weights that it was computed at.
+        name: 1 to 128 bytes, its own among all of the key, such as learner, version and sequence: one that waits
+            already, or is among the last 4,096 that were applied or dropped, is not added again.
+        vector: float32 (N,), or a tensor of float32 or bfloat16.
+        dtype: "float32" or "bfloat16", to which elements are rounded (to nearest, ties to even) before they are
+            sent; None: as they are.
+
+    Returns:
+        Whether it was new. Where the connection is lost it is sent again, which the name makes safe.
+
+    Raises:
+        SchemaError: no such vector, or not like those that wait.
+        LimitExceeded: too many wait, or there is no memory.
+    """
     sent_as, elements = _vector(vector, dtype)
     arguments = ("GRAD.PUSH", key, check_version(version), _sent(name), sent_as, bytes_of(elements))
     return plain(f"push of gradient {name!r} to {key!r}", arguments, bool, repeatable=True)  # its name makes it so
@@ -145,6 +167,39 @@ def _taken(what: str, timeout: float | None) -> Reading[Any]:
 def take(
     key: str,
     count: int,
+    *,
+    until: tuple[int, float] | None = None,
+    weights: Sequence[float] | np.ndarray | None = None,
+    timeout: float | None = None,
+) -> Command[Gradients]:
+    """The oldest gradients, once enough wait; they wait on.
+
+    Args:
+        key: of the queue; it need not be there yet.
+        count: as many at most.
+        until: (current version, β): waits until the mean of current version − a gradient's own over all that wait
+            is at most β, or `count` wait. None: until any waits; with `weights`, until `count` do.
+        weights: (count,), finite: the server returns Σ w_k x_k alone, summed in float64 and rounded once to the
+            dtype of the gradients, so that one vector leaves it. Not with `until`: look first, with
+            `gradient_headers`.
+        timeout: seconds; None = for ever, 0 = not at all.
+
+    Raises:
+        Timeout: not enough wait; its `reason` says how many do.
+    """
+    return _take(key, count, until, weights, False, timeout)
+
+
+def take_headers(
+    key: str, count: int = MOST_WAITING, *, until: tuple[int, float] | None = None, timeout: float | None = None
+) -> Command[Gradients]:
+    """As `take_gradients`, without the vectors: names, versions, dtype and bytes, from which weights follow."""
+    return _take(key, count, until, None, True, timeout)
+
+
+def _take(
+    key: str,
+    count: int,
     until: tuple[int, float] | None,
     weights: Sequence[float] | np.ndarray | None,
     headers: bool,
@@ -164,7 +219,21 @@ def take(
     return Command(what, arguments, lambda: _taken(what, timeout), repeatable=True, wait_s=timeout)
 
 
-def await_taken(key: str, names: Sequence[str], most: int, timeout: float | None) -> Command[int]:
+def await_taken(key: str, names: Sequence[str], most: int = 0, timeout: float | None = None) -> Command[int]:
+    """Waits until at most `most` of these gradients wait, so that whoever computes them does not run far ahead.
+
+    Args:
+        key: of the queue.
+        names: 1 to 1,024; one that is not known counts as not waiting.
+        most: as many may still wait.
+        timeout: seconds; None = for ever, 0 = not at all.
+
+    Returns:
+        How many do.
+
+    Raises:
+        Timeout: more do.
+    """
     timeout = check_timeout(timeout)
     what = f"wait for gradients of {key!r}"
     arguments = ("GRAD.AWAIT", key, int(most), len(names), *map(_sent, names), *block(timeout))
@@ -176,6 +245,23 @@ def await_taken(key: str, names: Sequence[str], most: int, timeout: float | None
 
 
 def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]) -> Command[int]:
+    """Publishes weights and takes out the gradients that they were made of: all of it at once, or nothing.
+
+    Args:
+        key: of the queue.
+        names: of gradients that wait under it, each once; none is fine (what a job begins with).
+        version: of the weights, above that of each key.
+        weights: key → named arrays, as for `publish_weights`; 1 to 16 keys, such as a policy and its optimiser.
+
+    Returns:
+        The version.
+
+    Raises:
+        StaleVersion: someone has published that version or a newer one: what was made is of no use. Begin again
+            with what is published.
+        GradientNotWaiting: a name was applied or dropped already, or is not known.
+        ConnectionLost: whether it was done is not known; `fetch_weights` or `gradient_states` tells.
+    """
     blobs: list[Argument] = []
     if not isinstance(weights, Mapping):
         raise SchemaError(
@@ -189,10 +275,13 @@ def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, 
 
 
 def drop(key: str, names: Sequence[str]) -> Command[int]:
+    """Takes gradients out without applying them; returns how many of them waited."""
     return plain(f"drop of gradients of {key!r}", ("GRAD.DROP", key, *map(_sent, names)), int, True)
 
 
 def states(key: str, names: Sequence[str]) -> Command[list[str | None]]:
+    """Of each name: "waiting", "applied", "dropped", or None where it is not known (any more)."""
+
     def convert(value: Any) -> list[str | None]:
         return [None if state is None else _text(state) for state in value]
 
@@ -200,6 +289,10 @@ def states(key: str, names: Sequence[str]) -> Command[list[str | None]]:
 
 
 def info(key: str) -> Command[dict[str, Any]]:
+    """What waits under a key: waiting, bytes, vector_bytes, dtype, oldest_version and newest_version (-1: none
+    waits); counters since the server began: pushed, duplicates, applied, dropped; remembered and forgotten names;
+    takers, clients that wait. All 0 where there is no such key."""
+
     def convert(value: Any) -> dict[str, Any]:
         fields = as_dict(value)
         return {_text(name): _text(v) if isinstance(v, bytes) else v for name, v in fields.items()}
@@ -208,8 +301,10 @@ def info(key: str) -> Command[dict[str, Any]]:
 
 
 def keys() -> Command[list[str]]:
+    """The keys under which gradients wait, or names are remembered."""
     return plain("list of gradients' keys", ("GRAD.LIST",), lambda names: [_text(name) for name in names], True)
 
 
-def delete(names: Sequence[str]) -> Command[int]:
-    return plain("removal of gradients", ("GRAD.DEL", *names), int, True)
+def delete(*keys: str) -> Command[int]:
+    """Removes keys with all that waits and every name; returns how many there were."""
+    return plain("removal of gradients", ("GRAD.DEL", *keys), int, True)

@@ -1,7 +1,7 @@
 """What a client of a server can do: each operation written once, for blocking callers and for asyncio.
 
 `client.Client` and `aio.Client` are these with a driver (`driver`), and a pool of connections of its kind. Commands are
-made in `commands` and `gradients`; `lost_calls` sends them.
+made in `commands` and `gradients`; `lost_calls` sends them, again where that is safe.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from . import commands
+from . import commands, gradients
 from .batch import Batch, check_out, is_writable, new_batch, read_only
 from .checks import check_columns, check_ids, check_priorities
-from .client_gradients import GradientOperations
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
 from .connection import Address
@@ -27,14 +26,33 @@ from .driver import Operation, Written, operation
 from .errors import ReplayError, SchemaError, TableNotFound
 from .lost_calls import answered
 from .n_step_writer import make_writer
-from .options import ClientOptions, SampleOptions, TableChanges
-from .table import RateLimiter, Selector, Table
+from .options import ClientOptions, SampleOptions
+from .table import Table
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Operations(GradientOperations):
+def sent(command: Callable[P, Command[T]]) -> operation[P, T]:
+    """The operation that sends one command and returns its result, with the arguments and the docstring of what makes
+    the command."""
+
+    def written(self: Operations, *arguments: P.args, **named: P.kwargs) -> Operation[T]:
+        return self._answer(command(*arguments, **named))
+
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return operation(_told_as(written, command, lambda given: [own, *given]))
+
+
+def _told_as(written: Any, other: Any, parameters: Callable[[list[inspect.Parameter]], list[inspect.Parameter]]) -> Any:
+    """A function with the docstring and the signature of another one, its parameters changed."""
+    signature = inspect.signature(other)
+    written.__doc__ = other.__doc__
+    written.__signature__ = signature.replace(parameters=parameters(list(signature.parameters.values())))
+    return written
+
+
+class Operations(Written):
     """The operations of a server, over a pool of connections; see `replay_server.Client`."""
 
     def __init__(
@@ -110,39 +128,36 @@ class Operations(GradientOperations):
                 raise
         return (yield from attempt(current))
 
-    @operation
-    def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Operation[Any]:
-        """Any command that answers at once, over this client's own connections: for programs that do without redis-py.
+    # ---- of one command, documented where that is made ---------------------------------------------------------------
 
-        Args:
-            arguments: the command's name and what follows it.
-            repeatable: whether doing it twice does no harm: then it is sent again where the connection was lost.
+    command = sent(commands.any_command)
+    create_table = sent(commands.create)
+    tables = sent(commands.tables)
+    drop_table = sent(commands.drop)
+    close_table = sent(commands.close_table)
+    open_table = sent(commands.open_table)
+    configure = sent(commands.configure)
+    info = sent(commands.info)
+    await_items = sent(commands.await_items)
+    reset = sent(commands.reset)
+    checkpoint = sent(commands.checkpoint)
+    restore = sent(commands.restore)
+    update_priorities = sent(commands.update)
+    delete = sent(commands.delete)
+    publish_weights = sent(commands.publish_weights)
+    fetch_weights = sent(commands.fetch_weights)
+    push_gradient = sent(gradients.push)
+    take_gradients = sent(gradients.take)
+    gradient_headers = sent(gradients.take_headers)
+    await_gradients = sent(gradients.await_taken)
+    publish_applied = sent(gradients.publish)
+    drop_gradients = sent(gradients.drop)
+    gradient_states = sent(gradients.states)
+    gradient_info = sent(gradients.info)
+    gradient_keys = sent(gradients.keys)
+    delete_gradients = sent(gradients.delete)
 
-        Returns: the reply: bytes for what was stored, str for a status such as "OK", int, None, a list, a dict.
-
-        Raises:
-            ReplayError: the error reply.
-            ConnectionLost: the connection broke; whether the command was done is not known.
-        """
-        return self._answer(commands.any_command(arguments, repeatable))
-
-    # ---- tables ------------------------------------------------------------------------------------------------------
-
-    @operation
-    def create_table(self, table: Table) -> Operation[None]:
-        """Creates a table; creating it again with the same spec is fine.
-
-        Raises:
-            SchemaError: a table of that name has another spec.
-            LimitExceeded: the server has no room for it.
-        """
-        yield from self._answer(commands.create(table))
-        self._tables.pop(table.name, None)
-
-    @operation
-    def tables(self) -> Operation[list[str]]:
-        """The names of the server's tables."""
-        return self._answer(commands.tables())
+    # ---- that follow from a table's spec -----------------------------------------------------------------------------
 
     @operation
     def table(self, name: str) -> Operation[Table]:
@@ -152,138 +167,6 @@ class Operations(GradientOperations):
             TableNotFound: there is none.
         """
         return (yield from self._look_up(name)).table
-
-    @operation
-    def drop_table(self, name: str) -> Operation[None]:
-        """Removes a table with all its items; whoever waits on it gets `TableNotFound`."""
-        yield from self._answer(commands.drop(name))
-        self._tables.pop(name, None)
-
-    @operation
-    def close_table(self, name: str, reason: str | None = None) -> Operation[None]:
-        """Ends a table's data: nothing enters it until `open_table`, and whoever waits is told at once.
-
-        An `add`, an append or an item of a writer raises `TableClosed`, waiting or not. Samples go on with what is
-        there; one that would wait for more items raises `TableClosed`, and the iteration of a `sampler` ends. Updates,
-        reads and deletions go on. A snapshot keeps a table closed, `reset` does too. Closing a closed table replaces
-        the reason.
-
-        Args:
-            name: the table.
-            reason: one line of at most 127 bytes for those who are told.
-
-        Raises:
-            TableNotFound: there is none.
-        """
-        return self._answer(commands.close_table(name, reason))
-
-    @operation
-    def open_table(self, name: str) -> Operation[None]:
-        """Opens a closed table again; one that is open stays so.
-
-        Raises:
-            TableNotFound: there is none.
-        """
-        return self._answer(commands.open_table(name))
-
-    @operation
-    def configure(
-        self,
-        name: str,
-        *,
-        sampler: Selector | None = None,
-        remover: Selector | None = None,
-        rate_limiter: RateLimiter | None = None,
-        max_times_sampled: int | None = None,
-        max_bytes: int | None = None,
-        max_staleness: int | None = None,
-    ) -> Operation[None]:
-        """Changes a live table; None leaves a value as it is, `max_staleness=-1` lifts that limit.
-
-        Items beyond new limits leave, as the remover chooses. The server works through a large table in slices while
-        it serves others; adding and sampling wait until it is done, and so does this call.
-
-        Raises:
-            SchemaError: a value is outside what its field allows.
-        """
-        changes = TableChanges(sampler, remover, rate_limiter, max_times_sampled, max_bytes, max_staleness)
-        yield from self._answer(commands.configure(name, changes.given()))
-        self._tables.pop(name, None)
-
-    @operation
-    def info(self, name: str) -> Operation[dict[str, Any]]:
-        """Counters and state of a table: at least size, capacity, bytes, added, sampled, removed, stale_updates,
-        max_priority, priorities (exponent e: items with 2^e <= priority < 2^(e + 1)), zero_priorities, waiting (blocked
-        clients), reason (why a sample would wait now, "" if it would not), closed (bool) and closed_reason."""
-        return self._answer(commands.info(name))
-
-    @operation
-    def await_items(
-        self, name: str, *, since: int | None = None, size: int | None = None, timeout: float | None = None
-    ) -> Operation[tuple[int, int]]:
-        """Waits for what others add, instead of asking `info` again and again. Nothing is sampled by it.
-
-        Args:
-            name: the table.
-            since: waits until `added` is not this any more: begin with 0, go on with what the last call returned. A
-                table that was made anew counts from 0 again, and answers at once.
-            size: or: waits until at least so many items are there.
-            timeout: seconds; None = for ever, 0 = not at all.
-
-        Returns:
-            (added, size): items that were ever added, and those that are there.
-
-        Raises:
-            Timeout: nothing was added, or too little is there.
-            TableClosed: neither will come: the table is closed.
-            TableNotFound: there is no such table, or it was dropped meanwhile.
-        """
-        return self._answer(commands.await_items(name, since, size, timeout))
-
-    @operation
-    def reset(self, name: str) -> Operation[None]:
-        """Removes every item of a table and forgets its newest policy version; its rate limiter starts anew."""
-        return self._answer(commands.reset(name))
-
-    @operation
-    def checkpoint(self, name: str | None = None) -> Operation[str]:
-        """Saves all tables as they are now, while everyone else is served; returns when the file is on the disk.
-
-        Args:
-            name: of the file in the server's directory, replaced if it is there; gets ".snapshot" at its end where it
-                has not. None: a new one named by the time; of those the server keeps the newest few (setting
-                snapshot-keep).
-
-        Returns:
-            The path of the file on the server's machine.
-
-        Raises:
-            ServerError: it could not be written; no file of that name is there, or the one that was.
-            LimitExceeded: the tables changed faster than the disk took the snapshot, or there are as many files of
-                given names as there may be (setting snapshot-named-limit).
-        """
-        return self._answer(commands.checkpoint(name))
-
-    @operation
-    def restore(self, name: str) -> Operation[list[str]]:
-        """Puts the tables of a snapshot in the places of those of the same names; other tables stay.
-
-        All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here
-        must be the same as the one saved but for what `configure` changes, and that goes on as it is. Ids of the
-        snapshot are valid again. Who waits at a table that is replaced is served by the new one.
-
-        Args:
-            name: of the file in the server's directory; gets ".snapshot" at its end where it has not.
-
-        Returns:
-            What was restored, and which limits were not those saved; a line each.
-
-        Raises:
-            ServerError: the file is damaged or cut short; the message names the place.
-        """
-        return self._answer(commands.restore(name))
-
-    # ---- items -------------------------------------------------------------------------------------------------------
 
     @operation
     def add(
@@ -395,29 +278,6 @@ class Operations(GradientOperations):
 
         return self._of_current(name, attempt)
 
-    @operation
-    def update_priorities(self, name: str, ids: Any, priorities: Any) -> Operation[tuple[int, int]]:
-        """Sets the priorities of items that are still there.
-
-        Args:
-            name: the table.
-            ids: uint64 (n,), as `add` and `sample` gave them; where an id comes twice the last one counts.
-            priorities: float64 (n,), raw, at least 0.
-
-        Returns:
-            How many were applied, and how many were stale because their item has left.
-
-        Raises:
-            PriorityError: a priority is NaN, infinite or negative; nothing was changed.
-        """
-        checked = check_ids(ids)
-        return self._answer(commands.update(name, checked, check_priorities(priorities, len(checked))))
-
-    @operation
-    def delete(self, name: str, ids: Any) -> Operation[int]:
-        """Removes items; how many of the ids were live."""
-        return self._answer(commands.delete(name, check_ids(ids)))
-
     def _written(
         self,
         kinds: tuple[type, type],
@@ -428,35 +288,8 @@ class Operations(GradientOperations):
         options: Mapping[str, Any],
     ) -> Operation[Any]:
         """A writer of the first kind, or, with n_step, of the second."""
-        served = yield from self._known(name)
+        served = yield from self._look_up(name)
         return make_writer(kinds, served.table, ClientStreams(self, served), environments, n_step, discount, options)
-
-    # ---- weights -----------------------------------------------------------------------------------------------------
-
-    @operation
-    def publish_weights(self, key: str, arrays: Mapping[str, Any], version: int | None = None) -> Operation[int]:
-        """Publishes named arrays or tensors; readers see the whole set or the one before.
-
-        Args:
-            key: whose weights.
-            arrays: name → array or tensor (bfloat16 is refused).
-            version: above the published one; None = one more than that. Publishing the same arrays as the same
-                version again is fine.
-
-        Returns:
-            The version.
-
-        Raises:
-            StaleVersion: a newer version is published, or other arrays as that version.
-        """
-        return self._answer(commands.publish_weights(key, arrays, version))
-
-    @operation
-    def fetch_weights(
-        self, key: str, newer_than: int | None = None
-    ) -> Operation[tuple[int, dict[str, np.ndarray]] | None]:
-        """The newest published weights: version and arrays; None when there are none newer than `newer_than`."""
-        return self._answer(commands.fetch_weights(key, newer_than))
 
 
 def _client(kind: type[Operations], url: str, options: dict[str, Any]) -> Operations:
@@ -469,17 +302,13 @@ def _client(kind: type[Operations], url: str, options: dict[str, Any]) -> Operat
 
 def _of_table(named: operation[Concatenate[str, P], T]) -> operation[P, T]:
     """An operation of a client as one of a handle, which knows the table's name."""
-    signature = inspect.signature(named.written)
 
     def written(self: TableOperations, *arguments: Any, **options: Any) -> Operation[Any]:
         return named.written(self._client, self.name, *arguments, **options)
 
-    written.__name__ = named.written.__name__
-    written.__qualname__ = f"TableOperations.{written.__name__}"
-    written.__doc__ = re.sub(r"\n +name: the table\.(?=\n)", "", named.__doc__ or "")
-    kept = [each for each in signature.parameters.values() if each.name != "name"]
-    written.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return operation(written)
+    told = _told_as(written, named.written, lambda given: [each for each in given if each.name != "name"])
+    told.__doc__ = re.sub(r"\n +name: the table\.(?=\n)", "", told.__doc__ or "")
+    return operation(told)
 
 
 class TableOperations(Written):
