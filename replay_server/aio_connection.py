@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from .codec import Buffer, Reading
-from .connection import Address, Connection, Exchanges, Pending, in_records, on_same_host, set_options
+from .connection import Address, Connection, on_same_host, set_options
 from .connection_pool import ConnectionPool
 from .driver import wait
 from .errors import ConnectionLost
+from .exchanges import Exchanges
 from .options import ClientOptions
+from .socket_buffers import Pending, in_records
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 from .driver import Awaited, Operation, wait
 from .errors import ReplayError
 from .n_step_writer import NStepWriting, VectorNStepWriting
-from .writer import StepWriting, VectorWriting, Writing
+from .step_sink import StepWriting
+from .writer import VectorWriting, Writing
 
 T = TypeVar("T")
 W = TypeVar("W")

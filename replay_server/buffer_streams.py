@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BufferStreams:
-    """A `replay_server.writer.StepSink` over a buffer's native table. Everything runs under the buffer's lock.
+    """A `replay_server.step_sink.StepSink` over a buffer's native table. Everything runs under the buffer's lock.
 
     Streams of a writer that was dropped without `close` are given back when another writer of the buffer sends.
     """

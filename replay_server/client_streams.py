@@ -10,9 +10,9 @@ import numpy as np
 
 from . import commands
 from .commands import Command, ServedTable
-from .connection import Exchanges
 from .driver import Operation
 from .errors import ConnectionLost, ReplayError, SchemaError, TableNotFound
+from .exchanges import Exchanges
 from .step_codec import encoder_for
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ClientStreams:
-    """A `replay_server.writer.StepSink` over a client's server.
+    """A `replay_server.step_sink.StepSink` over a client's server.
 
     Steps of a compressed table are sent as blocks, where this installation can make them.
 

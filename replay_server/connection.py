@@ -8,25 +8,24 @@ import socket
 import ssl
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlsplit
 
 from . import commands
-from .codec import MAX_LINE_BYTES, Buffer, Reading, encode_command, not_resp
-from .commands import Command, SharedBatch, greet
+from .codec import Buffer, Reading
+from .commands import Command, greet
 from .driver import Operation, run
-from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, error_of_own_request
+from .errors import ConnectionLost, LimitExceeded, ServerError
+from .exchanges import Exchanges
 from .shared_memory import Arena
+from .socket_buffers import Pending, in_records
 
 T = TypeVar("T")
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 """Environment variable with the password for URLs that carry none."""
-_BUFFER_BYTES = 64 * 1024
-_VECTORS = 256  # well under IOV_MAX
-_RECORD_BYTES = 16 * 1024  # the most that a record of TLS holds
 _MOST_DESCRIPTORS = 4  # one is expected; what does not fit is dropped by the kernel
 
 
@@ -197,229 +196,6 @@ def set_options(connected: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, option):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def in_records(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same bytes with small pieces joined, since each write is a record of TLS by itself."""
-    joined = bytearray()
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")
-        if len(view) < _RECORD_BYTES:
-            joined += view
-        if joined and (len(view) >= _RECORD_BYTES or len(joined) >= _RECORD_BYTES):
-            yield joined
-            joined = bytearray()
-        if len(view) >= _RECORD_BYTES:
-            yield view
-    if joined:
-        yield joined
-
-
-class Pending:
-    """Buffers that are being sent together, without being joined."""
-
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self._buffers = [memoryview(buffer).cast("B") for buffer in buffers]
-        self._first = 0
-
-    def next(self) -> list[memoryview]:
-        """What one call may be given; empty: all is sent."""
-        return self._buffers[self._first : self._first + _VECTORS]
-
-    def advance(self, sent: int) -> None:
-        """So many bytes have gone."""
-        while self._first < len(self._buffers) and sent >= len(self._buffers[self._first]):
-            sent -= len(self._buffers[self._first])
-            self._first += 1
-        if sent:
-            self._buffers[self._first] = self._buffers[self._first][sent:]
-
-
-class ReadBuffer:
-    """Bytes that came and were not asked for yet: lines are cut from it, and large values take from it first."""
-
-    __slots__ = ("data", "end", "start", "view")
-
-    def __init__(self) -> None:
-        self.data = bytearray(_BUFFER_BYTES)
-        self.view = memoryview(self.data)
-        self.start = self.end = 0
-
-    def line(self) -> bytes | None:
-        """The next line without its CRLF, or None when more bytes must come.
-
-        Raises:
-            ServerError: no line is that long.
-        """
-        at = self.data.find(b"\r\n", self.start, self.end)
-        if at >= 0:
-            line = bytes(self.view[self.start : at])
-            self.start = at + 2
-            return line
-        if self.end - self.start >= MAX_LINE_BYTES:
-            raise not_resp(bytes(self.view[self.start : self.end]))
-        return None
-
-    def space(self) -> memoryview:
-        """Where the next bytes go; never empty after `line` returned None or `skip_line_end` False."""
-        if self.start == self.end:
-            self.start = self.end = 0
-        elif self.end == len(self.data):
-            rest = bytes(self.view[self.start : self.end])
-            self.view[: len(rest)] = rest
-            self.start, self.end = 0, len(rest)
-        return self.view[self.end :]
-
-    def take(self, target: memoryview) -> int:
-        """Moves bytes to the front of `target`; how many."""
-        count = min(len(target), self.end - self.start)
-        target[:count] = self.view[self.start : self.start + count]
-        self.start += count
-        return count
-
-    def skip_line_end(self) -> bool:
-        """Drops the CRLF after a bulk string; False when it has not come yet."""
-        if self.end - self.start < 2:
-            return False
-        mark = bytes(self.view[self.start : self.start + 2])
-        if mark != b"\r\n":
-            raise not_resp(mark)
-        self.start += 2
-        return True
-
-
-class Exchanges:
-    """What both kinds of connection do: one request at a time, each sent after the reply before it was read whole, by
-    the process that opened the connection.
-
-    After an interrupt in mid-exchange the next reply would be taken for another request's, and a forked child would
-    read its parent's. So a request goes out by `begin` alone, and only `completed` makes the next one possible. One
-    that nobody refers to closes itself.
-    """
-
-    def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
-        self._address, self._socket, self._socket_timeout = address, connected, socket_timeout
-        self._process = os.getpid()
-        self._complete = True
-        self._may_share = False
-        self._buffer = ReadBuffer()
-        self.arena: Arena | None = None
-
-    @property
-    def usable(self) -> bool:
-        """Whether the connection can carry another request."""
-        return self._complete and self.is_own and (self.arena is None or not self.arena.retired)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process opened the connection."""
-        return self._process == os.getpid()
-
-    def begin(self, what: str) -> None:
-        """Before anything of a request is sent; `what` is for the error.
-
-        Raises:
-            ConnectionLost: the connection is not usable; nothing was sent.
-        """
-        if not self._complete:
-            raise ConnectionLost(
-                f"{what}: expected a connection whose last reply was read, got one of {self._address} that was closed "
-                "or interrupted; connect again"
-            )
-        if not self.is_own:
-            raise ConnectionLost(
-                f"{what}: expected a connection of this process, {os.getpid()}, got one that process {self._process} "
-                "opened before it forked; connect again"
-            )
-        self._complete = False
-
-    def completed(self) -> None:
-        """The reply was read whole, and all that came with it has an owner."""
-        self._complete = True
-
-    def exchange(self, command: Command[T]) -> Operation[T]:
-        """Sends a command and returns its result. Any failure but an error reply closes the connection.
-
-        A command whose reply may come through shared memory first gets some, if the server has any to share; leases
-        that were given back are told to the server before the command.
-
-        Raises:
-            ReplayError: the error reply.
-            ConnectionLost: the connection broke.
-        """
-        if command.shared and self._may_share and self.arena is None:
-            yield from self._share()
-        buffers = encode_command(command.sent(self.arena))
-        self.begin(command.what)
-        try:
-            result: Any = yield from self._answer(command, buffers)
-            if isinstance(result, SharedBatch):
-                result = commands.over_shared_memory(result, self.arena)
-            self.completed()
-        except BaseException as error:
-            self.close()
-            if isinstance(error, ReplayError) or not isinstance(error, OSError):
-                raise
-            late = isinstance(error, TimeoutError | BlockingIOError)
-            sentence = "no progress in time" if late else error.strerror or str(error)
-            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
-        if isinstance(result, ReplayError):
-            raise error_of_own_request(result)
-        return result
-
-    def _answer(self, command: Command[T], buffers: list[Buffer]) -> Operation[T | ReplayError]:
-        before = commands.release_returned(self.arena)
-        if before is not None:
-            buffers = encode_command(before.arguments) + buffers
-        try:
-            yield self.send, buffers
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise (yield from self._parting_words(command)) or error from None
-        if before is not None:
-            yield self.receive, before.read(), self._socket_timeout
-        wait_s = None if command.wait_s is None else command.wait_s + self._socket_timeout
-        return (yield self.receive, command.read(), wait_s)
-
-    def _parting_words(self, command: Command[Any]) -> Operation[ReplayError | None]:
-        """The error reply that the server sent before it closed on a request that it would not read to the end."""
-        with contextlib.suppress(OSError, ReplayError):
-            result = yield self.receive, command.read(), 1.0
-            if isinstance(result, ReplayError):
-                return error_of_own_request(result)
-        return None
-
-    def _share(self) -> Operation[None]:
-        """Asks for shared memory, once."""
-        raise NotImplementedError
-
-    def send(self, buffers: Sequence[Buffer]) -> Any:
-        """Sends them one after another, as a call or as what is to be awaited."""
-        raise NotImplementedError
-
-    def receive(self, reading: Reading[Any], wait_s: float | None) -> Any:
-        """What a reply is read as, whose first bytes may take `wait_s` seconds to come (None = for ever), as a call or
-        as what is to be awaited."""
-        raise NotImplementedError
-
-    def gone(self) -> bool:
-        """Whether the server has closed an idle connection, as far as can be seen without sending."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """From any thread: ends the connection, and a wait on it at once. A forked child leaves its parent's alone."""
-        if not self.is_own:
-            return
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its lock
-
-    def close(self) -> None:
-        """Closes this process's end."""
-        self._complete = False
-        self._socket.close()
-
-    def __del__(self) -> None:
-        if (left := getattr(self, "_socket", None)) is not None:
-            left.close()
 
 
 class _Patience:

@@ -16,9 +16,10 @@ import time
 import weakref
 from typing import Any, Generic, TypeVar
 
-from .connection import Address, Connection, Exchanges, on_same_host
+from .connection import Address, Connection, on_same_host
 from .driver import Operation
 from .errors import ConnectionLost
+from .exchanges import Exchanges
 from .options import ClientOptions
 
 C = TypeVar("C", bound=Exchanges)

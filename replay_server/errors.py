@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ReplayError(Exception):
     """Base of every error of this library."""
@@ -115,3 +117,11 @@ def error_of_own_request(error: ReplayError) -> ReplayError:
 def error_from_core(code_name: str, message: str) -> ReplayError:
     """The exception for a refusal of the native core: the code's name as the server would send it, and the sentence."""
     return error_from_reply(f"{code_name} {message}")
+
+
+def explain(what: str, timeout: float | None, value: Any) -> Any:
+    """Gives a Timeout the command that it ended."""
+    if isinstance(value, Timeout):
+        waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s" if timeout else "stopped"
+        return Timeout(f"{what} {waited}: {value.reason}", value.reason)
+    return value

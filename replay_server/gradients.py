@@ -28,8 +28,8 @@ from .codec import (
     read_value,
     value_after,
 )
-from .commands import Command, block, explain, plain
-from .errors import SchemaError, ServerError
+from .commands import Command, block, plain
+from .errors import SchemaError, ServerError, explain
 
 MOST_WAITING = 1024
 """The most gradients that wait under a key."""

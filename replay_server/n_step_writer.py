@@ -15,8 +15,9 @@ import numpy as np
 from .driver import Operation, operation
 from .errors import SchemaError
 from .n_step import FinishedWindows, NStepReturns
+from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_WINDOW, Column, Table
-from .writer import BlockingWriter, OneEnvironment, StepSink, StepWriting, VectorWriting
+from .writer import OneEnvironment, VectorWriting
 
 LARGEST = float(np.finfo(np.float32).max)
 """Of rewards and values, so that no sum of them is infinite."""

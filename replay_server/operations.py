@@ -17,6 +17,7 @@ import numpy as np
 
 from . import commands, gradients
 from .batch import Batch, check_out, is_writable, new_batch, read_only
+from .batch_replies import codes
 from .checks import check_columns, check_ids, check_priorities
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
@@ -259,7 +260,7 @@ class Operations(Written):
                 check_out(out, served.table, batch_size, columns)
             batch = new_batch(served.table, batch_size, columns) if out is None else out
             wanted = False if shared and wanted is None and local else wanted
-            coded = commands.codes(served.table, batch_size, columns, wanted, local)
+            coded = codes(served.table, batch_size, columns, wanted, local)
             return self._answer(commands.sample(served, batch_size, batch, options, shared, coded))
 
         return self._of_current(name, attempt)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
 from .checks import as_array, check_column, check_priorities, check_timeout
-from .driver import Blocking, Operation, Written, operation
+from .driver import Operation, operation
 from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
+from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
 
 STEP_FIRST = 1
@@ -28,46 +29,6 @@ MAX_ITEMS = 1 << 16
 """Items sent at once."""
 MAX_STEP_BYTES = 16 << 20
 """Of the steps sent at once, but for a single larger one: many environments together have more than a request may."""
-
-W = TypeVar("W")
-
-
-class StepSink(Protocol):
-    """Where a writer's steps and items go. Streams are numbered from 0; their steps from 0 since `open`.
-
-    Every operation may raise `ConnectionLost`: the streams are gone then, and `open` is called before anything else.
-    """
-
-    def open(self, streams: int, history: int) -> Operation[None]:
-        """Opens that many empty streams, in place of those that are open."""
-        ...
-
-    def end_episodes(self, streams: np.ndarray) -> Operation[None]:
-        """The newest steps of these streams, uint32 (n,), were the last of their episodes."""
-        ...
-
-    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> Operation[None]:
-        """Appends step i to stream streams[i], uint32 (n,), with flags uint8 (n,), in order; all or none."""
-        ...
-
-    def send_items(
-        self,
-        streams: np.ndarray,
-        steps: np.ndarray,
-        priorities: np.ndarray | None,
-        columns: dict[str, np.ndarray],
-        timeout: float | None,
-    ) -> Operation[np.ndarray]:
-        """Makes item i at step steps[i], uint64 (n,), of stream streams[i]: as many of the first as the rate limiter
-        admits at once, at least one. Their ids, uint64 (m,), 1 <= m <= n.
-
-        Raises:
-            Timeout: the rate limiter held all of them back; nothing was made.
-        """
-        ...
-
-    def close(self) -> None:
-        """Gives the streams back."""
 
 
 @dataclass
@@ -123,31 +84,6 @@ class _Streams:
         still_open = self.open.copy()
         still_open[chosen] = False
         return _Streams(self.steps, self.episode, still_open)
-
-
-class StepWriting(Written):
-    """What every writer has; `BlockingWriter` and `aio_writer.AwaitedWriter` are drivers of it."""
-
-    @operation
-    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
-        raise NotImplementedError
-
-    @operation
-    def close(self, flush: bool = True) -> Operation[None]:
-        raise NotImplementedError
-
-    def _check_turn(self) -> None:
-        """Before a call that sends nothing: whether one that sends is under way beside it."""
-
-
-class BlockingWriter(StepWriting, Blocking):
-    """A writer whose calls return when what they send is answered; a context manager."""
-
-    def __enter__(self: W) -> W:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self.close(flush=kind is None)
 
 
 class VectorWriting(StepWriting):

@@ -23,7 +23,8 @@ import redis.connection
 
 import replay_server as rs
 from replay_server.codec import encode_command, read_value
-from replay_server.connection import Address, ReadBuffer
+from replay_server.connection import Address
+from replay_server.socket_buffers import ReadBuffer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import replay_server as rs
-from replay_server import aio, errors, n_step_writer, sampler, writer
+from replay_server import aio, client, errors, n_step_writer, sampler, writer
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Tables": ("Table", "Column", "Window"),
     "Samplers and removers": ("Prioritized", "Uniform", "Fifo", "Lifo", "MaxHeap", "MinHeap"),
     "Rate limiters": ("MinSize", "SampleToInsertRatio", "Queue"),
     "In process": ("Buffer", "SumTree"),
-    "Server and client": ("Server", "Client", "Batch", "Sampler", "Gradients"),
+    "Server and client": ("Server", "Client", "TableHandle", "Batch", "Sampler", "Gradients"),
     "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
     "With asyncio": (
-        "aio.Client", "aio.AsyncWriter", "aio.AsyncVectorWriter", "aio.AsyncNStepWriter", "aio.AsyncVectorNStepWriter",
+        "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler",
+        "aio.AsyncWriter", "aio.AsyncVectorWriter", "aio.AsyncNStepWriter", "aio.AsyncVectorNStepWriter",
     ),
     "Errors": (
         "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "TableClosed", "SchemaError", "PriorityError",
@@ -36,6 +37,9 @@ MADE_BY = {
     "NStepWriter": "Made by `Client.writer` and `Buffer.writer` with n_step; a context manager.",
     "VectorNStepWriter": "Made by `Client.vector_writer` and `Buffer.vector_writer` with n_step; a context manager.",
     "Sampler": "",
+    "TableHandle": "Made by `Client[name]`.",
+    "aio.AsyncTableHandle": "Made by `aio.Client[name]`.",
+    "aio.AsyncSampler": "Made by `aio.Client.sampler`; an asynchronous context manager.",
     "Gradients": "Made by `Client.take_gradients` and `Client.gradient_headers`.",
     "aio.AsyncWriter": "Made by `aio.Client.writer`; an asynchronous context manager.",
     "aio.AsyncVectorWriter": "Made by `aio.Client.vector_writer`; an asynchronous context manager.",
@@ -75,14 +79,14 @@ def _named(name: str) -> Any:
     first, _, rest = name.partition(".")
     if first == "aio" and rest:
         return getattr(aio, rest)
-    for module in (rs, writer, n_step_writer, sampler, errors):
+    for module in (rs, client, writer, n_step_writer, sampler, errors):
         if hasattr(module, name):
             return getattr(module, name)
     raise KeyError(f"no public name {name}")
 
 
 def _shown(name: str) -> str:
-    return name if name in GROUPS["Writers"] else f"rs.{name}"
+    return name if name in (*GROUPS["Writers"], "TableHandle") else f"rs.{name}"
 
 
 def _slug(heading: str) -> str:

@@ -20,6 +20,7 @@ import replay_server as rs
 from replay_server import commands, gradients
 from replay_server.batch import new_batch
 from replay_server.commands import Command, ServedTable
+from replay_server.options import SampleOptions
 from replay_server.shared_memory import Arena
 
 PLAIN = ServedTable(rs.Table("t", 10, {"k": rs.Column("int64")}), 1)
@@ -52,17 +53,17 @@ DECIDED: dict[str, tuple[Callable[[], Command[Any] | None], bool, str]] = {
     "close_table": (lambda: commands.close_table("t", None), True, "a closed table stays closed"),
     "open_table": (lambda: commands.open_table("t"), True, "an open table stays open"),
     "reset": (lambda: commands.reset("t"), False, "the second would remove what was added meanwhile"),
-    "configure": (lambda: commands.configure("t", {"max_times_sampled": 1}), True, "sets the same values"),
+    "configure": (lambda: commands.configure("t", max_times_sampled=1), True, "sets the same values"),
     "checkpoint": (commands.checkpoint, True, "another file of the same tables does no harm"),
     "restore": (lambda: commands.restore("f"), False, "the second would remove what was added meanwhile"),
     "info": (lambda: commands.info("t"), True, "reads"),
-    "await_items": (lambda: commands.await_items("t", 0, None, 0), True, "reads"),
+    "await_items": (lambda: commands.await_items("t", since=0, timeout=0), True, "reads"),
     "add": (lambda: commands.add(PLAIN, 1, [COLUMN["k"]], None, 0), False, "the items would be stored twice"),
     "append": (lambda: commands.append(STEPS, NUMBERS, NUMBERS, COLUMN, 1), False, "the steps would be stored twice"),
     "items": (lambda: commands.items(STEPS, NUMBERS, IDS, None, {}, 0), False, "the items would be stored twice"),
     "end_episodes": (lambda: commands.end_episodes("s", NUMBERS), False, "the streams went with the connection"),
     "sample": (
-        lambda: commands.sample(PLAIN, 1, 0.4, 0, new_batch(PLAIN.table, 1), None),
+        lambda: commands.sample(PLAIN, 1, new_batch(PLAIN.table, 1), SampleOptions()),
         True,
         "a batch that got lost counts as sampled, as one that its learner loses does",
     ),
@@ -76,7 +77,8 @@ DECIDED: dict[str, tuple[Callable[[], Command[Any] | None], bool, str]] = {
     ),
     "fetch_weights": (lambda: commands.fetch_weights("w", None), True, "reads"),
     "push": (lambda: gradients.push("g", 1, "n", np.ones(1, np.float32), None), True, "its name makes it one"),
-    "take": (lambda: gradients.take("g", 1, None, None, False, 0), True, "what is taken goes on waiting"),
+    "take": (lambda: gradients.take("g", 1), True, "what is taken goes on waiting"),
+    "take_headers": (lambda: gradients.take_headers("g"), True, "reads"),
     "await_taken": (lambda: gradients.await_taken("g", ["n"], 0, 0), True, "reads"),
     "publish": (
         lambda: gradients.publish("g", ["n"], 1, {"w": COLUMN}),
@@ -87,7 +89,7 @@ DECIDED: dict[str, tuple[Callable[[], Command[Any] | None], bool, str]] = {
     "states": (lambda: gradients.states("g", ["n"]), True, "reads"),
     "gradients.info": (lambda: gradients.info("g"), True, "reads"),
     "keys": (gradients.keys, True, "reads"),
-    "gradients.delete": (lambda: gradients.delete(["g"]), True, "what has gone is passed over"),
+    "gradients.delete": (lambda: gradients.delete("g"), True, "what has gone is passed over"),
 }
 
 
@@ -96,7 +98,7 @@ def made_here(module: Any) -> set[str]:
     found = set()
     for name, function in inspect.getmembers(module, inspect.isfunction):
         told = str(inspect.signature(function).return_annotation)
-        if function.__module__ == module.__name__ and told.startswith("Command["):
+        if function.__module__ == module.__name__ and told.startswith("Command[") and not name.startswith("_"):
             found.add(name)
     return found
 
@@ -104,7 +106,7 @@ def made_here(module: Any) -> set[str]:
 def test_every_command_is_decided():
     mine, theirs = made_here(commands) - {"plain", "any_command"}, made_here(gradients)
     assert len(mine) >= 27
-    assert len(theirs) >= 9
+    assert len(theirs) >= 10
     known = mine | {f"gradients.{name}" if f"gradients.{name}" in DECIDED else name for name in theirs}
     assert known == set(DECIDED), "decide whether it may be sent again after a loss, and say why"
 
@@ -119,7 +121,7 @@ def test_a_command_is_sent_again_where_that_is_decided(name):
 
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_any_command_is_sent_again_where_its_caller_says_so(repeatable):
-    assert commands.any_command(["PING"], repeatable).repeatable is repeatable
+    assert commands.any_command("PING", repeatable=repeatable).repeatable is repeatable
 
 
 # ---- the same, seen by a server that hangs up ------------------------------------------------------------------------

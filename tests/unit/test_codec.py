@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import replay_server as rs
 from replay_server.codec import Blob, decode_arrays, encode_arrays, encode_command, read_value
-from replay_server.connection import Address, ReadBuffer, url_with_password
+from replay_server.connection import Address, url_with_password
+from replay_server.socket_buffers import ReadBuffer
 
 
 def joined(buffers) -> bytes:

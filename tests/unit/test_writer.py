@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import replay_server as rs
 from replay_server._native import lib
 from replay_server.buffer_streams import BufferStreams
+from replay_server.driver import Operation
 from replay_server.writer import VectorWriter
 
 FRAME = (3, 2)
@@ -348,13 +349,13 @@ class FaultySink(BufferStreams):
             self.close()
             raise rs.ConnectionLost("the test cut the line")
 
-    def send_steps(self, *arguments: Any) -> None:
+    def send_steps(self, *arguments: Any) -> Operation[None]:
         self._lost("steps")
-        super().send_steps(*arguments)
+        yield from super().send_steps(*arguments)
 
-    def send_items(self, *arguments: Any) -> np.ndarray:
+    def send_items(self, *arguments: Any) -> Operation[np.ndarray]:
         self._lost("items")
-        ids = super().send_items(*arguments)
+        ids = yield from super().send_items(*arguments)
         self._lost("reply")
         return ids
 

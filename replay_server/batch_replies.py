@@ -1,0 +1,130 @@
+"""Batches as they are received: into the caller's arrays, by way of shared memory, or as distinct steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .batch import Batch
+from .codec import Reading, bulk_after, bulk_into, length_of, not_resp, read_value, value_after
+from .errors import ReplayError, ServerError, explain
+from .expand import MOST_PLACES, expand_windows
+from .shared_memory import Arena, Lease
+from .table import Table
+
+_NO_COLUMN = np.empty(0)
+
+
+@dataclass
+class SharedBatch:
+    """A batch some of whose columns lie in shared memory, before the connection has put arrays over them.
+
+    Attributes:
+        what: for error messages.
+        batch: its other arrays are filled.
+        places: column name → where it lies in the connection's arena.
+        lease: of all of them.
+        fits: whether the reply fits the arrays of `batch`.
+    """
+
+    what: str
+    batch: Batch
+    places: dict[str, int]
+    lease: int
+    fits: bool
+
+
+def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | ReplayError:
+    """The batch with read-only arrays over the arena; what does not fit the table gives its lease back at once."""
+    if arena is None:
+        return ServerError(f"{shared.what}: the reply is in shared memory that this connection does not have")
+    lease = Lease(arena, shared.lease)
+    if not shared.fits:
+        return _misfit(shared.what)
+    data = dict(shared.batch.data)
+    for name, offset in shared.places.items():
+        data[name] = lease.array(offset, data[name].dtype, data[name].shape)
+    batch = shared.batch
+    return Batch(data, batch.ids, batch.probabilities, batch.weights, lease)
+
+
+def _misfit(what: str) -> ServerError:
+    return ServerError(f"{what}: the reply does not fit the table's signature")
+
+
+def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
+    """Reads [ids, probabilities, weights, name, blob, …] straight into the arrays of `out`.
+
+    [lease, offset, bytes] in the place of a blob says where in shared memory a column lies.
+    """
+    line = yield None
+    if line[:1] == b"-":
+        return explain(what, timeout, (yield from value_after(line)))
+    if line[:1] != b"*" or length_of(line) < 3 or length_of(line) % 2 == 0:
+        raise not_resp(line)
+    fits = length_of(line) == 3 + 2 * len(out.data)
+    for array in (out.ids, out.probabilities, out.weights):
+        fits = (yield from bulk_into((yield None), array)) and fits
+    places: dict[str, int] = {}
+    lease = 0
+    for _ in range((length_of(line) - 3) // 2):
+        name = bytes((yield from bulk_after((yield None))) or b"").decode("utf-8", "replace")
+        column = out.data.get(name, _NO_COLUMN)
+        header = yield None
+        if header == b"*3":
+            lease = yield from read_value()
+            places[name] = yield from read_value()
+            fits = (yield from read_value()) == column.nbytes and name in out.data and fits
+        else:
+            fits = (yield from bulk_into(header, column)) and fits
+    if places:
+        return SharedBatch(what, out, places, lease, fits)
+    return out if fits else _misfit(what)
+
+
+def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) -> Reading[Any]:
+    """Reads [ids, probabilities, weights, name, blob, …] in which windows come as coded columns of steps."""
+    line = yield None
+    if line[:1] == b"-":
+        return explain(what, timeout, (yield from value_after(line)))
+    own = [name for name in out.data if name not in table.windows]
+    windows: dict[str, list[str]] = {}
+    for name in out.data:
+        if name in table.windows:
+            windows.setdefault(table.windows[name].source, []).append(name)
+    if line[:1] != b"*" or length_of(line) != 3 + 2 * (len(own) + len(windows)):
+        raise not_resp(line)
+    fits = True
+    for array in (out.ids, out.probabilities, out.weights):
+        fits = (yield from bulk_into((yield None), array)) and fits
+    for name in own:
+        fits = (yield from bulk_after((yield None))) == name.encode() and fits
+        fits = (yield from bulk_into((yield None), out.data[name])) and fits
+    for source, names in windows.items():
+        fits = (yield from bulk_after((yield None))) == source.encode() and fits
+        header = yield None
+        coded = np.empty(max(0, length_of(header)), np.uint8)
+        if not (yield from bulk_into(header, coded)) or not fits:
+            fits = False
+            continue
+        steps = [table.windows[name].steps for name in names]
+        try:
+            expand_windows(coded, [out.data[name] for name in names], steps, table.step_columns[source].item_bytes)
+        except ServerError as error:
+            return ServerError(f"{what}: {error}")
+    return out if fits else _misfit(what)
+
+
+def codes(table: Table, count: int, columns: Sequence[str] | None, wanted: bool | None, local: bool) -> bool:
+    """Whether a batch is to come as distinct steps: as wanted, or, where that is None, where the table is compressed or
+    the server not local; never where there are no windows, or they show too many steps."""
+    if wanted is None:
+        wanted = not local or getattr(table, "compression", "none") != "none"
+    places: dict[str, int] = {}
+    for name, window in table.windows.items():
+        if columns is None or name in columns:
+            places[window.source] = places.get(window.source, 0) + window.steps * count
+    return bool(wanted and places) and max(places.values()) <= MOST_PLACES
