@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .aio_connection import AsyncPool
+from .aio_sampler import AsyncSampler
 from .aio_writer import AsyncNStepWriter, AsyncVectorNStepWriter, AsyncVectorWriter, AsyncWriter
-from .batch import Batch, read_only
+from .batch import Batch
 from .connection import Address
 from .driver import Awaited, wait
-from .errors import TableClosed
 from .operations import Operations, TableOperations
 from .options import ClientOptions, SampleOptions, SamplerOptions
 
@@ -115,7 +113,12 @@ class Client(Operations, Awaited):
         """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task. See
         `replay_server.Client.sampler`."""
         sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
-        return AsyncSampler(self, name, SamplerOptions(batch_size, prefetch, sample, writable))
+        shared = bool(self._options.shared_memory) and not coded and not writable
+
+        def draw(wanted: SampleOptions) -> Coroutine[Any, Any, Batch]:
+            return wait(self._sample(name, batch_size, None, shared, wanted))
+
+        return AsyncSampler(draw, SamplerOptions(batch_size, prefetch, sample, writable))
 
 
 class AsyncTableHandle(TableOperations, Awaited):
@@ -137,64 +140,3 @@ class AsyncTableHandle(TableOperations, Awaited):
     def sampler(self, batch_size: int, *arguments: Any, **options: Any) -> AsyncSampler:
         """See `Client.sampler`."""
         return self._client.sampler(self.name, batch_size, *arguments, **options)
-
-
-class AsyncSampler:
-    """`replay_server.Sampler` for asyncio: an asynchronous iterator over batches that a task samples ahead, and the
-    context manager in which that task runs."""
-
-    def __init__(self, client: Client, name: str, options: SamplerOptions) -> None:
-        self.importance_sampling_exponent = options.sample.importance_sampling_exponent
-        """β of batches drawn from now on; assign to anneal it."""
-        self.policy_version: int | None = None
-        """Of the caller, for batches drawn from now on; see `Client.sample`."""
-        self.table_closed: TableClosed | None = None
-        """Why the iteration ended, where a closed table ended it; None else."""
-        self._client, self._name, self._options = client, name, options
-        self._ready: asyncio.Queue[Batch | BaseException] = asyncio.Queue()
-        self._room = asyncio.Semaphore(options.prefetch)
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> AsyncSampler:
-        self._task = asyncio.ensure_future(self._fill())
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    def __aiter__(self) -> AsyncSampler:
-        return self
-
-    async def __anext__(self) -> Batch:
-        item = await self._ready.get()
-        if isinstance(item, BaseException):
-            self._ready.put_nowait(StopAsyncIteration())  # an ended iterator stays ended
-            raise item
-        self._room.release()
-        return item
-
-    async def close(self) -> None:
-        """Ends the task, cancelling a sample that waits; whoever waits for a batch gets to the end."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        while not self._ready.empty():
-            self._ready.get_nowait()
-        self._ready.put_nowait(StopAsyncIteration())
-
-    async def _fill(self) -> None:
-        options, client = self._options, self._client
-        shared = bool(client._options.shared_memory) and not options.writable and not options.sample.coded
-        try:
-            while True:
-                await self._room.acquire()
-                beta, version = self.importance_sampling_exponent, self.policy_version
-                sample = replace(options.sample, importance_sampling_exponent=beta, policy_version=version)
-                batch = await wait(client._sample(self._name, options.batch_size, None, shared, sample))
-                self._ready.put_nowait(batch if options.writable else read_only(batch))
-        except TableClosed as error:
-            self.table_closed = error
-            self._ready.put_nowait(StopAsyncIteration())
-        except Exception as error:
-            self._ready.put_nowait(error)

@@ -47,6 +47,16 @@ MADE_BY = {
     "aio.AsyncVectorNStepWriter": "Made by `aio.Client.vector_writer` with n_step; an asynchronous context manager.",
 }
 """Classes that nobody calls: what makes them is told in the place of their arguments."""
+TWINS = {
+    "aio.Client": "Client",
+    "TableHandle": "Client",
+    "aio.AsyncTableHandle": "Client",
+    "aio.AsyncWriter": "Writer",
+    "aio.AsyncVectorWriter": "VectorWriter",
+    "aio.AsyncNStepWriter": "NStepWriter",
+    "aio.AsyncVectorNStepWriter": "VectorNStepWriter",
+}
+"""Classes whose methods are those of another one."""
 INNER = ("table", "sink", "environments", "client", "writer")
 """Arguments that makers give them."""
 
@@ -132,11 +142,18 @@ def _section(name: str, thing: type) -> str:
     text += _prose(about)
     for method, function, is_property in _methods(thing):
         if is_property:
-            text += f"\n#### {shown}.{method}\n\n" + _prose(inspect.getdoc(function) or "")
+            text += f"\n#### {shown}.{method}\n\n" + _prose(_told(name, method, function))
         else:
             text += f"\n#### {shown}.{method}()\n\n" + _code(f"{method}{_signature(function, bound=True)}", function)
-            text += _prose(inspect.getdoc(function) or "")
+            text += _prose(_told(name, method, function))
     return text
+
+
+def _told(name: str, method: str, function: Any) -> str:
+    """A method's docstring; of a twin's, where it is told."""
+    told = inspect.getdoc(function) or ""
+    is_told_there = name in TWINS and hasattr(_named(TWINS[name]), method) and "\n" in told
+    return f"See `{TWINS[name]}.{method}`." if is_told_there else told
 
 
 def _methods(thing: type) -> Iterator[tuple[str, Any, bool]]:

@@ -1,0 +1,88 @@
+"""The sampler of the asyncio client: batches that a task samples ahead.
+
+The task refers to a `_TaskFeed`, never to the `AsyncSampler`: one that was dropped without `close` cancels it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .batch import Batch, read_only
+from .errors import TableClosed
+from .options import SampleOptions, SamplerOptions
+from .sampler import Annealed, Feed
+
+Draw = Callable[[SampleOptions], Coroutine[Any, Any, Batch]]
+
+
+class _TaskFeed(Feed):
+    """A feed that a task fills."""
+
+    def __init__(self, draw: Draw, options: SamplerOptions) -> None:
+        super().__init__(options)
+        self._draw = draw
+        self.ready: asyncio.Queue[Batch | BaseException] = asyncio.Queue()
+        self.room = asyncio.Semaphore(options.prefetch)
+
+    async def fill(self) -> None:
+        """Samples until it is cancelled, or cannot."""
+        try:
+            while True:
+                await self.room.acquire()
+                batch = await self._draw(self.next_options())
+                self.ready.put_nowait(batch if self.options.writable else read_only(batch))
+        except TableClosed as error:
+            self.table_closed = error
+            self.ready.put_nowait(StopAsyncIteration())
+        except Exception as error:
+            self.ready.put_nowait(error)
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """From any thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(task.cancel)
+
+
+class AsyncSampler(Annealed):
+    """`replay_server.Sampler` for asyncio: an asynchronous iterator over batches, and the context in which a task
+    samples them ahead. One that is dropped within it ends its task."""
+
+    def __init__(self, draw: Draw, options: SamplerOptions) -> None:
+        self._feed: _TaskFeed = _TaskFeed(draw, options)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> AsyncSampler:
+        self._task = asyncio.ensure_future(self._feed.fill())
+        weakref.finalize(self, _cancel, asyncio.get_running_loop(), self._task).atexit = False
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncSampler:
+        return self
+
+    async def __anext__(self) -> Batch:
+        feed = self._feed
+        feed.check_process()
+        item = await feed.ready.get()
+        if isinstance(item, BaseException):
+            feed.ready.put_nowait(StopAsyncIteration())  # an ended iterator stays ended, for others who wait too
+            raise item
+        feed.room.release()
+        return item
+
+    async def close(self) -> None:
+        """Ends the task, cancelling a sample that waits; whoever waits for a batch comes to the end."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        while not self._feed.ready.empty():
+            self._feed.ready.get_nowait()
+        self._feed.ready.put_nowait(StopAsyncIteration())

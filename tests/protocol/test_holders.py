@@ -1,0 +1,809 @@
+"""Everything that holds a connection, under every driver: calls that are given up, forks, holders that are dropped,
+threads and tasks that share one.
+
+Holders: a handle of a table (and the client behind it), writers, samplers. Drivers: calls that block, asyncio's, and a
+buffer in this process, which has the same methods and no connection. A call is given up by a signal whose handler
+raises, as Ctrl-C does, or, with asyncio, by the cancellation of its task: hundreds of times, after delays that are
+drawn with a fixed seed, log-uniformly, so that some come between two steps of a call and some while it waits. Every
+check holds wherever they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import replay_server as rs
+from replay_server import aio
+from replay_server.client import TableHandle
+
+# An interrupt within Python's own library leaves a socket to the destructor that closes it, or is swallowed by one.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+ROUNDS = 400
+ITEMS = {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}
+STEPS = {
+    "number": rs.Column("int64"),
+    "reward": rs.Column("float32"),
+    "discount": rs.Column("float32"),
+    "seen": rs.Window("number", length=4),
+    "next": rs.Window("number", offset=1),
+}
+
+
+class GivenUp(BaseException):
+    """What the signal's handler raises, as Python's own raises KeyboardInterrupt."""
+
+
+# ---- drivers ---------------------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """Calls that block."""
+
+    kind = "blocking"
+
+    def __init__(self, url: str, make_table: Callable[..., str]) -> None:
+        self.url, self._make_table = url, make_table
+        self.random = random.Random(7)
+        self.given_up = 0
+        self._clients: list[Any] = []
+
+    def table(self, capacity: int = 100, signature: Any = ITEMS, **parts: Any) -> Any:
+        """A holder of a new table."""
+        return self.again(self._make_table(capacity, signature, **parts))
+
+    def again(self, name: str) -> Any:
+        """Another holder of a table, over a client of its own."""
+        return self._keep(rs.Client(self.url))[name]
+
+    def lone(self, name: str) -> Any:
+        """A holder that nobody else refers to."""
+        return rs.Client(self.url)[name]
+
+    def _keep(self, client: Any) -> Any:
+        self._clients.append(client)
+        return client
+
+    def get(self, call: Callable[[], Any]) -> Any:
+        """What a call returns."""
+        return call()
+
+    def give_up(self, call: Callable[[], Any], shortest_s: float = 1e-5, longest_s: float = 3e-3) -> Any:
+        """The result of a call, or the `GivenUp` that ended it."""
+        delay = shortest_s * (longest_s / shortest_s) ** self.random.random()
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                return call()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except GivenUp as interrupt:
+            self.given_up += 1
+            return interrupt.with_traceback(None)
+
+    def beside_each_other(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        """What calls return that run in threads of their own."""
+        results: list[Any] = [None] * len(calls)
+
+        def one(index: int) -> None:
+            results[index] = calls[index]()
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(calls))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    @contextlib.contextmanager
+    def sampling(self, sampler: Any) -> Iterator[Callable[[], Any]]:
+        """What gives the next batch."""
+        with sampler as batches:
+            yield lambda: next(batches)
+
+    def begun(self, sampler: Any) -> Any:
+        """A sampler that is at work."""
+        return sampler
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+class InProcess(Driver):
+    """A buffer."""
+
+    kind = "in process"
+
+    def table(self, capacity: int = 100, signature: Any = ITEMS, **parts: Any) -> Any:
+        return rs.Buffer(rs.Table("t", capacity, signature, **parts))
+
+
+class Asyncio(Driver):
+    """Calls that are awaited."""
+
+    kind = "asyncio"
+
+    def __init__(self, url: str, make_table: Callable[..., str]) -> None:
+        super().__init__(url, make_table)
+        self._loop = asyncio.new_event_loop()
+
+    def again(self, name: str) -> Any:
+        return self._keep(aio.Client(self.url))[name]
+
+    def lone(self, name: str) -> Any:
+        return aio.Client(self.url)[name]
+
+    def get(self, call: Callable[[], Any]) -> Any:
+        return self._loop.run_until_complete(self._awaited(call))
+
+    @staticmethod
+    async def _awaited(call: Callable[[], Any]) -> Any:
+        value = call()
+        return await value if inspect.isawaitable(value) else value
+
+    def give_up(self, call: Callable[[], Any], shortest_s: float = 1e-5, longest_s: float = 3e-3) -> Any:
+        delay = shortest_s * (longest_s / shortest_s) ** self.random.random()
+
+        async def cancelled() -> Any:
+            task = asyncio.ensure_future(self._awaited(call))
+            until = time.monotonic() + delay
+            while time.monotonic() < until and not task.done():
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                return task.result()
+            self.given_up += 1
+            return GivenUp()
+
+        return self._loop.run_until_complete(cancelled())
+
+    def beside_each_other(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        async def together() -> list[Any]:
+            return await asyncio.gather(*(self._awaited(call) for call in calls))
+
+        return self._loop.run_until_complete(together())
+
+    @contextlib.contextmanager
+    def sampling(self, sampler: Any) -> Iterator[Callable[[], Any]]:
+        batches = self.get(sampler.__aenter__)
+        try:
+            yield batches.__anext__
+        finally:
+            self.get(batches.close)
+
+    def begun(self, sampler: Any) -> Any:
+        return self.get(sampler.__aenter__)
+
+    def close(self) -> None:
+        for client in self._clients:
+            self.get(client.close)
+        self.get(self._loop.shutdown_default_executor)
+        self._loop.close()
+
+
+@pytest.fixture(params=[Driver, Asyncio, InProcess], ids=lambda kind: kind.kind)
+def driver(request: Any, server: rs.Server, make_table: Callable[..., str]) -> Iterator[Driver]:
+    def strike(number: int, frame: object) -> None:
+        raise GivenUp
+
+    before = signal.signal(signal.SIGALRM, strike)
+    made = request.param(server.url, make_table)
+    yield made
+    signal.signal(signal.SIGALRM, before)
+    made.close()
+
+
+@pytest.fixture
+def counted(client: rs.Client) -> Callable[[], tuple[int, int]]:
+    """How many threads there are, and how many connections the server has."""
+    client.redis.ping()
+    return lambda: (threading.active_count(), len(client.redis.client_list()))
+
+
+def fill(driver: Driver, holder: Any, items: Callable[..., Any], count: int) -> np.ndarray:
+    return driver.get(lambda: holder.add(items(*range(count))))
+
+
+# ---- calls that are given up -----------------------------------------------------------------------------------------
+
+
+def test_a_call_after_one_that_was_given_up_has_its_own_reply(driver, client, items, counted, eventually):
+    holder = driver.table(1000, sampler=rs.Uniform())
+    ids = fill(driver, holder, items, 200)
+    before = counted()
+
+    def check_sample(batch: rs.Batch, n: int) -> None:
+        assert len(batch) == n
+        np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["k"])
+
+    calls: list[tuple[Callable[[int], Any], Callable[[Any, int], Any]]] = [
+        (lambda n: holder.sample(n), check_sample),
+        (lambda n: holder.get(ids[:n]), lambda got, n: np.testing.assert_array_equal(got.data["k"], np.arange(n))),
+        (
+            lambda n: holder.update_priorities(ids[:n], np.ones(n)),
+            lambda got, n: np.testing.assert_array_equal(got, (n, 0)),
+        ),
+        (lambda n: holder.info(), lambda got, n: np.testing.assert_array_equal(got["size"], 200)),
+        (lambda n: holder.sample(2 * n), lambda got, n: check_sample(got, 2 * n)),
+    ]
+    for _ in range(ROUNDS):
+        (call, check), n = driver.random.choice(calls), driver.random.randint(1, 100)
+        result = driver.give_up(lambda call=call, n=n: call(n))
+        if not isinstance(result, GivenUp):
+            check(result, n)
+        if driver.random.random() < 0.3:
+            check(driver.get(lambda call=call, n=n: call(n)), n)
+    assert driver.given_up >= 20, "too few calls were given up for the test to say anything"
+    info = driver.get(holder.info)
+    assert (info["pinned_slots"], info["reserved_slots"], info["waiting"]) == (0, 0, 0)
+    del result
+    gc.collect()
+    eventually(lambda: counted() <= before, "no connection is left of those that were given up")
+
+
+def test_a_wait_that_was_given_up_is_forgotten(driver, items, eventually):
+    holder = driver.table(64, rate_limiter=rs.MinSize(1))
+    for _ in range(ROUNDS // 4):
+        with contextlib.suppress(rs.Timeout):  # where a destructor swallowed the interrupt
+            driver.give_up(lambda: holder.sample(8, timeout=0.2))
+    assert driver.given_up >= 20, "too few calls were given up for the test to say anything"
+    eventually(lambda: driver.get(holder.info)["waiting"] == 0, "nobody waits")
+    fill(driver, holder, items, 8)
+    assert len(driver.get(lambda: holder.sample(8))) == 8
+
+
+def test_an_add_that_was_given_up_stores_its_items_once_or_not_at_all(driver, items):
+    holder = driver.table(100_000, sampler=rs.Fifo())
+    stored: dict[int, int] = {}
+    for round in range(ROUNDS):
+        keys = range(4 * round, 4 * round + 4)
+        ids = driver.give_up(lambda keys=keys: holder.add(items(*keys)), 1e-6)
+        if isinstance(ids, np.ndarray):
+            stored |= dict(zip(ids.tolist(), keys, strict=True))
+    batch = driver.get(lambda: holder.get(list(stored)))
+    assert batch.data["k"].tolist() == list(stored.values())
+    size = driver.get(holder.info)["size"]
+    everything = driver.get(lambda: holder.sample(size)).data["k"]
+    assert len(np.unique(everything)) == len(everything)
+    assert set(stored.values()) <= set(everything.tolist())
+    assert (everything.reshape(-1, 4) == everything[::4, None] + np.arange(4)).all(), "all four of an add, or none"
+
+
+class Writing:
+    """A writer whose calls are given up again and again, and what its items must show."""
+
+    def __init__(self, driver: Driver, writer: Any) -> None:
+        self.driver, self.writer = driver, writer
+        self.step = 0
+        self.doubtful: set[int] = set()
+        """Steps whose append was given up: taken whole, or not at all."""
+        self.made: set[int] = set()
+        self.pending: set[int] = set()
+        """Items that no undisturbed flush has sent yet."""
+        self.at_risk: set[int] = set()
+        """Items that a call which was given up may have lost."""
+        self.ids: list[int] = []
+
+    def _may_send(self, call: Callable[[], Any]) -> Any:
+        result = self.driver.give_up(call)
+        if isinstance(result, GivenUp):
+            self.at_risk |= self.pending
+        return result
+
+    def append(self) -> None:
+        step = self.step
+        self.step += 1
+        row = {"number": step, "reward": 0.0, "discount": 1.0}
+        if isinstance(self._may_send(lambda: self.writer.append(row)), GivenUp):
+            self.doubtful.add(step)
+            return
+        self.pending.add(step)
+        if isinstance(self.driver.give_up(self.writer.create_item), GivenUp):
+            self.at_risk.add(step)
+        self.made.add(step)
+
+    def flush(self) -> None:
+        ids = self._may_send(self.writer.flush)
+        if isinstance(ids, np.ndarray):
+            self.ids += ids.tolist()
+            self.pending.clear()
+
+    def check(self, stored: rs.Batch, numbered: rs.Batch) -> None:
+        """`stored`: all items in the order in which they were stored; `numbered`: those of the ids that were told."""
+        numbers = stored.data["number"].tolist()
+        assert len(set(numbers)) == len(numbers), "an item was stored twice"
+        assert set(numbers) <= self.made
+        assert self.made - set(numbers) <= self.at_risk, "an item was lost that no call had which was given up"
+        assert len(set(self.ids)) == len(self.ids), "an id was told twice"
+        assert set(numbered.data["number"].tolist()) <= self.made
+        before: dict[int, int] = {}
+        for number, window in zip(numbers, stored.data["seen"].tolist(), strict=True):
+            assert window[-1] == number
+            for earlier, later in itertools.pairwise(window):
+                assert before.setdefault(later, earlier) == earlier, "two items disagree about a step"
+        for later, earlier in before.items():
+            if earlier == later:
+                assert set(range(later)) <= self.doubtful, "only the first step is repeated"
+            else:
+                assert set(range(earlier + 1, later)) <= self.doubtful, "a step is missing in a window"
+
+
+class FirstOfThree:
+    """The first environment of a vector writer as a writer, whose others append now and then."""
+
+    def __init__(self, vector: Any) -> None:
+        self._vector, self._calls = vector, 0
+        self._first = np.arange(3) == 0
+        self.flush = vector.flush
+
+    def append(self, row: dict[str, Any]) -> Any:
+        self._calls += 1
+        rows = {"number": np.full(3, row["number"], np.int64)}
+        rows |= {name: np.full(3, row[name], np.float32) for name in ("reward", "discount")}
+        return self._vector.append(rows, mask=None if self._calls % 3 else self._first)
+
+    def create_item(self) -> None:
+        self._vector.create_items(mask=self._first)
+
+
+@pytest.mark.parametrize("environments", [1, 3])
+def test_a_writer_whose_calls_are_given_up_stores_no_item_twice_and_shows_every_step(driver, environments):
+    holder = driver.table(100_000, STEPS, sampler=rs.Fifo())
+    if environments == 1:
+        writer = driver.get(lambda: holder.writer(flush_steps=5))
+        writing = Writing(driver, writer)
+    else:
+        writer = driver.get(lambda: holder.vector_writer(environments, flush_steps=5))
+        writing = Writing(driver, FirstOfThree(writer))
+    for _ in range(2 * ROUNDS):
+        writing.append()
+        if driver.random.random() < 0.2:
+            writing.flush()
+    assert driver.given_up >= 20, "too few calls were given up for the test to say anything"
+    writing.ids += driver.get(writer.flush).tolist()
+    size = driver.get(holder.info)["size"]
+    writing.check(driver.get(lambda: holder.sample(size)), driver.get(lambda: holder.get(writing.ids)))
+    driver.get(writer.close)
+
+
+def test_an_n_step_writer_whose_appends_are_given_up_makes_each_item_once(driver):
+    holder = driver.table(100_000, STEPS, sampler=rs.Fifo())
+    writer = driver.get(lambda: holder.writer(n_step=1, discount=0.5, flush_steps=5))
+    doubtful: set[int] = set()
+    steps = 2 * ROUNDS
+    for step in range(steps):
+        row = {"number": step, "reward": float(step)}
+        if isinstance(driver.give_up(lambda row=row: writer.append(row), 1e-6), GivenUp):
+            doubtful.add(step)
+    driver.get(writer.close)
+    size = driver.get(holder.info)["size"]
+    stored = driver.get(lambda: holder.sample(size)).data
+    numbers = stored["number"].tolist()
+    assert len(set(numbers)) == len(numbers), "an item was made twice"
+    np.testing.assert_array_equal(stored["reward"], stored["number"])
+    assert (stored["discount"] == 0.5).all()
+    for number, successor in zip(numbers, stored["next"].tolist(), strict=True):
+        assert successor > number
+        assert set(range(number + 1, successor)) <= doubtful, "a step that was taken is missing"
+
+
+def test_a_sampler_whose_next_was_given_up_goes_on(driver, items):
+    holder = driver.table()
+    fill(driver, holder, items, 50)
+    with driver.sampling(holder.sampler(16)) as following:
+        for _ in range(2 * ROUNDS):
+            batch = driver.give_up(following, 1e-6, 1e-3)
+            if isinstance(batch, rs.Batch):
+                np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["k"])
+        for _ in range(10):
+            assert len(driver.get(following)) == 16
+
+
+def test_ctrl_c_in_a_flush_that_waits_sends_nothing_twice_and_the_next_flush_tells_its_own_ids(client, make_table):
+    steps = {"number": STEPS["number"], "seen": STEPS["seen"]}
+    name = make_table(100, steps, rate_limiter=rs.Queue(4), sampler=rs.Fifo(), max_times_sampled=1)
+    writer = client.writer(name, flush_steps=4)
+    for number in range(4):
+        writer.append({"number": number})
+        writer.create_item()
+    assert len(writer.flush(timeout=1)) == 4
+    for number in (4, 5):
+        writer.append({"number": number})
+        writer.create_item()
+    script = f"import os, signal, time; time.sleep(0.5); os.kill({os.getpid()}, signal.SIGINT)"
+    with subprocess.Popen([sys.executable, "-c", script]), pytest.raises(KeyboardInterrupt):
+        writer.flush()
+    taken = client.sample(name, 4).data["number"].tolist()
+    assert writer.flush(timeout=60).tolist() == [], "nobody knows whether 4 and 5 were stored: they are not sent again"
+    for number in (6, 7):
+        writer.append({"number": number})
+        writer.create_item()
+    ids = writer.flush(timeout=60)
+    assert client.get(name, ids).data["number"].tolist() == [6, 7]
+    while client.info(name)["size"]:
+        batch = client.sample(name, 1)
+        taken += batch.data["number"].tolist()
+        assert batch.data["seen"][0].tolist() == [max(0, taken[-1] - back) for back in (3, 2, 1, 0)]
+    assert taken in ([0, 1, 2, 3, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7])
+    writer.close()
+
+
+# ---- holders that are dropped ----------------------------------------------------------------------------------------
+
+
+def used_handle(driver: Driver, holder: Any, stepped: Any) -> Any:
+    driver.get(holder.info)
+    return holder
+
+
+def used_writer(driver: Driver, holder: Any, stepped: Any) -> Any:
+    writer = driver.get(stepped.writer)
+    driver.get(lambda: writer.append({"number": 1, "reward": 0.0, "discount": 0.0}))
+    writer.create_item()
+    driver.get(writer.flush)
+    return writer
+
+
+def used_n_step_writer(driver: Driver, holder: Any, stepped: Any) -> Any:
+    writer = driver.get(lambda: stepped.vector_writer(2, n_step=1, discount=0.9))
+    driver.get(lambda: writer.append({"number": np.arange(2), "reward": np.zeros(2)}))
+    driver.get(writer.flush)
+    return writer
+
+
+def used_sampler(driver: Driver, holder: Any, stepped: Any) -> Any:
+    batches = driver.begun(holder.sampler(4))
+    driver.get(lambda: batches.__anext__() if hasattr(batches, "__anext__") else next(batches))
+    return batches
+
+
+def sampler_in_a_cycle(driver: Driver, holder: Any, stepped: Any) -> Any:
+    cycle = [used_sampler(driver, holder, stepped)]
+    cycle.append(cycle)
+    return cycle
+
+
+def waiting_sampler(driver: Driver, holder: Any, stepped: Any) -> Any:
+    return driver.begun(holder.sampler(50, replace=False))
+
+
+@pytest.mark.parametrize(
+    "make", [used_handle, used_writer, used_n_step_writer, used_sampler, sampler_in_a_cycle, waiting_sampler]
+)
+def test_what_is_dropped_ends_its_threads_its_tasks_and_its_connections(driver, items, counted, eventually, make):
+    holder, stepped = driver.table(), driver.table(100, STEPS)
+    fill(driver, holder, items, 3)
+    driver.get(stepped.info)
+    before = counted()
+    if driver.kind == "in process":
+        dropped = [make(driver, holder, stepped) for _ in range(5)]
+    else:
+        dropped = [make(driver, driver.lone(holder.name), driver.lone(stepped.name)) for _ in range(5)]
+        driver.get(lambda: asyncio.sleep(0.05) if driver.kind == "asyncio" else time.sleep(0.05))
+        assert counted()[1] > before[1]
+    del dropped
+
+    def ended() -> bool:
+        gc.collect()
+        driver.get(lambda: asyncio.sleep(0) if driver.kind == "asyncio" else None)
+        return counted() <= before and driver.get(holder.info)["waiting"] == 0
+
+    eventually(ended, "as many threads and connections as before")
+    if driver.kind != "in process":  # where the streams of a dropped writer go with the next one
+        eventually(lambda: driver.get(stepped.info)["streams"] == 0, "the streams are closed")
+
+
+def test_a_writer_that_is_dropped_ends_though_its_client_goes_on(client, make_table, eventually):
+    name = make_table(100, STEPS)
+    writer = client.writer(name)
+    writer.append({"number": 1, "reward": 0.0, "discount": 0.0})
+    writer.flush()
+    assert client.info(name)["streams"] == 1
+    del writer
+    gc.collect()
+    eventually(lambda: client.info(name)["streams"] == 0, "its stream is closed")
+
+
+# ---- forks -----------------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A forked child that runs one call, once it is told to; what that returns comes back as JSON."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        go, self._go = os.pipe()
+        self._result, result = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self._go)
+                os.read(go, 1)
+                os.write(result, json.dumps(call()).encode())
+            except BaseException:
+                os.write(result, json.dumps(traceback.format_exc()).encode())
+            finally:
+                os._exit(0)
+        os.close(go)
+        os.close(result)
+
+    def result(self) -> Any:
+        """Lets the child go on, and waits for what it has to say."""
+        os.close(self._go)
+        with open(self._result, "rb") as told:
+            text = told.read()
+        os.waitpid(self.pid, 0)
+        return json.loads(text)
+
+
+def in_child(driver: Driver, call: Callable[[], Any]) -> Any:
+    """What a call returns in a forked child: with asyncio on a loop of the child's own."""
+
+    def made() -> Any:
+        return asyncio.run(Asyncio._awaited(call)) if driver.kind == "asyncio" else call()
+
+    return Child(made).result()
+
+
+def refusal(driver: Driver, call: Callable[[], Any]) -> str:
+    """What a forked child is told, that must not try again."""
+
+    async def awaited() -> str:
+        return told(await asyncio.gather(Asyncio._awaited(call), return_exceptions=True))
+
+    def told(outcome: list[Any]) -> str:
+        assert isinstance(outcome[0], rs.ReplayError)
+        assert not isinstance(outcome[0], rs.ConnectionLost), "who tries again after a loss would do so for ever"
+        return str(outcome[0])
+
+    def made() -> str:
+        if driver.kind == "asyncio":
+            return asyncio.run(awaited())
+        try:
+            return told([call()])
+        except rs.ReplayError as error:
+            return told([error])
+
+    return Child(made).result()
+
+
+def test_a_child_goes_on_with_its_parent_s_handle_over_a_connection_of_its_own(driver, items):
+    holder = driver.table()
+    ids = fill(driver, holder, items, 5)
+    for _ in range(5):
+        seen = in_child(driver, lambda: holder.update_priorities(ids, np.ones(5)))
+        assert seen == [5, 0]
+        batch = driver.get(lambda: holder.get(ids))
+        assert batch.data["k"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_writer_is_refused_to_a_child_and_shows_its_own_steps_to_the_parent(driver):
+    holder = driver.table(100, STEPS, sampler=rs.Fifo())
+    writer = driver.get(holder.writer)
+
+    def append(number: int) -> Any:
+        return writer.append({"number": number, "reward": 0.0, "discount": 0.0})
+
+    driver.get(lambda: append(100))
+    writer.create_item()
+    driver.get(writer.flush)
+    if driver.kind == "in process":  # a child has a copy of the buffer and of its writers
+        assert in_child(driver, lambda: len(writer.flush())) == 0
+    else:
+        message = refusal(driver, writer.flush)
+        assert f"process {os.getpid()}" in message
+        assert "make another writer here" in message
+    driver.get(lambda: append(101))
+    writer.create_item()
+    ids = driver.get(writer.flush)
+    assert driver.get(lambda: holder.get(ids)).data["seen"].tolist() == [[100, 100, 100, 101]]
+    assert driver.get(holder.info)["size"] == 2
+    driver.get(writer.close)
+
+
+def test_a_sampler_is_refused_to_a_child_and_goes_on_in_the_parent(driver, items):
+    holder = driver.table()
+    fill(driver, holder, items, 2)
+    with driver.sampling(holder.sampler(4)) as following:
+        driver.get(following)
+        message = refusal(driver, following)
+        assert f"process {os.getpid()}" in message
+        assert "make another sampler here" in message
+        for _ in range(10):
+            assert len(driver.get(following)) == 4
+
+
+def test_a_child_makes_writers_of_its_own(driver):
+    stepped = driver.table(100, STEPS, sampler=rs.Fifo())
+    driver.get(stepped.info)
+
+    def write() -> Any:
+        writer = stepped.writer()
+        if driver.kind != "asyncio":
+            return _written(writer)
+        return _written_later(writer)
+
+    ids = in_child(driver, write)
+    assert len(ids) == 1
+    if driver.kind != "in process":
+        assert driver.get(lambda: stepped.get(ids)).data["number"].tolist() == [5]
+
+
+def _written(writer: Any) -> list[int]:
+    with writer:
+        writer.append({"number": 5, "reward": 0.0, "discount": 0.0})
+        writer.create_item()
+        return writer.flush().tolist()
+
+
+async def _written_later(making: Any) -> list[int]:
+    async with await making as writer:
+        await writer.append({"number": 5, "reward": 0.0, "discount": 0.0})
+        writer.create_item()
+        return (await writer.flush()).tolist()
+
+
+def test_a_child_has_a_whole_copy_of_a_buffer_that_threads_use(items):
+    buffer = rs.Buffer(rs.Table("t", 1000, ITEMS, sampler=rs.Uniform()))
+    buffer.add(items(*range(500)))
+
+    def add_and_sample() -> int:
+        buffer.add(items(*range(100)))
+        batch = buffer.sample(64)
+        assert (batch.data["x"][:, 0] == batch.data["k"]).all()
+        return buffer.info()["added"]
+
+    with buffer.sampler(512) as batches:
+        for _ in range(20):
+            next(batches)
+            assert Child(add_and_sample).result() == 600
+    assert buffer.info()["added"] == 500
+
+
+# ---- threads and tasks -----------------------------------------------------------------------------------------------
+
+
+def test_threads_and_tasks_that_share_a_handle_have_each_its_own_reply(driver, items):
+    holder = driver.table(1000, sampler=rs.Uniform())
+    ids = fill(driver, holder, items, 200)
+    for _ in range(20):
+        sizes = [driver.random.randint(1, 100) for _ in range(8)]
+        got = driver.beside_each_other([lambda n=n: holder.get(ids[:n]) for n in sizes])
+        assert [batch.data["k"].tolist() for batch in got] == [list(range(n)) for n in sizes]
+
+
+def test_threads_and_tasks_that_share_a_sampler_have_each_batch_once(driver, items):
+    holder = driver.table(1000, sampler=rs.Fifo(), max_times_sampled=1)
+    fill(driver, holder, items, 240)
+    with driver.sampling(holder.sampler(10)) as following:
+        got = [batch for _ in range(4) for batch in driver.beside_each_other([following] * 6)]
+        keys = np.concatenate([batch.data["k"] for batch in got])
+    assert sorted(keys.tolist()) == list(range(240))
+
+
+def test_a_call_that_was_given_up_leaves_those_beside_it_alone(driver, items):
+    holder = driver.table(1000, sampler=rs.Uniform())
+    fill(driver, holder, items, 200)
+    stop = threading.Event()
+    failures: list[Any] = []
+
+    def sample() -> None:
+        while not stop.is_set():
+            batch = holder.sample(16)
+            if not (batch.data["x"][:, 0] == batch.data["k"]).all():
+                failures.append(batch)
+
+    async def sample_too() -> bool:
+        batch = await holder.sample(16)
+        return bool((batch.data["x"][:, 0] == batch.data["k"]).all())
+
+    if driver.kind == "asyncio":
+        for _ in range(ROUNDS):
+
+            async def both() -> bool:
+                other = asyncio.ensure_future(sample_too())
+                victim = asyncio.ensure_future(holder.sample(50))
+                for _ in range(driver.random.randint(0, 20)):
+                    await asyncio.sleep(0)
+                victim.cancel()
+                await asyncio.wait([victim])
+                return await other
+
+            assert driver.get(both)
+        return
+    threads = [threading.Thread(target=sample) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(ROUNDS):
+            driver.give_up(lambda: holder.sample(50))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_close_ends_a_wait_and_says_so(driver, client):
+    holder = driver.table()
+    if driver.kind == "in process":
+        batches = holder.sampler(1)
+        batches.close()
+        assert list(batches) == []
+        return
+    owner = holder._client
+
+    async def close_later() -> Any:
+        waiter = asyncio.ensure_future(holder.sample(1))
+        while (await holder.info())["waiting"] == 0:
+            await asyncio.sleep(0.001)
+        await owner.close()
+        return (await asyncio.gather(waiter, return_exceptions=True))[0]
+
+    def close_beside() -> Any:
+        def close() -> None:
+            while client.info(holder.name)["waiting"] == 0:
+                time.sleep(0.001)
+            owner.close()
+
+        closer = threading.Thread(target=close)
+        closer.start()
+        try:
+            return holder.sample(1)
+        except rs.ReplayError as error:
+            return error
+        finally:
+            closer.join()
+
+    ended = driver.get(close_later if driver.kind == "asyncio" else close_beside)
+    assert isinstance(ended, rs.ConnectionLost)
+    assert "was closed" in str(ended)
+    with pytest.raises(rs.ConnectionLost, match="is closed"):
+        driver.get(holder.info)
+
+
+# ---- one set of methods ----------------------------------------------------------------------------------------------
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+
+
+def test_a_handle_has_every_method_of_a_buffer_with_the_same_arguments():
+    handle = public(TableHandle)
+    for name, method in public(rs.Buffer).items():
+        assert name in handle, f"a handle lacks {name}"
+        if inspect.isfunction(method):
+            assert list(inspect.signature(method).parameters) == list(inspect.signature(handle[name]).parameters), name
+
+
+def test_the_asyncio_client_has_every_method_of_the_client_with_the_same_arguments():
+    missing = {"allocate"}  # of the sampler: tasks receive into arrays of their own
+    twins = public(aio.Client)
+    for name, method in public(rs.Client).items():
+        assert name in twins, f"the asyncio client lacks {name}"
+        if inspect.isfunction(method):
+            expected = [each for each in inspect.signature(method).parameters if each not in missing]
+            assert list(inspect.signature(twins[name]).parameters) == expected, name
