@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,13 @@ from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
 from .codec import pack
-from .errors import ConnectionLost, ReplayError, Timeout, error_from_core
+from .errors import ConnectionLost, ReplayError, Timeout, error_from_core, explain
 from .n_step_writer import make_writer
 from .options import SampleOptions, SamplerOptions, TableChanges
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table, changes_map
 from .writer_methods import WriterMethods
 
-T = TypeVar("T")
 _MAX_PLANS = 64
 """Choices of columns that are remembered."""
 
@@ -122,24 +121,33 @@ class Buffer(WriterMethods):
             raise self._refusal()
 
     def _waited(
-        self, what: str, timeout: float | None, attempt: Callable[[], T], cancelled: threading.Event | None
-    ) -> T:
-        """Tries until the table admits it or time is up; the lock is held, and given up while waiting."""
+        self,
+        waiting: set[object],
+        what: str,
+        timeout: float | None,
+        attempt: Callable[[], int],
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        """Tries until the table admits it or time is up, counted among those that wait. The lock is held, and given up
+        while waiting."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            try:
-                return attempt()
-            except Timeout as error:
+        token = object()
+        try:
+            waiting.add(token)
+            while attempt():
+                if not isinstance(error := self._refusal(), Timeout):
+                    raise error
                 if lib.table_has_work(self._core):
                     lib.table_step(self._core, 2**64 - 1)
                     continue
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    after = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
-                    raise Timeout(f"{what} {after}: {error.reason}", error.reason) from None
+                    raise explain(what, timeout, error)
                 if cancelled is not None and cancelled.is_set():
-                    raise ConnectionLost(f"{what}: the sampler was closed") from None
+                    raise ConnectionLost(f"{what}: the sampler was closed")
                 self._changed.wait(left)
+        finally:
+            waiting.discard(token)
 
     def _notify(self) -> None:
         if self._waiting_add or self._waiting_sample:
@@ -160,27 +168,15 @@ class Buffer(WriterMethods):
             for index, array in enumerate(arrays):
                 pointers[index] = array
             if lib.table_add_batch(self._core, count, pointers, raw, ids_memory, self._error):
-                self._add_slowly(count, arrays, raw, ids_memory, timeout)
+                own = ffi.new("void *[]", arrays)  # others use the plan's while this one waits
+                self._waited(
+                    self._waiting_add,
+                    f"add of {count} to {self._table.name!r}",
+                    timeout,
+                    lambda: lib.table_add_batch(self._core, count, own, raw, ids_memory, self._error),
+                )
             self._notify()
         return ids
-
-    def _add_slowly(self, count: int, arrays: list[Any], raw: Any, ids: Any, timeout: float | None) -> None:
-        """Again until the table admits it, or raises what it says."""
-
-        def attempt() -> None:
-            pointers = ffi.new("void *[]", arrays)  # others use the plan's while this one waits
-            self._check(lib.table_add_batch(self._core, count, pointers, raw, ids, self._error))
-
-        self._add_in_time(f"add of {count} to {self._table.name!r}", timeout, attempt)
-
-    def _add_in_time(self, what: str, timeout: float | None, attempt: Callable[[], None]) -> None:
-        """`_waited`, counted as an add that waits."""
-        token = object()
-        try:
-            self._waiting_add.add(token)
-            self._waited(what, timeout, attempt, None)
-        finally:
-            self._waiting_add.discard(token)
 
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         return make_writer(kinds, self._table, BufferStreams(self), environments, *options)
@@ -241,7 +237,8 @@ class Buffer(WriterMethods):
 
         with self._lock:
             if attempt():
-                self._sample_slowly(landing.count, timeout, attempt, cancelled)
+                what = f"sample of {landing.count} from {self._table.name!r}"
+                self._waited(self._waiting_sample, what, timeout, attempt, cancelled)
             self._notify()
         return batch
 
@@ -254,18 +251,6 @@ class Buffer(WriterMethods):
             self._plans.clear()
         self._plans[chosen] = plan
         return plan
-
-    def _sample_slowly(
-        self, count: int, timeout: float | None, attempt: Callable[[], int], cancelled: threading.Event | None
-    ) -> None:
-        """Again until the table admits it, or raises what it says."""
-        token = object()
-        try:
-            self._waiting_sample.add(token)
-            what = f"sample of {count} from {self._table.name!r}"
-            self._waited(what, timeout, lambda: self._check(attempt()), cancelled)
-        finally:
-            self._waiting_sample.discard(token)
 
     def get(self, ids: Any) -> Batch:
         """The live items of those ids. See `replay_server.Client.get`."""

@@ -86,14 +86,14 @@ class BufferStreams:
         pointers = ffi.new("void *[]", arrays or 1)
         made = ffi.new("uint32_t *")
 
-        def enter() -> None:
-            status = lib.table_items_batch(
+        def enter() -> int:
+            return lib.table_items_batch(
                 buffer._core, len(streams), own, numbers, count, indices, pointers, raw, memory, made, buffer._error
             )
-            buffer._check(status)
 
         with buffer._lock:
-            buffer._add_in_time(f"{len(streams)} items of {buffer.table.name!r}", timeout, enter)
+            what = f"{len(streams)} items of {buffer.table.name!r}"
+            buffer._waited(buffer._waiting_add, what, timeout, enter)
             buffer._notify()
         return ids[: made[0]]
 
