@@ -227,7 +227,9 @@ class AsyncConnection(Exchanges):
         return count
 
     def gone(self) -> bool:
-        """See `Exchanges`."""
+        """See `Exchanges`; one of another event loop, such as that of an earlier `asyncio.run`, is of no use here."""
+        if self._loop is not asyncio.get_running_loop():
+            return True
         try:
             seen = self._socket.recv(1, socket.MSG_PEEK)
             return seen == b"" or self._tls is not None  # of TLS, a good-bye is bytes too

@@ -784,6 +784,13 @@ def test_close_ends_a_wait_and_says_so(driver, client):
         driver.get(holder.info)
 
 
+def test_an_asyncio_client_goes_on_in_another_event_loop(server, table):
+    client = aio.Client(server.url)
+    for _ in range(3):
+        assert asyncio.run(client.info(table))["size"] == 0
+    asyncio.run(client.close())
+
+
 # ---- one set of methods ----------------------------------------------------------------------------------------------
 
 
