@@ -145,9 +145,18 @@ class Buffer(WriterMethods):
                     raise explain(what, timeout, error)
                 if cancelled is not None and cancelled.is_set():
                     raise ConnectionLost(f"{what}: the sampler was closed")
-                self._changed.wait(left)
+                self._wait_for_change(left)
         finally:
             waiting.discard(token)
+
+    def _wait_for_change(self, seconds: float | None) -> None:
+        """Waits without the lock, which is held again when it ends, however it ends."""
+        try:
+            self._changed.wait(seconds)
+        except BaseException:
+            if not self._lock._is_owned():  # type: ignore[attr-defined]
+                self._lock.acquire()  # an interrupt came before the condition began to see to that
+            raise
 
     def _notify(self) -> None:
         if self._waiting_add or self._waiting_sample:
