@@ -288,6 +288,8 @@ def test_an_add_that_was_given_up_stores_its_items_once_or_not_at_all(driver, it
         ids = driver.give_up(lambda keys=keys: holder.add(items(*keys)), 1e-6)
         if isinstance(ids, np.ndarray):
             stored |= dict(zip(ids.tolist(), keys, strict=True))
+    keys = range(4 * ROUNDS, 4 * ROUNDS + 4)
+    stored |= dict(zip(driver.get(lambda: holder.add(items(*keys))).tolist(), keys, strict=True))
     batch = driver.get(lambda: holder.get(list(stored)))
     assert batch.data["k"].tolist() == list(stored.values())
     size = driver.get(holder.info)["size"]
