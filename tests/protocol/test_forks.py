@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_holders import Child
+from forked import Child
 
 import replay_server as rs
 
