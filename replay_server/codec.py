@@ -23,6 +23,7 @@ Reading = Generator["memoryview | None", bytes, T]
 
 SCATTER_BYTES = 4096
 """An argument of at least so many bytes is sent from where it lies; smaller ones are gathered into one buffer."""
+_NUMBERS = (int, float)  # a union is made anew at each use
 MAX_LINE_BYTES = 64 * 1024
 MAX_DEPTH = 32
 
@@ -55,15 +56,17 @@ def encode_command(arguments: Sequence[Argument]) -> list[Buffer]:
     gathered = bytearray(b"*%d\r\n" % len(arguments))
     for argument in arguments:
         if isinstance(argument, Blob):
-            parts: Sequence[Buffer] = argument.buffers
-            size = argument.size_bytes
+            size, parts = argument.size_bytes, argument.buffers
         else:
             if isinstance(argument, str):
                 argument = argument.encode()
-            elif isinstance(argument, int | float):
+            elif isinstance(argument, _NUMBERS):
                 argument = repr(argument).encode()
-            parts = (argument,)
             size = argument.nbytes if isinstance(argument, memoryview) else len(argument)
+            if size < SCATTER_BYTES:
+                gathered += b"$%d\r\n%b\r\n" % (size, argument)
+                continue
+            parts = [argument]
         gathered += b"$%d\r\n" % size
         for part in parts:
             if len(part) < SCATTER_BYTES:

@@ -124,8 +124,10 @@ class ConnectionPool(Generic[C]):
 
     def _idle_one(self, shared: bool) -> C | None:
         for idle in self._idle_lists(shared):
-            with contextlib.suppress(IndexError):
+            try:
                 return idle.pop()
+            except IndexError:
+                continue
         return None
 
     def _close_idle(self) -> None:

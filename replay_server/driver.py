@@ -29,14 +29,14 @@ Operation = Generator[Step, Any, T]
 def run(operation: Operation[T]) -> T:
     """Does an operation whose steps block."""
     try:
-        call, *arguments = next(operation)
+        step = next(operation)
         while True:
             try:
-                result = call(*arguments)
+                result = step[0](*step[1:])
             except BaseException as error:
-                call, *arguments = operation.throw(error)
+                step = operation.throw(error)
             else:
-                call, *arguments = operation.send(result)
+                step = operation.send(result)
     except StopIteration as stop:
         return stop.value
     finally:
@@ -46,14 +46,14 @@ def run(operation: Operation[T]) -> T:
 async def wait(operation: Operation[T]) -> T:
     """Does an operation whose steps are awaited."""
     try:
-        call, *arguments = next(operation)
+        step = next(operation)
         while True:
             try:
-                result = await call(*arguments)
+                result = await step[0](*step[1:])
             except BaseException as error:
-                call, *arguments = operation.throw(error)
+                step = operation.throw(error)
             else:
-                call, *arguments = operation.send(result)
+                step = operation.send(result)
     except StopIteration as stop:
         return stop.value
     finally:
