@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ._native import ffi, lib
-from .batch import Allocate, Batch, new_batch, read_only
+from .batch import Batch, new_batch, read_only
 from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
@@ -23,7 +23,7 @@ from .n_step_writer import make_writer
 from .options import SampleOptions, SamplerOptions, TableChanges
 from .sampler import Sampler
 from .table import RateLimiter, Selector, Table, changes_map
-from .writer_methods import WriterMethods
+from .table_methods import TableMethods
 
 _MAX_PLANS = 64
 """Choices of columns that are remembered."""
@@ -33,11 +33,6 @@ _INFO_FIELDS = (
     "reserved_slots", "pinned_slots", "free_slots", "retired_slots", "item_bytes", "steps", "step_bytes", "streams",
     "max_priority", "total_priority",
 )  # fmt: skip
-
-
-def _pointer(c_type: str, array: np.ndarray) -> Any:
-    """An array's memory as a C pointer; the pointer keeps the array alive."""
-    return ffi.from_buffer(f"{c_type}[]", array)
 
 
 _buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
@@ -60,7 +55,7 @@ def _let_go() -> None:
 os.register_at_fork(before=_hold_all, after_in_parent=_let_go, after_in_child=_let_go)
 
 
-class Buffer(WriterMethods):
+class Buffer(TableMethods):
     """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
 
     Any number of threads may share it: every call takes the table for itself, and waits without it. A forked child has
@@ -83,7 +78,6 @@ class Buffer(WriterMethods):
         """Who waits, so that one who leaves twice, or was interrupted on the way in, is counted right."""
         self._waiting_sample: set[object] = set()
         self._error = ffi.new("struct error *")
-        self._columns = {name: index for index, name in enumerate(table.signature)}
         config = ffi.new("struct table_config *")
         spec = table.pack()
         if lib.table_config_parse(config, ffi.NULL, spec, len(spec), self._error) != 0:
@@ -299,26 +293,13 @@ class Buffer(WriterMethods):
 
     def delete(self, ids: Any) -> int:
         """Removes items; how many of the ids were live."""
-        checked = check_ids(ids)
+        memory = ids_of(ids)
         with self._lock:
-            count = lib.table_delete(self._core, len(checked), _pointer("uint64_t", checked))
+            count = lib.table_delete(self._core, len(memory), memory)
             self._notify()
         return int(count)
 
-    def sampler(
-        self,
-        batch_size: int,
-        importance_sampling_exponent: float = 0.4,
-        prefetch: int = 2,
-        timeout: float | None = None,
-        columns: Sequence[str] | None = None,
-        replace: bool = True,
-        coded: bool | None = None,
-        writable: bool = False,
-        allocate: Allocate = np.empty,
-    ) -> Sampler:
-        """An iterator over batches sampled ahead. See `replay_server.Client.sampler`, and of `coded`, `sample`."""
-        sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
+    def _sampler(self, options: SamplerOptions) -> Sampler:
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -326,13 +307,14 @@ class Buffer(WriterMethods):
             with self._lock:
                 self._changed.notify_all()
 
-        def draw(options: SampleOptions, out: Batch) -> Batch:
-            if options.policy_version is not None:
-                self._see_version(options.policy_version)
-            beta = options.importance_sampling_exponent
-            return self._sample(batch_size, beta, timeout, out, columns, replace, cancelled)
+        def draw(sample: SampleOptions, out: Batch) -> Batch:
+            if sample.policy_version is not None:
+                self._see_version(sample.policy_version)
+            beta = sample.importance_sampling_exponent
+            return self._sample(
+                options.batch_size, beta, sample.timeout, out, sample.columns, sample.replace, cancelled
+            )
 
-        options = SamplerOptions(batch_size, prefetch, sample, writable, allocate)
         return Sampler(draw, lambda: self._table, cancel, options)
 
     # ---- the table ---------------------------------------------------------------------------------------------------

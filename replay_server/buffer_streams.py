@@ -24,6 +24,7 @@ class BufferStreams:
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
+        self._places = {name: place for place, name in enumerate(buffer.table.signature)}
         # The core writes the streams' addresses there, and makes them 0 when it frees them: nothing is lost in between.
         self._opened: list[np.ndarray] = []
         self._dropped = weakref.finalize(self, buffer._abandoned.extend, self._opened)
@@ -99,7 +100,7 @@ class BufferStreams:
 
     def _columns(self, columns: dict[str, np.ndarray]) -> tuple[int, Any, list[Any]]:
         """How many columns, their places in the signature, and their memory, which must be kept."""
-        places = [self._buffer._columns[name] for name in columns]
+        places = [self._places[name] for name in columns]
         return len(places), ffi.new("uint32_t[]", places or 1), [_bytes(values) for values in columns.values()]
 
     def _free(self, opened: list[np.ndarray]) -> None:

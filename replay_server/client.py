@@ -17,8 +17,8 @@ from .operations import Operations, TableOperations
 from .options import ClientOptions, SampleOptions, SamplerOptions
 from .sampler import Sampler
 from .table import Table
+from .table_methods import TableMethods
 from .writer import VectorWriter, Writer
-from .writer_methods import WriterMethods
 
 if TYPE_CHECKING:
     import redis
@@ -156,18 +156,20 @@ class Client(Operations, Blocking):
                 kind, such as pinned memory. Each must be an array of its own, not a view of another one.
         """
         sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
-        options = SamplerOptions(batch_size, prefetch, sample, writable, allocate)
+        return self._sampler(name, SamplerOptions(batch_size, prefetch, sample, writable, allocate))
+
+    def _sampler(self, name: str, options: SamplerOptions) -> Sampler:
         shares = self._options.shared_memory is not False
         source = Client(self.url, **{**asdict(self._options), "shared_memory": shares})
-        shared = shares and not coded and not writable
+        shared = shares and not options.sample.coded and not options.writable
 
         def draw(wanted: SampleOptions, out: Batch) -> Batch:
-            return run(source._sample(name, batch_size, out, shared, wanted))
+            return run(source._sample(name, options.batch_size, out, shared, wanted))
 
         return Sampler(draw, lambda: run(source._known(name)).table, source.close, options)
 
 
-class TableHandle(TableOperations, WriterMethods, Blocking):
+class TableHandle(TableOperations, TableMethods, Blocking):
     """One table of a server, `client["atari"]`: the methods of `replay_server.Buffer`, and of the client without the
     table's name. It has no connection of its own, and lasts as long as its client."""
 
@@ -187,20 +189,5 @@ class TableHandle(TableOperations, WriterMethods, Blocking):
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         return run(self._client._written(kinds, self.name, environments, *options))
 
-    def sampler(
-        self,
-        batch_size: int,
-        importance_sampling_exponent: float = 0.4,
-        prefetch: int = 2,
-        timeout: float | None = None,
-        columns: Sequence[str] | None = None,
-        replace: bool = True,
-        coded: bool | None = None,
-        writable: bool = False,
-        allocate: Allocate = np.empty,
-    ) -> Sampler:
-        """An iterator over batches sampled ahead. See `replay_server.Client.sampler`."""
-        beta = importance_sampling_exponent
-        return self._client.sampler(
-            self.name, batch_size, beta, prefetch, timeout, columns, replace, coded, writable, allocate
-        )
+    def _sampler(self, options: SamplerOptions) -> Sampler:
+        return self._client._sampler(self.name, options)

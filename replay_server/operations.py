@@ -7,6 +7,7 @@ made in `commands` and `gradients`; `lost_calls` sends them, again where that is
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +73,7 @@ class Operations(Written):
         self._redis: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _client, (type(self), self.url, asdict(self._options))
+        return functools.partial(type(self), self.url, **asdict(self._options)), ()
 
     @property
     def url(self) -> str:
@@ -291,11 +292,6 @@ class Operations(Written):
         """A writer of the first kind, or, with n_step, of the second."""
         served = yield from self._look_up(name)
         return make_writer(kinds, served.table, ClientStreams(self, served), environments, n_step, discount, options)
-
-
-def _client(kind: type[Operations], url: str, options: dict[str, Any]) -> Operations:
-    """What a pickled client becomes."""
-    return kind(url, **options)
 
 
 # ---- of one table ----------------------------------------------------------------------------------------------------

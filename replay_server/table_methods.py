@@ -1,18 +1,27 @@
-"""How the holder of one table makes writers: a `Buffer`, and the handle of a server's table."""
+"""How the holder of one table makes writers and samplers: a `Buffer`, and the handle of a server's table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, overload
 
+import numpy as np
+
+from .batch import Allocate
 from .n_step_writer import NStepWriter, VectorNStepWriter
+from .options import SampleOptions, SamplerOptions
+from .sampler import Sampler
 from .writer import VectorWriter, Writer
 
 
-class WriterMethods:
-    """Makes writers to one table."""
+class TableMethods:
+    """Makes writers to one table, and samplers of it."""
 
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         """A writer of the first kind, or, with n_step, of the second; `options`: n_step, discount and the others."""
+        raise NotImplementedError
+
+    def _sampler(self, options: SamplerOptions) -> Sampler:
         raise NotImplementedError
 
     @overload
@@ -42,3 +51,19 @@ class WriterMethods:
     ) -> VectorWriter | VectorNStepWriter:
         """A writer of the steps of n environments. See `replay_server.Client.vector_writer`."""
         return self._written((VectorWriter, VectorNStepWriter), environments, n_step, discount, options)
+
+    def sampler(
+        self,
+        batch_size: int,
+        importance_sampling_exponent: float = 0.4,
+        prefetch: int = 2,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+        replace: bool = True,
+        coded: bool | None = None,
+        writable: bool = False,
+        allocate: Allocate = np.empty,
+    ) -> Sampler:
+        """An iterator over batches sampled ahead. See `replay_server.Client.sampler`, and of `coded`, `sample`."""
+        sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
+        return self._sampler(SamplerOptions(batch_size, prefetch, sample, writable, allocate))
