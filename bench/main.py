@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import metadata
 
 from replay_server.arguments import did_you_mean
 
@@ -17,38 +19,76 @@ BENCHMARKS = {
     "link": "a learner on another host over a line of 1 Gb/s, with coded blocks and without",
     "lab": "a server on a virtual device in user space, and a client's command on the other side of it",
     "latency": "the transports side by side: kernel sockets, DPDK, F-Stack, and Redis, over the same veth",
-    "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",
     "store": "the store beside Redis by redis-benchmark's tests: rate, processor time, latency, memory a key",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
     "dashboard": "what being looked at once a second costs a server with 64 actors",
     "gradients": "a flush of gradients summed up in the server, beside one that pulls them all",
     "learning": "what PPO, IMPACT, IMPALA and Ape-X learn, beside other libraries on the same jobs",
     "learner": "updates a second of the learner's loop beside plain torch; where a job's processor time goes",
-    "minions": "a learned scheduler of actors against chance and fixed numbers, and its figures 5 and 9",
     "functions": "what a platform adds to the work of its functions: cold and warm, and in a round of actors",
     "pictures": "pictures and bill of one run of replay-server train, from its directory",
-    "replayed": "rounds with up to 1,000 functions at a time, simulated from a real job, and beside real ones",
-    "scalers": "how many actors a round gets, by scaler: reward, time and cost of whole jobs; figures of the papers",
-    "stellaris": "asynchronous learners against synchronous ones, on a simulated clock; what each part is worth",
-    "curvature": "what a boosting score costs, with and without its short cuts",
     "curves": "the evaluations of several runs of replay-server apex in one picture",
+    "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",
+    "minions": "a learned scheduler of actors against chance and fixed numbers, and its figures 5 and 9",
+    "scalers": "how many actors a round gets, by scaler: reward, time and cost of whole jobs; figures of the papers",
+    "curvature": "what a boosting score costs, with and without its short cuts",
+    "replayed": "rounds with up to 1,000 functions at a time, simulated from a real job, and beside real ones",
+    "stellaris": "asynchronous learners against synchronous ones, on a simulated clock; what each part is worth",
 }
-"""Name → what it does. Each is the `main` of the module, or the package, of its name, imported when it is called."""
+"""Name → what it does."""
+PAPERS = {
+    "figures": "in_network",
+    "minions": "minions",
+    "scalers": "nitro",
+    "curvature": "nitro.curvature",
+    "replayed": "nitro.replayed",
+    "stellaris": "stellaris",
+}
+"""Those that reproduce papers → their module in `replay_server.bench.papers`, which an installed wheel leaves out."""
+
+
+class LeftOut(ImportError):
+    """The benchmark is not in this installation; the message says where it is."""
 
 
 def usage() -> str:
     """What there is, for people."""
     width = max(map(len, BENCHMARKS)) + 1
-    lines = [f"  {name:{width}}{about}" for name, about in BENCHMARKS.items()]
+
+    def lines(of_papers: bool) -> list[str]:
+        return [f"  {name:{width}}{about}" for name, about in BENCHMARKS.items() if (name in PAPERS) == of_papers]
+
     return "\n".join(
         [
             f"usage: replay-server bench {'|'.join(BENCHMARKS)} [options]",
             "",
-            *lines,
+            *lines(of_papers=False),
+            "",
+            "Tables and figures of papers, from a checkout alone:",
+            *lines(of_papers=True),
             "",
             "  --json FILE  --plot FILE.png; `replay-server bench server --help` lists the rest",
         ]
     )
+
+
+def find(name: str) -> Callable[[list[str], str], int]:
+    """The `main` of a benchmark: of the module, or the package, of its name, imported here. Raises LeftOut."""
+    if name not in PAPERS:
+        return importlib.import_module(f"replay_server.bench.{name}").main
+    if importlib.util.find_spec("replay_server.bench.papers") is None:
+        folder = "bench/papers/" + PAPERS[name].partition(".")[0]
+        raise LeftOut(
+            f"it reproduces a paper, and its code, {folder}, is not part of an installed package. Get the source "
+            f"({_source()}), run `make setup` there, then `.venv/bin/replay-server bench {name}`"
+        )
+    return importlib.import_module(f"replay_server.bench.papers.{PAPERS[name]}").main
+
+
+def _source() -> str:
+    """Where the project's source is, as pyproject.toml says."""
+    urls = dict(each.split(", ", 1) for each in metadata.metadata("replay-server").get_all("Project-URL") or [])
+    return urls.get("Source", "the repository of replay-server")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,10 +103,9 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    run = importlib.import_module(f"replay_server.bench.{name}").main
     with tempfile.TemporaryDirectory(prefix="replay-bench-") as folder:
         try:
-            return run(rest, folder)
-        except (RuntimeError, FileNotFoundError) as error:
+            return find(name)(rest, folder)
+        except (LeftOut, RuntimeError, FileNotFoundError) as error:
             print(f"replay-server bench {name}: {error}", file=sys.stderr)
             return 1

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import matplotlib
 
-from replay_server.bench.figures.figure import Panel
 from replay_server.bench.peers.table import Row
 
 matplotlib.use("Agg")
@@ -49,7 +48,7 @@ def plot_loads(content: Mapping[str, Any], path: str) -> None:
             axes.grid(alpha=0.3)
             if len(systems) > 1:
                 axes.legend(fontsize=8)
-    _finish(figure, content, path, dpi=120)
+    finish(figure, content, path, dpi=120)
 
 
 def _line(
@@ -97,7 +96,7 @@ def plot_peers(rows: Sequence[Row], content: Mapping[str, Any], path: str) -> No
         axes.set_title(f"{section} {kind} {what}", fontsize=8)
         axes.tick_params(axis="x", labelsize=7)
         axes.grid(axis="x", alpha=0.3)
-    _finish(figure, content, path)
+    finish(figure, content, path)
 
 
 def plot_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str) -> None:
@@ -164,7 +163,7 @@ def plot_side_by_side(content: Mapping[str, Any], path: str) -> None:
         runs.append(Scores(None if side in told else side, color, minutes, frames, means))
         told.add(side)
     score = f"{settings['env']}: mean of {settings['episodes']} whole games"
-    _finish(_score_panels(runs, settings["target"], score), content, path, dpi=110)
+    finish(_score_panels(runs, settings["target"], score), content, path, dpi=110)
 
 
 def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: Sequence[str], path: str) -> None:
@@ -196,53 +195,14 @@ def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: S
         axes.set_title(f"{name}: latency, µs (● p50, | p99)", fontsize=8)
         axes.tick_params(axis="x", labelsize=7)
         axes.grid(axis="x", alpha=0.3)
-    _finish(figure, content, path)
+    finish(figure, content, path)
 
 
-def _finish(figure: Any, content: Mapping[str, Any], path: str, dpi: int = 90) -> None:
+def finish(figure: Any, content: Mapping[str, Any], path: str, dpi: int = 90) -> None:
+    """Writes a figure as PNG, under the command and the machine that a result file names."""
     host = content["machine"]
     figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
     figure.tight_layout()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=dpi)
     plt.close(figure)
-
-
-def plot_bars(content: Mapping[str, Any], panels: Sequence[Panel], path: str) -> None:
-    """Writes a PNG for `bench figures`: in each panel groups of bars, one bar for each series, with its range."""
-    width = min(3, len(panels))
-    height = -(-len(panels) // width)
-    figure, grid = plt.subplots(height, width, figsize=(5.2 * width, 3.0 * height + 1.0), squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.axis("off")
-    names = list(dict.fromkeys(series for panel in panels for series in panel.bars))
-    for panel, axes in zip(panels, grid.flat, strict=False):
-        groups = list(dict.fromkeys(group for bars in panel.bars.values() for group in bars))
-        share = 0.8 if panel.stacked else 0.8 / len(panel.bars)
-        bottoms = dict.fromkeys(groups, 0.0)
-        for index, (series, bars) in enumerate(panel.bars.items()):
-            medians = {group: content["median"][measurement] / panel.divisor for group, measurement in bars.items()}
-            spreads = [content["spread"][measurement] for measurement in bars.values()]
-            below = [median - low / panel.divisor for median, (low, _) in zip(medians.values(), spreads, strict=True)]
-            above = [high / panel.divisor - median for median, (_, high) in zip(medians.values(), spreads, strict=True)]
-            axes.bar(
-                [groups.index(group) + (0 if panel.stacked else share * (index + 0.5) - 0.4) for group in bars],
-                list(medians.values()),
-                share,
-                bottom=[bottoms[group] for group in bars],
-                yerr=None if panel.stacked else (below, above),
-                capsize=2,
-                label=series,
-                color=f"C{names.index(series) % 10}",
-            )
-            if panel.stacked:
-                bottoms |= {group: bottoms[group] + median for group, median in medians.items()}
-        axes.set_xticks(range(len(groups)), groups, fontsize=7, rotation=30 if panel.stacked else 0)
-        axes.set_title(panel.title, fontsize=9)
-        axes.set_ylabel(panel.unit, fontsize=8)
-        axes.grid(axis="y", alpha=0.3)
-        if panel.stacked:
-            axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-        else:
-            axes.legend(fontsize=7)
-    _finish(figure, content, path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready, python_of
@@ -30,20 +31,28 @@ class Program:
         peer: the program's name, of `programs/peer_NAME.py`.
         environment: the peer's environment whose interpreter runs it; None: this one.
         variables: further environment variables.
+        programs: the folder of the program; `programs/` of this package unless told.
 
     Raises:
         RuntimeError: the environment is not there.
     """
 
-    def __init__(self, peer: str, environment: str | None, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        peer: str,
+        environment: str | None,
+        variables: Mapping[str, str] | None = None,
+        programs: Path = PROGRAMS,
+    ) -> None:
         if environment is not None and not is_ready(environment):
             raise RuntimeError(f"{peer} has no environment: make it by `{ENVIRONMENTS[environment].made_by}`")
         self.peer = peer
         self._ended = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         kept = {key: value for key, value in os.environ.items() if environment is None or not key.startswith("PYTHON")}
+        python = str(python_of(environment)) if environment else sys.executable
         self._process = subprocess.Popen(
-            [str(python_of(environment)) if environment else sys.executable, str(PROGRAMS / "program.py"), peer],
+            [python, str(PROGRAMS / "program.py"), peer, str(programs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

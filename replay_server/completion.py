@@ -132,7 +132,7 @@ def _bench(about: str) -> Iterator[Command]:
     for name, about_part in benchmarks.items():
         parser = None
         with contextlib.suppress(ImportError), tempfile.TemporaryDirectory() as folder:
-            run = importlib.import_module(f"replay_server.bench.{name}").main
+            run = importlib.import_module("replay_server.bench.main").find(name)
             parser = find_parser(lambda run=run, folder=folder: run([], folder))
         yield from _parts(("bench", name), about_part, parser)
 

@@ -8,7 +8,7 @@ the same processor times give the same clock.
 
 Of asynchronous learners it knows this much: each has a processor of its own and is billed until its last gradient has
 been applied; all of the parameter function's time lies on the way of the slowest of them; and actors that play ahead
-do so while learners learn. When each gradient comes is what `simulated_learners` knows.
+do so while learners learn. It does not know when each gradient comes.
 
     Orchestrator(settings, run_directory, clock=JobClock())      # or, without the engine: clock.play(actors, learner)
 """
@@ -24,8 +24,15 @@ from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.replayed_clock import PLATFORM, Stage, cpu_share
-from replay_server.serverless.simulated_round import ActorTimes, ActorWork, Host, play_actors
+from replay_server.serverless.simulated_round import (
+    PLATFORM,
+    ActorTimes,
+    ActorWork,
+    Host,
+    Stage,
+    cpu_share,
+    play_actors,
+)
 
 CONCURRENCY = 1000
 """Invocations at a time of an AWS account that has not asked for more."""

@@ -90,7 +90,7 @@ class Orchestrator:
         scaler: None = the one that the settings name; else one that asks for up to `actors_max` actors.
         make_backend: makes the backend over the platform, called as `Backend` is.
         clock: is given each round's record and its invocations, and returns the record that counts: with times and
-            costs as they would be elsewhere (`replay_server.serverless.replayed_clock`). None = as they really were.
+            costs as they would be elsewhere (`replay_server.serverless.job_clock`). None = as they really were.
         on_progress: is given how far the job is, after each round and evaluation.
         on_message: is given a sentence when something happens.
     """

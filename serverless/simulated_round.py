@@ -1,4 +1,4 @@
-"""One round of actor functions, played event by event in simulated time.
+"""One round of actor functions, played event by event in simulated time, and the platform that it is played on.
 
 What takes time: an instance's place under the concurrency cap, its start-up, its share of a processor (or, on one host,
 of all its cores), and its turn at the replay server, which serves one at a time.
@@ -11,6 +11,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+VCPU_MB = 1769
+"""Memory at which an AWS Lambda function has one whole vCPU (AWS Lambda, "Configure Lambda function memory")."""
+PLATFORM = "simulated"
+"""The platform that simulated invocations name."""
+
+
+def cpu_share(memory_mb: int) -> float:
+    """vCPUs of a Lambda function of that memory: in proportion; 1,024 MB have 0.58."""
+    if memory_mb < 1:
+        raise ValueError(f"expected at least 1 MB of memory, got {memory_mb}")
+    return memory_mb / VCPU_MB
+
 
 @dataclass(frozen=True)
 class Host:
@@ -22,6 +34,28 @@ class Host:
     """Processors that an instance gets; a function of one thread gains nothing by more than 1."""
     cores: int | None = None
     """Of the one host that all instances share; None = a platform on which each has its own."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where and on what rounds are played.
+
+    Args:
+        memory_mb: of an actor function; `host.cpu_share` is usually `cpu_share(memory_mb)`.
+        learner_memory_mb: of a learner function, for its price.
+        learner_speed: 1 = this machine's processor; what a GPU would be is a guess unless it was measured.
+        warm: instances that are there before the first round.
+        cold_wait_s: of a cold start, until its process begins (image, network); none of it is measured here.
+        keeps_instances: whether instances stay warm from one round to the next.
+    """
+
+    host: Host
+    memory_mb: int = 1024
+    learner_memory_mb: int = 1769
+    learner_speed: float = 1.0
+    warm: int = 0
+    cold_wait_s: float = 0.0
+    keeps_instances: bool = True
 
 
 @dataclass(frozen=True)

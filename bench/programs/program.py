@@ -1,11 +1,11 @@
-"""One side of a benchmark in a process of its own: ``python program.py NAME``, by the interpreter that has its
-packages.
+"""One side of a benchmark in a process of its own: ``python program.py NAME [FOLDER]``, by the interpreter that has
+its packages.
 
 It reads requests from its input, a line of JSON each, and answers each with one; nothing is pickled. It runs in the
 environments of peers, where this project is not installed: so it and the ``peer_*.py`` beside it import each other by
 plain name, and beyond that only NumPy and what the peer itself needs.
 
-A module ``peer_NAME`` may offer
+The module ``peer_NAME`` lies beside this file, or in FOLDER. It may offer
 - ``Tree(leaves)``: ``dtype``, ``update(indices, priorities)``, ``sample(count) → indices, priorities``;
 - ``Buffer(columns, capacity, batch_size, push_size)``: ``add(items, priorities)``, ``sample()`` which keeps the ids,
   ``update(priorities)`` of those ids; where the buffer is uniform, there is no ``update``;
@@ -207,7 +207,9 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(name: str) -> int:
+def main(name: str, folder: str | None = None) -> int:
+    if folder is not None:
+        sys.path.insert(0, folder)
     # What a library prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -224,4 +226,4 @@ def main(name: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -71,7 +71,7 @@ def test_every_option_that_running_text_names_is_there() -> None:
 
 def figures() -> list[tuple[str, ...]]:
     """Benchmarks that have options of their own for each of a paper's figures."""
-    from replay_server.bench.scalers.command import figures
+    from replay_server.bench.papers.nitro.command import figures
 
     return [("bench", "scalers", "--figure", name) for name in figures()]
 

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import replay_server as rs
+from replay_server.bench.papers.stellaris.recorded_delays import RecordedDelays
 from replay_server.learner.checkpoint import newest_checkpoint
 from replay_server.rl.function_contract import ActorRequest, GradientRequest, Names, ParameterRequest, decode_request
 from replay_server.rl.run_directory import RunDirectory
@@ -21,7 +22,6 @@ from replay_server.serverless.backends.backend import Attempt, FunctionLost, unr
 from replay_server.serverless.backends.process import ProcessPlatform
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Orchestrator
-from replay_server.serverless.recorded_delays import RecordedDelays
 from replay_server.serverless.rounds import TrainingFailed
 from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.settings import TrainSettings

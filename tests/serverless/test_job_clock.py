@@ -13,8 +13,7 @@ from replay_server.serverless.cost import Bill, seconds_price
 from replay_server.serverless.job_clock import JobClock, PlatformTimes, lambda_stage, reserved_stage
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
-from replay_server.serverless.replayed_clock import Stage
-from replay_server.serverless.simulated_round import Host
+from replay_server.serverless.simulated_round import Host, Stage
 
 NOTHING = PlatformTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 GB_S = 0.0000166667

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from replay_server.bench.papers.nitro.replayed_clock import Measurements, real_durations_s, replay
 from replay_server.cli import main
 from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
@@ -15,8 +16,7 @@ from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import NAME, invocation_line
 from replay_server.serverless.plots import draw_breakdown, draw_functions, draw_reward, draw_run
 from replay_server.serverless.prices import load_prices
-from replay_server.serverless.replayed_clock import Measurements, Stage, real_durations_s, replay
-from replay_server.serverless.simulated_round import Host
+from replay_server.serverless.simulated_round import Host, Stage
 
 EPOCH = 1_700_000_000.0
 

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from learner_job import PPO, raise_version, vector_of  # noqa: E402
 
 from replay_server.actors.fragments import FragmentCollector  # noqa: E402
+from replay_server.bench.papers.stellaris.simulated_learners import LearnerTimes, SimulatedLearners  # noqa: E402
 from replay_server.learner.algorithms import make_learner  # noqa: E402
 from replay_server.learner.gradients import all_minibatches, gradient  # noqa: E402
 from replay_server.learner.parameter_function import report  # noqa: E402
@@ -25,7 +26,6 @@ from replay_server.rl.fragments import in_order  # noqa: E402
 from replay_server.rl.gradient_queue import Gradient  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 from replay_server.rl.weights import module_arrays  # noqa: E402
-from replay_server.serverless.simulated_learners import LearnerTimes, SimulatedLearners  # noqa: E402
 
 
 @pytest.mark.parametrize(

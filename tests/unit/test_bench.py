@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
 from replay_server.bench.items import KINDS
 from replay_server.bench.load import Crew, Load, Target, run
+from replay_server.bench.main import PAPERS
 from replay_server.bench.main import main as bench
 from replay_server.bench.peers import claims, in_process, ratios
 from replay_server.bench.peers.systems import SYSTEMS
@@ -43,6 +45,38 @@ def test_a_program_answers_in_order_and_tells_why_it_failed() -> None:
 def test_a_program_that_ends_is_told_from_one_that_is_slow() -> None:
     with Program("no_such_peer", None) as program, pytest.raises(RuntimeError, match=r"it ended(.|\n)*no_such_peer"):
         program.ask("versions")
+
+
+def test_a_program_may_lie_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """The module beside it is found, too: programs of one library share what they know of it."""
+    (tmp_path / "shared_knowledge.py").write_text("FACTOR = 7\n")
+    (tmp_path / "peer_multiplier.py").write_text(
+        "from shared_knowledge import FACTOR\n\n\ndef learner():\n    return lambda number: number * FACTOR\n"
+    )
+    with Program("multiplier", None, programs=tmp_path) as program:
+        program.ask("role", role="learner")
+        assert program.ask("call", number=6) == 42
+
+
+@pytest.mark.parametrize("name", sorted(PAPERS))
+def test_a_benchmark_of_a_paper_says_where_it_is_when_it_is_not_installed(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a wheel, which has no folder `papers`."""
+    monkeypatch.setitem(sys.modules, "replay_server.bench.papers", None)
+    assert bench([name, "--help"]) == 1
+    told = capsys.readouterr().err
+    assert f"bench/papers/{PAPERS[name].partition('.')[0]}," in told
+    assert "Get the source (https://" in told
+    assert f"`.venv/bin/replay-server bench {name}`" in told
+
+
+def test_papers_are_told_apart_from_what_measures_this_project(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(["--help"]) == 0
+    product, papers = capsys.readouterr().out.split("Tables and figures of papers, from a checkout alone:")
+    listed = [line.split()[0] for line in papers.splitlines() if line.startswith("  ") and not line.startswith("  --")]
+    assert sorted(listed) == sorted(PAPERS)
+    assert "  latency " in product
 
 
 def test_a_peer_without_its_environment_is_refused_with_the_command_that_makes_it() -> None:

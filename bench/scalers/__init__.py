@@ -1,5 +1,0 @@
-"""``replay-server bench scalers``: how many actors a round gets, by scaler; what it brings, takes and costs."""
-
-from replay_server.bench.scalers.command import main
-
-__all__ = ["main"]
