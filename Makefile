@@ -137,16 +137,12 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "open build/site/index.html"
 
-# pyright sees the folders as the one package that they are when installed, and the examples as they are.
 lint: $(STAMP)/environment
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "not as ruff formats it: run make format" >&2; exit 1; }
 	@$(BIN)/clang-format --dry-run -Werror $(C_STYLE)
 	@if command -v shellcheck >/dev/null; then shellcheck -x $(SHELL_SCRIPTS); fi
-	@rm -rf build/typecheck && mkdir -p build/typecheck/replay_server
-	@cp -R replay_server/. build/typecheck/replay_server/
-	@for part in actors learner serverless bench; do cp -R $$part build/typecheck/replay_server/; done
-	@$(BIN)/pyright --project .ci/pyright.json --pythonpath $(BIN)/python
+	@$(BIN)/pyright
 
 format: $(STAMP)/environment
 	@$(BIN)/ruff check --fix -q . || true

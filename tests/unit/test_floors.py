@@ -53,6 +53,7 @@ PYTHON_FLOORS = {
     "replay_server.serverless": 4,
     "replay_server.dashboard": 5,
     "replay_server.bench": 5,
+    "replay_server.bench.papers": 6,
 }
 FOLDERS = {
     "replay_server": "replay_server",
@@ -307,6 +308,14 @@ def test_the_command_line_loads_a_subcommand_only_when_it_is_called(tmp_path: Pa
     )
     result = run_python(code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("folder", ["actors", "learner", "serverless", "bench"])
+def test_a_part_is_where_editors_and_type_checkers_look_for_it(folder: str) -> None:
+    """They know no import hooks: replay_server.learner is found as the folder replay_server/learner, or not at all."""
+    link = REPOSITORY / "replay_server" / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / folder
 
 
 @pytest.mark.parametrize("folder", ["actors", "learner", "serverless", "bench"])

@@ -50,12 +50,16 @@ def test_the_wheel_holds_all_parts_at_their_place(wheel: zipfile.ZipFile, reposi
         ("bench", "replay_server/bench"),
     ):
         for path in (repository / folder).rglob("*.py"):
-            if "deploy" in path.parts:  # what containers are made of
+            if "deploy" in path.parts or "papers" in path.parts:  # see below
                 continue
             expected = f"{prefix}/{path.relative_to(repository / folder)}"
             assert expected in names, f"{expected} is missing"
     assert "replay_server/py.typed" in names
     assert "replay_server/serverless/prices.toml" in names
+
+
+def test_the_wheel_leaves_out_what_reproduces_papers_and_what_containers_are_made_of(wheel: zipfile.ZipFile) -> None:
+    assert [name for name in wheel.namelist() if "/papers" in name or "/deploy" in name] == []
 
 
 def test_the_wheel_holds_the_server_and_the_binding(wheel: zipfile.ZipFile) -> None:
@@ -111,6 +115,9 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
     assert names - {"tomli"} == {"numpy", "cffi", "msgpack", "redis", "uvloop"}  # tomli: before Python 3.11
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "rl",
+        "atari",
+        "mujoco",
+        "plots",
         "ray",
         "lambda",
         "http",
@@ -127,6 +134,8 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
 def test_the_sdist_holds_what_builds_and_tests_it(repository: Path, tmp_path: Path) -> None:
     with tarfile.open(build(repository, tmp_path, "sdist")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+        links = {each.name.partition("/")[2]: each.linkname for each in archive.getmembers() if each.issym()}
+    assert links == {f"replay_server/{part}": f"../{part}" for part in ("actors", "learner", "serverless", "bench")}
     for path in (
         "pyproject.toml",
         "Makefile",
