@@ -30,9 +30,9 @@ NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.
 # The binding and the server need no rebuild for a change of these.
 C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard tests/native/*.c tests/native/*.h)
 
-SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/system-packages
+SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/release .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow lint format bench fuzz reference docs sdist clean FORCE
+.PHONY: help setup lwip apex test test-slow lint format bench fuzz reference docs sdist wheel clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -43,6 +43,7 @@ help:
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
 	@echo "make reference   writes docs/reference again, from the code      make docs   builds the website in build/site"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
+	@echo "make wheel       builds the wheel and tries it in an empty environment, without a compiler"
 	@echo "make setup       what the others begin with       make clean    removes builds and the environment"
 
 # ---- set-up ---------------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV): some 2.5 GB with torch, once; it takes minutes and says little"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@$(BIN)/python .ci/requirements pyproject.toml rl ray lambda http dashboard docs dev > $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml rl atari mujoco plots ray lambda http dashboard docs dev > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 
@@ -152,6 +153,9 @@ format: $(STAMP)/environment
 sdist: setup
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c \
 	    "import os; from scikit_build_core.build import build_sdist; os.makedirs('dist', exist_ok=True); print(build_sdist('dist'))"
+
+wheel: setup
+	@$(BIN)/python .ci/try_wheel.py
 
 clean:
 	rm -rf build dist $(VENV) .pytest_cache .ruff_cache .hypothesis

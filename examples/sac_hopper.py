@@ -3,7 +3,7 @@
     python examples/sac_hopper.py --seed 1
 
 Haarnoja et al. 2018 (Soft Actor-Critic Algorithms and Applications): two critics, a squashed Gaussian policy, and an
-entropy temperature that is learned. Needs `pip install '.[rl]'`.
+entropy temperature that is learned. Needs `pip install '.[rl,mujoco]'`.
 """
 
 from __future__ import annotations

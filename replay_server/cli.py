@@ -13,6 +13,7 @@ from .arguments import Parser, did_you_mean
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ServerError
+from .extras import how_to_install
 from .reload import reload_command
 from .server import TRANSPORTS, find_executable, server_arguments, setup_message
 
@@ -106,10 +107,7 @@ def _dispatch(name: str, rest: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "replay_server":
             raise
-        extra = {"ray": "ray", "functions_framework": "http", "nicegui": "dashboard", "rich": "dashboard"}.get(
-            error.name or "", "dev" if name == "bench" else "rl"
-        )
-        return _fail(f"{name} needs {error.name}: pip install 'replay-server[{extra}]'", EXIT_FAILURE)
+        return _fail(f"{name} needs {error.name}: {how_to_install(error.name)}", EXIT_FAILURE)
     return 0 if status is None else int(status)
 
 

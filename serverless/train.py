@@ -16,6 +16,7 @@ from replay_server.actors.environment_states import StateUnsupported
 from replay_server.actors.envs import check_states
 from replay_server.arguments import Parser
 from replay_server.connection import PASSWORD_VARIABLE, url_with_password
+from replay_server.extras import how_to_install
 from replay_server.learner.probes import check_probes
 from replay_server.learner.wandb_mirror import check_wandb, start_wandb
 from replay_server.rl.dashboard_process import start_dashboard
@@ -129,9 +130,12 @@ def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
         except rs.ConnectionLost as error:
             code = EXIT_SERVER_LOST
             view.message(f"replay server lost: {error}")
-        except (TrainingFailed, FunctionError, JobInUse, rs.ReplayError, ModuleNotFoundError) as error:
+        except (TrainingFailed, FunctionError, JobInUse, rs.ReplayError) as error:
             code = EXIT_FAILED
             view.message(f"the job failed: {error}")
+        except ModuleNotFoundError as error:
+            code = EXIT_FAILED
+            view.message(f"the job failed: it needs {error.name}: {how_to_install(error.name)}")
     if dashboard is not None:
         dashboard.close()
     if wandb is not None:
@@ -148,7 +152,9 @@ def _draw(run_directory: RunDirectory) -> None:
         from replay_server.serverless.plots import draw_run
 
         pictures = draw_run(run_directory.path)
-    except (ModuleNotFoundError, OSError) as error:
+    except ModuleNotFoundError as error:
+        print(f"no pictures: they need {error.name}: {how_to_install(error.name)}", file=sys.stderr)
+    except OSError as error:
         print(f"no pictures: {error}", file=sys.stderr)
     else:
         print("\n".join(map(str, pictures)), flush=True)

@@ -19,6 +19,7 @@ from replay_server.bench.peers.in_process import in_turn
 from replay_server.bench.peers.systems import SYSTEMS, System
 from replay_server.bench.process import Program
 from replay_server.bench.programs.recorded import write
+from replay_server.extras import how_to_install
 
 ENVIRONMENTS = 20
 LEFT_OUT = ("redis_list", "ray", "replay_shared", "replay_whole_shared")
@@ -36,7 +37,7 @@ def record(folder: str, items: int) -> None:
 
         environments = make_environments(ApexSettings(env="ALE/Breakout-v5"), ENVIRONMENTS, np.random.SeedSequence(1))
     except ImportError as error:
-        raise RuntimeError(f"recorded frames need {error.name}: pip install 'replay-server[rl]'") from None
+        raise RuntimeError(f"recorded frames need {error.name}: {how_to_install(error.name)}") from None
     steps = -(-items // ENVIRONMENTS)
     generator = np.random.default_rng(1)
     frames = np.empty((steps, ENVIRONMENTS, 84, 84), np.uint8)

@@ -1,4 +1,4 @@
-"""Videos of games, written by OpenCV, which the extra `rl` brings along: nothing else has to be installed."""
+"""Videos of games, written by OpenCV, which the extra `atari` brings along: nothing else has to be installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class VideoFile:
             import cv2
         except ImportError as error:
             raise VideoError(
-                f"--video needs OpenCV ({error}): pip install opencv-python-headless, or 'replay-server[rl]'"
+                f"--video needs OpenCV ({error}): pip install opencv-python-headless, or 'replay-server[atari]'"
             ) from error
         self.path, self.pictures = path, 0
         self._cv2: Any = cv2

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from replay_server.extras import EXTRAS
 from replay_server.rl.actions import Bounds, Branches, action_bounds, action_branches
 from replay_server.rl.observations import Leaf, Tree, atari_screens, leaves, map_tree, observation_tree
 from replay_server.rl.settings import ApexSettings
@@ -88,7 +89,8 @@ def is_atari(env_id: str) -> bool:
 def opened(env_id: str) -> tuple[Any, Any, int | None]:
     """Makes one environment, closes it, and returns (observation space, action space, time limit in its own steps).
 
-    ValueError where the module of ``module:Id-v0`` cannot be imported; gymnasium's errors pass through.
+    ValueError where the module of ``module:Id-v0`` cannot be imported; ModuleNotFoundError where the environment needs
+    a library that an extra of this package brings; gymnasium's errors pass through.
     """
     import gymnasium
 
@@ -98,6 +100,11 @@ def opened(env_id: str) -> tuple[Any, Any, int | None]:
         gymnasium.register_envs(ale_py)
     try:
         env = gymnasium.make(env_id)
+    except gymnasium.error.DependencyNotInstalled as error:
+        missing = error.__cause__
+        if isinstance(missing, ModuleNotFoundError) and missing.name in EXTRAS:
+            raise ModuleNotFoundError(f"{env_id} needs {missing.name}", name=missing.name) from error
+        raise
     except ModuleNotFoundError as error:
         if ":" not in env_id:  # a package that Gymnasium's own environments need
             raise

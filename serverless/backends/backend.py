@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import logging
 import threading
@@ -493,6 +494,9 @@ def check_platform(name: str, options: Mapping[str, Any]) -> type[Any]:
     known = inspect.signature(platform).parameters
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"backend {name} has no option {unknown[0]!r}: expected some of {', '.join(known)}")
+    starts_services = name == "http" and options.get("url") is None
+    if starts_services and importlib.util.find_spec("functions_framework") is None:
+        raise ModuleNotFoundError("services of this host need functions_framework", name="functions_framework")
     return platform
 
 
