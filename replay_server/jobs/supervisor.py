@@ -88,7 +88,7 @@ class ChildProcess:
                 env=environment,
                 start_new_session=True,  # a terminal's Ctrl-C is the job's to handle
             )
-        self.pid = self._process.pid
+        self.pid: int | None = self._process.pid
         assert self._process.stdin is not None
         self._lifeline = self._process.stdin
         try:
