@@ -7,7 +7,6 @@ import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import metadata
 
 from replay_server.arguments import did_you_mean
 
@@ -79,16 +78,10 @@ def find(name: str) -> Callable[[list[str], str], int]:
     if importlib.util.find_spec("replay_server.bench.papers") is None:
         folder = "bench/papers/" + PAPERS[name].partition(".")[0]
         raise LeftOut(
-            f"it reproduces a paper, and its code, {folder}, is not part of an installed package. Get the source "
-            f"({_source()}), run `make setup` there, then `.venv/bin/replay-server bench {name}`"
+            f"it reproduces a paper, and its code, {folder}, is not part of an installed package. In a checkout "
+            f"of the project run `make setup`, then `.venv/bin/replay-server bench {name}`"
         )
     return importlib.import_module(f"replay_server.bench.papers.{PAPERS[name]}").main
-
-
-def _source() -> str:
-    """Where the project's source is, as pyproject.toml says."""
-    urls = dict(each.split(", ", 1) for each in metadata.metadata("replay-server").get_all("Project-URL") or [])
-    return urls.get("Source", "the repository of replay-server")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -67,8 +67,7 @@ def test_a_benchmark_of_a_paper_says_where_it_is_when_it_is_not_installed(
     assert bench([name, "--help"]) == 1
     told = capsys.readouterr().err
     assert f"bench/papers/{PAPERS[name].partition('.')[0]}," in told
-    assert "Get the source (https://" in told
-    assert f"`.venv/bin/replay-server bench {name}`" in told
+    assert f"In a checkout of the project run `make setup`, then `.venv/bin/replay-server bench {name}`" in told
 
 
 def test_papers_are_told_apart_from_what_measures_this_project(capsys: pytest.CaptureFixture[str]) -> None:
