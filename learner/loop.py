@@ -142,6 +142,7 @@ class _Loop:
     def _on_connect(self, client: rs.Client) -> None:
         """A server that came back without the newest weights, or empty, gets them again: new actors play with them."""
         self.join_run(client)
+        self.updater = client.updater(self.settings.table)
         if self.version < 0:
             return
         held = client.fetch_weights(self.settings.table)
@@ -175,10 +176,12 @@ class _Loop:
                     self.report(now)
                 if now - self.checkpoint_time >= settings.checkpoint_every_s:
                     self._write_back()
+                    self._settle()
                     self.checkpoint()
                 if self.finished() or stop.is_set():
                     break
         self._write_back()
+        self._settle()
         self.publish()
         self.report(time.monotonic())
 
@@ -295,13 +298,19 @@ class _Loop:
             (ids, found), self.pending = self.pending, None
             update = found.wait()
             priorities = update.priorities.numpy().astype(np.float64)
-            self.client.call(lambda client: client.update_priorities(self.settings.table, ids, priorities))
+            # Around an outage the update before this one may be lost: its items are sampled again as they were.
+            self.client.call(lambda _: self.updater.update_priorities(ids, priorities))
         done = self.learner.settle(update)
         self._add_to_sums(update, done)
         if done:
             self.not_finite_in_a_row = 0
         else:
             self._leave_out(update)
+
+    def _settle(self) -> None:
+        """The server has done every update of priorities."""
+        with self._timed("update_s"):
+            self.client.call(lambda _: self.updater.flush())
 
     def _leave_out(self, update: Update) -> None:
         """Counts a batch that changed nothing. Raises Diverged where the next ones would not change anything either."""

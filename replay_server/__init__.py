@@ -41,6 +41,7 @@ from .table import (
     Uniform,
     Window,
 )
+from .updater import Updater
 
 if TYPE_CHECKING:
     from . import aio
@@ -82,6 +83,7 @@ __all__ = [
     "TableNotFound",
     "Timeout",
     "Uniform",
+    "Updater",
     "Window",
     "aio",
 ]

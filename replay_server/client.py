@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from . import commands
 from .batch import Allocate, Batch
 from .connection import Address
 from .connection_pool import BlockingPool
@@ -18,6 +19,7 @@ from .options import ClientOptions, SampleOptions, SamplerOptions
 from .sampler import Sampler
 from .table import Table
 from .table_methods import TableMethods
+from .updater import Updater
 from .writer import VectorWriter, Writer
 
 if TYPE_CHECKING:
@@ -82,6 +84,10 @@ class Client(Operations, Blocking):
         self._pool.close()
         if self._redis is not None:
             self._redis.close()
+
+    def updater(self, name: str) -> Updater:
+        """What updates the priorities of a table without waiting for the replies: for the loop of a learner."""
+        return Updater(lambda ids, priorities: self._answer(commands.update(name, ids, priorities)))
 
     @overload
     def writer(self, name: str, *, n_step: None = None, discount: None = None, **options: Any) -> Writer: ...
@@ -185,6 +191,10 @@ class TableHandle(TableOperations, TableMethods, Blocking):
     def table(self) -> Table:
         """What the server's table is now. Raises `TableNotFound` where there is none."""
         return self._client.table(self.name)
+
+    def updater(self) -> Updater:
+        """What updates priorities without waiting for the replies. See `replay_server.Client.updater`."""
+        return self._client.updater(self.name)
 
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         return run(self._client._written(kinds, self.name, environments, *options))

@@ -26,10 +26,10 @@ Step = tuple[Any, ...]
 Operation = Generator[Step, Any, T]
 
 
-def run(operation: Operation[T]) -> T:
-    """Does an operation whose steps block."""
+def run(operation: Operation[T], waiting: Step = ()) -> T:
+    """Does an operation whose steps block; `waiting`: the step that it stands at, where it was begun before."""
     try:
-        step = next(operation)
+        step = waiting or next(operation)
         while True:
             try:
                 result = step[0](*step[1:])
@@ -41,6 +41,15 @@ def run(operation: Operation[T]) -> T:
         return stop.value
     finally:
         operation.close()
+
+
+def after(operation: Operation[Any], step: Step) -> Step:
+    """Does a step that blocks; the one that follows it."""
+    try:
+        result = step[0](*step[1:])
+    except BaseException as error:
+        return operation.throw(error)
+    return operation.send(result)
 
 
 async def wait(operation: Operation[T]) -> T:

@@ -18,7 +18,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Samplers and removers": ("Prioritized", "Uniform", "Fifo", "Lifo", "MaxHeap", "MinHeap"),
     "Rate limiters": ("MinSize", "SampleToInsertRatio", "Queue"),
     "In process": ("Buffer", "SumTree"),
-    "Server and client": ("Server", "Client", "TableHandle", "Batch", "Sampler", "Gradients"),
+    "Server and client": ("Server", "Client", "TableHandle", "Batch", "Sampler", "Updater", "Gradients"),
     "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
     "With asyncio": (
         "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler",
@@ -37,6 +37,7 @@ MADE_BY = {
     "NStepWriter": "Made by `Client.writer` and `Buffer.writer` with n_step; a context manager.",
     "VectorNStepWriter": "Made by `Client.vector_writer` and `Buffer.vector_writer` with n_step; a context manager.",
     "Sampler": "",
+    "Updater": "Made by `Client.updater`; a context manager.",
     "TableHandle": "Made by `Client[name]`.",
     "aio.AsyncTableHandle": "Made by `aio.Client[name]`.",
     "aio.AsyncSampler": "Made by `aio.Client.sampler`; an asynchronous context manager.",

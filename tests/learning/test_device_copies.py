@@ -265,23 +265,23 @@ def test_priorities_return_one_update_later_in_order_all_of_them_and_before_a_ch
     computed: list[np.ndarray] = []
     returned: list[tuple[int, np.ndarray]] = []
     kept: list[tuple[int, int]] = []
-    update, update_priorities, write = Dqn.update, rs.Client.update_priorities, loop.write_checkpoint
+    update, update_priorities, write = Dqn.update, rs.Updater.update_priorities, loop.write_checkpoint
 
     def computing(self, data, weights) -> Update:
         done = update(self, data, weights)
         computed.append(done.priorities.numpy().astype(np.float64))
         return done
 
-    def returning(self, name, ids, priorities):
+    def returning(self, ids, priorities):
         returned.append((len(computed), priorities))
-        return update_priorities(self, name, ids, priorities)
+        return update_priorities(self, ids, priorities)
 
     def keeping(folder, learner, *rest):
         kept.append((learner.step, len(returned)))
         return write(folder, learner, *rest)
 
     monkeypatch.setattr(Dqn, "update", computing)
-    monkeypatch.setattr(rs.Client, "update_priorities", returning)
+    monkeypatch.setattr(rs.Updater, "update_priorities", returning)
     monkeypatch.setattr(loop, "write_checkpoint", keeping)
     with rs.Server([apex_table(settings, environment_spec(settings))]) as server, rs.Client(server.url) as client:
         fill(client)

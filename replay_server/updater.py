@@ -1,0 +1,84 @@
+"""Priorities that are sent while nobody waits for the reply, which is read before the next ones are sent.
+
+An operation gives its driver one step after another (`driver`). Here one is done up to the step that receives, and
+left there: it keeps its connection, so nothing else can read its reply, and goes on at the next call. What an
+interrupt, a lost connection or an error reply does to it is written in the operation, as if its caller had waited.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .connection import Connection
+from .driver import Operation, Step, after, run
+from .errors import ReplayError
+
+Update = Callable[[Any, Any], Operation[tuple[int, int]]]
+
+
+class Updater:
+    """Updates priorities of one table without waiting for the replies; a context manager. Made by `Client.updater`.
+
+    Every call first reads the reply to the update before it, so updates are done in order and at most one is under way.
+    What that update raises (see `Client.update_priorities`), the next call raises, `flush` and `close` too; then the
+    call itself has sent nothing: make it again.
+
+    For one thread. An interrupt, such as Ctrl-C, may end any call: the newest update was done then or not, as where the
+    updater is dropped without `close`. A forked child cannot use its parent's.
+
+    Attributes:
+        applied: how many priorities were set, over all updates whose replies were read.
+        stale: how many were not, because their item has left.
+    """
+
+    def __init__(self, update: Update) -> None:
+        self.applied = self.stale = 0
+        self._update = update
+        self._sent: tuple[Operation[tuple[int, int]], Step] | None = None
+        self._process = os.getpid()
+
+    def update_priorities(self, ids: Any, priorities: Any) -> None:
+        """Sends priorities, float64 (n,), raw, of items, uint64 (n,). See `Client.update_priorities`.
+
+        Raises:
+            PriorityError: a priority is NaN, infinite or negative; nothing was sent.
+            ReplayError: the update before this one failed; nothing of this one was sent.
+        """
+        self.flush()
+        operation = self._update(ids, priorities)
+        try:
+            step = next(operation)
+            while getattr(step[0], "__func__", None) is not Connection.receive:
+                step = after(operation, step)
+            self._sent = operation, step
+        except BaseException:
+            operation.close()
+            raise
+
+    def flush(self) -> tuple[int, int]:
+        """Reads the reply that was not read yet; `applied` and `stale`."""
+        if self._process != os.getpid():
+            raise ReplayError(
+                f"expected this updater to be used by process {self._process}, which made it, got process "
+                f"{os.getpid()}, forked from it: make another updater here"
+            )
+        if self._sent is not None:
+            (operation, step), self._sent = self._sent, None
+            applied, stale = run(operation, step)
+            self.applied += applied
+            self.stale += stale
+        return self.applied, self.stale
+
+    def close(self, flush: bool = True) -> None:
+        """Reads the reply that was not read yet (unless told not to), and gives the connection back."""
+        if flush:
+            self.flush()
+        self._sent = None
+
+    def __enter__(self) -> Updater:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self.close(flush=kind is None)
