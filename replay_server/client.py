@@ -86,7 +86,8 @@ class Client(Operations, Blocking):
             self._redis.close()
 
     def updater(self, name: str) -> Updater:
-        """What updates the priorities of a table without waiting for the replies: for the loop of a learner."""
+        """What updates the priorities of a table without waiting for the replies: for the loop of a learner. With
+        asyncio, make a task of `update_priorities` instead."""
         return Updater(lambda ids, priorities: self._answer(commands.update(name, ids, priorities)))
 
     @overload
