@@ -1,28 +1,29 @@
-"""Functions on AWS Lambda, called through boto3 and waited for.
+"""Functions on AWS Lambda, waited for on one event loop.
 
-Credentials are boto3's own matter: environment, shared files, role of the machine. Nothing here reads or keeps them.
-What is deployed is `serverless/deploy/lambda`.
+botocore finds credentials and endpoint, signs requests and reads errors; the requests themselves go over connections of
+our own that are kept, since boto3 blocks a thread for each. Credentials are botocore's own matter: environment, shared
+files, role of the machine. Nothing here reads or keeps them. What is deployed is `serverless/deploy/lambda`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import random
+import ssl
 import threading
-import time
+import urllib.parse
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from boto3.session import Session
+from botocore import session as botocore_session
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest, HeadersDict
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    NoCredentialsError,
-    ParamValidationError,
-    PartialCredentialsError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.parsers import RestJSONParser
 
 from replay_server.rl.function_contract import (
     WarmRequest,
@@ -37,11 +38,17 @@ from replay_server.serverless.backends.backend import (
     unrecorded,
     work_of,
 )
+from replay_server.serverless.backends.event_loop import EventLoop
+from replay_server.serverless.backends.http_exchange import Answer, AnswerTooLong, ExchangeFailed, Exchanges
 from replay_server.serverless.entry_lambda import PAYLOAD_LIMIT_BYTES, decode_event, encode_event
 
 CONNECT_TIMEOUT_S = 5.0
 READ_MARGIN_S = 30.0
 """How much longer than the function's own timeout its answer is waited for: cold starts come on top of it."""
+ANSWER_BYTES = 16 * 2**20
+"""Most that is read of an answer: more than Lambda returns."""
+ERROR_BYTES = 1 << 16
+"""What is read of an answer that is an error of the API."""
 BACKOFF_S = (0.05, 2.0)
 """First and longest pause before an invocation that was throttled is tried again."""
 WARM_HOLD_S = 0.2
@@ -75,12 +82,11 @@ class LambdaPlatform:
             concurrency belongs to one). A mapping gives kinds of requests ("actor", "learner", "gradient", "parameter",
             "evaluation") functions of their own. Of kinds that it does not name those of asynchronous learners go to
             that of "learner", and the others to that of "actor".
-        region: where the functions are; None = as boto3 finds it.
+        region: where the functions are; None = as botocore finds it.
         endpoint_url: another address of the API (a VPC endpoint, a local emulator).
         memory_mb: memory size of the functions, a mapping where it differs by kind; None = read from their
             configuration, which takes the right to `lambda:GetFunctionConfiguration`.
         function_timeout_s: the functions' own timeout (the longest); None = read likewise.
-        concurrency: connections that are kept: invocations at a time.
 
     Raises:
         FunctionError: the configuration is to be read and cannot be; the message tells what to give instead.
@@ -96,32 +102,30 @@ class LambdaPlatform:
         endpoint_url: str | None = None,
         memory_mb: int | Mapping[str, int] | None = None,
         function_timeout_s: float | None = None,
-        concurrency: int = 64,
     ) -> None:
         self._functions = {"actor": function} if isinstance(function, str) else dict(function)
         if "actor" not in self._functions:
             raise ValueError(f'expected a function for the kind "actor", got functions for {sorted(self._functions)}')
-        session = Session()
-        place: dict[str, Any] = {"region_name": region, "endpoint_url": endpoint_url}
-        if memory_mb is None or function_timeout_s is None:
-            client = session.client("lambda", config=Config(connect_timeout=CONNECT_TIMEOUT_S), **place)
-            sizes, timeout_s = _configuration(client, self._functions)
-            memory_mb = sizes if memory_mb is None else memory_mb
-            function_timeout_s = timeout_s if function_timeout_s is None else function_timeout_s
+        self._session = botocore_session.get_session()
+        client = self._session.create_client(
+            "lambda", region_name=region, endpoint_url=endpoint_url, config=Config(connect_timeout=CONNECT_TIMEOUT_S)
+        )
+        with contextlib.closing(client):
+            self._endpoint, self._region = client.meta.endpoint_url, client.meta.region_name
+            if memory_mb is None or function_timeout_s is None:
+                sizes, timeout_s = _configuration(client, self._functions)
+                memory_mb = sizes if memory_mb is None else memory_mb
+                function_timeout_s = timeout_s if function_timeout_s is None else function_timeout_s
         self._memory_mb = {"actor": memory_mb} if isinstance(memory_mb, int) else dict(memory_mb)
         self.memory_mb = self.memory_mb_of("actor")
-        # Retries are the caller's (each attempt is billed and recorded), and a call lasts as long as its function does.
-        config = Config(
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=function_timeout_s + READ_MARGIN_S,
-            max_pool_connections=concurrency,
-            retries={"total_max_attempts": 1, "mode": "standard"},
-            tcp_keepalive=True,
-        )
-        self._client: Any = session.client("lambda", config=config, **place)
+        self._read_timeout_s = function_timeout_s + READ_MARGIN_S
+        authorities = self._session.get_config_variable("ca_bundle")
+        tls = ssl.create_default_context(cafile=authorities) if authorities else None
+        self._exchanges = Exchanges(tls, connect_s=CONNECT_TIMEOUT_S, proxies=True)
         self._closed = threading.Event()
-        self._lock = threading.Lock()
-        self._calls: set[Future[Any]] = set()
+        self._running: set[asyncio.Task[object]] = set()
+        self.loop = EventLoop("lambda")
+        """Where `invoke_async` is awaited."""
 
     def memory_mb_of(self, kind: str) -> int:
         """Memory size of the function that requests of a kind go to."""
@@ -140,6 +144,11 @@ class LambdaPlatform:
             FunctionError: another attempt would do no better: no such function, no right to call it, too large a
                 payload, a function that cannot be imported.
         """
+        self._check_open("lambda")
+        return self.loop.run(self.invoke_async(payload, timeout_s))
+
+    async def invoke_async(self, payload: bytes, timeout_s: float) -> bytes:
+        """`invoke`, on `loop`."""
         event = encode_event(payload)
         if len(event) > PAYLOAD_LIMIT_BYTES:
             raise FunctionError(
@@ -147,11 +156,26 @@ class LambdaPlatform:
                 "let what it holds travel through the replay server"
             )
         function = self._function(payload)
-        ends = time.monotonic() + timeout_s
+        self._check_open(function)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await self._invoke(function, event, timeout_s)
+        except asyncio.CancelledError:
+            if self._closed.is_set():
+                raise FunctionLost(f"{function}: the platform was closed") from None
+            raise
+        finally:
+            self._running.discard(task)
+
+    async def _invoke(self, function: str, event: bytes, timeout_s: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout_s
         pause_s, longest_s = BACKOFF_S
         while True:
             try:
-                return self._call(function, event, ends - time.monotonic())
+                return await self._call(function, event, ends - loop.time())
             except ClientError as error:
                 message = f"{function}: {error}"
                 if error.response["Error"]["Code"] not in _LATER:  # some of these have a status of 502
@@ -159,15 +183,14 @@ class LambdaPlatform:
                     raise (FunctionLost if lost else FunctionError)(message) from None
                 # Half of the pause is chance, so that what was throttled together does not come back together.
                 wait_s = pause_s * random.uniform(0.5, 1.0)
-                if time.monotonic() + wait_s >= ends:
+                if loop.time() + wait_s >= ends:
                     advice = "raise the function's concurrency, or call fewer at a time"
                     raise FunctionLost(f"{message}, for {timeout_s:.1f} s: {advice}") from None
-                if self._closed.wait(wait_s):
-                    raise FunctionLost(f"{message}, and the platform was closed") from None
+                await asyncio.sleep(wait_s)
                 pause_s = min(2 * pause_s, longest_s)
-            except (NoCredentialsError, PartialCredentialsError, ParamValidationError) as error:
+            except (NoCredentialsError, PartialCredentialsError) as error:
                 raise FunctionError(f"{function}: {error}") from None
-            except BotoCoreError as error:
+            except (BotoCoreError, ExchangeFailed) as error:
                 raise FunctionLost(f"{function}: {error}") from None
 
     def prewarm(self, count: int, attempt: Attempt = unrecorded, work: Sequence[str] = ("actor",)) -> None:
@@ -188,10 +211,18 @@ class LambdaPlatform:
     def close(self) -> None:
         """Gives up what is being waited for. Instances are Lambda's own to end, after minutes without a call."""
         self._closed.set()
-        with self._lock:
-            for call in self._calls:
-                call.cancel()
-        self._client.close()
+        with contextlib.suppress(RuntimeError):  # It is closed already.
+            self.loop.run(self._give_up())
+        self.loop.close()
+
+    async def _give_up(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._exchanges.close()
+
+    def _check_open(self, function: str) -> None:
+        if self._closed.is_set():
+            raise FunctionLost(f"{function}: the platform is closed")
 
     def _warm(self, request: WarmRequest, attempt: Attempt) -> str:
         payload = encode_request(request)
@@ -202,43 +233,50 @@ class LambdaPlatform:
         kind = work_of(payload) if len(self._functions) > 1 else "actor"
         return self._functions[_served_by(kind, self._functions)]
 
-    def _call(self, function: str, event: bytes, timeout_s: float) -> bytes:
-        """One call, in a thread of its own: boto3 has one read timeout for all calls, these each have theirs."""
-        done: Future[tuple[bytes, bool]] = Future()
-
-        def call() -> None:
-            try:
-                answer = self._client.invoke(FunctionName=function, Payload=event)
-                outcome: Any = (answer["Payload"].read(), "FunctionError" in answer)
-            except Exception as error:
-                outcome = error
-            with self._lock:
-                self._calls.discard(done)
-                if done.cancelled():
-                    return
-                if isinstance(outcome, Exception):
-                    done.set_exception(outcome)
-                else:
-                    done.set_result(outcome)
-
-        with self._lock:
-            if self._closed.is_set():
-                raise FunctionLost(f"{function}: the platform is closed")
-            self._calls.add(done)
-        threading.Thread(target=call, name=f"invoke {function}", daemon=True).start()
+    async def _call(self, function: str, event: bytes, timeout_s: float) -> bytes:
+        """One call: its answer's payload. ClientError for what Lambda says of it; BotoCoreError, ExchangeFailed."""
+        # A name is one part of the path: colons in it, of an alias or an ARN, are written as botocore does.
+        name = urllib.parse.quote(function, safe="-._~")
+        url = f"{self._endpoint.rstrip('/')}/2015-03-31/functions/{name}/invocations"
+        request = AWSRequest("POST", url, {"Content-Type": "application/octet-stream"}, event)
+        SigV4Auth(await self._credentials(), "lambda", self._region).add_auth(request)
         try:
-            text, failed = done.result(max(0.0, timeout_s))
+            answer = await self._exchanges.post(
+                url,
+                event,
+                dict(request.headers.items()),
+                timeout_s=min(timeout_s, self._read_timeout_s),
+                most_bytes=ANSWER_BYTES,
+                error_bytes=ERROR_BYTES,
+            )
         except TimeoutError:
             raise FunctionTimeout(f"{function} gave no answer in time; it may still be running") from None
-        except CancelledError:
-            raise FunctionLost(f"{function}: the platform was closed") from None
-        answer = _parsed(text, function)
-        if failed:
-            raise _function_error(answer, function)
+        except AnswerTooLong as error:
+            raise FunctionError(f"{function}: {error}") from None
+        if answer.status > 300:
+            raise _client_error(answer)
+        found = _parsed(answer.body, function)
+        if "X-Amz-Function-Error" in answer.headers:
+            raise _function_error(found, function)
         try:
-            return decode_event(answer)
+            return decode_event(found)
         except ValueError as error:
             raise FunctionError(f"{function}: {error}: is it replay_server.serverless.entry_lambda?") from None
+
+    async def _credentials(self) -> Any:
+        """What to sign with; those of a role are fetched again in time, which takes a thread. None = there are none."""
+        credentials: Any = self._session.get_credentials()
+        if credentials is None:
+            return None
+        if getattr(credentials, "refresh_needed", bool)():
+            return await asyncio.to_thread(credentials.get_frozen_credentials)
+        return credentials.get_frozen_credentials()
+
+
+def _client_error(answer: Answer) -> ClientError:
+    """What the API answers in place of the function, as botocore reads it."""
+    response = {"status_code": answer.status, "headers": HeadersDict(answer.headers), "body": answer.body}
+    return ClientError(RestJSONParser().parse(response, None), "Invoke")
 
 
 def _configuration(client: Any, functions: Mapping[str, str]) -> tuple[dict[str, int], float]:
@@ -250,8 +288,6 @@ def _configuration(client: Any, functions: Mapping[str, str]) -> tuple[dict[str,
     except (ClientError, BotoCoreError) as error:
         advice = "give memory_mb and function_timeout_s, or the right to read it"
         raise FunctionError(f"cannot read the configuration of {functions}: {advice} ({error})") from None
-    finally:
-        client.close()
     sizes = {kind: int(found[name]["MemorySize"]) for kind, name in functions.items()}
     return sizes, max(float(each["Timeout"]) for each in found.values())
 

@@ -2,12 +2,16 @@
 
 `Backend` is the same for all platforms: it caps how many invocations run at once, gives each a time limit, tries again
 what a platform lost, and records every attempt. A platform (`Platform`) only invokes: one call, one answer or error.
+
+A platform that blocks gets a thread for each invocation at a time. One that has an event loop (`LoopPlatform`: HTTP and
+Lambda) is waited for there, a thousand invocations in one thread. How a call goes is written once, as coroutines: on a
+loop they are tasks; in a thread nothing that they await ever suspends them, so that one step runs them to their end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -15,10 +19,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from replay_server.rl.function_contract import (
     ContractError,
@@ -29,6 +33,9 @@ from replay_server.rl.function_contract import (
     decode_request,
     decode_response,
 )
+from replay_server.serverless.backends.event_loop import EventLoop
+
+T = TypeVar("T")
 
 WARM_S = 120.0
 """Patience with an instance that is made warm."""
@@ -110,6 +117,19 @@ class Platform(Protocol):
         ...
 
 
+class LoopPlatform(Platform, Protocol):
+    """A platform whose invocations are waited for without a thread each."""
+
+    @property
+    def loop(self) -> EventLoop | None:
+        """Where `invoke_async` is awaited; None = this one only has `invoke`."""
+        ...
+
+    async def invoke_async(self, payload: bytes, timeout_s: float) -> bytes:
+        """As `invoke`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Invocation:
     """One attempt, as it was seen from here; what is billed. Times are seconds since 1970, by the caller's clock."""
@@ -188,14 +208,14 @@ class Backend:
     """Runs functions on a platform; a context manager.
 
     Requests start in the order in which they came; one that is tried again keeps its place. Threads are started as they
-    are needed, one an invocation, and end with the backend.
+    are needed, one an invocation, and end with the backend; a platform with an event loop needs none.
 
     Args:
         concurrency: invocations at a time; more wait in order.
         timeout_s: time limit of one attempt.
         retries: attempts after the first, for what was lost, timed out or says that another attempt may do better.
         on_invocation: is given each attempt's record when it has ended, before the future knows, one record at a time,
-            from a thread of this backend. What it raises is logged, and changes nothing.
+            from a thread of this backend or on the platform's loop. What it raises is logged, and changes nothing.
     """
 
     def __init__(
@@ -220,7 +240,11 @@ class Backend:
         self._running: set[_Call] = set()
         self._threads: list[threading.Thread] = []
         self._free_threads = 0
+        self._tasks = 0
         self._closed = threading.Event()
+        self._closed_on_loop = asyncio.Event()
+        self._loop: EventLoop | None = getattr(platform, "loop", None)
+        self._on_loop = cast(LoopPlatform, platform) if self._loop is not None else None
 
     def submit(self, payload: bytes, *, timeout_s: float | None = None, retries: int | None = None) -> Future[bytes]:
         """Runs the function with an encoded request; the future's result is the encoded response, of a success.
@@ -243,14 +267,26 @@ class Backend:
             if self._closed.is_set():
                 raise RuntimeError(f"the backend on {self.platform.name} is closed: make another one")
             self._waiting.append(call)
-            if self._free_threads >= len(self._waiting):
+            if self._loop is not None:
+                self._start_task(self._loop)
+            elif self._free_threads >= len(self._waiting):
                 self._change.notify()
             elif len(self._threads) < self.concurrency:
                 name = f"{self.platform.name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                thread = threading.Thread(target=lambda: _finished(self._serve()), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
         return call
+
+    def _start_task(self, loop: EventLoop) -> None:
+        if self._tasks < self.concurrency:
+            self._tasks += 1
+            try:
+                loop.start(self._serve())
+            except RuntimeError:
+                self._tasks -= 1
+                self._waiting.pop()
+                raise RuntimeError(f"the platform {self.platform.name} is closed: make another one") from None
 
     def unfinished(self) -> list[Unfinished]:
         """The attempts that run or wait now, in the order in which they were asked for."""
@@ -279,6 +315,9 @@ class Backend:
             self._change.notify_all()
         for call in waiting:
             call.cancel()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # The platform is closed already.
+                self._loop.run(self._tell_tasks())
         self.platform.close()
         give_up = time.monotonic() + CLOSE_S
         for thread in self._threads:
@@ -286,6 +325,7 @@ class Backend:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, give_up - time.monotonic()))
         with self._change:
+            self._change.wait_for(lambda: not self._tasks, max(0.0, give_up - time.monotonic()))
             left = list(self._running)
         for call in left:  # a platform that could not end them
             with contextlib.suppress(InvalidStateError):
@@ -297,12 +337,18 @@ class Backend:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    async def _tell_tasks(self) -> None:
+        self._closed_on_loop.set()
+
     def _warm(self, payload: bytes, invoke: Callable[[], bytes]) -> bytes:
+        async def invoked() -> bytes:
+            return invoke()
+
         call = _Call(payload, decode_request(payload), self._timeout_s, retries=0)
         with self._change:
             self._running.add(call)
         try:
-            answer, error, _ = self._attempt(call, 1, call.queued, invoke)
+            answer, error, _ = _finished(self._attempt(call, 1, call.queued, invoked()))
         finally:
             with self._change:
                 self._running.discard(call)
@@ -310,11 +356,13 @@ class Backend:
             raise error
         return answer
 
-    def _serve(self) -> None:
-        """A thread: runs one call after another."""
+    async def _serve(self) -> None:
+        """A thread, or a task: runs one call after another."""
         while (call := self._next()) is not None:
             try:
-                answer, error = self._run(call)
+                answer, error = await self._run(call)
+            except asyncio.CancelledError:
+                answer, error = b"", FunctionLost(f"{call.request.request}: its platform was closed while it ran")
             except BaseException as wrong:  # a defect here must not leave somebody waiting
                 answer, error = b"", wrong
             with contextlib.suppress(InvalidStateError):
@@ -328,14 +376,19 @@ class Backend:
             del call, answer, error
 
     def _next(self) -> _Call | None:
-        """Waits for the oldest call that was not cancelled; None = the backend closes."""
+        """The oldest call that was not cancelled. None = the backend closes, or a task finds none that waits.
+
+        A thread waits for one.
+        """
         while True:
             with self._change:
-                self._free_threads += 1
-                while not self._waiting and not self._closed.is_set():
-                    self._change.wait()
-                self._free_threads -= 1
-                if self._closed.is_set():
+                if self._loop is None:
+                    self._free_threads += 1
+                    self._change.wait_for(lambda: self._waiting or self._closed.is_set())
+                    self._free_threads -= 1
+                if self._closed.is_set() or not self._waiting:
+                    self._tasks -= self._loop is not None
+                    self._change.notify_all()
                     return None
                 call = self._waiting.popleft()
                 self._running.add(call)
@@ -344,12 +397,25 @@ class Backend:
             with self._change:
                 self._running.discard(call)
 
-    def _run(self, call: _Call) -> tuple[bytes, FunctionError | None]:
+    async def _rest(self, seconds: float) -> bool:
+        """Waits; whether the backend was closed meanwhile."""
+        if self._loop is None:
+            return self._closed.wait(seconds)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closed_on_loop.wait(), seconds)
+        return self._closed.is_set()
+
+    async def _invoke(self, payload: bytes, limit_s: float) -> bytes:
+        if self._on_loop is None:
+            return self.platform.invoke(payload, limit_s)
+        return await self._on_loop.invoke_async(payload, limit_s)
+
+    async def _run(self, call: _Call) -> tuple[bytes, FunctionError | None]:
         """All attempts at a call: the answer of the one that succeeded, or the last one's error."""
         queued = call.queued
         error: FunctionError | None = None
         for attempt in range(1, call.retries + 2):
-            if error is not None and self._closed.wait(min(RETRY_S * 2 ** (attempt - 2), RETRY_S_MAX)):
+            if error is not None and await self._rest(min(RETRY_S * 2 ** (attempt - 2), RETRY_S_MAX)):
                 break
             limit_s = call.timeout_s
             if call.request.deadline:
@@ -359,8 +425,8 @@ class Backend:
             if limit_s <= 0:
                 late = f"{call.request.request}: its deadline was over before attempt {attempt}: give it more time"
                 return b"", error or FunctionTimeout(late)
-            invoke = functools.partial(self.platform.invoke, call.payload, limit_s)
-            answer, error, ended = self._attempt(call, attempt, queued, invoke)
+            invoked = self._invoke(call.payload, limit_s)
+            answer, error, ended = await self._attempt(call, attempt, queued, invoked)
             if error is None:
                 return answer, None
             if type(error) is FunctionError or (isinstance(error, FunctionFailed) and not error.failure.retry):
@@ -369,8 +435,8 @@ class Backend:
             call.unfinished = replace(call.unfinished, attempt=attempt + 1, queued=queued, started=None)
         return b"", error
 
-    def _attempt(
-        self, call: _Call, attempt: int, queued: float, invoke: Callable[[], bytes]
+    async def _attempt(
+        self, call: _Call, attempt: int, queued: float, invoked: Awaitable[bytes]
     ) -> tuple[bytes, FunctionError | None, float]:
         """One invocation, recorded: its answer or its error, and when it ended."""
         began = time.perf_counter()
@@ -378,7 +444,7 @@ class Backend:
         call.unfinished = replace(call.unfinished, attempt=attempt, queued=queued, started=started)
         answer, response, error = b"", None, None
         try:
-            answer = invoke()
+            answer = await invoked
             response = self._checked(call, answer)
         except FunctionError as wrong:
             error = wrong
@@ -432,6 +498,16 @@ class Backend:
                 f"{response.request!r}"
             )
         return response
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that nothing suspends, since all that it awaits blocks this thread."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RuntimeError("expected a coroutine that blocks, got one that waits for an event loop")
 
 
 def checked_warm(answer: bytes) -> Response:

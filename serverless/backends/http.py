@@ -2,16 +2,15 @@
 
 Without a URL the services are started here, on loopback, one a warm instance, and each runs one invocation at a time.
 With one, the platform behind it starts and ends instances; what times out here goes on there to its own time limit.
+Such invocations are waited for on one event loop, and their connections are used again: a handshake is made once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import http.client
-import io
 import os
 import secrets
-import socket
 import ssl
 import threading
 import time
@@ -20,7 +19,6 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from replay_server.rl.function_contract import WarmRequest, decode_response, encode_request
 from replay_server.serverless.backends.backend import (
@@ -32,7 +30,9 @@ from replay_server.serverless.backends.backend import (
     checked_warm,
     unrecorded,
 )
-from replay_server.serverless.backends.http_service import HOST, HttpService, ServiceDied
+from replay_server.serverless.backends.event_loop import EventLoop
+from replay_server.serverless.backends.http_exchange import Answer, AnswerTooLong, ExchangeFailed, Exchanges
+from replay_server.serverless.backends.http_service import HttpService, ServiceDied
 from replay_server.serverless.cloud_event import CONTENT_TYPE, REQUEST_TYPE, RESPONSE_TYPE, TOKEN
 
 WARM_HOLD_S = 1.0
@@ -81,8 +81,16 @@ class HttpPlatform:
         self._change = threading.Condition()
         self._idle: list[HttpService] = []
         self._busy: set[HttpService] = set()
-        self._connections: set[http.client.HTTPConnection] = set()
         self._closed = False
+        self._exchanges = Exchanges(self._remote.tls if self._remote is not None else None)
+        self._running: set[asyncio.Task[object]] = set()
+        """Tasks that are at an exchange."""
+        self._loop = EventLoop("http")
+
+    @property
+    def loop(self) -> EventLoop | None:
+        """Where `invoke_async` is awaited; None = the services are ours, of which each start takes a thread."""
+        return self._loop if self._remote is not None else None
 
     def invoke(self, payload: bytes, timeout_s: float) -> bytes:
         """Runs the function once and returns its answer.
@@ -92,13 +100,10 @@ class HttpPlatform:
             FunctionLost: no connection, a broken one, a status of 429 or 5xx, or no event in the answer.
             FunctionError: the service refused the request (another status): trying again does not help.
         """
-        deadline = time.monotonic() + timeout_s
         if self._remote is not None:
             self._check_open()
-            try:
-                return self._exchange(self._remote.connection(deadline), self._remote.path, payload, deadline)
-            except TimeoutError:
-                raise FunctionTimeout(f"no answer from {self._remote.url} within {timeout_s:.3g} s") from None
+            return self._loop.run(self.invoke_async(payload, timeout_s))
+        deadline = time.monotonic() + timeout_s
         service = self._take()
         keep = False
         try:
@@ -106,9 +111,8 @@ class HttpPlatform:
                 service = self._start(deadline)
             known = {"instance": service.instance, "cold": service.calls == 0}
             service.calls += 1
-            connection = http.client.HTTPConnection(HOST, service.port, timeout=_left_s(deadline))
             try:
-                answer = self._exchange(connection, "/", payload, deadline)
+                answer = self._loop.run(self._exchange(service.url, payload, deadline - time.monotonic()))
             except TimeoutError:
                 message = f"service {service.pid} was ended: no answer within {timeout_s:.3g} s"
                 raise FunctionTimeout(message, **known) from None
@@ -119,6 +123,14 @@ class HttpPlatform:
         finally:
             if service is not None:
                 self._give_back(service, keep)
+
+    async def invoke_async(self, payload: bytes, timeout_s: float) -> bytes:
+        """`invoke` of a service by URL, on `loop`."""
+        assert self._remote is not None
+        try:
+            return await self._exchange(self._remote.url, payload, timeout_s)
+        except TimeoutError:
+            raise FunctionTimeout(f"no answer from {self._remote.url} within {timeout_s:.3g} s") from None
 
     def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
         """Makes instances warm: they have imported an actor's work.
@@ -146,12 +158,13 @@ class HttpPlatform:
             idle, self._idle = self._idle, []
             for service in self._busy:
                 service.kill()
-            for connection in self._connections:
-                _hang_up(connection)
         for service in idle:
             service.end()
+        with contextlib.suppress(RuntimeError):  # It is closed already.
+            self._loop.run(self._give_up())
         with self._change:
-            self._change.wait_for(lambda: not self._busy and not self._connections, timeout=CLOSE_S)
+            self._change.wait_for(lambda: not self._busy, timeout=CLOSE_S)
+        self._loop.close()
 
     def services(self) -> list[int]:
         """Process ids of the services of ours, idle ones first."""
@@ -166,60 +179,47 @@ class HttpPlatform:
 
     # -- one request
 
-    def _exchange(self, connection: http.client.HTTPConnection, path: str, payload: bytes, deadline: float) -> bytes:
-        """Sends one event over a fresh connection and returns the data of that which answers. TimeoutError."""
+    async def _exchange(self, url: str, payload: bytes, timeout_s: float) -> bytes:
+        """Sends one event and returns the data of that which answers. TimeoutError, FunctionLost, FunctionError."""
         headers = {
             "ce-specversion": "1.0",
             "ce-id": uuid.uuid4().hex,
             "ce-source": "/replay-server/backend",
             "ce-type": REQUEST_TYPE,
             "Content-Type": CONTENT_TYPE,
-            "Connection": "close",
         }
         if token := self._token():
             headers["Authorization"] = f"Bearer {token}"
-        with self._change:
-            self._check_open()
-            self._connections.add(connection)
+        self._check_open()
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
         try:
-            connection.connect()
-            stream = connection.sock
-            assert stream is not None
-            stream.settimeout(_left_s(deadline))
-            connection.request("POST", path, payload, headers)
-            response = http.client.HTTPResponse(stream, method="POST")
-            with contextlib.closing(response):
-                response.fp.close()
-                response.fp = io.BufferedReader(_UntilDeadline(stream, deadline))
-                response.begin()
-                body = self._read(response)
-        except TimeoutError:
-            raise
-        except (OSError, http.client.HTTPException) as error:
+            answer = await self._exchanges.post(
+                url,
+                payload,
+                headers,
+                timeout_s=timeout_s,
+                most_bytes=self._answer_bytes,
+                error_bytes=TOLD_BYTES,
+            )
+        except asyncio.CancelledError:
             if self._closed:
                 raise FunctionLost("the platform was closed") from None
-            raise FunctionLost(f"{type(error).__name__}: {error}") from error
+            raise
+        except AnswerTooLong as error:
+            raise FunctionError(str(error)) from None
+        except ExchangeFailed as error:
+            raise FunctionLost("the platform was closed" if self._closed else str(error)) from error
         finally:
-            connection.close()
-            with self._change:
-                self._connections.discard(connection)
-                self._change.notify_all()
-        return _checked(response, body)
+            self._running.discard(task)
+        return _checked(answer)
 
-    def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """All of an answer's body; of one that is an error, its beginning."""
-        body = bytearray()
-        while not response.isclosed():
-            if not (piece := response.read1(1 << 16)):
-                break
-            body += piece
-            if response.status != 200 and len(body) >= TOLD_BYTES:
-                return bytes(body)
-            if len(body) > self._answer_bytes:
-                raise FunctionError(f"expected an answer of at most {self._answer_bytes} bytes, got more")
-        if response.length:
-            raise FunctionLost(f"the answer broke off {response.length} bytes before its end")
-        return bytes(body)
+    async def _give_up(self) -> None:
+        """Ends the wait for what runs, and the connections."""
+        for task in self._running:
+            task.cancel()
+        await self._exchanges.close()
 
     def _token(self) -> str | None:
         if self._remote is None:
@@ -286,9 +286,8 @@ class HttpPlatform:
         service = self._start(deadline)
         keep = False
         try:
-            connection = http.client.HTTPConnection(HOST, service.port, timeout=_left_s(deadline))
             service.calls += 1
-            answer = self._exchange(connection, "/", payload, deadline)
+            answer = self._loop.run(self._exchange(service.url, payload, deadline - time.monotonic()))
             keep = decode_response(answer).failure is None
             return answer
         except TimeoutError:
@@ -305,25 +304,6 @@ class HttpPlatform:
             raise FunctionLost("the platform is closed: make another one")
 
 
-class _UntilDeadline(io.RawIOBase):
-    """What comes from a socket, all of it before a deadline (its own timeout is for each piece). TimeoutError."""
-
-    def __init__(self, stream: socket.socket, deadline: float) -> None:
-        self._stream, self._deadline = stream, deadline
-        self._raw = stream.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._stream.settimeout(_left_s(self._deadline))
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 class _Remote:
     """A service elsewhere."""
 
@@ -334,37 +314,15 @@ class _Remote:
         if parts.username or parts.password:
             raise ValueError(f"expected a URL without a password: the token comes from {TOKEN} or a file")
         self.url = url
-        self.path = parts.path or "/"
-        if parts.query:
-            self.path += f"?{parts.query}"
-        self._host, self._port = parts.hostname, parts.port
-        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
-
-    def connection(self, deadline: float) -> http.client.HTTPConnection:
-        if self._tls is not None:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=_left_s(deadline), context=self._tls)
-        return http.client.HTTPConnection(self._host, self._port, timeout=_left_s(deadline))
+        self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
 
 
-def _checked(response: http.client.HTTPResponse, body: bytes) -> bytes:
+def _checked(answer: Answer) -> bytes:
     """The data of the event that a service answered with. FunctionLost, FunctionError."""
-    if response.status != 200:
-        kind = FunctionLost if response.status >= 500 or response.status == 429 else FunctionError
-        told = body[:TOLD_BYTES].decode(errors="replace").strip()
-        raise kind(f"status {response.status} {response.reason}{': ' if told else ''}{told}")
-    if (got := response.headers.get("ce-type")) != RESPONSE_TYPE:
+    if answer.status != 200:
+        kind = FunctionLost if answer.status >= 500 or answer.status == 429 else FunctionError
+        told = answer.body.decode(errors="replace").strip()
+        raise kind(f"status {answer.status} {answer.reason}{': ' if told else ''}{told}")
+    if (got := answer.headers.get("ce-type")) != RESPONSE_TYPE:
         raise FunctionLost(f"expected an event of type {RESPONSE_TYPE}, got {got!r}: is the URL the function's?")
-    return body
-
-
-def _left_s(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(OSError):
-        if connection.sock is not None:
-            connection.sock.shutdown(socket.SHUT_RDWR)
+    return answer.body

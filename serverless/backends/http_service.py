@@ -81,6 +81,10 @@ class HttpService:
         return self._process.pid
 
     @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 

@@ -1,7 +1,7 @@
 """An emulator of AWS Lambda for tests: its Invoke API, and the Runtime API under which the real `awslambdaric` runs.
 
-Real are the client (boto3), the runtime and the function's process with Lambda's environment variables. This stands for
-what AWS has between them: one invocation at a time per instance, warm instances reused and frozen (SIGSTOP) in between,
+Real are the client, the runtime and the function's process with Lambda's environment variables. This stands for what
+AWS has between them: one invocation at a time per instance, warm instances reused and frozen (SIGSTOP) in between,
 a concurrency limit, timeouts, payload limits, and what Lambda answers when a function dies. It does not stand for the
 CPU share of a memory size, its memory limit, the file system of which only /tmp can be written, images, networks and
 rights: requests must be signed, but nobody checks by whom.
@@ -96,7 +96,7 @@ class Refused(Exception):
 
 
 class LambdaEmulator:
-    """Functions behind an endpoint that boto3 speaks to. Ends all processes when it is closed.
+    """Functions behind an endpoint that botocore speaks to. Ends all processes when it is closed.
 
     Args:
         folder: for the functions' output, a file an instance; None = one of its own, removed at close.
@@ -126,6 +126,11 @@ class LambdaEmulator:
                 instance.end()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
+
+    @property
+    def connections(self) -> int:
+        """How many clients have opened so far."""
+        return self._server.connections
 
     def deploy(
         self,
@@ -442,6 +447,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
     emulated: Any
+    connections = 0
+
+    def get_request(self) -> Any:
+        self.connections += 1
+        return super().get_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is none; other errors are the emulator's own."""

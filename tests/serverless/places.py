@@ -15,7 +15,7 @@ LIMIT_S = 120.0
 
 @contextlib.contextmanager
 def lambda_platform() -> Iterator[Platform]:
-    pytest.importorskip("boto3")
+    pytest.importorskip("botocore")
     pytest.importorskip("awslambdaric")
     from lambda_emulator import LambdaEmulator
 

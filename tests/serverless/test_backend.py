@@ -1,16 +1,18 @@
 """A backend on any platform: order, bounds, retries, records, cancelling, closing.
 
 The platform here is a double that runs a Python function in the calling thread: what is tested is the backend, which
-meets every platform through the same three methods. Real platforms have tests of their own.
+meets every platform through the same three methods, and one with an event loop through a fourth. Real platforms have
+tests of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, as_completed, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -36,6 +38,7 @@ from replay_server.serverless.backends.backend import (
     Invocation,
     unrecorded,
 )
+from replay_server.serverless.backends.event_loop import EventLoop
 
 Function = Callable[[Request, float], bytes]
 
@@ -77,17 +80,46 @@ def answer(to: Request, failure: Failure | None = None) -> bytes:
     )
 
 
-@contextmanager
-def backend(function: Function, concurrency: int = 2, **options: float) -> Iterator[tuple[Backend, list[Invocation]]]:
-    records: list[Invocation] = []
-    made = Backend(FunctionDouble(function), concurrency=concurrency, on_invocation=records.append, **options)
-    try:
-        yield made, records
-    finally:
-        made.close()
+class LoopDouble(FunctionDouble):
+    """One whose invocations are awaited on an event loop, where the function runs in another thread."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__(function)
+        self.loop = EventLoop("double")
+
+    async def invoke_async(self, payload: bytes, timeout_s: float) -> bytes:
+        return await asyncio.to_thread(self.invoke, payload, timeout_s)
+
+    def close(self) -> None:
+        super().close()
+        self.loop.close()
 
 
-def test_answers_come_as_futures_that_can_be_waited_for_together() -> None:
+Backends = Callable[..., AbstractContextManager[tuple[Backend, list[Invocation]]]]
+
+
+def backends(double: Callable[[Function], FunctionDouble]) -> Backends:
+    @contextmanager
+    def backend(
+        function: Function, concurrency: int = 2, **options: float
+    ) -> Iterator[tuple[Backend, list[Invocation]]]:
+        records: list[Invocation] = []
+        made = Backend(double(function), concurrency=concurrency, on_invocation=records.append, **options)
+        try:
+            yield made, records
+        finally:
+            made.close()
+
+    return backend
+
+
+@pytest.fixture(params=[FunctionDouble, LoopDouble], ids=["threads", "loop"])
+def backend(request: pytest.FixtureRequest) -> Backends:
+    """Makes a backend on a function, and the list of its records: with a thread for each invocation, or on a loop."""
+    return backends(request.param)
+
+
+def test_answers_come_as_futures_that_can_be_waited_for_together(backend: Backends) -> None:
     with backend(lambda to, timeout_s: answer(to), concurrency=4) as (functions, records):
         futures = {functions.submit(request(str(number))): str(number) for number in range(20)}
         for future in as_completed(futures, timeout=60):
@@ -96,7 +128,7 @@ def test_answers_come_as_futures_that_can_be_waited_for_together() -> None:
     assert sorted(record.request for record in records) == sorted(futures.values())
 
 
-def test_no_more_than_the_cap_run_at_once_and_they_start_in_order() -> None:
+def test_no_more_than_the_cap_run_at_once_and_they_start_in_order(backend: Backends) -> None:
     lock, running, most, order = threading.Lock(), 0, 0, []
 
     def function(to: Request, timeout_s: float) -> bytes:
@@ -119,7 +151,7 @@ def test_no_more_than_the_cap_run_at_once_and_they_start_in_order() -> None:
 
 def test_thousands_wait_and_hold_no_more_threads_than_the_cap() -> None:
     before = threading.active_count()
-    with backend(lambda to, timeout_s: answer(to), concurrency=4) as (functions, records):
+    with backends(FunctionDouble)(lambda to, timeout_s: answer(to), concurrency=4) as (functions, records):
         futures = [functions.submit(request(str(number))) for number in range(3000)]
         assert threading.active_count() <= before + 4
         wait(futures, timeout=60)
@@ -127,8 +159,58 @@ def test_thousands_wait_and_hold_no_more_threads_than_the_cap() -> None:
     assert threading.active_count() == before
 
 
+def test_on_a_loop_any_number_runs_at_once_in_one_thread() -> None:
+    """500 answer only when all of them run."""
+    running = 0
+
+    class Meeting(LoopDouble):
+        async def invoke_async(self, payload: bytes, timeout_s: float) -> bytes:
+            nonlocal running
+            running += 1
+            while running < 500:
+                await asyncio.sleep(0.01)
+            return answer(decode_request(payload))
+
+    platform = Meeting(lambda to, timeout_s: answer(to))
+    before = threading.active_count()
+    with Backend(platform, concurrency=500) as functions:
+        futures = [functions.submit(request(str(number))) for number in range(500)]
+        assert len(wait(futures, timeout=60).done) == 500
+        assert threading.active_count() == before
+    assert all(decode_response(future.result()).failure is None for future in futures)
+
+
+def test_closing_ends_what_runs_on_a_loop_and_what_rests_before_another_attempt() -> None:
+    begun = threading.Event()
+
+    class Endless(LoopDouble):
+        async def invoke_async(self, payload: bytes, timeout_s: float) -> bytes:
+            if decode_request(payload).request == "lost":
+                begun.set()
+                raise FunctionLost("gone")
+            self.running = asyncio.current_task()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def close(self) -> None:
+            self.loop.run(self.give_up())
+            super().close()
+
+        async def give_up(self) -> None:
+            assert self.running is not None
+            self.running.cancel()
+
+    functions = Backend(Endless(lambda to, timeout_s: b""), concurrency=2, retries=50)
+    running, lost, waiting = (functions.submit(request(name)) for name in ("running", "lost", "waiting"))
+    assert begun.wait(60)
+    functions.close()
+    assert isinstance(running.exception(0), FunctionLost)
+    assert isinstance(lost.exception(0), FunctionLost)
+    assert waiting.cancelled()
+
+
 @pytest.mark.parametrize("error", [FunctionLost("gone"), FunctionTimeout("late"), OSError("broken")])
-def test_what_is_lost_or_late_is_tried_again_and_each_attempt_is_recorded(error: Exception) -> None:
+def test_what_is_lost_or_late_is_tried_again_and_each_attempt_is_recorded(backend: Backends, error: Exception) -> None:
     attempts = iter([error, None])
 
     def function(to: Request, timeout_s: float) -> bytes:
@@ -150,7 +232,7 @@ def test_what_is_lost_or_late_is_tried_again_and_each_attempt_is_recorded(error:
     assert second.bytes_out > 20
 
 
-def test_attempts_end_with_the_retries_and_the_last_error_is_the_futures() -> None:
+def test_attempts_end_with_the_retries_and_the_last_error_is_the_futures(backend: Backends) -> None:
     def function(to: Request, timeout_s: float) -> bytes:
         raise FunctionLost("gone", instance="w1", cold=True)
 
@@ -162,7 +244,9 @@ def test_attempts_end_with_the_retries_and_the_last_error_is_the_futures() -> No
 
 
 @pytest.mark.parametrize(("retry", "attempts"), [(False, 1), (True, 3)])
-def test_a_failure_is_tried_again_only_where_it_says_that_this_may_help(retry: bool, attempts: int) -> None:
+def test_a_failure_is_tried_again_only_where_it_says_that_this_may_help(
+    backend: Backends, retry: bool, attempts: int
+) -> None:
     failure = Failure("ValueError", "what came", "traceback", retry=retry)
     with backend(lambda to, timeout_s: answer(to, failure), concurrency=1) as (functions, records):
         error = functions.submit(request("a")).exception(60)
@@ -173,7 +257,7 @@ def test_a_failure_is_tried_again_only_where_it_says_that_this_may_help(retry: b
     assert all(record.measured is not None for record in records)
 
 
-def test_a_deadline_bounds_all_attempts_together() -> None:
+def test_a_deadline_bounds_all_attempts_together(backend: Backends) -> None:
     limits: list[float] = []
 
     def function(to: Request, timeout_s: float) -> bytes:
@@ -189,7 +273,7 @@ def test_a_deadline_bounds_all_attempts_together() -> None:
     assert limits == sorted(limits, reverse=True)
 
 
-def test_what_is_over_before_its_turn_is_not_invoked() -> None:
+def test_what_is_over_before_its_turn_is_not_invoked(backend: Backends) -> None:
     with backend(lambda to, timeout_s: answer(to)) as (functions, records):
         error = functions.submit(request("a", deadline=time.time() - 1)).exception(60)
     assert isinstance(error, FunctionTimeout)
@@ -197,7 +281,7 @@ def test_what_is_over_before_its_turn_is_not_invoked() -> None:
     assert records == []
 
 
-def test_an_answer_that_is_none_or_anothers_is_a_loss() -> None:
+def test_an_answer_that_is_none_or_anothers_is_a_loss(backend: Backends) -> None:
     other = encode_response(Response("b", Measured(), result={}))
     for wrong in (b"no msgpack", other):
         with backend(lambda to, timeout_s, wrong=wrong: wrong, retries=0) as (functions, records):
@@ -205,7 +289,7 @@ def test_an_answer_that_is_none_or_anothers_is_a_loss() -> None:
         assert records[0].outcome == "lost"
 
 
-def test_what_waits_can_be_cancelled_and_is_done_at_once() -> None:
+def test_what_waits_can_be_cancelled_and_is_done_at_once(backend: Backends) -> None:
     go, begun = threading.Event(), threading.Event()
 
     def function(to: Request, timeout_s: float) -> bytes:
@@ -261,7 +345,7 @@ def test_an_error_of_who_keeps_the_records_loses_no_result(caplog: pytest.LogCap
     assert "disk full" in caplog.text
 
 
-def test_a_record_is_there_before_the_result() -> None:
+def test_a_record_is_there_before_the_result(backend: Backends) -> None:
     with backend(lambda to, timeout_s: answer(to)) as (functions, records):
         for number in range(50):
             functions.submit(request(str(number))).result(60)
@@ -277,7 +361,7 @@ def test_warm_instances_are_at_most_as_many_as_can_run() -> None:
     assert platform.warmed == [2, 3]
 
 
-def test_calls_that_make_warm_are_recorded_and_in_no_round() -> None:
+def test_calls_that_make_warm_are_recorded_and_in_no_round(backend: Backends) -> None:
     with backend(lambda to, timeout_s: answer(to)) as (functions, records):
         functions.prewarm(1)
         functions.submit(request("a")).result(60)

@@ -42,7 +42,7 @@ def test_an_actor_function_loads_nothing_that_it_does_not_need(tmp_path: Path) -
     # Until it knows what is asked of it, nothing of training; then what an actor on MuJoCo needs, and no more.
     assert not before & {"torch", "gymnasium", "mujoco", "redis", "asyncio"}
     assert {"torch", "gymnasium", "mujoco"} <= after
-    unneeded = {"redis", "ale_py", "cv2", "tensorboard", "matplotlib", "rich", "safetensors", "ray", "boto3"}
+    unneeded = {"redis", "ale_py", "cv2", "tensorboard", "matplotlib", "rich", "safetensors", "ray", "botocore", "aiohttp"}
     assert not after & unneeded
     packages = (
         "replay_server.learner",

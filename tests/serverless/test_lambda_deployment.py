@@ -109,7 +109,7 @@ def test_the_image_installs_what_functions_import_and_nothing_of_who_calls_them(
     assert extra is not None
     names = set(re.findall(r'"([a-z-]+)', extra.group(1)))
     assert {"torch", "gymnasium", "mujoco", "ale-py"} <= names
-    assert names.isdisjoint({"boto3", "ray", "functions-framework", "tensorboard", "pygame-ce"})
+    assert names.isdisjoint({"botocore", "aiohttp", "ray", "functions-framework", "tensorboard", "pygame-ce"})
 
 
 def test_limits_are_those_that_jobs_have_by_default(template):

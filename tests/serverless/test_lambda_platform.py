@@ -1,4 +1,4 @@
-"""The platform of AWS Lambda: the real boto3 and the real `awslambdaric` runtime, with an emulator between them."""
+"""The platform of AWS Lambda: the real botocore and the real `awslambdaric` runtime, with an emulator between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("boto3")
+pytest.importorskip("aiohttp")
+pytest.importorskip("botocore")
 pytest.importorskip("awslambdaric")
 
 from lambda_emulator import HANDLER, Function, LambdaEmulator, Refused
@@ -38,7 +39,7 @@ LIMIT_S = 120.0
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What boto3 finds by itself; nothing of this machine's."""
+    """What botocore finds by itself; nothing of this machine's."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "emulated")
@@ -93,6 +94,24 @@ def test_a_warm_instance_answers_again_and_says_that_it_did(emulator, make):
     assert first.measured.startup_s > 0 == second.measured.startup_s
     assert [each.cold for each in function.reports] == [True, False]
     assert platform.memory_mb == 1792
+
+
+def test_invocations_one_after_the_other_use_one_connection(emulator, make):
+    emulator.deploy("kept")
+    platform = make("kept")
+    before = emulator.connections
+    for _ in range(4):
+        call(platform)
+    assert emulator.connections == before + 1
+
+
+def test_a_backend_waits_for_functions_without_a_thread_for_each(emulator, make):
+    emulator.deploy("many", concurrency=8)
+    with Backend(make("many"), concurrency=6) as backend:
+        futures = [backend.submit(warm(request=f"w{number}", hold_s=0.3)) for number in range(6)]
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith("lambda")]
+        assert len(ours) == 1
+        assert all(decode_response(future.result(LIMIT_S)).result == {} for future in futures)
 
 
 def test_what_is_no_request_comes_back_as_a_failure_with_its_traceback(emulator, make):

@@ -23,7 +23,7 @@ DISTRIBUTIONS = {"cv2": "opencv-python-headless"}
 BROUGHT_BY = {
     **dict.fromkeys(("fastapi", "starlette", "uvicorn"), "nicegui"),
     **dict.fromkeys(("flask", "cloudevents"), "functions-framework"),
-    "botocore": "boto3",
+    "yarl": "aiohttp",
 }
 """Modules of distributions that come with another one."""
 
@@ -75,7 +75,8 @@ def test_training_is_torch_gymnasium_and_checkpoints_alone() -> None:
         ("mujoco", "apex --env Hopper-v5", "mujoco"),
         ("mujoco", "train --env Hopper-v5", "mujoco"),
         ("ray", "train --env CartPole-v1 --backend ray", "ray"),
-        ("boto3", "train --env CartPole-v1 --backend lambda", "lambda"),
+        ("botocore", "train --env CartPole-v1 --backend lambda", "lambda"),
+        ("aiohttp", "train --env CartPole-v1 --backend http", "http"),
         ("functions_framework", "train --env CartPole-v1 --backend http", "http"),
         ("matplotlib", "bench curves RUN --plot FILE.png", "plots"),
     ],
