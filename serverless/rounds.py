@@ -6,9 +6,10 @@ A round is one learner request and the acting that it learned from.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -80,6 +81,9 @@ class Job:
     """Actor number → where it stands."""
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the scaler wants learner functions to measure."""
+    _watched: set[Future[bytes]] = field(default_factory=set)
+    """Futures whose end sets `_some_done`."""
+    _some_done: threading.Event = field(default_factory=threading.Event)
 
     def place(self, actor: int) -> ActorPlace:
         """Where an actor stands; new environments for one that has not played yet."""
@@ -109,12 +113,24 @@ class Job:
 
     def await_some(self, futures: Collection[Future[bytes]], until: float | None = None) -> set[Future[bytes]]:
         """Those that are done, at least one of them, or none where `until` (time.time) is over before."""
+        # `concurrent.futures.wait` locks and unlocks all of them at each call, which a thousand actors make a thousand
+        # times in a round. Here each is watched once.
+        for future in futures:
+            if future not in self._watched:
+                self._watched.add(future)
+                future.add_done_callback(self._tell_done)
         while True:
-            left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, max(0.0, until - time.time()))
-            done, _ = wait(futures, timeout=left, return_when=FIRST_COMPLETED)
+            self._some_done.clear()
+            done = {future for future in futures if future.done()}
             if done or (until is not None and time.time() >= until):
                 return done
-            self.check_server()
+            left_s = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, max(0.0, until - time.time()))
+            if not self._some_done.wait(left_s):
+                self.check_server()
+
+    def _tell_done(self, future: Future[bytes]) -> None:
+        self._watched.discard(future)
+        self._some_done.set()
 
     def submit_learner(self, number: int, version: int, **what: Any) -> Future[bytes]:
         """Asks for a round's learning; fragments or a sample, as `Requests.learner` has them."""
