@@ -25,6 +25,7 @@ BENCHMARKS = {
     "learning": "what PPO, IMPACT, IMPALA and Ape-X learn, beside other libraries on the same jobs",
     "learner": "updates a second of the learner's loop beside plain torch; where a job's processor time goes",
     "functions": "what a platform adds to the work of its functions: cold and warm, and in a round of actors",
+    "invocations": "what 1,000 functions under way at a time cost who waits for them: one event loop, or threads",
     "pictures": "pictures and bill of one run of replay-server train, from its directory",
     "curves": "the evaluations of several runs of replay-server apex in one picture",
     "figures": "the figures of in-network experience sampling (PDP 2022), kernel against bypass",

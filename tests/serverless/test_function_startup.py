@@ -42,7 +42,9 @@ def test_an_actor_function_loads_nothing_that_it_does_not_need(tmp_path: Path) -
     # Until it knows what is asked of it, nothing of training; then what an actor on MuJoCo needs, and no more.
     assert not before & {"torch", "gymnasium", "mujoco", "redis", "asyncio"}
     assert {"torch", "gymnasium", "mujoco"} <= after
-    unneeded = {"redis", "ale_py", "cv2", "tensorboard", "matplotlib", "rich", "safetensors", "ray", "botocore", "aiohttp"}
+    unneeded = {
+        "redis", "ale_py", "cv2", "tensorboard", "matplotlib", "rich", "safetensors", "ray", "botocore", "aiohttp",
+    }  # fmt: skip
     assert not after & unneeded
     packages = (
         "replay_server.learner",
