@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench.plot import Scores, plot_runs
 
 
@@ -36,7 +36,7 @@ def _final_score(summary: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str], folder: str = "") -> int:
     """``replay-server bench curves RUN … [--plot FILE.png]``."""
-    parser = argparse.ArgumentParser(prog="replay-server bench curves", description=__doc__)
+    parser = Parser(prog="replay-server bench curves", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory of replay-server apex")
     parser.add_argument("--plot", metavar="FILE.png", help="one curve a run: evaluations against minutes and frames")
     parser.add_argument("--target", type=float, metavar="SCORE", help="that was asked for: a line in the picture")

@@ -8,7 +8,6 @@ without a page open.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.load import cpu_seconds
 
@@ -102,7 +102,7 @@ def one_turn(server: rs.Server, dashboard: subprocess.Popen[str], looked_at: boo
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     """Runs it. Returns the exit status."""
-    parser = argparse.ArgumentParser("replay-server bench dashboard", description=__doc__)
+    parser = Parser("replay-server bench dashboard", description=__doc__)
     parser.add_argument("--actors", type=int, default=64, help="that report once a second (64)")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each turn (15)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, each one turn with and one without (5)")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.items import KINDS, ItemKind
 from replay_server.connection import Address
@@ -166,7 +167,7 @@ RATIOS = {f"{way} / memcpy": (f"{way}.batches_per_s", "memcpy.batches_per_s") fo
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench fairness", description=__doc__)
+    parser = Parser("replay-server bench fairness", description=__doc__)
     parser.add_argument("--batch", type=int, default=512, help="items a sampled batch (512 Atari transitions: 29 MB)")
     parser.add_argument("--capacity", type=int, default=8000, help="items in the table (8000: 450 MB)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds that each thing is timed (3)")

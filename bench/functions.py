@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.rl.function_contract import (
     ActorRequest,
@@ -262,7 +263,7 @@ def options_by_backend(given: Sequence[str]) -> dict[str, dict[str, Any]]:
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     """Runs the benchmark; returns the exit status."""
     cores = len(os.sched_getaffinity(0))
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench functions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--backend", nargs="+", choices=PLATFORMS, default=["process"], help="which ones (process)")

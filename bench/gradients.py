@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.load import cpu_seconds
 
@@ -147,7 +148,7 @@ def ratios(options: argparse.Namespace) -> dict[str, tuple[str, str]]:
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
     """Runs it. Returns the exit status."""
-    parser = argparse.ArgumentParser("replay-server bench gradients", description=__doc__)
+    parser = Parser("replay-server bench gradients", description=__doc__)
     parser.add_argument("--learners", type=int, default=4, help="gradients in a flush (4)")
     parser.add_argument(
         "--elements",

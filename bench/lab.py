@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench.namespace import Namespace, NamespaceError, Switch, connect, is_real_root, program
 from replay_server.server import TRANSPORTS
 
@@ -321,7 +322,7 @@ def _on_termination(number: int, frame: FrameType | None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="replay-server bench lab",
         description=__doc__,
         epilog="With COMMAND: runs it on the client's side, the variable REPLAY_SERVER_URL set, and ends with its exit "

@@ -7,7 +7,6 @@ sent to the last byte of the reply; rates are what that one client reaches witho
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import messages, result
 from replay_server.bench.client import Role
 from replay_server.bench.server import fill
@@ -236,7 +236,7 @@ def findings(rounds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
 
 def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
     del folder  # each side has its own
-    parser = argparse.ArgumentParser("replay-server bench latency", description=__doc__)
+    parser = Parser("replay-server bench latency", description=__doc__)
     parser.add_argument("--side", action="append", help=f"may be repeated ({', '.join(SIDES)})")
     parser.add_argument("--measurement", action="append", help="may be repeated (all)")
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")

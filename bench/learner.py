@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 import replay_server as rs
 from replay_server.actors.rollout import ActorProgress, run_actor
+from replay_server.arguments import Parser
 from replay_server.bench import job, result
 from replay_server.bench.learning import given_settings
 from replay_server.bench.load import cpu_seconds
@@ -341,7 +342,7 @@ def _told(device: torch.device) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--env", default="ALE/Pong-v5", help="gymnasium id (ALE/Pong-v5)")

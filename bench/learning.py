@@ -37,6 +37,7 @@ import numpy as np
 import torch
 
 from replay_server.actors.fragments import random_scores
+from replay_server.arguments import Parser
 from replay_server.bench import result, side_by_side
 from replay_server.bench.environments import set_up
 from replay_server.bench.load import ONE_THREAD
@@ -186,7 +187,7 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--algorithm", choices=[APEX, *sorted(ALGORITHMS)], help="(ppo)")

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.namespace import Namespace, connect, program
 from replay_server.connection import PASSWORD_VARIABLE
@@ -155,7 +156,7 @@ def serving(host: list[str], socket: Path, password: str) -> Iterator[None]:
 
 def main(argv: list[str], folder: str) -> int:
     """Measures, prints, writes. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="replay-server bench link", description=__doc__)
+    parser = Parser(prog="replay-server bench link", description=__doc__)
     parser.add_argument("--rate", type=int, default=1000, help="of the line, in Mb/s (%(default)s)")
     parser.add_argument("--batch", type=int, default=512, help="items of a batch (%(default)s)")
     parser.add_argument("--transitions", type=int, default=20_000, help="in the table (%(default)s)")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import read_invocations
@@ -18,7 +19,7 @@ from replay_server.serverless.prices import COLUMNS, PriceError, load_prices
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench pictures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directory", type=Path, help="run directory of replay-server train")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.items import KINDS, ItemKind
 from replay_server.bench.load import Crew, Load, Target, resident_bytes, run
@@ -124,7 +125,7 @@ def ratios(rounds: list[dict[str, float]]) -> dict[str, tuple[str, str]]:
 
 
 def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench server", description=__doc__)
+    parser = Parser("replay-server bench server", description=__doc__)
     add_arguments(parser)
     options = parser.parse_args(argv)
     host = result.machine()

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.fairness import fill
 from replay_server.bench.items import KINDS
@@ -193,7 +194,7 @@ RATIOS = {
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench snapshot", description=__doc__)
+    parser = Parser("replay-server bench snapshot", description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=5.0, help="size of the table (5)")
     parser.add_argument("--folder", help="where to write, on the disk that is meant (default: a temporary one)")
     parser.add_argument("--push-rate", type=float, default=500.0, help="items added a second (500: 28 MB/s); 0: none")

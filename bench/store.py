@@ -9,7 +9,6 @@ whole process, over hundreds of thousands of keys.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
 import math
@@ -28,6 +27,7 @@ from typing import Any
 import redis
 
 import replay_server as rs
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.load import cpu_seconds, resident_bytes
 from replay_server.bench.process import end_process
@@ -297,7 +297,7 @@ def measure_memory(folder: str, keys: int) -> dict[str, float]:
 
 
 def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench store", description=__doc__)
+    parser = Parser("replay-server bench store", description=__doc__)
     parser.add_argument("--tests", nargs="+", choices=sorted(BY_NAME), help="only these")
     parser.add_argument("--pipelines", type=int, nargs="+", default=[1, 16], help="requests sent at a time (1 16)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all tests (3)")

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from typing import Any, NoReturn
+
+_asked_for = ContextVar("parser_of", default=False)
+
+
+class _Made(BaseException):
+    """Carries a parser out of the function that made it."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__()
+        self.parser = parser
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,6 +27,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        if _asked_for.get():
+            raise _Made(self)
+        return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
@@ -29,6 +45,23 @@ class Parser(argparse.ArgumentParser):
         ]
         meant = next((did_you_mean(word.partition("=")[0], options) for word in unknown if word.startswith("-")), "")
         self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+
+
+def parser_of(run: Callable[[], object]) -> Parser | None:
+    """The parser with which a subcommand's function is about to read its arguments; the function goes no further.
+
+    None where it needs a library that is not installed, or ends before it reads any. Other threads parse meanwhile.
+    """
+    token = _asked_for.set(True)
+    try:
+        run()
+    except _Made as made:
+        return made.parser
+    except (ImportError, SystemExit):
+        return None
+    finally:
+        _asked_for.reset(token)
+    return None
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:

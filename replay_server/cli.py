@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .arguments import Parser, did_you_mean
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
@@ -90,20 +90,25 @@ def _run(given: list[str]) -> int:
             return _fail(f"{name} takes --json, or nothing; got {' '.join(rest)!r}", EXIT_USAGE)
         return importlib.import_module("replay_server.build_info").main(rest)
     try:
-        if name == "serve":
-            return serve(rest)
-        if name in _ELSEWHERE:
+        if name in SUBCOMMANDS:
             return _dispatch(name, rest)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return _fail(f"unknown subcommand {name!r}{did_you_mean(name, SUBCOMMANDS)}\n{_usage()}", EXIT_USAGE)
 
 
-def _dispatch(name: str, rest: list[str]) -> int:
+def subcommand(name: str) -> Callable[[list[str]], int | None]:
+    """The function of a subcommand, imported here. ModuleNotFoundError where a library is not installed."""
+    if name == "serve":
+        return serve
     module_name, function_name = _ELSEWHERE[name]
+    return getattr(importlib.import_module(module_name), function_name)
+
+
+def _dispatch(name: str, rest: list[str]) -> int:
     try:
         # Called in here: a subcommand imports large libraries only after it has read its arguments.
-        status = getattr(importlib.import_module(module_name), function_name)(rest)
+        status = subcommand(name)(rest)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "replay_server":
             raise

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import io
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
-from replay_server.arguments import Parser
+from replay_server.arguments import Parser, parser_of
 
 SHELLS = ("bash", "zsh", "fish")
 _FILE_WORDS = ("FILE", "PATH", "DIR", "FOLDER")
@@ -56,35 +54,6 @@ class Command:
 
 
 # ---- the parsers -----------------------------------------------------------------------------------------------------
-
-
-class _Reached(BaseException):
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__()
-        self.parser = parser
-
-
-def _stop(self: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-    raise _Reached(self)
-
-
-def find_parser(run: Callable[[], object]) -> argparse.ArgumentParser | None:
-    """The parser that a subcommand's function makes before anything else, taken when it is about to parse with it.
-
-    None where it needs a library that is not installed, or ends without parsing.
-    """
-    original = argparse.ArgumentParser.parse_known_args
-    argparse.ArgumentParser.parse_known_args = _stop  # type: ignore[method-assign, assignment]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            run()
-    except _Reached as reached:
-        return reached.parser
-    except (ImportError, SystemExit):
-        return None
-    finally:
-        argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
-    return None
 
 
 def _option(action: argparse.Action) -> Option:
@@ -133,7 +102,7 @@ def _bench(about: str) -> Iterator[Command]:
         parser = None
         with contextlib.suppress(ImportError), tempfile.TemporaryDirectory() as folder:
             run = importlib.import_module("replay_server.bench.main").find(name)
-            parser = find_parser(lambda run=run, folder=folder: run([], folder))
+            parser = parser_of(lambda run=run, folder=folder: run([], folder))
         yield from _parts(("bench", name), about_part, parser)
 
 
@@ -148,9 +117,9 @@ def commands() -> list[Command]:
             found += _bench(about)
         elif name == "scheduler":
             found.append(Command((name,), about, (), ("train",)))
-            found += _parts((name, "train"), about, find_parser(lambda: cli.main(["scheduler", "train"])))
+            found += _parts((name, "train"), about, parser_of(lambda: cli.subcommand("scheduler")(["train"])))
         else:
-            found += _parts((name,), about, find_parser(lambda name=name: cli.main([name])))
+            found += _parts((name,), about, parser_of(lambda name=name: cli.subcommand(name)([])))
     more = Option(("-h", "--help"), "tell the options", False)
     return [
         each if more.names in [option.names for option in each.options]

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, is_ready, set_up
 from replay_server.bench.items import KINDS
@@ -26,7 +27,7 @@ SECTIONS = ("trees", "buffers", "loads", "experience")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("replay-server bench peers", description=__doc__)
+    parser = Parser("replay-server bench peers", description=__doc__)
     parser.add_argument("--setup", action="store_true", help="make the peers' environments that are missing, and end")
     parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
     parser.add_argument("--section", choices=SECTIONS, action="append", help="may be repeated (all)")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from replay_server import cli, completion
+from replay_server.arguments import parser_of
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
@@ -79,7 +80,7 @@ def test_a_word_that_names_a_subcommand_elsewhere_is_a_value(folder: Path) -> No
 def test_every_option_of_a_subcommand_is_offered(folder: Path) -> None:
     pytest.importorskip("gymnasium")
     for name in ("apex", "train", "actor"):
-        parser = completion.find_parser(lambda name=name: cli.main([name]))
+        parser = parser_of(lambda name=name: cli.subcommand(name)([]))
         assert parser is not None
         offered = [action for action in parser._actions if action.help != argparse.SUPPRESS]
         expected = {option for action in offered for option in action.option_strings}
@@ -127,24 +128,6 @@ def test_zsh_completes_subcommands_options_and_choices(folder: Path, tmp_path: P
     assert [line.rstrip() for line in lines.read_text().splitlines()] == [
         f"replay-server {words}" for words in typed.values()
     ]
-
-
-def test_a_parser_is_found_without_its_subcommand_running() -> None:
-    ran = []
-
-    def subcommand() -> None:
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--depth", choices=(1, 2), help="how deep (default %(default)s)", default=1)
-        parser.parse_args([])
-        ran.append(True)
-
-    parser = completion.find_parser(subcommand)
-    assert parser is not None
-    assert ran == []
-    (command,) = completion._parts(("dive",), "", parser)
-    assert completion.Option(("--depth",), "how deep (default 1)", True, ("1", "2")) in command.options
-    subcommand()
-    assert ran == [True], "parsers parse again afterwards"
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

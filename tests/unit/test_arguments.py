@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import threading
 
 import pytest
 
 from replay_server import cli
-from replay_server.arguments import Parser, did_you_mean
+from replay_server.arguments import Parser, did_you_mean, parser_of
+from replay_server.bench.main import BENCHMARKS, find
 
 
 @pytest.mark.parametrize(
@@ -55,10 +57,43 @@ def test_of_several_that_begin_alike_the_longest_is_meant() -> None:
 
 
 def test_every_subcommand_proposes_options() -> None:
-    from replay_server.completion import find_parser
-
-    made = {name: find_parser(lambda name=name: cli.main([name])) for name in cli.SUBCOMMANDS if name != "bench"}
-    assert {name: type(parser) for name, parser in made.items() if parser is not None} == {
-        name: Parser for name, parser in made.items() if parser is not None
-    }
+    made = {name: parser_of(lambda name=name: cli.subcommand(name)([])) for name in cli.SUBCOMMANDS if name != "bench"}
     assert {"serve", "dashboard", "top", "doctor", "completion"} <= {name for name, each in made.items() if each}
+
+
+def test_every_benchmark_proposes_options() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    for name in BENCHMARKS:
+        assert parser_of(lambda name=name: find(name)([], "")) is not None, name
+
+
+def test_a_parser_is_told_without_its_subcommand_running_and_others_parse_meanwhile() -> None:
+    ran = []
+    parsing, parsed = threading.Event(), threading.Event()
+
+    def subcommand() -> None:
+        parsing.set()
+        assert parsed.wait(60)
+        parser = Parser()
+        parser.add_argument("--depth", type=int)
+        parser.parse_args([])
+        ran.append(True)
+
+    def parse_beside() -> None:
+        parsing.wait(60)
+        parser = Parser()
+        parser.add_argument("--width", type=int)
+        widths.append(parser.parse_args(["--width", "3"]).width)
+        parsed.set()
+
+    widths: list[int] = []
+    beside = threading.Thread(target=parse_beside)
+    beside.start()
+    found = parser_of(subcommand)
+    beside.join()
+    assert found is not None
+    assert [action.dest for action in found._actions] == ["help", "depth"]
+    assert (ran, widths) == ([], [3])
+    subcommand()
+    assert ran == [True], "parsers parse again afterwards"

@@ -8,13 +8,13 @@ everything else another. Each figure becomes FOLDER/NAME.json and FOLDER/NAME.pn
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.in_network.figure import Measured, Options
 from replay_server.bench.sides import SIDES
@@ -41,7 +41,7 @@ def document(name: str, command: str, measured: Measured, machine: dict[str, Any
 
 def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
     del folder  # every side has its own
-    parser = argparse.ArgumentParser("replay-server bench figures", description=__doc__)
+    parser = Parser("replay-server bench figures", description=__doc__)
     parser.add_argument(
         "--figure", action="append", choices=(*FIGURES, "all"), help="may be repeated; all of them unless told"
     )

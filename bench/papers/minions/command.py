@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers import minions
 from replay_server.bench.papers.minions.comparison import Comparison, compare, scheduler_named
@@ -32,7 +33,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench minions", description=minions.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--policy", nargs="+", default=[], metavar="DIR",

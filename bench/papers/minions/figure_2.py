@@ -13,6 +13,7 @@ import argparse
 import json
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 
 
@@ -25,7 +26,7 @@ def schemes(stages: int, step: int, rounds: int) -> tuple[str, str, str]:
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure minions-2",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.figure_18 import draw_spreads, folder_of
 from replay_server.bench.papers.nitro.replayed import estimates, job_options, measured_here, stage_options
@@ -74,7 +75,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure minions-7",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

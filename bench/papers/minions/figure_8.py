@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.figure_18 import folder_of
 from replay_server.bench.papers.nitro.figure_20 import breakdown, draw, measured_options
@@ -76,7 +77,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure minions-8",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 
 SCHEMES = ("fixed", "max", "adapt")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure table-2",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

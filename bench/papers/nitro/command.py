@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.learning import given_settings
 from replay_server.bench.papers.nitro.campaign import Campaign
@@ -140,7 +141,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--figure=") else (word,))]
     if "--figure" in argv:
         return _figure(argv, folder, say)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

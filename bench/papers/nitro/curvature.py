@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from replay_server.actors.fragments import FragmentCollector, one_thread
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.option_types import at_least
 from replay_server.learner.algorithms import Learner, make_learner, make_settings
@@ -171,7 +172,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench curvature", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--env", default="Hopper-v5", help="gymnasium id (Hopper-v5)")

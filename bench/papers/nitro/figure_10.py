@@ -6,16 +6,16 @@ paper leaves out: it tells what boosting owes to the curvature.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 
 SCHEMES = ("fixed", "nitro", "decay")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 10", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 10", description=__doc__)
     job_options(parser)
     options = parser.parse_args(argv)
     command = " ".join(["replay-server bench scalers --figure 10", *argv])

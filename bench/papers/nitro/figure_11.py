@@ -6,15 +6,15 @@ are: IMPACT's overlap, so that its times here are upper bounds, the same way for
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 from replay_server.bench.papers.nitro.figure_10 import SCHEMES
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 11", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 11", description=__doc__)
     job_options(parser)
     parser.set_defaults(algo="impact")
     options = parser.parse_args(argv)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.environments import set_up
 from replay_server.bench.papers.nitro.command import compare, job_options
 from replay_server.bench.papers.nitro.rllib.learner import ENVIRONMENT
@@ -22,7 +23,7 @@ SCHEMES = ("workers", "fixed", "fixed@reserved", "nitro", "decay")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure 12",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,16 +6,16 @@ a policy: --minions DIR (`replay-server scheduler train`).
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 
 SCHEMES = ("fixed", "nitro", "hydrozoa", "kungfu")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 15", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 15", description=__doc__)
     parser.add_argument("--minions", metavar="DIR", help="policy of the learned scheduler")
     job_options(parser)
     options = parser.parse_args(argv)

@@ -5,15 +5,15 @@ A function's memory is its share of a processor and its price: the same training
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 from replay_server.bench.papers.option_types import at_least
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 16", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 16", description=__doc__)
     parser.add_argument("--decay", type=float, nargs="*", default=[0.9, 0.94, 0.98, 1.0], help="besides 0.96")
     parser.add_argument("--window", type=at_least(1), nargs="*", default=[2, 4, 10, 20], help="besides 6")
     parser.add_argument(

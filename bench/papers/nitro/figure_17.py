@@ -6,9 +6,9 @@ c5.4xlarge as the most actors need, whose 36 cores all actors share.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
+from replay_server.arguments import Parser
 from replay_server.bench.papers.nitro.command import compare, job_options
 
 SCHEMES = ("fixed", "nitro", "max", "nitro@reserved", "fixed@reserved")
@@ -16,7 +16,7 @@ SCHEMES = ("fixed", "nitro", "max", "nitro@reserved", "fixed@reserved")
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 17", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 17", description=__doc__)
     job_options(parser)
     options = parser.parse_args(argv)
     command = " ".join(["replay-server bench scalers --figure 17", *argv])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.replayed import measured_here
 from replay_server.bench.papers.nitro.replayed_clock import Measurements, Spread, replay, server_busy_s
@@ -98,7 +99,7 @@ def told(env: str, groups: Sequence[Group]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure 18",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

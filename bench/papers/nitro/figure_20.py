@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.replayed import run_job
 from replay_server.bench.papers.option_types import at_least
@@ -65,7 +66,7 @@ def _share(parts: Mapping[str, float], part: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure 20",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

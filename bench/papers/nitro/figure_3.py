@@ -6,11 +6,11 @@ on what that panel's policy learned from. A panel that is in the folder is not p
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro import landscape
 from replay_server.bench.papers.nitro.branches import (
@@ -27,7 +27,7 @@ from replay_server.bench.papers.option_types import Once, at_least
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 3", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 3", description=__doc__)
     job_options(parser, rounds=10)
     landscape.options(parser)
     parser.add_argument("--boosts", type=at_least(1), nargs="+", action=Once, default=[1, 8, 16],

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.learning import given_settings
 from replay_server.bench.papers.nitro.campaign import Campaign
@@ -269,7 +270,7 @@ def _number(value: float | None) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     default = JobSettings()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure 4",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.branches import check_boosts, job_of, job_options, kept, settings_of
 from replay_server.bench.papers.nitro.waiting import WAYS, WaitSettings, run
@@ -124,7 +125,7 @@ def told(cells: Sequence[Cell], settings: WaitSettings) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     default = WaitSettings(machine_start_s=float(load_prices().profile("reserved-vms").machine("actor").start_s))
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure 5",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.boosting import BoostSettings, gains, regression, run_seed
 from replay_server.bench.papers.nitro.branches import check_boosts, curvature_of, job_of, job_options, kept, settings_of
@@ -62,7 +63,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
 
 def _parser() -> argparse.ArgumentParser:
     default, subset = BoostSettings(), CurvatureOptions().subset
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench scalers --figure 7",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

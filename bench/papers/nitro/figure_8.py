@@ -6,11 +6,11 @@ not played again.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro import landscape
 from replay_server.bench.papers.nitro.branches import (
@@ -26,7 +26,7 @@ from replay_server.bench.papers.nitro.branches import (
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 8", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 8", description=__doc__)
     job_options(parser, rounds=10)
     landscape.options(parser)
     options = parser.parse_args(argv)

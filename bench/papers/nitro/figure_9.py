@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers.nitro.branches import (
     Job,
@@ -87,7 +88,7 @@ def table(cells: Sequence[dict[str, Any]], periods: int, factors: Sequence[int])
 
 
 def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser("replay-server bench scalers --figure 9", description=__doc__)
+    parser = Parser("replay-server bench scalers --figure 9", description=__doc__)
     job_options(parser, rounds=50)
     parser.add_argument(
         "--seeds", type=at_least(0), nargs="+", action=Once, default=[1, 2, 3], help="one job each (1 2 3)"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.load import ONE_THREAD
 from replay_server.bench.papers.nitro.replayed_clock import (
@@ -223,7 +224,7 @@ def stage_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench replayed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--validate", action="store_true", help="hold simulated rounds against real ones")

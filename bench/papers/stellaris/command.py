@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from replay_server.arguments import Parser
 from replay_server.bench import result
 from replay_server.bench.papers import stellaris
 from replay_server.bench.papers.statistics import interquartile_mean
@@ -43,7 +44,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "replay-server bench stellaris",
         description=stellaris.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
