@@ -25,6 +25,7 @@ EXTRAS = {
     "flask": "http",
     "cloudevents": "http",
     "wandb": "wandb",
+    "shtab": "completion",
 }
 """Module → extra of pyproject.toml."""
 
