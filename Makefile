@@ -78,7 +78,7 @@ $(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages into $(VENV): some 2.5 GB with torch, once; it takes minutes and says little"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@$(BIN)/python .ci/requirements pyproject.toml rl atari mujoco plots ray lambda http dashboard docs dev > $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml rl atari mujoco plots ray lambda http dashboard docs completion dev > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 

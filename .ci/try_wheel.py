@@ -84,7 +84,8 @@ def try_it(python: Path, program: Path, folder: Path) -> None:
     run("replay-server --version", [program, "--version"], folder, said="replay-server")
     run("replay-server serve --check", [program, "serve", "--port", "0", "--check"], folder)
     run("a benchmark of the server", [program, "bench", "server", "--help"], folder, said="--json")
-    run("replay-server completion bash", [program, "completion", "bash"], folder, said="complete -F")
+    words = [program, "completion", "bash"]
+    run("completion says which extra it needs", words, folder, 1, "pip install 'replay-server[completion]'")
     run("a benchmark of a paper says where it is", [program, "bench", "scalers"], folder, 1, "bench/papers/nitro")
     words = [program, "apex", "--env", "CartPole-v1"]
     run("training says which extra it needs", words, folder, 1, "pip install 'replay-server[rl]'")
