@@ -4,10 +4,9 @@ A service on loopback stands for the platform. It speaks HTTP over TLS, as Cloud
 and answers a round's invocations only once all of them are there. Each side calls it from a process of its own, which
 tells its processor time and its memory:
 
-uvloop    the product: all invocations of a platform on one event loop, over connections that are kept
-asyncio   the same on Python's own event loop
-threads   before: a thread for each invocation, over HTTP with a connection and a handshake for each; through
-          botocore's blocking client two threads each, over connections that it keeps
+`uvloop` is the product: all invocations of a platform on one event loop, over connections that are kept. `asyncio` is
+the same on Python's own event loop. `threads` has a thread for each invocation, over HTTP with a connection and a
+handshake for each; through botocore's blocking client it has two threads each, over connections that are kept.
 
 A round before those that count opens what is kept. Memory is the process's at its peak, less what it had when its
 platform was made. The service's own processor time is not in any figure, but on few cores it slows the wall clock.

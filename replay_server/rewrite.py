@@ -3,9 +3,8 @@
 Comments, order and everything else in the file stay. The new text is read and compared before it takes the place of
 the old one, which it does in one step.
 
-tomlkit would also change what this refuses (inline tables, dotted keys). It puts a new setting at the end of its table,
-behind the comment that introduces the next one, and not below the line that shows it as a comment. And a server of the
-base install would need it for one command.
+tomlkit 0.15 does not do: it puts a new setting at the end of its table, behind the comment that introduces the next
+table, and not below the line that shows the setting as a comment.
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 Knows the annotations that messages and settings use: str, bytes, bool, int, float, None, unions of them, Literal, and
 mappings and sequences. A whole number does for a float; a bool is no number. No NumPy is imported for it.
-
-msgspec reads a request in 2 µs, where this takes 79. It does not check what a program makes, only what it decodes; it
-takes sets, arrays and keys that are no names within settings, and refuses NumPy's scalars. So both sides of a message
-would no longer refuse the same, or most of what is here would stay beside it.
 """
 
 from __future__ import annotations
