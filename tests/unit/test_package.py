@@ -128,6 +128,7 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
         "dev",
         "all",
         "wandb",
+        "completion",
     }
 
 
