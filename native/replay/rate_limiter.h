@@ -13,9 +13,10 @@
  *   - Items can be deleted, and then the table holds fewer than it counted inserts. Below min_size_to_sample no
  *     sample passes, so adds count by size there: those that bring the table back to min_size_to_sample pass
  *     whatever the lead says.
- * Counts change only when a whole batch has entered or was drawn, by rate_limiter_added and rate_limiter_sampled,
- * right after the check and on the same thread. It would break if something came between the two, or if a part of a
- * batch were counted. */
+ * Counts change for a whole batch, by rate_limiter_added and rate_limiter_sampled, right after the check and on the
+ * same thread. It would break if something came between the two, or if a part of a batch were counted. A large batch
+ * is counted when it begins, although it enters or is drawn in parts; what has still to enter is part of the size that
+ * checks of adds are given (table_add.c). */
 #ifndef REPLAY_REPLAY_RATE_LIMITER_H
 #define REPLAY_REPLAY_RATE_LIMITER_H
 
@@ -47,6 +48,15 @@ uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, 
 
 static inline void rate_limiter_added(struct rate_limiter *limiter, uint64_t n) {
     limiter->inserts += n;
+}
+
+/* So many that were counted will not come after all. */
+static inline void rate_limiter_not_added(struct rate_limiter *limiter, uint64_t n) {
+    limiter->inserts -= n < limiter->inserts ? n : limiter->inserts;
+}
+
+static inline void rate_limiter_not_sampled(struct rate_limiter *limiter, uint64_t n) {
+    limiter->samples -= n < limiter->samples ? n : limiter->samples;
 }
 
 static inline void rate_limiter_sampled(struct rate_limiter *limiter, uint64_t n) {

@@ -93,9 +93,8 @@ void reservation_free_pool(struct slot_store *store) {
     }
 }
 
-static void take_slots(struct reservation *reservation) {
-    for (uint32_t i = 0; i < reservation->n; i++) reservation->slots[i] = slot_store_reserve(reservation->store);
-    reservation->placed = true;
+static void take_slots(struct reservation *reservation, uint32_t first, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) reservation->slots[first + i] = slot_store_reserve(reservation->store);
 }
 
 struct reservation *reservation_new(struct table *table, struct slot_store *store, uint32_t n, bool placed,
@@ -114,7 +113,8 @@ struct reservation *reservation_new(struct table *table, struct slot_store *stor
         reservation_end(reservation);
         return NULL;
     }
-    if (placed) take_slots(reservation);
+    if (placed) take_slots(reservation, 0, n);
+    reservation->placed = placed;
     return reservation;
 }
 
@@ -132,7 +132,12 @@ static void give_up(struct reservation *reservation, uint32_t first) {
 }
 
 void reservation_release(struct reservation *reservation) {
-    give_up(reservation, 0);
+    uint32_t left = reservation->n - reservation->entered;
+    give_up(reservation, reservation->entered);
+    if (reservation->admitted) {
+        rate_limiter_not_added(&reservation->table->limiter, left);
+        reservation->table->entering -= left;
+    }
     reservation_end(reservation);
 }
 
@@ -171,12 +176,13 @@ void reservation_fill(struct reservation *reservation, uint32_t column, const vo
     }
 }
 
-void reservation_place(struct reservation *reservation) {
-    take_slots(reservation);
-    for (; reservation->staged; reservation->staged &= reservation->staged - 1) {
-        uint32_t column = (uint32_t)__builtin_ctzll(reservation->staged);
-        column_arrays_scatter(&reservation->store->arrays, column, reservation->slots, reservation->n,
-                              staging_column(reservation, column));
+void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count) {
+    const struct slot_store *store = reservation->store;
+    take_slots(reservation, first, count);
+    for (uint64_t left = reservation->staged; left; left &= left - 1) {
+        uint32_t column = (uint32_t)__builtin_ctzll(left);
+        const uint8_t *values = staging_column(reservation, column) + first * store->value_bytes[column];
+        column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
     }
 }
 

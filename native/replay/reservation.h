@@ -30,6 +30,8 @@ struct reservation {
     uint64_t apart; /* columns that have a place in staging, as bits */
     uint64_t staged; /* of those: the ones whose values lie there and are still to be copied or compressed */
     uint64_t unchecked; /* columns that came as blocks that nobody has looked into */
+    bool admitted; /* the limiter has counted all n; those that have not entered are among the table's `entering` */
+    uint32_t entered; /* items that have: the first ones */
     uint32_t coded; /* values that are done of the first column that is staged or unchecked */
     uint32_t slots[]; /* room for that many, then for their lists of steps */
 };
@@ -44,8 +46,9 @@ struct staging {
 /* n places in a store, with slots for them (`placed`) or without. NULL with `error` set. */
 struct reservation *reservation_new(struct table *table, struct slot_store *store, uint32_t n, bool placed,
                                     struct error *error);
-/* Takes the slots of one that has none, and copies into them what lies in staging; as many must be free. */
-void reservation_place(struct reservation *reservation);
+/* Takes slots for `count` places from `first` on of one that has none, and copies into them what lies in staging; as many
+ * must be free. */
+void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count);
 /* What it held has entered, or was given back: it goes back to its pool. */
 void reservation_end(struct reservation *reservation);
 /* The items from `first` on let go of their steps. */

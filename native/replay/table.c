@@ -128,7 +128,8 @@ void table_info(const struct table *table, struct table_info *info) {
     memcpy(info->closed_reason, table->closed_reason, sizeof info->closed_reason);
 }
 
-int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error) {
+int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, uint32_t first,
+                           struct error *error) {
     for (uint32_t i = 0; i < n; i++) {
         if (!(priorities[i] >= 0 && priorities[i] <= table->max_priority_allowed)) {
             if (isfinite(priorities[i]) && priorities[i] > 0) {
@@ -136,11 +137,11 @@ int table_check_priorities(const struct table *table, const double *priorities, 
                     error, ERROR_BADPRIORITY,
                     "expected priorities of at most %g (as priority_exponent allows), got %g at index %" PRIu32
                     "; scale them down",
-                    table->max_priority_allowed, priorities[i], i);
+                    table->max_priority_allowed, priorities[i], first + i);
             }
             return error_set(error, ERROR_BADPRIORITY,
                              "expected finite priorities >= 0, got %g at index %" PRIu32 "; nothing was changed",
-                             priorities[i], i);
+                             priorities[i], first + i);
         }
     }
     return 0;
@@ -236,7 +237,7 @@ static void set_priority(struct table *table, uint32_t slot, double priority, st
 
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error) {
-    if (table_check_priorities(table, priorities, n, error)) return -1;
+    if (table_check_priorities(table, priorities, n, 0, error)) return -1;
     *applied = *stale = 0;
     struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {

@@ -159,8 +159,10 @@ bool table_can_sample(const struct table *table, uint64_t n, bool replace, struc
 /* How many of n items may be added now, at once: the first of them. 0: table_can_add of one item says why. */
 uint32_t table_admits(const struct table *table, uint32_t n);
 
-/* Whether every priority is finite, >= 0 and small enough for the exponent; -1 with ERROR_BADPRIORITY. */
-int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, struct error *error);
+/* Whether every priority is finite, >= 0 and small enough for the exponent; -1 with ERROR_BADPRIORITY, which counts them
+ * from `first` on. */
+int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, uint32_t first,
+                           struct error *error);
 
 /* ---- add: reserve, land, validate, commit ---- */
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error);
@@ -178,6 +180,17 @@ void reservation_shorten(struct reservation *reservation, uint32_t n);
  * as many old ones as capacity and max_bytes demand; writes n ids. On success the reservation is gone; on refusal it stays. */
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
                  struct error *error);
+/* The same in parts, between which the table may be used (table_add.c): first all that may refuse, but for priorities,
+ * which table_check_priorities must have found good. From then on nothing refuses it. -1: it is refused, nothing has
+ * changed. */
+int table_begin_commit(struct table *table, struct reservation *reservation, struct error *error);
+/* How many items the next part has: at most 1024, in a time that does not depend on how many there are in all. */
+uint32_t reservation_part(const struct reservation *reservation);
+/* Enters the next part: priorities and ids are of its items alone. The reservation is gone with the last part. False: no
+ * slots are free just now, since others hold them; nothing has changed. */
+bool table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids);
+/* Whether a batch is between its parts. Until it is done settings must not change, and no reset begins. */
+bool table_is_amid_parts(const struct table *table);
 
 /* ---- the end of its data ----
  * Nothing enters a closed table, neither items nor steps: ERROR_CLOSED, with the reason. Samples, updates, deletions and
@@ -195,6 +208,17 @@ int table_check_open(const struct table *table, struct error *error); /* -1 with
 int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
                  double *probabilities, float *weights, struct error *error);
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
+/* The same in parts, between which the table may be used: first all that may refuse, for all n; then parts, each of them
+ * stratified by itself; then the weights, which need the least probability of all parts. Where items leave meanwhile that
+ * would have been drawn, a part is refused, with ERROR_GENERIC. table_end_sample gives up the draws that are left. */
+bool table_samples_in_parts(const struct table *table, bool replace); /* false: such samples are drawn at once */
+int table_begin_sample(struct table *table, uint32_t n, double beta, bool replace, struct error *error);
+int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
+                      struct error *error);
+void table_end_sample(struct table *table, uint32_t left);
+double table_least_probability(uint32_t n, const double *probabilities);
+void table_weigh(const struct table *table, uint32_t n, double beta, double least, const double *probabilities,
+                 float *weights);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left. */
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
               struct error *error);

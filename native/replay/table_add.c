@@ -1,9 +1,24 @@
-/* table_add: reserve, land, validate, commit. */
+/* table_add: reserve, land, validate, commit.
+ *
+ * A batch of more items than PART_ITEMS, or of more bytes to copy than PART_BYTES, enters in parts, between which the
+ * caller may do other things with the table. Why nobody can tell but by the table's size:
+ *   - It is let through as a whole or not at all: priorities, the limiter and slots are asked for all n before the first
+ *     item enters. From then on nothing refuses it.
+ *   - The limiter has counted all of it by then, and items that have still to enter count in the size that other adds are
+ *     held against. So no other add takes their place in a queue or in the band of a ratio.
+ *   - Resets and changes of settings wait until no batch is entering, and closing the table stops only what was not let
+ *     through.
+ *   - A part enters as a whole batch does: room is made, items are indexed, trees are repaired. The table is whole between
+ *     two parts.
+ * It would break if a check that can refuse were made after the first part. */
 #include "replay/table_state.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
+
+#define PART_ITEMS 1024u
+#define PART_BYTES (256u << 10) /* of staged bytes, which are copied */
 
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error) {
     if (n < 1 || n > TABLE_MAX_BATCH) {
@@ -28,14 +43,15 @@ bool table_can_add(const struct table *table, uint64_t n, struct error *error) {
                              capacity);
     }
     return table_check_open(table, error) == 0 && table_is_ready(table, error) &&
-           rate_limiter_can_add(&table->limiter, table->items.live, n, error);
+           rate_limiter_can_add(&table->limiter, table->items.live + table->entering, n, error);
 }
 
 uint32_t table_admits(const struct table *table, uint32_t n) {
     struct error error;
     uint64_t capacity = table_effective_capacity(&table->config);
     if (table->closed || !table_is_ready(table, &error)) return 0;
-    return (uint32_t)rate_limiter_admits(&table->limiter, table->items.live, n < capacity ? n : capacity);
+    uint64_t size = table->items.live + table->entering;
+    return (uint32_t)rate_limiter_admits(&table->limiter, size, n < capacity ? n : capacity);
 }
 
 /* ---- commit -------------------------------------------------------------------------------------------------------- */
@@ -56,13 +72,12 @@ static bool has_slots_for_staged(const struct table *table, uint32_t n, uint64_t
                          n, items->pinned, items->reserved, TABLE_RESERVED_LIMIT);
 }
 
-/* Moves the items' lists of steps, and with them their references, to the slots. */
-static void keep_lists(struct reservation *reservation) {
+/* Moves the lists of steps of these items, and with them their references, to the slots. */
+static void keep_lists(struct reservation *reservation, uint32_t first, uint32_t count) {
     const struct slot_store *items = reservation->store;
     size_t list_bytes = items->list_length * sizeof(uint32_t);
-    for (uint32_t i = 0; i < reservation->n; i++)
+    for (uint32_t i = first; i < first + count; i++)
         memcpy(slot_list(items, reservation->slots[i]), reservation_list(reservation, i), list_bytes);
-    reservation->resolved = false;
 }
 
 struct table_keys table_keys(const struct table *table, double priority) {
@@ -112,36 +127,90 @@ static int check_windows(const struct table *table, const struct reservation *re
                : 0;
 }
 
-int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
-                 struct error *error) {
-    assert(reservation->table == table);
+/* How many items too many the table has with n more. */
+static uint64_t excess_of(const struct table *table, uint32_t n) {
+    uint64_t capacity = table_effective_capacity(&table->config), size = (uint64_t)table->items.live + n;
+    return size > capacity ? size - capacity : 0;
+}
+
+int table_begin_commit(struct table *table, struct reservation *reservation, struct error *error) {
+    assert(reservation->table == table && !reservation->admitted);
     uint32_t n = reservation->n;
     if (table_has_windows(table) && check_windows(table, reservation, error)) return -1;
-    if ((priorities && table_check_priorities(table, priorities, n, error)) || !table_can_add(table, n, error))
-        return -1;
-    const struct slot_store *items = &table->items;
-    uint64_t capacity = table_effective_capacity(&table->config);
-    uint64_t excess = (uint64_t)items->live + n > capacity ? (uint64_t)items->live + n - capacity : 0;
-    if (!reservation->placed && !has_slots_for_staged(table, n, excess, error)) return -1;
-    double default_priority = items->live ? max_tree_maximum(&table->priorities) : 1.0;
-    struct table_keys default_keys = table_keys(table, default_priority);
-    table_make_room(table, excess);
+    if (!table_can_add(table, n, error)) return -1;
+    if (!reservation->placed && !has_slots_for_staged(table, n, excess_of(table, n), error)) return -1;
+    rate_limiter_added(&table->limiter, n);
+    table->entering += n;
+    reservation->admitted = true;
+    return 0;
+}
+
+uint32_t reservation_part(const struct reservation *reservation) {
+    uint32_t left = reservation->n - reservation->entered, most = PART_ITEMS;
+    size_t bytes = reservation->placed ? 0 : reservation->store->slot_bytes;
+    if (bytes * PART_ITEMS > PART_BYTES) most = bytes < PART_BYTES ? (uint32_t)(PART_BYTES / bytes) : 1;
+    return left < most ? left : most;
+}
+
+/* Lets items leave for the next `part` of those that have still to enter. False: there are no slots for them, since others
+ * hold all that were given back. */
+static bool make_room_for(struct table *table, const struct reservation *reservation, uint32_t part) {
+    uint64_t leaving = excess_of(table, reservation->n - reservation->entered); /* sooner or later */
+    uint64_t now = excess_of(table, part);
+    table_make_room(table, now);
     if (table_has_windows(table) && table->config.max_bytes)
-        table_evict_for_bytes(table, (uint64_t)n * items->slot_bytes);
-    if (!reservation->placed) reservation_place(reservation);
-    if (reservation->resolved) keep_lists(reservation);
+        table_evict_for_bytes(table, (uint64_t)part * table->items.slot_bytes);
+    for (; !reservation->placed && slot_store_free_slots(&table->items) < part && now < leaving; now++)
+        if (table->items.live) table_make_room(table, 1);
+    if (reservation->placed || slot_store_free_slots(&table->items) >= part) return true;
+    table_repair(table);
+    return false;
+}
+
+bool table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids) {
+    assert(reservation->table == table && reservation->admitted);
+    uint32_t first = reservation->entered, n = reservation_part(reservation);
+    double default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
+    struct table_keys default_keys = table_keys(table, default_priority);
+    if (!make_room_for(table, reservation, n)) return false;
+    if (!reservation->placed) reservation_place(reservation, first, n);
+    if (reservation->resolved) keep_lists(reservation, first, n);
     struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {
         if (priorities && i % TABLE_KEYS == 0)
             table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
-        enter(table, reservation->slots[i], priorities ? priorities[i] : default_priority,
+        uint32_t slot = reservation->slots[first + i];
+        enter(table, slot, priorities ? priorities[i] : default_priority,
               priorities ? keys[i % TABLE_KEYS] : default_keys);
-        ids[i] = table_id(table, reservation->slots[i]);
+        ids[i] = table_id(table, slot);
     }
     table_repair(table);
-    rate_limiter_added(&table->limiter, n);
+    reservation->entered += n;
+    table->entering -= n;
     table->added += n;
-    table_sweep_stale(table);
-    reservation_end(reservation);
+    if (reservation->entered == reservation->n) {
+        table_sweep_stale(table);
+        reservation_end(reservation);
+    }
+    return true;
+}
+
+bool table_is_amid_parts(const struct table *table) {
+    return table->entering > 0 || table->drawing > 0;
+}
+
+int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
+                 struct error *error) {
+    uint32_t n = reservation->n;
+    if ((priorities && table_check_priorities(table, priorities, n, 0, error)) ||
+        table_begin_commit(table, reservation, error)) {
+        return -1;
+    }
+    for (uint32_t at = 0, part; at < n; at += part) {
+        part = reservation_part(reservation);
+        bool entered = table_commit_part(table, reservation, priorities ? priorities + at : NULL, ids + at);
+        assert(entered); /* nobody has come in between since slots were asked for */
+        (void)entered;
+    }
     return 0;
 }

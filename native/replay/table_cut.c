@@ -126,8 +126,9 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
         {"stale_items", table->stale_items},
         {"newest_version", heap_key_of_integer(table->freshness.newest)},
         {"updates_applied", table->updates_applied},
-        {"limiter_inserts", table->limiter.inserts},
-        {"limiter_samples", table->limiter.samples},
+        /* Batches that are amid their parts end with the server. */
+        {"limiter_inserts", table->limiter.inserts - table->entering},
+        {"limiter_samples", table->limiter.samples - table->drawing},
     };
     const uint32_t count = sizeof numbers / sizeof numbers[0];
     uint8_t *spec;

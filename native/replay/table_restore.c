@@ -230,7 +230,7 @@ static int restore_slot(struct table_restore *restore, const struct index_record
     memcpy(&restore->priorities[slot], record->priorities + 8 * i, 8);
     if (record->lives[i] != 1 || entry->generation == 0 || items->age[slot] >= items->next_age)
         return refuse(restore, error, "an item that cannot be", slot);
-    if (table_check_priorities(restore->table, &restore->priorities[slot], 1, error))
+    if (table_check_priorities(restore->table, &restore->priorities[slot], 1, slot, error))
         return refuse(restore, error, "an item of a priority that cannot be", slot);
     entry->live = true;
     entry->references = 1;

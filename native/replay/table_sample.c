@@ -51,6 +51,7 @@ static bool enough_items(const struct table *table, uint64_t n, bool distinct, s
                              "all priorities are zero: the table holds %" PRIu64 " items, none may be drawn", size);
     }
     uint64_t draws = drawable * max_times_sampled - table_drawable_times(table);
+    draws -= table->drawing < draws ? table->drawing : draws;
     if (max_times_sampled && n > draws) {
         return error_because(error, ERROR_TIMEOUT,
                              "too few items: %" PRIu64 " may be drawn %" PRIu64 " times more within "
@@ -148,12 +149,19 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
     }
 }
 
-/* (N P)^-beta over the batch's maximum, which is (P_min / P)^beta whatever N is. */
-static void importance_weights(uint32_t n, double beta, const double *probabilities, float *weights) {
+double table_least_probability(uint32_t n, const double *probabilities) {
     double least = INFINITY;
     for (uint32_t i = 0; i < n; i++) least = probabilities[i] < least ? probabilities[i] : least;
+    return least;
+}
+
+/* (N P)^-beta over the batch's maximum, which is (P_min / P)^beta whatever N is. */
+void table_weigh(const struct table *table, uint32_t n, double beta, double least, const double *probabilities,
+                 float *weights) {
+    bool weighted = table->config.sampler == SELECTOR_PRIORITIZED;
+    for (uint32_t i = 0; !weighted && i < n; i++) weights[i] = 1;
     double ratios[64], powers[64];
-    for (uint32_t i = 0; i < n; i += 64) {
+    for (uint32_t i = 0; weighted && i < n; i += 64) {
         uint32_t count = n - i < 64 ? n - i : 64;
         for (uint32_t k = 0; k < count; k++) {
             double ratio = least / probabilities[i + k];
@@ -165,20 +173,8 @@ static void importance_weights(uint32_t n, double beta, const double *probabilit
     }
 }
 
-int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
-                 double *probabilities, float *weights, struct error *error) {
-    if (!(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
-        return error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g",
-                         TABLE_MAX_EXPONENT, beta);
-    }
-    if (!table_can_sample(table, n, replace, error)) return -1;
-    bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
-    bool weighted = weights && prioritized;
-    double *own = NULL; /* the only place for the probability of an item that leaves in this draw */
-    if ((weighted || (prioritized && !replace)) && !probabilities &&
-        !(own = probabilities = memory_alloc(n * sizeof *own))) {
-        return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);
-    }
+/* Draws n items and pins them. `probabilities`: for n, which may be NULL where nothing needs them. */
+static void take(struct table *table, uint32_t n, bool replace, uint32_t *slots, uint64_t *ids, double *probabilities) {
     if (replace)
         draw(table, n, slots);
     else
@@ -187,14 +183,65 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
         take_one_by_one(table, n, slots, ids, probabilities);
     else
         take_batch(table, n, slots, ids, probabilities);
-    if (weighted)
-        importance_weights(n, beta, probabilities, weights);
-    else if (weights)
-        for (uint32_t i = 0; i < n; i++) weights[i] = 1;
+    table->sampled += n;
+}
+
+static int check_beta(double beta, struct error *error) {
+    return beta >= 0 && beta <= TABLE_MAX_EXPONENT
+               ? 0
+               : error_set(error, ERROR_GENERIC, "expected an importance_sampling_exponent from 0 to %g, got %g",
+                           TABLE_MAX_EXPONENT, beta);
+}
+
+int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
+                 double *probabilities, float *weights, struct error *error) {
+    if (check_beta(beta, error) || !table_can_sample(table, n, replace, error)) return -1;
+    bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
+    double *own = NULL; /* the only place for the probability of an item that leaves in this draw */
+    if (prioritized && (weights || !replace) && !probabilities &&
+        !(own = probabilities = memory_alloc(n * sizeof *own))) {
+        return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);
+    }
+    take(table, n, replace, slots, ids, probabilities);
+    if (weights)
+        table_weigh(table, n, beta, prioritized ? table_least_probability(n, probabilities) : 1, probabilities,
+                    weights);
     memory_free(own);
     rate_limiter_sampled(&table->limiter, n);
-    table->sampled += n;
     return 0;
+}
+
+/* ---- in parts ------------------------------------------------------------------------------------------------------ */
+
+bool table_samples_in_parts(const struct table *table, bool replace) {
+    return selector_is_ordered(table->config.sampler) ? table->config.max_times_sampled == 1 : replace;
+}
+
+int table_begin_sample(struct table *table, uint32_t n, double beta, bool replace, struct error *error) {
+    assert(table_samples_in_parts(table, replace));
+    if (check_beta(beta, error) || !table_can_sample(table, n, replace, error)) return -1;
+    rate_limiter_sampled(&table->limiter, n);
+    table->drawing += n;
+    return 0;
+}
+
+int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
+                      struct error *error) {
+    assert(n <= table->drawing);
+    uint64_t drawable = table_drawable(table), most = table->config.max_times_sampled;
+    if (drawable == 0 || (most && drawable * most - table_drawable_times(table) < n)) {
+        return error_set(error, ERROR_GENERIC,
+                         "items of table '%s' have left while a large sample was drawn; sample again, or fewer at once",
+                         table->config.name);
+    }
+    take(table, n, true, slots, ids, probabilities);
+    table->drawing -= n;
+    return 0;
+}
+
+void table_end_sample(struct table *table, uint32_t left) {
+    rate_limiter_not_sampled(&table->limiter, left);
+    table->drawing -= left;
 }
 
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {

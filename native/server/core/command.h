@@ -229,12 +229,14 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
                   void (*expired)(struct client *));
 /* In a transaction or a script nothing waits: there client_block calls `expired` at once. */
 bool client_may_block(const struct client *client);
-/* As client_block without a deadline, also from inside the retry of another wait, which then returns true. */
-void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
-                       void (*expired)(struct client *));
+/* As client_block, also from inside the retry of another wait, which then returns true. */
+void client_block_next(struct client *client, struct wait_queue *queue, uint64_t deadline_us,
+                       bool (*retry)(struct client *), void (*expired)(struct client *));
 /* From inside the retry of a wait, which then returns true: it goes on in another queue, with the deadline that it has. */
 void client_block_elsewhere(struct client *client, struct wait_queue *queue);
 void wait_queue_wake(struct server *server, struct wait_queue *queue);
+/* Puts the client, which is the first, behind all others. */
+void wait_queue_rotate(struct wait_queue *queue, struct client *client);
 /* Fails every waiter through `expired` (a table is dropped, the server stops). */
 void wait_queue_expire_all(struct server *server, struct wait_queue *queue);
 

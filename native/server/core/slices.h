@@ -1,12 +1,16 @@
-/* slices: replies that are made in slices: a piece in each turn of the loop, as fast as the client takes them. */
+/* slices: commands that have much to do, or much to reply, and do so in slices: some in each turn of the loop, and no more
+ * than the client takes of its reply. All clients that are at it share a turn's time. */
 #ifndef REPLAY_SERVER_SLICES_H
 #define REPLAY_SERVER_SLICES_H
 
 #include "server/core/client.h"
 
-/* The command goes on in later turns, by `go_on`, which makes a piece of the reply for as long as slices_have_time says so,
- * and returns true when the reply is whole. Keys may have changed since. Not for a client that may not block. */
+/* The command goes on in later turns, by `go_on`, which works for as long as slices_have_time says so, and a piece at least,
+ * and returns true when the command has replied. What it works on may have changed since. Not for a client that may not
+ * block. */
 void slices_begin(struct client *client, bool (*go_on)(struct client *client));
+/* The same for any client: where it may not block the command is run here, in the slices of its script or transaction. */
+void slices_run(struct client *client, bool (*go_on)(struct client *client));
 bool slices_have_time(const struct client *client);
 bool slices_is_going_on(const struct client *client);
 /* True when some could go on at once. */

@@ -94,11 +94,11 @@ static struct wait_queue *leave(struct client *client) {
     return was_head && queue->length > 0 ? queue : NULL;
 }
 
-void client_block_next(struct client *client, struct wait_queue *queue, bool (*retry)(struct client *),
-                       void (*expired)(struct client *)) {
+void client_block_next(struct client *client, struct wait_queue *queue, uint64_t deadline_us,
+                       bool (*retry)(struct client *), void (*expired)(struct client *)) {
     if (client->blocked && client_may_block(client))
         leave(client); /* who stood behind it is tried by the caller of the retry */
-    client_block(client, queue, CLOCK_NEVER, retry, expired);
+    client_block(client, queue, deadline_us, retry, expired);
 }
 
 void client_block_elsewhere(struct client *client, struct wait_queue *queue) {
@@ -173,9 +173,7 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue) {
     queue->woken = false;
 }
 
-/* Those that were tried go behind those that were not, so that each has its turn however little time there is. Who comes
- * meanwhile was tried by its command. */
-static void move_to_tail(struct wait_queue *queue, struct client *client) {
+void wait_queue_rotate(struct wait_queue *queue, struct client *client) {
     assert(queue->head == client);
     if (queue->tail == client) return;
     queue->head = client->wait_next;
@@ -186,13 +184,14 @@ static void move_to_tail(struct wait_queue *queue, struct client *client) {
     queue->tail = client;
 }
 
-/* False: the time is over before all were tried. */
+/* Those that were tried go behind those that were not. Who comes meanwhile was tried by its command. False: the time is over
+ * before all were tried. */
 static bool retry_each(struct server *server, struct wait_queue *queue, uint64_t until_us) {
     while (queue->untried > 0 && queue->head) {
         if (server->now_us >= until_us) return false;
         queue->untried--;
         struct client *client = queue->head;
-        if (!client_retry(client)) move_to_tail(queue, client);
+        if (!client_retry(client)) wait_queue_rotate(queue, client);
         server_tick(server);
     }
     return true;

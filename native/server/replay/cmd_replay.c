@@ -1,5 +1,5 @@
 /* cmd_replay: REPLAY.*: tables of experience. The protocol is written down in docs/protocol.md. ADD, SAMPLE with GET,
- * AWAIT, RESET with CONFIG, and INFO have files of their own; here is the rest, and the table of them all. */
+ * UPDATE with DEL, AWAIT, RESET with CONFIG, and INFO have files of their own; here is the rest, and the table of them all. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -14,50 +14,6 @@
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_rows.h"
-
-/* ---- UPDATE, DEL --------------------------------------------------------------------------------------------------- */
-
-static void update_command(struct client *client) {
-    struct error error;
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    uint32_t n;
-    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, client->argv[3].length) : NULL;
-    if (!ids) {
-        return;
-    }
-    if (client->argv[3].length != n * sizeof(double)) {
-        reply_error(client,
-                    "BADPRIORITY expected %" PRIu32 " priorities as float64, %zu bytes, one for each id, got %zu bytes",
-                    n, n * sizeof(double), client->argv[3].length);
-        return;
-    }
-    double *priorities = (double *)(void *)(ids + n);
-    if (n) {
-        memcpy(priorities, client->argv[3].data, n * sizeof(double));
-    }
-    uint64_t applied, stale;
-    if (table_update(entry->table, n, ids, priorities, &applied, &stale, &error)) {
-        reply_failure(client, &error);
-        return;
-    }
-    wait_queue_wake(client->server, &entry->samplers); /* where all priorities were zero */
-    reply_array(client, 2);
-    reply_integer(client, (int64_t)applied);
-    reply_integer(client, (int64_t)stale);
-}
-
-static void del_command(struct client *client) {
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    uint32_t n;
-    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, 0) : NULL;
-    if (!ids) {
-        return;
-    }
-    uint64_t count = table_delete(entry->table, n, ids);
-    wait_queue_wake(client->server, &entry->adders);
-    wait_queue_wake(client->server, &entry->samplers);
-    reply_integer(client, (int64_t)count);
-}
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
@@ -146,14 +102,14 @@ const struct command commands_replay[] = {
      "Closes streams of this connection and returns how many were open.", .keys = name_written},
     {"replay.sample", replay_sample_command, -3, COMMAND_WRITE | COMMAND_BLOCKING | COMMAND_TIMED, &group_replay,
      "Draws items and returns ids, probabilities, weights and columns.", .keys = name_sampled},
-    {"replay.update", update_command, 4, COMMAND_WRITE | COMMAND_TIMED, &group_replay,
+    {"replay.update", replay_update_command, 4, COMMAND_WRITE | COMMAND_TIMED, &group_replay,
      "Sets priorities by id; returns how many were applied and how many ids had left.", .keys = name_written},
     {"replay.await", replay_await_command, -4, COMMAND_READONLY | COMMAND_BLOCKING, &group_replay,
      "Waits until items were added, or so many are there, and returns how many were added and are there.",
      .keys = name_known},
     {"replay.get", replay_get_command, -3, COMMAND_READONLY | COMMAND_TIMED, &group_replay,
      "Returns items by id, in the form of REPLAY.SAMPLE.", .keys = name_read},
-    {"replay.del", del_command, 3, COMMAND_WRITE | COMMAND_TIMED, &group_replay,
+    {"replay.del", replay_del_command, 3, COMMAND_WRITE | COMMAND_TIMED, &group_replay,
      "Removes items by id and returns how many there were.", .keys = name_written},
     {"replay.info", replay_info_command, 2, COMMAND_READONLY | COMMAND_FAST, &group_replay,
      "Returns a table's state and why a client would have to wait.", .keys = name_read},

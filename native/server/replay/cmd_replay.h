@@ -18,6 +18,8 @@ void replay_end_command(struct client *client);
 void replay_close_command(struct client *client);
 void replay_sample_command(struct client *client);
 void replay_get_command(struct client *client);
+void replay_update_command(struct client *client);
+void replay_del_command(struct client *client);
 void replay_await_command(struct client *client);
 void replay_close_table_command(struct client *client);
 void replay_open_table_command(struct client *client);

@@ -1,16 +1,19 @@
 /* cmd_replay_add: REPLAY.ADD: its columns land in the slots they are for, it commits, or waits until it may. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
+#include "server/replay/replay_part.h"
 
 #define ADD_PRIORITIES 3
+#define PRIORITIES_OF_A_PIECE 65536u /* looked at in one go */
 
-static int check(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
-                 struct error *error) {
+static int check(struct replay_request *request, const struct resp_argument *arguments, struct error *error) {
     const struct table *table = request->entry->table;
     const struct table_config *config = table_config(table);
     if (table_has_windows(table)) {
@@ -20,7 +23,7 @@ static int check(struct client *client, struct replay_request *request, const st
                          config->name);
     }
     request->expected = UINT64_MAX >> (64 - config->columns);
-    return replay_check_priorities(client, request, &arguments[ADD_PRIORITIES], error);
+    return replay_check_first_priorities(request, &arguments[ADD_PRIORITIES], error);
 }
 
 int replay_reserve_items(struct replay_request *request, struct error *error) {
@@ -35,48 +38,109 @@ int replay_reserve_items(struct replay_request *request, struct error *error) {
     return request->reservation ? 0 : -1;
 }
 
+/* ---- entering ------------------------------------------------------------------------------------------------------ */
+
 /* With PARTIAL the others are given up as soon as one is admitted: whoever sent them is told how many entered, and sends
- * the rest when he likes. */
-static int commit(struct replay_request *request, const double *priorities, uint64_t *ids, struct error *error) {
+ * the rest at any time. */
+static int shorten(struct replay_request *request, struct error *error) {
     struct table *table = request->entry->table;
-    if (request->partial) {
-        uint32_t admitted = table_admits(table, request->n);
-        if (admitted == 0) {
-            if (!table_can_add(table, 1, error)) return -1;
-            admitted = 1;
-        }
-        reservation_shorten(request->reservation, admitted);
-        request->n = admitted;
+    uint32_t admitted = table_admits(table, request->n);
+    if (admitted == 0) {
+        if (!table_can_add(table, 1, error)) return -1;
+        admitted = 1;
     }
-    return table_commit(table, request->reservation, priorities, ids, error);
+    reservation_shorten(request->reservation, admitted);
+    request->n = admitted;
+    return 0;
 }
 
-/* Commits and replies; false when it must wait. */
+/* All that may refuse the items, once their priorities are found good. */
+static int begin(struct replay_request *request, struct error *error) {
+    struct replay_entry *entry = request->entry;
+    if (request->partial && shorten(request, error)) return -1;
+    bool in_parts = reservation_part(request->reservation) < request->n;
+    if (in_parts && entry->changers.length)
+        return error_set(error, ERROR_TIMEOUT, "waits behind a change of table '%s'", table_config(entry->table)->name);
+    if (in_parts && !request->ids && !(request->ids = blob_new(request->n * sizeof(uint64_t))))
+        return error_set(error, ERROR_GENERIC, "out of memory for the ids of %" PRIu32 " items", request->n);
+    if (table_begin_commit(entry->table, request->reservation, error)) return -1;
+    request->begun = true;
+    return 0;
+}
+
+/* Enters the next part, whose priorities and ids go through the scratch. 1: there are no slots for it now. */
+static int enter_part(struct client *client, struct replay_request *request, struct error *error) {
+    struct table *table = request->entry->table;
+    const struct resp_argument *given = &client->argv[request->priorities];
+    uint32_t n = reservation_part(request->reservation);
+    double *priorities = replay_registry_scratch(client->server->replay->tables, 2 * n * sizeof *priorities);
+    if (!priorities) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " priorities", n);
+    uint64_t *ids = (uint64_t *)(void *)(priorities + n);
+    if (given->length) memcpy(priorities, given->data + request->entered * sizeof *priorities, n * sizeof *priorities);
+    if (!table_commit_part(table, request->reservation, given->length ? priorities : NULL, ids)) {
+        return client_may_block(client)
+                   ? 1
+                   : error_set(error, ERROR_LIMIT,
+                               "no slots for more than %" PRIu32 " of %" PRIu32 " items, which have entered",
+                               request->entered, request->n);
+    }
+    if (request->ids) memcpy(request->ids->data + request->entered * sizeof *ids, ids, n * sizeof *ids);
+    request->entered += n;
+    if (request->entered == request->n) request->reservation = NULL;
+    if (!request->ids) reply_bulk(client, ids, n * sizeof *ids);
+    return 0;
+}
+
+static void have_entered(struct client *client, struct replay_request *request) {
+    struct replay_entry *entry = request->entry;
+    wait_queue_wake(client->server, &entry->samplers);
+    wait_queue_wake(client->server, &entry->watchers);
+    if (entry->changers.length) wait_queue_wake(client->server, &entry->changers);
+}
+
+/* The next piece of the work: priorities are looked at, the items are let through, parts enter. 1: not now; -1: refused. */
+static int next_piece(struct client *client, struct replay_request *request, struct error *error) {
+    const struct resp_argument *priorities = &client->argv[request->priorities];
+    if (request->begun) return enter_part(client, request, error);
+    if (request->checked < request->n) {
+        uint32_t left = request->n - request->checked;
+        uint32_t count = left < PRIORITIES_OF_A_PIECE ? left : PRIORITIES_OF_A_PIECE;
+        if (replay_check_priorities(request->entry->table, priorities, request->checked, count, error)) return -1;
+        request->checked += count;
+        if (request->checked < request->n) return 0;
+    }
+    return begin(request, error) ? -1 : enter_part(client, request, error);
+}
+
+static void expired(struct client *client);
+
+/* Replies when all items have entered; false when it must wait. A batch that enters in parts does so in slices. */
 static bool attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
-    uint32_t n = request->n;
     struct error error = {.code = ERROR_NONE};
-    double *priorities = NULL;
-    uint8_t *spare = NULL;
-    if (replay_entry_missing(entry, &error) ||
-        replay_copy_priorities(client, &client->argv[request->priorities], n, n * sizeof(uint64_t), &spare, &priorities,
-                               &error)) {
-        reply_failure(client, &error);
-        return true;
-    }
-    uint64_t *ids = (uint64_t *)(void *)spare;
-    if (commit(request, priorities, ids, &error)) {
-        if (error.code == ERROR_TIMEOUT && request->blocks) {
-            return false;
+    bool slicing = slices_is_going_on(client);
+    for (;;) {
+        int piece = replay_entry_missing(entry, &error) ? -1 : next_piece(client, request, &error);
+        if (piece < 0) {
+            bool waits = error.code == ERROR_TIMEOUT && request->blocks;
+            if (waits && slicing)
+                client_block_next(client, &entry->adders, request->deadline_us, attempt, expired);
+            else if (!waits)
+                reply_failure(client, &error);
+            return slicing || !waits;
         }
-        reply_failure(client, &error);
-        return true;
+        if (request->entered == request->n) break;
+        if (slicing ? piece == 0 && slices_have_time(client) : !client_may_block(client)) {
+            exclusive_rest(client->server);
+            continue;
+        }
+        if (request->begun) have_entered(client, request);
+        if (!slicing) slices_begin(client, attempt);
+        return !slicing;
     }
-    request->reservation = NULL;
-    wait_queue_wake(client->server, &entry->samplers);
-    wait_queue_wake(client->server, &entry->watchers);
-    reply_bulk(client, ids, request->n * sizeof *ids);
+    have_entered(client, request);
+    if (request->ids) reply_blob(client, request->ids);
     return true;
 }
 
@@ -93,9 +157,10 @@ static void expired(struct client *client) {
 
 void replay_commit_or_wait(struct client *client, struct replay_request *request, uint32_t priorities) {
     request->priorities = priorities;
+    request->deadline_us = request->blocks ? replay_block_deadline(request) : CLOCK_NEVER;
     struct wait_queue *queue = &request->entry->adders;
     if ((request->blocks && queue->length) || !attempt(client)) { /* those who wait already go first */
-        client_block(client, queue, replay_block_deadline(request), attempt, expired);
+        client_block(client, queue, request->deadline_us, attempt, expired);
     }
 }
 

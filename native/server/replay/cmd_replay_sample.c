@@ -8,6 +8,7 @@
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_coded.h"
 #include "server/replay/replay_part.h"
+#include "server/replay/replay_parts.h"
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
 
@@ -55,7 +56,7 @@ static void reply(struct client *client, const struct replay_request *request, s
     if (request->coded) {
         replay_coded_reply(client, batch, columns, column_count);
     } else {
-        replay_batch_reply(client, batch, columns, column_count, NULL);
+        replay_batch_reply(client, batch, columns, column_count, NULL, NULL);
     }
 }
 
@@ -138,17 +139,41 @@ static int sample_options(struct client *client, struct replay_request *request,
     return 0;
 }
 
+/* Whether so many items are drawn in parts. Others are not drawn in parts, but their columns may be copied so. */
+static bool is_drawn_in_parts(const struct replay_request *request) {
+    return request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded &&
+           table_samples_in_parts(request->entry->table, request->replace);
+}
+
+/* A change that waits until no batch is amid its parts goes first. */
+static bool lets_change_first(const struct replay_request *request, struct error *error) {
+    const struct replay_entry *entry = request->entry;
+    return is_drawn_in_parts(request) && entry->changers.length
+               ? error_because(error, ERROR_TIMEOUT, "waits behind a change of table '%s'",
+                               table_config(entry->table)->name)
+               : true;
+}
+
+static bool is_copied_in_parts(const struct replay_request *request) {
+    return !request->coded && request->n <= REPLAY_CLIENT_PINNED_LIMIT &&
+           replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES;
+}
+
 /* Draws and replies; false when it must wait. */
 static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
     if (replay_entry_missing(entry, &error) || !table_can_sample(entry->table, request->n, request->replace, &error) ||
-        !replay_batch_allowed(request, client, &error)) {
+        !replay_batch_allowed(request, client, &error) || !lets_change_first(request, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) {
             return false;
         }
         reply_failure(client, &error);
+        return true;
+    }
+    if (is_drawn_in_parts(request)) {
+        replay_sample_in_parts(client, request);
         return true;
     }
     struct replay_batch *batch = replay_batch_new(entry, client, request->n);
@@ -164,6 +189,10 @@ static bool sample_attempt(struct client *client) {
     }
     wait_queue_wake(client->server, &entry->adders);
     if (request->shared && !request->coded && replay_share_batch(client, request, batch)) {
+        return true;
+    }
+    if (is_copied_in_parts(request)) {
+        replay_copy_in_parts(client, request, batch);
         return true;
     }
     reply(client, request, batch);
@@ -229,32 +258,45 @@ static int get_options(struct client *client, struct replay_request *request, st
     return 0;
 }
 
-void replay_get_command(struct client *client) {
+static void get_at_once(struct client *client, struct replay_request *request) {
+    struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    uint32_t n;
-    uint64_t *ids = entry ? replay_ids_or_reply(client, &n, 0) : NULL;
-    if (!ids) {
-        return;
-    }
-    struct replay_request request = {.entry = entry, .n = n};
-    if (get_options(client, &request, &error) || !replay_batch_allowed(&request, client, &error)) {
-        reply_failure(client, &error);
-        return;
-    }
+    uint32_t n = request->n;
     struct replay_batch *batch = replay_batch_new(entry, client, n);
     if (!batch) {
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, n);
         return;
     }
-    if (table_get(entry->table, n, ids, batch->slots, batch->probabilities, &error)) {
+    if (n) memcpy(batch->ids, client->argv[2].data, n * sizeof *batch->ids);
+    if (table_get(entry->table, n, batch->ids, batch->slots, batch->probabilities, &error)) {
         reply_failure(client, &error);
-    } else {
-        for (uint32_t i = 0; i < n; i++) {
-            batch->ids[i] = ids[i];
-            batch->weights[i] = 1;
-        }
-        reply(client, &request, batch);
+        replay_batch_release(batch);
+        return;
     }
+    for (uint32_t i = 0; i < n; i++) batch->weights[i] = 1;
+    if (is_copied_in_parts(request)) {
+        replay_copy_in_parts(client, request, batch);
+        return;
+    }
+    reply(client, request, batch);
     replay_batch_release(batch);
+}
+
+void replay_get_command(struct client *client) {
+    struct error error = {.code = ERROR_NONE};
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (!entry) return;
+    struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_GET);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    replay_request_set_entry(request, entry);
+    if (replay_parse_ids(&client->argv[2], &request->n, &error) || get_options(client, request, &error) ||
+        !replay_batch_allowed(request, client, &error))
+        reply_failure(client, &error);
+    else if (request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded)
+        replay_get_in_parts(client, request);
+    else
+        get_at_once(client, request);
 }

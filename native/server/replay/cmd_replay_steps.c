@@ -42,9 +42,7 @@ static int check_flags(const struct resp_argument *flags, uint32_t n, struct err
     return 0;
 }
 
-static int append_check(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
-                        struct error *error) {
-    (void)client;
+static int append_check(struct replay_request *request, const struct resp_argument *arguments, struct error *error) {
     const struct table_config *config = table_config(request->entry->table);
     if (check_windows(request->entry->table, error) || replay_streams_check(&arguments[STREAMS], request->n, error) ||
         check_flags(&arguments[APPEND_FLAGS], request->n, error)) {
@@ -141,8 +139,7 @@ void replay_append_command(struct client *client) {
 
 /* ---- ITEM ---------------------------------------------------------------------------------------------------------- */
 
-static int item_check(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
-                      struct error *error) {
+static int item_check(struct replay_request *request, const struct resp_argument *arguments, struct error *error) {
     const struct table_config *config = table_config(request->entry->table);
     const struct resp_argument *steps = &arguments[ITEM_STEPS];
     if (check_windows(request->entry->table, error) || replay_streams_check(&arguments[STREAMS], request->n, error)) {
@@ -156,7 +153,7 @@ static int item_check(struct client *client, struct replay_request *request, con
     for (uint32_t i = 0; i < config->columns; i++) {
         if (config->column[i].kind == COLUMN_ITEM) request->expected |= 1ull << i;
     }
-    return replay_check_priorities(client, request, &arguments[ITEM_PRIORITIES], error);
+    return replay_check_first_priorities(request, &arguments[ITEM_PRIORITIES], error);
 }
 
 static const struct replay_form item_form = {

@@ -61,8 +61,7 @@ uint64_t replay_block_deadline(const struct replay_request *request) {
     return request->block_ms ? clock_monotonic_us() + (uint64_t)request->block_ms * 1000 : CLOCK_NEVER;
 }
 
-/* ids as uint64[n] in one argument; n from its length. */
-static int parse_ids(const struct resp_argument *argument, uint32_t *n, struct error *error) {
+int replay_parse_ids(const struct resp_argument *argument, uint32_t *n, struct error *error) {
     size_t count = argument->length / sizeof(uint64_t);
     if (argument->length % sizeof(uint64_t)) {
         return error_set(error, ERROR_BADSHAPE, "expected ids as uint64, 8 bytes each, got %zu bytes",
@@ -73,24 +72,6 @@ static int parse_ids(const struct resp_argument *argument, uint32_t *n, struct e
     }
     *n = (uint32_t)count;
     return 0;
-}
-
-uint64_t *replay_ids_or_reply(struct client *client, uint32_t *n, size_t spare_bytes) {
-    struct error error;
-    const struct resp_argument *argument = &client->argv[2];
-    if (parse_ids(argument, n, &error)) {
-        reply_failure(client, &error);
-        return NULL;
-    }
-    uint64_t *ids = replay_registry_scratch(client->server->replay->tables, argument->length + spare_bytes + 1);
-    if (!ids) {
-        reply_error(client, "ERR out of memory for %" PRIu32 " ids", *n);
-        return NULL;
-    }
-    if (*n) {
-        memcpy(ids, argument->data, argument->length);
-    }
-    return ids;
 }
 
 void replay_describe_shape(const struct column *column, struct text *text) {

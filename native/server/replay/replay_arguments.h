@@ -19,9 +19,8 @@ int replay_parse_block(const struct resp_argument *argument, struct replay_reque
 int replay_check_incarnation(const struct replay_entry *entry, const struct resp_argument *argument,
                              struct error *error);
 uint64_t replay_block_deadline(const struct replay_request *request);
-/* The ids of argv[2], aligned, with room for `spare_bytes` behind them. They are valid until the next use of the
- * registry's scratch. NULL after replying an error. */
-uint64_t *replay_ids_or_reply(struct client *client, uint32_t *n, size_t spare_bytes);
+/* How many ids, uint64[n] in one argument. */
+int replay_parse_ids(const struct resp_argument *argument, uint32_t *n, struct error *error);
 int replay_find_column(const struct table *table, const struct resp_argument *name, uint32_t *column,
                        struct error *error);
 /* "float32 [4,84,84]" */

@@ -13,37 +13,35 @@ static const char *thing(const struct replay_request *request) {
     return request->kind == REPLAY_REQUEST_APPEND ? "steps" : "items";
 }
 
+#define PRIORITIES_AT_ONCE 256u
+
 /* ---- priorities ---------------------------------------------------------------------------------------------------- */
 
-int replay_copy_priorities(struct client *client, const struct resp_argument *argument, uint32_t n, size_t spare_bytes,
-                           uint8_t **spare, double **priorities, struct error *error) {
+int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error) {
     size_t bytes = (size_t)n * sizeof(double);
-    if (argument->length && argument->length != bytes) {
-        return error_set(error, ERROR_BADPRIORITY,
-                         "expected %" PRIu32 " priorities as float64, %zu bytes, or none, got %zu bytes", n, bytes,
-                         argument->length);
+    return argument->length == 0 || argument->length == bytes
+               ? 0
+               : error_set(error, ERROR_BADPRIORITY,
+                           "expected %" PRIu32 " priorities as float64, %zu bytes, or none, got %zu bytes", n, bytes,
+                           argument->length);
+}
+
+int replay_check_priorities(const struct table *table, const struct resp_argument *argument, uint32_t first,
+                            uint32_t count, struct error *error) {
+    double priorities[PRIORITIES_AT_ONCE];
+    for (uint32_t done = 0, some; argument->length && done < count; done += some) {
+        some = count - done < PRIORITIES_AT_ONCE ? count - done : PRIORITIES_AT_ONCE;
+        memcpy(priorities, argument->data + (size_t)(first + done) * sizeof(double), some * sizeof(double));
+        if (table_check_priorities(table, priorities, some, first + done, error)) return -1;
     }
-    uint8_t *scratch = replay_registry_scratch(client->server->replay->tables, bytes + spare_bytes);
-    if (!scratch) {
-        return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " priorities", n);
-    }
-    *priorities = NULL;
-    if (argument->length) {
-        memcpy(scratch, argument->data, bytes);
-        *priorities = (double *)(void *)scratch;
-    }
-    *spare = scratch + bytes;
     return 0;
 }
 
-int replay_check_priorities(struct client *client, const struct replay_request *request,
-                            const struct resp_argument *argument, struct error *error) {
-    double *priorities = NULL;
-    uint8_t *spare = NULL;
-    if (replay_copy_priorities(client, argument, request->n, 0, &spare, &priorities, error)) {
-        return -1;
-    }
-    return priorities ? table_check_priorities(request->entry->table, priorities, request->n, error) : 0;
+int replay_check_first_priorities(const struct replay_request *request, const struct resp_argument *argument,
+                                  struct error *error) {
+    uint32_t first = request->n < REPLAY_AT_ONCE_ITEMS ? request->n : REPLAY_AT_ONCE_ITEMS;
+    if (replay_parse_priorities(argument, request->n, error)) return -1;
+    return replay_check_priorities(request->entry->table, argument, 0, first, error);
 }
 
 /* ---- header -------------------------------------------------------------------------------------------------------- */
@@ -117,7 +115,7 @@ static int take_header(struct client *client, const struct replay_form *form, st
         return -1;
     }
     replay_request_set_entry(request, entry);
-    if (form->check(client, request, arguments, error)) {
+    if (form->check(request, arguments, error)) {
         return -1;
     }
     uint32_t at = form->options, taken = 0;

@@ -13,8 +13,7 @@ struct replay_form {
     const char *usage;
     uint32_t options; /* index of the argument where options begin */
     /* Checks the arguments before the options, and the table; sets the columns expected. */
-    int (*check)(struct client *client, struct replay_request *request, const struct resp_argument *arguments,
-                 struct error *error);
+    int (*check)(struct replay_request *request, const struct resp_argument *arguments, struct error *error);
     /* Reserves the slots. */
     int (*reserve)(struct replay_request *request, struct error *error);
 };
@@ -26,12 +25,12 @@ void replay_columns_land(struct client *client, const struct replay_form *form, 
 /* For its handler: the request with all its columns in place, or NULL after replying the error. */
 struct replay_request *replay_columns_or_reply(struct client *client, const struct replay_form *form);
 
-/* Checks priorities, float64[n] or none, against the table of the request. */
-int replay_check_priorities(struct client *client, const struct replay_request *request,
-                            const struct resp_argument *argument, struct error *error);
-/* Copies them out of their argument, where they need not be aligned, and makes room for `spare_bytes` behind them.
- * `priorities` is NULL where none were given. Valid until the next use of the registry's scratch. */
-int replay_copy_priorities(struct client *client, const struct resp_argument *argument, uint32_t n, size_t spare_bytes,
-                           uint8_t **spare, double **priorities, struct error *error);
+/* Priorities, float64[n] or none, in an argument, where they need not be aligned: whether they are so many; whether those of
+ * `count` items from `first` on are good; and both for a command's header, of the first of many alone. */
+int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error);
+int replay_check_priorities(const struct table *table, const struct resp_argument *argument, uint32_t first,
+                            uint32_t count, struct error *error);
+int replay_check_first_priorities(const struct replay_request *request, const struct resp_argument *argument,
+                                  struct error *error);
 
 #endif

@@ -1,4 +1,5 @@
 /* replay_registry: tables by name, their life after a drop, and pooled request state. */
+#include "server/replay/replay_parts.h"
 #include "server/replay/replay_registry.h"
 
 #include <assert.h>
@@ -256,9 +257,12 @@ void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
 void replay_request_release(struct replay_request *request) {
-    if (request->reservation) {
-        reservation_release(request->reservation);
-        request->reservation = NULL;
+    if (!request->reservation) return;
+    reservation_release(request->reservation);
+    request->reservation = NULL;
+    if (request->begun) { /* what did not enter leaves room, and the table may be changed again */
+        wait_queue_wake(request->entry->registry->server, &request->entry->adders);
+        wait_queue_wake(request->entry->registry->server, &request->entry->changers);
     }
 }
 
@@ -267,7 +271,9 @@ static void drop_request(struct client *client, void *state) {
     struct replay_request *request = state;
     struct replay_registry *registry = client->server->replay->tables;
     replay_share_drop(client, request);
+    replay_parts_drop(request);
     replay_request_release(request);
+    blob_release(request->ids);
     if (request->entry) {
         replay_entry_release(request->entry);
     }

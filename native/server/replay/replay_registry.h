@@ -11,6 +11,7 @@
 #include "server/core/command.h"
 
 #define REPLAY_MAX_TABLES 256u
+#define REPLAY_AT_ONCE_ITEMS 1024u /* what has to do with more is done in slices */
 #define REPLAY_TABLE_PINNED_LIMIT (TABLE_SPARE_SLOTS / 2)  /* items held by replies in flight, of one table */
 #define REPLAY_CLIENT_PINNED_LIMIT (TABLE_SPARE_SLOTS / 4) /* and by those of one client */
 /* A larger reply leaves a quarter of the table's pins to smaller ones, or waits until it does. */
@@ -48,6 +49,9 @@ enum replay_request_kind {
     REPLAY_REQUEST_APPEND,
     REPLAY_REQUEST_ITEM,
     REPLAY_REQUEST_SAMPLE,
+    REPLAY_REQUEST_GET,
+    REPLAY_REQUEST_UPDATE,
+    REPLAY_REQUEST_DEL,
     REPLAY_REQUEST_RESET,
     REPLAY_REQUEST_CONFIG,
     REPLAY_REQUEST_AWAIT
@@ -75,6 +79,13 @@ struct replay_request {
     bool partial; /* ADD, ITEM: fewer than n will do */
     int64_t block_ms;
     uint32_t priorities;         /* ADD, ITEM: argument index of the priorities */
+    uint32_t checked;            /* ADD, ITEM, UPDATE: of n, priorities that are good */
+    uint32_t entered;            /* ADD, ITEM: of n, items that are in the table */
+    uint64_t deadline_us;        /* ADD, ITEM: of the wait */
+    struct blob *ids;            /* ADD, ITEM: of those that entered, where they enter in parts */
+    uint32_t done;               /* UPDATE, DEL: of n */
+    uint64_t applied, stale;
+    struct replay_parts *parts;  /* SAMPLE, GET: a batch that is drawn or copied in parts */
     uint32_t first_column;       /* argument index of the first column's name */
     uint64_t expected;           /* bit i set: column i must be given */
     uint64_t landed;             /* and: it is in place */
@@ -83,7 +94,7 @@ struct replay_request {
     bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
     double beta;
     bool replace;                /* SAMPLE: with replacement */
-    bool begun;                  /* RESET, CONFIG: the table is at work */
+    bool begun;                  /* RESET, CONFIG: the table is at work; ADD, ITEM: all are let through */
     bool since; /* AWAIT: `wanted` are those that the client knows of; else those that must be there */
     int64_t wanted;
     uint32_t column_count; /* SAMPLE: columns asked for, in order */
@@ -197,15 +208,17 @@ struct replay_region {
 };
 
 /* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. With a region (else NULL) a
- * column that lies there is [lease, offset, bytes]. */
+ * column that lies there is [lease, offset, bytes]. `copied` (else NULL): by column asked for, those that were copied out
+ * before. */
 void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                        uint32_t column_count, const struct replay_region *region);
+                        uint32_t column_count, const struct replay_region *region, struct blob *const *copied);
 /* What it is made of, for other replies: the extra memory that these columns need, and [ids, probabilities, weights, name,
  * bytes, …] without the array's head. */
 size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
                             const struct replay_region *region);
 void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                          uint32_t column_count, const struct replay_region *region, uint8_t *extra);
+                          uint32_t column_count, const struct replay_region *region, struct blob *const *copied,
+                          uint8_t *extra);
 
 /* ---- through shared memory ---- */
 bool replay_column_is_shared(const struct column *column, uint32_t n);

@@ -205,7 +205,8 @@ size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *col
 }
 
 void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                          uint32_t column_count, const struct replay_region *region, uint8_t *extra) {
+                          uint32_t column_count, const struct replay_region *region, struct blob *const *copied,
+                          uint8_t *extra) {
     const struct table_config *config = table_config(batch->entry->table);
     size_t offset = 0;
     reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
@@ -214,7 +215,9 @@ void replay_columns_reply(struct client *client, struct replay_batch *batch, con
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
         reply_bulk_string(client, column->name);
-        if (region && replay_column_is_shared(column, batch->n)) {
+        if (copied && copied[i]) {
+            reply_blob(client, copied[i]);
+        } else if (region && replay_column_is_shared(column, batch->n)) {
             reply_column_shared(client, column, batch->n, region, &offset);
         } else if (replay_column_is_sent_from_slots(column, batch->n)) {
             size_t used = replay_source_extra(batch, columns[i]);
@@ -227,7 +230,7 @@ void replay_columns_reply(struct client *client, struct replay_batch *batch, con
 }
 
 void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
-                        uint32_t column_count, const struct replay_region *region) {
+                        uint32_t column_count, const struct replay_region *region, struct blob *const *copied) {
     replay_batch_pin(batch);
     if (!replay_batch_reserve(batch, replay_columns_extra(batch, columns, column_count, region))) {
         if (region) {
@@ -237,5 +240,5 @@ void replay_batch_reply(struct client *client, struct replay_batch *batch, const
         return;
     }
     reply_array(client, 3 + 2 * (size_t)column_count);
-    replay_columns_reply(client, batch, columns, column_count, region, batch->extra);
+    replay_columns_reply(client, batch, columns, column_count, region, copied, batch->extra);
 }

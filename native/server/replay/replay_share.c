@@ -98,7 +98,7 @@ static bool gather_retry(struct client *client) {
     struct replay_region region = {.lease = request->gather.lease, .offset = request->gather.region};
     struct replay_batch *batch = take_batch(request);
     client->server->replay->shares.batches++;
-    replay_batch_reply(client, batch, columns, column_count, &region);
+    replay_batch_reply(client, batch, columns, column_count, &region, NULL);
     replay_batch_release(batch);
     return true;
 }
@@ -111,7 +111,7 @@ static void gather_expired(struct client *client) {
     memcpy(columns, request->columns, sizeof columns);
     share_end(client, request->gather.lease);
     struct replay_batch *batch = take_batch(request);
-    replay_batch_reply(client, batch, columns, column_count, NULL);
+    replay_batch_reply(client, batch, columns, column_count, NULL, NULL);
     replay_batch_release(batch);
 }
 
@@ -128,7 +128,7 @@ bool replay_share_batch(struct client *client, struct replay_request *request, s
     }
     request->gather = (struct replay_gather){.batch = batch, .lease = lease->number, .region = lease->offset};
     replay_batch_pin(batch);
-    client_block_next(client, &server->replay->gathering, gather_retry, gather_expired);
+    client_block_next(client, &server->replay->gathering, CLOCK_NEVER, gather_retry, gather_expired);
     return true;
 }
 

@@ -112,7 +112,7 @@ static void keys_command(struct client *client) {
     }
     search->client = client;
     client_set_state(client, search, drop);
-    client_block_next(client, &client->server->redis->searching, retry, expired);
+    client_block_next(client, &client->server->redis->searching, CLOCK_NEVER, retry, expired);
 }
 
 bool keys_step(struct server *server) {

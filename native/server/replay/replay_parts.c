@@ -1,0 +1,234 @@
+/* replay_parts: large batches, drawn and copied out in parts.
+ *
+ * Why a batch that is drawn in parts is as good as one that is drawn at once: each part is a sample of the table as it is then,
+ * with the probabilities of then, and importance weights are made of these, over the least of all parts. The limiter has
+ * counted all draws before the first part, so that nobody else is let through in their place. What others may do between two
+ * parts is remove items. If too few are left, the sample is refused, and the draws that were not made are given back. */
+#include "server/replay/replay_parts.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/core/client.h"
+#include "server/core/server.h"
+#include "server/core/slices.h"
+#include "server/replay/replay_source.h"
+
+#define PART_ITEMS REPLAY_AT_ONCE_ITEMS
+
+struct replay_parts {
+    struct replay_batch *batch; /* was drawn before, and is pinned; NULL: parts are drawn, or found by id */
+    bool by_id;
+    uint32_t done; /* items that are copied */
+    uint32_t weighed;
+    double least; /* probability of those that were drawn */
+    struct blob *ids, *probabilities, *weights; /* without a batch */
+    struct blob *copied[TABLE_MAX_COLUMNS]; /* by their places among the columns asked for; NULL: sent from the slots */
+};
+
+size_t replay_copied_bytes(const struct replay_request *request, uint32_t n) {
+    const struct table_config *config = table_config(request->entry->table);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        const struct column *column = &config->column[request->columns[i]];
+        if (!replay_column_is_sent_from_slots(column, n)) bytes += column->item_bytes * n;
+    }
+    return bytes;
+}
+
+void replay_parts_drop(struct replay_request *request) {
+    struct replay_parts *parts = request->parts;
+    if (!parts) return;
+    request->parts = NULL;
+    if (!parts->batch && !parts->by_id && request->begun)
+        table_end_sample(request->entry->table, request->n - parts->done);
+    if (parts->batch) replay_batch_release(parts->batch);
+    blob_release(parts->ids);
+    blob_release(parts->probabilities);
+    blob_release(parts->weights);
+    for (uint32_t i = 0; i < request->column_count; i++) blob_release(parts->copied[i]);
+    memory_free(parts);
+    if (request->entry->changers.length) wait_queue_wake(request->entry->registry->server, &request->entry->changers);
+}
+
+/* Places for all that is copied. */
+static int take_memory(struct replay_request *request, struct replay_batch *batch, struct error *error) {
+    const struct table_config *config = table_config(request->entry->table);
+    struct replay_parts *parts = request->parts = memory_calloc(1, sizeof *parts);
+    size_t n = request->n;
+    bool failed = !parts;
+    if (parts) {
+        parts->batch = batch;
+        parts->least = INFINITY;
+    }
+    if (parts && !batch) {
+        failed |= !(parts->ids = blob_new(n * sizeof(uint64_t)));
+        failed |= !(parts->probabilities = blob_new(n * sizeof(double)));
+        failed |= !(parts->weights = blob_new(n * sizeof(float)));
+    }
+    for (uint32_t i = 0; !failed && i < request->column_count; i++) {
+        const struct column *column = &config->column[request->columns[i]];
+        if (!replay_column_is_sent_from_slots(column, request->n))
+            failed = !(parts->copied[i] = blob_new(column->item_bytes * n));
+    }
+    return failed ? error_set(error, ERROR_GENERIC, "out of memory for a batch of %zu", n) : 0;
+}
+
+static uint32_t next_part(const struct replay_request *request) {
+    size_t item_bytes = replay_copied_bytes(request, request->n) / request->n;
+    uint32_t left = request->n - request->parts->done, most = PART_ITEMS;
+    if (item_bytes * PART_ITEMS > REPLAY_PART_BYTES) most = (uint32_t)(REPLAY_PART_BYTES / item_bytes) + 1;
+    return left < most ? left : most;
+}
+
+static void copy_columns(const struct replay_request *request, const uint32_t *slots, uint32_t count) {
+    const struct table *table = request->entry->table;
+    const struct replay_parts *parts = request->parts;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        size_t bytes = table_config(table)->column[request->columns[i]].item_bytes;
+        if (!parts->copied[i]) continue;
+        table_gather_part(table, request->columns[i], slots, count, parts->copied[i]->data + parts->done * bytes,
+                          parts->copied[i]->length);
+    }
+}
+
+/* Pins the next items. -1: they are not there. */
+static int take_items(struct client *client, struct replay_request *request, uint32_t count, uint32_t *slots,
+                      struct error *error) {
+    struct table *table = request->entry->table;
+    struct replay_parts *parts = request->parts;
+    uint64_t ids[PART_ITEMS];
+    double probabilities[PART_ITEMS];
+    float weights[PART_ITEMS];
+    if (parts->by_id) {
+        memcpy(ids, client->argv[2].data + parts->done * sizeof *ids, count * sizeof *ids);
+        if (table_get(table, count, ids, slots, probabilities, error)) return -1;
+        for (uint32_t i = 0; i < count; i++) weights[i] = 1;
+        memcpy(parts->weights->data + parts->done * sizeof *weights, weights, count * sizeof *weights);
+    } else {
+        if (table_sample_part(table, count, slots, ids, probabilities, error)) return -1;
+        double least = table_least_probability(count, probabilities);
+        if (least < parts->least) parts->least = least;
+    }
+    memcpy(parts->ids->data + parts->done * sizeof *ids, ids, count * sizeof *ids);
+    memcpy(parts->probabilities->data + parts->done * sizeof *probabilities, probabilities,
+           count * sizeof *probabilities);
+    return 0;
+}
+
+static int copy_part(struct client *client, struct replay_request *request, struct error *error) {
+    struct replay_parts *parts = request->parts;
+    uint32_t taken[PART_ITEMS], count = next_part(request);
+    if (parts->batch) {
+        copy_columns(request, parts->batch->slots + parts->done, count);
+    } else {
+        if (take_items(client, request, count, taken, error)) return -1;
+        copy_columns(request, taken, count);
+        table_unpin(request->entry->table, taken, count);
+    }
+    parts->done += count;
+    return 0;
+}
+
+static void weigh_part(struct replay_request *request) {
+    struct replay_parts *parts = request->parts;
+    double probabilities[PART_ITEMS];
+    float weights[PART_ITEMS];
+    uint32_t left = request->n - parts->weighed, count = left < PART_ITEMS ? left : PART_ITEMS;
+    memcpy(probabilities, parts->probabilities->data + parts->weighed * sizeof *probabilities,
+           count * sizeof *probabilities);
+    table_weigh(request->entry->table, count, request->beta, parts->least, probabilities, weights);
+    memcpy(parts->weights->data + parts->weighed * sizeof *weights, weights, count * sizeof *weights);
+    parts->weighed += count;
+}
+
+/* Once a reply is being written the request may be gone, since a client that has too much output is closed: the batch and the
+ * blobs are taken out of it first. */
+static void reply_parts(struct client *client, struct replay_request *request) {
+    struct replay_parts *parts = request->parts;
+    uint8_t columns[TABLE_MAX_COLUMNS];
+    uint32_t column_count = request->column_count;
+    memcpy(columns, request->columns, sizeof columns);
+    struct replay_entry *entry = request->entry;
+    request->parts = NULL;
+    replay_entry_retain(entry);
+    if (parts->batch) {
+        replay_batch_reply(client, parts->batch, columns, column_count, NULL, parts->copied);
+        replay_batch_release(parts->batch);
+    } else {
+        reply_array(client, 3 + 2 * (size_t)column_count);
+        reply_blob(client, parts->ids);
+        reply_blob(client, parts->probabilities);
+        reply_blob(client, parts->weights);
+        for (uint32_t i = 0; i < column_count; i++) {
+            reply_bulk_string(client, table_config(entry->table)->column[columns[i]].name);
+            reply_blob(client, parts->copied[i]);
+        }
+        blob_release(parts->ids);
+        blob_release(parts->probabilities);
+        blob_release(parts->weights);
+    }
+    for (uint32_t i = 0; i < column_count; i++) blob_release(parts->copied[i]);
+    memory_free(parts);
+    wait_queue_wake(entry->registry->server, &entry->adders);
+    if (entry->changers.length) wait_queue_wake(entry->registry->server, &entry->changers);
+    replay_entry_release(entry);
+}
+
+static bool go_on(struct client *client) {
+    struct replay_request *request = client_state(client);
+    struct replay_parts *parts = request->parts;
+    struct error error = {.code = ERROR_NONE};
+    do {
+        if (replay_entry_missing(request->entry, &error)) {
+            reply_failure(client, &error);
+            return true;
+        }
+        if (parts->done < request->n) {
+            if (copy_part(client, request, &error)) {
+                reply_failure(client, &error);
+                return true;
+            }
+        } else if (!parts->batch && !parts->by_id && parts->weighed < request->n) {
+            weigh_part(request);
+        } else {
+            reply_parts(client, request);
+            return true;
+        }
+    } while (slices_have_time(client));
+    return false;
+}
+
+void replay_sample_in_parts(struct client *client, struct replay_request *request) {
+    struct error error = {.code = ERROR_NONE};
+    if (take_memory(request, NULL, &error) ||
+        table_begin_sample(request->entry->table, request->n, request->beta, request->replace, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    request->begun = true;
+    slices_run(client, go_on);
+}
+
+void replay_get_in_parts(struct client *client, struct replay_request *request) {
+    struct error error = {.code = ERROR_NONE};
+    if (take_memory(request, NULL, &error)) {
+        reply_failure(client, &error);
+        return;
+    }
+    request->parts->by_id = true;
+    slices_run(client, go_on);
+}
+
+void replay_copy_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch) {
+    struct error error = {.code = ERROR_NONE};
+    if (take_memory(request, batch, &error)) {
+        if (!request->parts) replay_batch_release(batch);
+        reply_failure(client, &error);
+        return;
+    }
+    replay_batch_pin(batch);
+    slices_run(client, go_on);
+}

@@ -1,0 +1,21 @@
+/* replay_parts: a batch whose reply takes more work than fits a turn of the loop. It is drawn, or found, and copied out part by
+ * part in slices (slices.h), between which other requests are served; its reply follows when all of it is there. */
+#ifndef REPLAY_SERVER_REPLAY_PARTS_H
+#define REPLAY_SERVER_REPLAY_PARTS_H
+
+#include "server/replay/replay_registry.h"
+
+#define REPLAY_PART_BYTES (256u << 10) /* copied at once; a reply that copies more is made in parts */
+
+/* A sample, or a GET, of more items than may be pinned, all of whose columns are copied: each part is let go of as soon as it is
+ * copied. Replies, now or in later turns, also where it is refused. */
+void replay_sample_in_parts(struct client *client, struct replay_request *request);
+void replay_get_in_parts(struct client *client, struct replay_request *request);
+/* The reply of a batch that is pinned, some of whose columns are copied. Takes the handler's batch over. */
+void replay_copy_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch);
+/* Bytes of the columns asked for that are copied into a reply of n items. */
+size_t replay_copied_bytes(const struct replay_request *request, uint32_t n);
+/* The request is over. */
+void replay_parts_drop(struct replay_request *request);
+
+#endif
