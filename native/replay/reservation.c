@@ -165,15 +165,21 @@ void reservation_landing(struct reservation *reservation, uint32_t column, uint8
     }
 }
 
-void reservation_fill(struct reservation *reservation, uint32_t column, const void *values) {
+static void fill_part(struct reservation *reservation, uint32_t column, uint32_t first, uint32_t count,
+                      const void *values) {
     const struct slot_store *store = reservation->store;
-    assert(column < store->columns && store->value_bytes[column]);
+    size_t bytes = store->value_bytes[column];
+    assert(column < store->columns && bytes);
     if (reservation->apart >> column & 1) {
-        memcpy(staging_column(reservation, column), values, reservation->n * store->value_bytes[column]);
+        memcpy(staging_column(reservation, column) + first * bytes, values, count * bytes);
         reservation->staged |= 1ull << column;
     } else {
-        column_arrays_scatter(&store->arrays, column, reservation->slots, reservation->n, values);
+        column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
     }
+}
+
+void reservation_fill(struct reservation *reservation, uint32_t column, const void *values) {
+    fill_part(reservation, column, 0, reservation->n, values);
 }
 
 void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count) {
@@ -204,29 +210,49 @@ static int refuse_block(const struct reservation *reservation, uint32_t column, 
                      codec_name(is_coded ? config->codec : CODEC_NONE), size, index);
 }
 
-int reservation_fill_coded(struct reservation *reservation, uint32_t column, const uint32_t *sizes,
-                           const uint8_t *blocks, size_t length, struct error *error) {
-    struct slot_store *store = reservation->store;
+static size_t size_at(const uint8_t *sizes, uint32_t index) {
+    uint32_t size;
+    memcpy(&size, sizes + index * sizeof size, sizeof size);
+    return size;
+}
+
+static int check_sizes(const struct reservation *reservation, uint32_t column, const uint8_t *sizes, size_t length,
+                       struct error *error) {
+    const struct slot_store *store = reservation->store;
     bool is_coded = coded_columns_has(&store->coded, column);
-    size_t total = 0;
+    size_t total = 0, most = store->value_bytes[column];
     for (uint32_t i = 0; i < reservation->n; i++) {
-        if (sizes[i] > store->value_bytes[column] || (!is_coded && sizes[i] < store->value_bytes[column]))
-            return refuse_block(reservation, column, i, sizes[i], error);
-        total += sizes[i];
+        size_t size = size_at(sizes, i);
+        if (size > most || (!is_coded && size < most)) return refuse_block(reservation, column, i, size, error);
+        total += size;
     }
-    if (length != total) {
-        return error_set(error, ERROR_BADSHAPE, "expected %zu bytes of blocks for column '%s', got %zu", total,
-                         reservation->table->config.column[column].name, length);
-    }
-    if (!is_coded) {
-        reservation_fill(reservation, column, blocks);
-        return 0;
-    }
-    for (uint32_t i = 0; i < reservation->n; blocks += sizes[i++])
-        if (coded_columns_put(&store->coded, column, reservation->slots[i], blocks, sizes[i]))
+    return length == total ? 0
+                           : error_set(error, ERROR_BADSHAPE, "expected %zu bytes of blocks for column '%s', got %zu",
+                                       total, reservation->table->config.column[column].name, length);
+}
+
+int reservation_fill_coded(struct reservation *reservation, uint32_t column, const void *sizes, const uint8_t *blocks,
+                           size_t length, uint64_t deadline_us, struct error *error) {
+    struct slot_store *store = reservation->store;
+    uint64_t bit = 1ull << column;
+    if (reservation->filled == 0 && check_sizes(reservation, column, sizes, length, error)) return -1;
+    while (reservation->filled < reservation->n) {
+        uint32_t index = reservation->filled;
+        const uint8_t *block = blocks + reservation->filled_bytes;
+        size_t size = size_at(sizes, index);
+        if (!coded_columns_has(&store->coded, column))
+            fill_part(reservation, column, index, 1, block);
+        else if (coded_columns_put(&store->coded, column, reservation->slots[index], block, size))
             return refuse_pool(reservation, error);
-    reservation->staged &= ~(1ull << column);
-    reservation->unchecked |= 1ull << column;
+        reservation->filled_bytes += size;
+        if (++reservation->filled % VALUES_BETWEEN_LOOKS == 0 && deadline_us != CLOCK_NEVER &&
+            clock_monotonic_us() >= deadline_us && reservation->filled < reservation->n)
+            return 1;
+    }
+    reservation->filled = 0;
+    reservation->filled_bytes = 0;
+    reservation->staged &= ~bit;
+    if (coded_columns_has(&store->coded, column)) reservation->unchecked |= bit;
     return 0;
 }
 

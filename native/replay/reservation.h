@@ -32,6 +32,8 @@ struct reservation {
     uint64_t unchecked; /* columns that came as blocks that nobody has looked into */
     bool admitted; /* the limiter has counted all n; those that have not entered are among the table's `entering` */
     uint32_t entered; /* items that have: the first ones */
+    uint32_t filled; /* blocks of the column that is being filled */
+    size_t filled_bytes;
     uint32_t coded; /* values that are done of the first column that is staged or unchecked */
     uint32_t slots[]; /* room for that many, then for their lists of steps */
 };

@@ -253,9 +253,11 @@ void stream_end_episode(struct stream *stream); /* the newest step was the last 
 
 /* Reserve, land, validate, commit, as for items; `column` is an index of the table's columns, with in_steps. */
 struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error);
-/* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them. */
-int reservation_fill_coded(struct reservation *reservation, uint32_t column, const uint32_t *sizes,
-                           const uint8_t *blocks, size_t length, struct error *error);
+/* As fill, for a compressed table: n blocks one after the other, as the table's codec makes them, and their sizes, uint32[n]
+ * of any alignment; until the clock passes the deadline. 0: the column is filled; 1: there is more to do, by the same call,
+ * before another column; -1: the sizes, or their sum, cannot be. */
+int reservation_fill_coded(struct reservation *reservation, uint32_t column, const void *sizes, const uint8_t *blocks,
+                           size_t length, uint64_t deadline_us, struct error *error);
 /* Compresses the values of a compressed column that landed as they were, and checks the blocks that came, until the
  * clock passes the deadline. 0: all is done; 1: there is more to do; -1: something is no block. table_append does
  * the rest itself, however long it takes. */

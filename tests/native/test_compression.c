@@ -1,6 +1,7 @@
 /* Tests of what compressed steps stand on: the pool of blocks, the codecs, and what is refused of a client's blocks. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "check.h"
@@ -152,14 +153,14 @@ static void blocks_that_are_none_are_refused(enum step_codec kind) {
     uint32_t sizes[2];
     size_t length = codec_encode_steps(codec, steps, 2, 1000, sizes, blocks);
     CHECK(length < 400);
-    CHECK(reservation_fill_coded(reservation, 0, sizes, blocks, length - 1, &error) == -1);
+    CHECK(reservation_fill_coded(reservation, 0, sizes, blocks, length - 1, CLOCK_NEVER, &error) == -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "bytes of blocks"));
     const uint32_t large[2] = {1001, 10};
-    CHECK(reservation_fill_coded(reservation, 0, large, blocks, 1011, &error) == -1);
+    CHECK(reservation_fill_coded(reservation, 0, large, blocks, 1011, CLOCK_NEVER, &error) == -1);
     CHECK(strstr(error.message, "got one of 1001 bytes at index 0"));
     blocks[sizes[0]] ^= 0x80;
     blocks[sizes[0] + 1] ^= 0x55;
-    CHECK(reservation_fill_coded(reservation, 0, sizes, blocks, length, &error) == 0);
+    CHECK(reservation_fill_coded(reservation, 0, sizes, blocks, length, CLOCK_NEVER, &error) == 0);
     struct stream *stream = table_stream_new(table, 8, &error);
     CHECK(table_append(table, reservation, (struct stream *[]){stream, stream}, NULL, &error) == -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "at index 1 that is none"));

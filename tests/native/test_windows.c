@@ -1,6 +1,7 @@
 /* Tests of steps, streams and windows: what an item sees, what is refused, and when steps leave. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "check.h"
 #include "replay/table_state.h"
@@ -321,13 +322,13 @@ static void coded_steps_of_an_uncompressed_table_are_the_steps(void) {
     struct table *table = window_table(4);
     struct reservation *reservation = table_reserve_steps(table, 2, &error);
     const uint64_t values[2] = {5, 6};
-    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 7}, (const uint8_t *)values, 15, &error) ==
-          -1);
+    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 7}, (const uint8_t *)values, 15, CLOCK_NEVER,
+                                 &error) == -1);
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "got one of 7 bytes at index 1"));
-    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 17, &error) ==
-          -1);
-    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 16, &error) ==
-          0);
+    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 17, CLOCK_NEVER,
+                                 &error) == -1);
+    CHECK(reservation_fill_coded(reservation, FRAME, (const uint32_t[]){8, 8}, (const uint8_t *)values, 16, CLOCK_NEVER,
+                                 &error) == 0);
     reservation_release(reservation);
     table_free(table);
 }

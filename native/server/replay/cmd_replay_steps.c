@@ -101,9 +101,10 @@ static bool append_attempt(struct client *client) {
         return false;
     }
     request->behind_streams = false;
-    int left = replay_entry_missing(request->entry, &error)
-                   ? -1
-                   : reservation_code(request->reservation, clock_monotonic_us() + CODING_SLICE_US, &error);
+    uint64_t deadline_us = clock_monotonic_us() + CODING_SLICE_US;
+    int left = replay_entry_missing(request->entry, &error) ? -1 : 0;
+    if (left == 0) left = replay_columns_fill_coded(client, request, deadline_us, &error);
+    if (left == 0) left = reservation_code(request->reservation, deadline_us, &error);
     if (left > 0) {
         return false;
     }

@@ -185,48 +185,52 @@ static int take_column(const struct replay_request *request, const struct resp_a
 }
 
 /* uint32 sizes[n], then the blocks. */
-static int fill_coded(struct client *client, struct replay_request *request, uint32_t column,
-                      const struct resp_argument *argument, struct error *error) {
+static int check_coded(const struct replay_request *request, uint32_t column, const struct resp_argument *argument,
+                       struct error *error) {
     size_t head = request->n * sizeof(uint32_t);
-    if (argument->length < head) {
-        return error_set(error, ERROR_BADSHAPE,
-                         "column '%s': expected %" PRIu32 " sizes as uint32, %zu bytes, and the blocks behind them, "
-                         "got %zu bytes",
-                         table_config(request->entry->table)->column[column].name, request->n, head, argument->length);
-    }
-    uint32_t *sizes = replay_registry_scratch(client->server->replay->tables, head);
-    if (!sizes) {
-        return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " sizes", request->n);
-    }
-    memcpy(sizes, argument->data, head);
-    return reservation_fill_coded(request->reservation, column, sizes, argument->data + head, argument->length - head,
-                                  error);
+    return argument->length >= head
+               ? 0
+               : error_set(error, ERROR_BADSHAPE,
+                           "column '%s': expected %" PRIu32
+                           " sizes as uint32, %zu bytes, and the blocks behind them, got %zu bytes",
+                           table_config(request->entry->table)->column[column].name, request->n, head,
+                           argument->length);
 }
 
-static int fill_column(struct client *client, struct replay_request *request, uint32_t column,
-                       const struct resp_argument *argument, struct error *error) {
-    if (request->coded) {
-        return fill_coded(client, request, column, argument, error);
+int replay_columns_fill_coded(struct client *client, struct replay_request *request, uint64_t deadline_us,
+                              struct error *error) {
+    const struct table *table = request->entry->table;
+    size_t head = request->n * sizeof(uint32_t);
+    while (request->coded && request->to_fill < client->argc) {
+        const struct resp_argument *argument = &client->argv[request->to_fill];
+        uint32_t column;
+        if (replay_find_column(table, argument - 1, &column, error)) return -1;
+        int left = reservation_fill_coded(request->reservation, column, argument->data, argument->data + head,
+                                          argument->length - head, deadline_us, error);
+        if (left) return left;
+        request->to_fill += 2;
+        if (request->to_fill < client->argc && clock_monotonic_us() >= deadline_us) return 1;
     }
-    reservation_fill(request->reservation, column, argument->data);
     return 0;
 }
 
-/* Puts the columns that came as ordinary arguments into place. */
+/* Puts the columns that came as ordinary arguments into place, but for blocks, whose places depend on their sizes. */
 static int fill(struct client *client, struct replay_request *request, struct error *error) {
     if (replay_entry_missing(request->entry, error)) {
         return -1;
     }
-    for (uint32_t index = request->first_column + 1; index < client->argc; index += 2) {
+    request->to_fill = request->first_column + 1;
+    for (uint32_t index = request->to_fill; index < client->argc; index += 2) {
         const struct resp_argument *argument = &client->argv[index];
         uint32_t column;
         if (!argument->data) {
             continue; /* landed in its slots */
         }
         if (take_column(request, client->argv, index, argument->length, &column, error) ||
-            fill_column(client, request, column, argument, error)) {
+            (request->coded && check_coded(request, column, argument, error))) {
             return -1;
         }
+        if (!request->coded) reservation_fill(request->reservation, column, argument->data);
         request->landed |= 1ull << column;
     }
     return request->landed == request->expected

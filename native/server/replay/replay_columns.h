@@ -25,6 +25,10 @@ void replay_columns_land(struct client *client, const struct replay_form *form, 
 /* For its handler: the request with all its columns in place, or NULL after replying the error. */
 struct replay_request *replay_columns_or_reply(struct client *client, const struct replay_form *form);
 
+/* Of a CODED request: puts blocks into place until the clock passes the deadline. 0: all are; 1: there are more; -1: their sizes
+ * cannot be. */
+int replay_columns_fill_coded(struct client *client, struct replay_request *request, uint64_t deadline_us,
+                              struct error *error);
 /* Priorities, float64[n] or none, in an argument, where they need not be aligned: whether they are so many; whether those of
  * `count` items from `first` on are good; and both for a command's header, of the first of many alone. */
 int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error);

@@ -1,6 +1,6 @@
 /* replay_registry: tables by name, their life after a drop, and pooled request state. */
-#include "server/replay/replay_parts.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_parts.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -90,6 +90,7 @@ struct replay_request {
     uint64_t expected;           /* bit i set: column i must be given */
     uint64_t landed;             /* and: it is in place */
     uint32_t history;            /* APPEND: of streams that it opens */
+    uint32_t to_fill;            /* APPEND: argument index of the first coded column that is not in place */
     bool behind_streams;         /* APPEND: waits until the steps of closed streams are given back */
     bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
     double beta;
