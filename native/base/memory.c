@@ -275,17 +275,17 @@ bool memory_shared_is_held(int watch) {
 
 /* ---- the reclaimer ----------------------------------------------------------------------------------- */
 
-/* The kernel holds the address space locked while it unmaps; a gigabyte at once would keep the server's next mapping
- * waiting for a tenth of a second. Once the server stops, nobody waits for a mapping, but for the end: a table may have
- * terabytes of address space, millions of pieces, and the rest goes at once. */
+/* The kernel holds the address space locked while it unmaps: a gigabyte at once would keep the server's next mapping, and
+ * its next touch of a new page, waiting for a tenth of a second. So pages are given back first, which locks others out
+ * for no longer than a piece takes, and mappings not at all. Once the server stops, nobody waits for a mapping, but for
+ * the end: a table may have terabytes of address space, millions of pieces, and the rest goes at once. */
 static void unmap_in_pieces(uint8_t *start, size_t size_bytes) {
-    while (size_bytes > 0) {
-        bool stopping = !atomic_load_explicit(&reclaimer.running, memory_order_relaxed);
-        size_t last = (size_bytes - 1) / RECLAIM_PIECE_BYTES * RECLAIM_PIECE_BYTES; /* the last piece may be short */
-        size_t offset = stopping ? 0 : last;
-        unmap_now(start + offset, size_bytes - offset);
-        size_bytes = offset;
+    for (size_t offset = 0; offset < size_bytes; offset += RECLAIM_PIECE_BYTES) {
+        size_t left = size_bytes - offset;
+        if (!atomic_load_explicit(&reclaimer.running, memory_order_relaxed)) break;
+        madvise(start + offset, left < RECLAIM_PIECE_BYTES ? left : RECLAIM_PIECE_BYTES, MADV_DONTNEED);
     }
+    unmap_now(start, size_bytes);
 }
 
 /* The same for a block of malloc's: what its pages hold is given back first, so that free has little left to unmap. */
