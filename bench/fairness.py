@@ -4,6 +4,9 @@ A learner samples without a pause: over TCP, over the unix socket, both into the
 shared memory. Beside it a PING is sent every millisecond on a connection of its own. Then each learner is alone. Within
 a round all of this comes once, with what NumPy's gather of the same blocks reaches in one process (the most that a
 sampled batch can cost when nothing but its bytes is moved), so that a slow minute of the machine touches all of it.
+
+The same PING is then sent beside a client that does one large batch after another: adds a million numbers, sets their
+priorities, draws, reads or deletes them (`large.add.…` and so on, with the longest turn of the server's loop).
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from replay_server.connection import Address
 
 WAYS = ("tcp", "unix", "shared")
 """How the learner's batches travel."""
+LARGE = ("add", "update", "sample", "get", "delete")
+"""What is done with large batches; whoever deletes adds the items first."""
 
 
 # ---- the learner's process -------------------------------------------------------------------------------------------
@@ -49,12 +54,39 @@ def learn(url: str, way: str, batch_size: int, seconds: float) -> int:
     return 0
 
 
-class Learner:
-    """A process that samples, started with `go`."""
+def do_large(url: str, command: str, items: int, seconds: float) -> int:
+    """Does one large batch after the other, as `learn` samples."""
+    values = {"x": np.zeros(items, np.float32)}
+    priorities = np.random.default_rng(1).random(items) + 0.01
+    with rs.Client(url) as client:
+        client.reset("large")
+        ids = client.add("large", values, priorities)
+        once: dict[str, Callable[[], Any]] = {
+            "add": lambda: client.add("large", values, priorities),
+            "update": lambda: client.update_priorities("large", ids, priorities),
+            "sample": lambda: client.sample("large", items),
+            "get": lambda: client.get("large", ids),
+            "delete": lambda: client.delete("large", client.add("large", values, priorities)),
+        }
+        once[command]()
+        print("ready", flush=True)
+        if not sys.stdin.readline():
+            return 1
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            once[command]()
+            count += 1
+        elapsed = time.perf_counter() - begin
+        print(json.dumps({"batches": count, "seconds": elapsed, "shared": False}), flush=True)
+    return 0
 
-    def __init__(self, url: str, way: str, batch_size: int, seconds: float) -> None:
-        arguments = ["--learner", url, way, "--batch", str(batch_size), "--seconds", str(seconds)]
-        self._way = way
+
+class Worker:
+    """A process that samples, or does large batches; started with `go`."""
+
+    def __init__(self, *arguments: str, seconds: float, shared: bool = False) -> None:
+        arguments += ("--seconds", str(seconds))
+        self._shared = shared
         self._process = subprocess.Popen(
             [sys.executable, "-m", "replay_server.bench.fairness", *arguments],
             stdin=subprocess.PIPE,
@@ -62,7 +94,7 @@ class Learner:
             text=True,
         )
         if self._line() != "ready":
-            raise RuntimeError("the learner did not start")
+            raise RuntimeError("the client beside did not start")
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -78,9 +110,9 @@ class Learner:
         line = self._line()
         self._process.communicate(timeout=30)
         if not line:
-            raise RuntimeError("the learner failed")
+            raise RuntimeError("the client beside failed")
         counted = json.loads(line)
-        if counted["shared"] is not (self._way == "shared"):
+        if counted["shared"] is not self._shared:
             raise RuntimeError("the learner's batches did not come through shared memory")
         return counted["batches"] / counted["seconds"]
 
@@ -121,18 +153,27 @@ class Ceiling:
         return count / (time.perf_counter() - begin)
 
 
-def one_round(urls: dict[str, str], ceiling: Ceiling, batch_size: int, seconds: float) -> dict[str, float]:
+def one_round(urls: dict[str, str], ceiling: Ceiling, batch_size: int, large: int, seconds: float) -> dict[str, float]:
     """Everything once: measurement, named way.what, → value."""
     measured = {f"idle.{name}": value for name, value in ping(urls["tcp"], seconds).items()}
     measured["memcpy.batches_per_s"] = ceiling.batches_per_s(seconds)
     for way in WAYS:
-        learner = Learner(urls[way], way, batch_size, seconds)
+        arguments = ("--learner", urls[way], way, "--batch", str(batch_size))
+        learner = Worker(*arguments, seconds=seconds, shared=way == "shared")
         learner.go()
         measured[f"{way}.batches_per_s"] = learner.batches_per_s()
-        learner = Learner(urls[way], way, batch_size, seconds + 0.5)
+        learner = Worker(*arguments, seconds=seconds + 0.5, shared=way == "shared")
         learner.go()
         measured |= {f"{way}.{name}": value for name, value in ping(urls["tcp"], seconds).items()}
         learner.batches_per_s()
+    for command in LARGE:
+        worker = Worker("--doing", urls["tcp"], command, "--large", str(large), seconds=seconds + 0.5)
+        with rs.Client(urls["tcp"]) as client:
+            client.redis.config_resetstat()
+            worker.go()
+            measured |= {f"large.{command}.{name}": value for name, value in ping(urls["tcp"], seconds).items()}
+            measured[f"large.{command}.loop_turn_us_max"] = client.redis.info("stats")["loop_turn_us_max"]
+        measured[f"large.{command}.batches_per_s"] = worker.batches_per_s()
     return {name: round(value, 2) for name, value in measured.items()}
 
 
@@ -149,17 +190,20 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
     kind = KINDS["atari"]
     ceiling = Ceiling(kind, options.capacity, options.batch)
     rounds = []
-    with rs.Server([kind.table(options.capacity)], unix=f"{folder}/fairness.sock") as server:
+    large = rs.Table("large", 2 * options.large, {"x": rs.Column("float32")})
+    with rs.Server([kind.table(options.capacity), large], unix=f"{folder}/fairness.sock") as server:
         assert server.unix_url is not None
         urls = {"tcp": server.url, "unix": server.unix_url, "shared": server.url}
         with rs.Client(server.url) as client:
             fill(client, kind, options.capacity)
         for number in range(options.rounds):
-            measured = one_round(urls, ceiling, options.batch, options.seconds)
+            measured = one_round(urls, ceiling, options.batch, options.large, options.seconds)
             rounds.append(measured)
             rates = "  ".join(f"{way} {measured[f'{way}.batches_per_s']:.0f}/s" for way in (*WAYS, "memcpy"))
             pings = "  ".join(f"{way} {measured[f'{way}.ping_us_p99'] / 1e3:.2f} ms" for way in ("idle", *WAYS))
             say(f"round {number + 1}/{options.rounds}  batches {rates}  ping p99 {pings}")
+            beside = "  ".join(f"{what} {measured[f'large.{what}.ping_us_p99.9'] / 1e3:.2f} ms" for what in LARGE)
+            say(f"           ping p99.9 beside batches of {options.large}: {beside}")
     return rounds
 
 
@@ -170,17 +214,22 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     parser = Parser("replay-server bench fairness", description=__doc__)
     parser.add_argument("--batch", type=int, default=512, help="items a sampled batch (512 Atari transitions: 29 MB)")
     parser.add_argument("--capacity", type=int, default=8000, help="items in the table (8000: 450 MB)")
+    parser.add_argument("--large", type=int, default=1 << 20, help="numbers in a large batch (1048576)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds that each thing is timed (3)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of everything (3)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--learner", nargs=2, metavar=("URL", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--doing", nargs=2, metavar=("URL", "COMMAND"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if options.doing:
+        url, command = options.doing
+        return do_large(url, command, options.large, options.seconds)
     if options.learner:
         url, way = options.learner
         return learn(url, way, options.batch, options.seconds)
     host = result.machine()
     rounds = measure(options, folder, say)
-    settings = {name: value for name, value in vars(options).items() if name != "learner"}
+    settings = {name: value for name, value in vars(options).items() if name not in ("learner", "doing")}
     content: dict[str, Any] = result.document(
         "fairness", " ".join(["replay-server bench fairness", *argv]), host, settings, rounds, RATIOS
     )
