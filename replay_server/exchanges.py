@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from .connection import Address
 
 T = TypeVar("T")
+_process = os.getpid()
+
+
+def _look_up_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_look_up_process)  # to ask the kernel three times for each command would take longer
 
 
 class Exchanges:
@@ -34,7 +43,7 @@ class Exchanges:
 
     def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
         self._address, self._socket, self._socket_timeout = address, connected, socket_timeout
-        self._process = os.getpid()
+        self._process = _process
         self._complete = True
         self._may_share = False
         self._buffer = ReadBuffer()
@@ -48,7 +57,7 @@ class Exchanges:
     @property
     def is_own(self) -> bool:
         """Whether this process opened the connection."""
-        return self._process == os.getpid()
+        return self._process == _process
 
     def begin(self, what: str) -> None:
         """Before anything of a request is sent; `what` is for the error.
