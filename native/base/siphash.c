@@ -17,9 +17,7 @@
 
 /* The last bytes, fewer than eight, without reading beyond them. */
 static inline uint64_t tail_word(const uint8_t *bytes, size_t left) {
-    if (left >= 4) {
-        return load_u32(bytes) | (uint64_t)load_u32(bytes + left - 4) << 8 * (left - 4);
-    }
+    if (left >= 4) return load_u32(bytes) | (uint64_t)load_u32(bytes + left - 4) << 8 * (left - 4);
     if (left == 0) return 0;
     return bytes[0] | (uint64_t)bytes[left / 2] << 8 * (left / 2) | (uint64_t)bytes[left - 1] << 8 * (left - 1);
 }

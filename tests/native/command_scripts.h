@@ -25,12 +25,11 @@ __attribute__((format(printf, 1, 2))) static inline void write_script(const char
 
 static inline void write_literal(const uint8_t *bytes, size_t length) {
     write_script("'");
-    for (size_t i = 0; i < length && script_length < SCRIPT_TEXT - 16; i++) {
+    for (size_t i = 0; i < length && script_length < SCRIPT_TEXT - 16; i++)
         if (isalnum(bytes[i]))
             write_script("%c", bytes[i]);
         else
             write_script("\\%03u", bytes[i]);
-    }
     write_script("'");
 }
 

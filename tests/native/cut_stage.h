@@ -23,9 +23,7 @@ struct memory_sink {
 
 static inline uint8_t *keep(struct table_cut_sink *sink, enum table_record kind, size_t bytes) {
     struct memory_sink *memory = (struct memory_sink *)sink;
-    if (memory->left == 0) {
-        return NULL;
-    }
+    if (memory->left == 0) return NULL;
     memory->left--;
     struct kept_record *record = malloc(sizeof *record + bytes);
     *record = (struct kept_record){.kind = kind, .length = bytes};
@@ -57,9 +55,8 @@ static inline void forget(struct memory_sink *memory) {
 static inline struct table *restore_from(const struct memory_sink *memory) {
     struct table_restore *restore = table_restore_begin(memory->description, memory->description_length, &error);
     CHECK(restore);
-    for (const struct kept_record *record = memory->first; record; record = record->next) {
+    for (const struct kept_record *record = memory->first; record; record = record->next)
         CHECK(table_restore_record(restore, record->kind, record->body, record->length, &error) == 0);
-    }
     struct table *table = table_restore_finish(restore, &error);
     CHECK(table);
     return table;

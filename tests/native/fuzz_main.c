@@ -376,13 +376,12 @@ int main(int argc, char **argv) {
         if (sscanf(argv[i], "-max_total_time=%llu", &how.seconds) == 1 || sscanf(argv[i], "-seed=%llu", &seed) == 1 ||
             sscanf(argv[i], "-runs=%llu", &how.runs) == 1)
             continue;
-        if (strncmp(argv[i], "-corpus=", 8) == 0) {
+        if (strncmp(argv[i], "-corpus=", 8) == 0)
             how.corpus = argv[i] + 8;
-        } else if (strncmp(argv[i], "-save=", 6) == 0) {
+        else if (strncmp(argv[i], "-save=", 6) == 0)
             how.save = argv[i] + 6;
-        } else if (strncmp(argv[i], "-shorten=", 9) == 0) {
+        else if (strncmp(argv[i], "-shorten=", 9) == 0)
             failing = argv[i] + 9;
-        }
     }
     if (failing) return shorten(failing);
     for (int i = 1; i < argc; i++) {

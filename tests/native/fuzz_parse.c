@@ -165,9 +165,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t whole = follow(stream, length, NULL, &run);
     struct random_state random;
     random_seed(&random, whole ^ size);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         if (follow(stream, length, &random, &run) != whole) abort();
-    }
     if (memory_used_bytes() != held) abort();
     return 0;
 }

@@ -127,11 +127,9 @@ static void use(struct table *table) {
     uint8_t *bytes = malloc(4u << 20);
     const struct table_config *config = table_config(table);
     if (table_sample(table, 4, 0.5, true, slots, NULL, NULL, NULL, &error) == 0) {
-        for (uint32_t i = 0; i < config->columns; i++) {
-            if (config->column[i].kind != COLUMN_STEP && config->column[i].item_bytes <= 1u << 20) {
+        for (uint32_t i = 0; i < config->columns; i++)
+            if (config->column[i].kind != COLUMN_STEP && config->column[i].item_bytes <= 1u << 20)
                 table_gather(table, i, slots, 4, bytes);
-            }
-        }
         table_unpin(table, slots, 4);
     }
     free(bytes);
@@ -153,9 +151,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CHECK(ftruncate(descriptor, 0) == 0 && lseek(descriptor, 0, SEEK_SET) == 0);
     CHECK(write(descriptor, file, length) == (ssize_t)length && lseek(descriptor, 0, SEEK_SET) == 0);
     struct snapshot_content content;
-    if (snapshot_read(descriptor, "fuzzed", &content, NULL, &error) == 0) {
+    if (snapshot_read(descriptor, "fuzzed", &content, NULL, &error) == 0)
         for (uint32_t i = 0; i < content.count; i++) use(content.tables[i]);
-    }
     snapshot_content_free(&content);
     return 0;
 }

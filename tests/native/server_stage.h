@@ -156,9 +156,8 @@ static inline void store_large(struct memory_peer *peer) {
 
 static inline bool is_large_replies(const uint8_t *bytes, size_t length, size_t count) {
     if (length != count * large_reply_length) return false;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (memcmp(bytes + i * large_reply_length, large_reply, large_reply_length) != 0) return false;
-    }
     return true;
 }
 

@@ -34,9 +34,7 @@ static inline struct table *make(const struct table_config *config) {
 /* Adds n items whose columns hold first, first + 1, … */
 static inline int add(struct table *table, uint32_t n, uint64_t first, const double *priorities, uint64_t *ids) {
     struct reservation *reservation = table_reserve(table, n, &error);
-    if (!reservation) {
-        return -1;
-    }
+    if (!reservation) return -1;
     uint64_t *values = malloc(n * sizeof *values);
     uint8_t *pairs = malloc(n * 3);
     for (uint32_t i = 0; i < n; i++) {
@@ -48,9 +46,7 @@ static inline int add(struct table *table, uint32_t n, uint64_t first, const dou
     free(values);
     free(pairs);
     int refused = table_commit(table, reservation, priorities, ids, &error);
-    if (refused) {
-        reservation_release(reservation);
-    }
+    if (refused) reservation_release(reservation);
     return refused;
 }
 

@@ -271,11 +271,9 @@ static void a_worker_does_jobs_in_order_and_gives_them_back(void) {
         jobs[i] = (struct counted_job){.job.run = count_job, .number = i, .done = &done};
         worker_give(worker, &jobs[i].job);
     }
-    while (back < 1000) {
-        for (struct worker_job *job = worker_wait(worker); job; job = job->next, back++) {
+    while (back < 1000)
+        for (struct worker_job *job = worker_wait(worker); job; job = job->next, back++)
             CHECK(((struct counted_job *)job)->number == back);
-        }
-    }
     CHECK(!worker_finished(worker));
     jobs[0].number = 1000;
     worker_give(worker, &jobs[0].job);
@@ -291,19 +289,17 @@ static void powers_are_those_of_the_library_and_the_same_on_every_path(void) {
     double x[1000], powers[1000], other[1000];
     for (int round = 0; round < 100; round++) {
         double exponent = exponents[round % 10];
-        for (int i = 0; i < 1000; i++) {
+        for (int i = 0; i < 1000; i++)
             x[i] = exp2(round % 3 ? 8 * random_unit(&random) - 4 : 2000 * random_unit(&random) - 1070);
-        }
         x[0] = 0, x[1] = 1, x[2] = 0x1p-1074, x[3] = 0x1p-1022, x[4] = 1e290, x[5] = nextafter(1, 0);
         power_many_scalar(x, exponent, 1000, powers);
         CHECK(powers[0] == 0 && powers[1] == 1);
         for (int i = 1; i < 1000; i++) {
             double expected = pow(x[i], exponent);
-            if (expected >= 0x1p-1022 && expected <= 0x1p1022) {
+            if (expected >= 0x1p-1022 && expected <= 0x1p1022)
                 CHECK(fabs(powers[i] - expected) <= 1e-13 * expected);
-            } else {
+            else
                 CHECK(expected < 1 ? powers[i] == 0x1p-1022 : powers[i] >= 0x1p1022);
-            }
         }
         for (uint32_t n = 1000; n > 980; n--) { /* whatever is left over after whole vectors */
             power_many(x, exponent, n, other);
@@ -321,9 +317,7 @@ static void powers_are_those_of_the_library_and_the_same_on_every_path(void) {
 static void a_streamed_copy_is_a_copy(void) {
     enum { ROOM = 4096 };
     uint8_t from[ROOM], to[ROOM], expected[ROOM];
-    for (int i = 0; i < ROOM; i++) {
-        from[i] = (uint8_t)(i * 7 + i / 256);
-    }
+    for (int i = 0; i < ROOM; i++) from[i] = (uint8_t)(i * 7 + i / 256);
     for (size_t bytes = 0; bytes < 3000; bytes += bytes < 700 ? 1 : 37) {
         for (size_t offset = 0; offset < 64; offset += 5) {
             memset(to, 0xaa, ROOM);

@@ -25,9 +25,7 @@ static void blocks_keep_apart_and_chunks_serve_again(void) {
     for (int round = 0; round < 40000; round++) {
         uint32_t i = (uint32_t)random_below(&random, HELD);
         if (block[i]) {
-            for (size_t k = 0; k < size[i]; k++) {
-                CHECK(block[i][k] == (uint8_t)i);
-            }
+            for (size_t k = 0; k < size[i]; k++) CHECK(block[i][k] == (uint8_t)i);
             block_pool_give(&pool, block[i]);
             block[i] = NULL;
         } else {
@@ -39,18 +37,11 @@ static void blocks_keep_apart_and_chunks_serve_again(void) {
             memset(block[i], (int)i, size[i]);
         }
     }
-    for (uint32_t i = 0; i < HELD; i++) {
-        if (block[i]) {
-            block_pool_give(&pool, block[i]);
-        }
-    }
+    for (uint32_t i = 0; i < HELD; i++)
+        if (block[i]) block_pool_give(&pool, block[i]);
     uint32_t fresh = pool.fresh;
-    for (uint32_t i = 0; i < fresh; i++) {
-        CHECK(pool.chunk[i].used == 0);
-    }
-    for (uint32_t i = 0; i < HELD; i++) {
-        CHECK((block[i] = block_pool_take(&pool, 20000)) != NULL);
-    }
+    for (uint32_t i = 0; i < fresh; i++) CHECK(pool.chunk[i].used == 0);
+    for (uint32_t i = 0; i < HELD; i++) CHECK((block[i] = block_pool_take(&pool, 20000)) != NULL);
     CHECK(pool.fresh <= fresh + HELD / 3); /* most of it in chunks that other classes had */
     block_pool_free(&pool);
 }
@@ -80,9 +71,8 @@ static void what_is_encoded_is_decoded(enum step_codec kind) {
     CHECK(codec);
     for (size_t length = 1; length <= sizeof step; length += 1 + length / 7) {
         for (int noisy = 0; noisy < 2; noisy++) {
-            for (size_t i = 0; i < length; i++) {
+            for (size_t i = 0; i < length; i++)
                 step[i] = noisy ? (uint8_t)random_below(&random, 256) : (uint8_t)(i / 200);
-            }
             size_t size = codec_encode(codec, step, length, block);
             CHECK(size <= length && (noisy || length < 300 || size < length / 4));
             CHECK(!noisy || size == length);
@@ -103,16 +93,13 @@ static void damaged_blocks_do_no_harm(enum step_codec kind) {
     for (int round = 0; round < 20000; round++) {
         size_t length = CODEC_LEAST_STEP_BYTES + random_below(&random, 500);
         uint8_t *step = malloc(length), *block = malloc(length), *again = malloc(length);
-        for (size_t i = 0; i < length; i++) {
-            step[i] = (uint8_t)(i / 16 * random_below(&random, 2));
-        }
+        for (size_t i = 0; i < length; i++) step[i] = (uint8_t)(i / 16 * random_below(&random, 2));
         size_t size = codec_encode(codec, step, length, block);
         size_t given = random_below(&random, 4) ? size : random_below(&random, size + 1);
         uint8_t *damaged = malloc(given ? given : 1);
         memcpy(damaged, block, given);
-        for (uint64_t i = random_below(&random, 4); i-- > 0 && given;) {
+        for (uint64_t i = random_below(&random, 4); i-- > 0 && given;)
             damaged[random_below(&random, given)] = (uint8_t)random_below(&random, 256);
-        }
         codec_decode(codec, damaged, given, again, length);
         free(damaged);
         free(step);
@@ -167,9 +154,7 @@ static void blocks_that_are_none_are_refused(enum step_codec kind) {
     CHECK(stream_steps(stream) == 0);
     reservation_release(reservation);
     CHECK(table->steps.occupied == 0 && table->steps.reserved == 0);
-    for (uint32_t i = 0; i < table->steps.coded.pool.fresh; i++) {
-        CHECK(table->steps.coded.pool.chunk[i].used == 0);
-    }
+    for (uint32_t i = 0; i < table->steps.coded.pool.fresh; i++) CHECK(table->steps.coded.pool.chunk[i].used == 0);
     codec_free(codec);
     table_free(table);
 }
@@ -188,9 +173,8 @@ static void coding_goes_on_where_it_stopped(enum step_codec kind) {
         streams[i] = stream;
     }
     reservation_fill(reservation, 0, steps);
-    while ((left = reservation_code(reservation, 0, &error)) == 1) { /* the deadline has passed each time */
+    while ((left = reservation_code(reservation, 0, &error)) == 1) /* the deadline has passed each time */
         slices++;
-    }
     CHECK(left == 0 && slices == 12);
     CHECK(table_append(table, reservation, streams, NULL, &error) == 0);
     struct reservation *items = table_reserve(table, 2, &error);

@@ -144,9 +144,7 @@ static void the_nearest_end_goes_first_exactly(void) {
         CHECK(store_expire_at(store, shuffled % 3, put(shuffled % 3, shuffled),
                               clock_unix_ms() + 100000 + shuffled * 10));
     }
-    for (unsigned i = 0; i < KEYS; i++) {
-        CHECK(find(i % 3, i) != NULL && evict(1) == 1 && find(i % 3, i) == NULL);
-    }
+    for (unsigned i = 0; i < KEYS; i++) CHECK(find(i % 3, i) != NULL && evict(1) == 1 && find(i % 3, i) == NULL);
     CHECK(evict(1) == 0);
     store_free(store);
 }

@@ -14,13 +14,9 @@ static struct error error;
 /* Two windows, of 2 steps and of 1, over 4 distinct steps. Freed by the caller; exactly as long as its bytes. */
 static uint8_t *make_coded(size_t *length) {
     uint32_t head[2] = {4, 0}, index[ITEMS * 3], sizes[4] = {STEP, STEP, STEP, STEP};
-    for (uint32_t i = 0; i < ITEMS * 3; i++) {
-        index[i] = i % 4;
-    }
+    for (uint32_t i = 0; i < ITEMS * 3; i++) index[i] = i % 4;
     uint8_t blocks[4 * STEP];
-    for (uint32_t i = 0; i < sizeof blocks; i++) {
-        blocks[i] = (uint8_t)(10 * (i / STEP) + i % STEP);
-    }
+    for (uint32_t i = 0; i < sizeof blocks; i++) blocks[i] = (uint8_t)(10 * (i / STEP) + i % STEP);
     *length = sizeof head + sizeof index + sizeof sizes + sizeof blocks;
     uint8_t *coded = malloc(*length), *to = coded;
     memcpy(to, head, sizeof head);

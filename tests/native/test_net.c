@@ -26,9 +26,8 @@ static uint8_t area[AREA_BYTES + 64];
 static uint8_t copied[AREA_BYTES + 64];
 
 static void fill(struct random_state *random, int kind) {
-    for (size_t at = 0; at < sizeof area; at++) {
+    for (size_t at = 0; at < sizeof area; at++)
         area[at] = kind == 0 ? 0 : kind == 1 ? 0xff : (uint8_t)random_next(random);
-    }
 }
 
 static void a_sum_is_that_of_the_definition(void) {
@@ -59,9 +58,7 @@ static void a_copy_is_exact_and_gives_the_same_sum(void) {
         memset(copied, 0xa5, sizeof copied);
         CHECK(copy(copied + to, area + from, length) == reference(area + from, length));
         CHECK(memcmp(copied + to, area + from, length) == 0);
-        for (size_t at = 0; at < 64; at++) {
-            CHECK((at >= to || copied[at] == 0xa5) && copied[to + length + at] == 0xa5);
-        }
+        for (size_t at = 0; at < 64; at++) CHECK((at >= to || copied[at] == 0xa5) && copied[to + length + at] == 0xa5);
     }
 }
 
@@ -75,11 +72,10 @@ static void pieces_of_any_length_join(void) {
         int pieces = 1 + (int)random_below(&random, 12);
         for (int piece = 0; piece < pieces; piece++) {
             size_t length = random_below(&random, round % 2 ? 20 : 1600);
-            if (piece % 2) {
+            if (piece % 2)
                 checksum_add(&checksum, area + total, length);
-            } else {
+            else
                 checksum_add_copy(&checksum, copied, area + total, length);
-            }
             total += length;
         }
         CHECK(checksum_total(&checksum) == reference(area, total));
@@ -145,9 +141,7 @@ static void on_drop(void *context, enum fault_direction direction, void *frame) 
 }
 
 static void *on_copy(void *context, enum fault_direction direction, void *frame) {
-    if (((struct record *)context + direction)->no_memory) {
-        return NULL;
-    }
+    if (((struct record *)context + direction)->no_memory) return NULL;
     ((struct frame *)frame)->live++;
     return frame;
 }
@@ -160,9 +154,7 @@ static struct faults *injector(const char *text, struct record *records) {
     struct fault_callbacks callbacks = {records, on_pass, on_drop, on_copy};
     struct faults *faults = faults_new(&settings, &callbacks);
     CHECK(faults);
-    for (int number = 0; number < FRAMES; number++) {
-        frames[number] = (struct frame){.number = number};
-    }
+    for (int number = 0; number < FRAMES; number++) frames[number] = (struct frame){.number = number};
     return faults;
 }
 
@@ -195,9 +187,7 @@ static void faults_hit_as_often_as_they_were_asked_for(void) {
         CHECK(records[direction].count == FRAMES - (int)counters.lost + (int)counters.duplicated);
         CHECK(records[direction].dropped == (int)counters.lost);
     }
-    for (int number = 0; number < FRAMES; number++) {
-        CHECK(frames[number].live == 0);
-    }
+    for (int number = 0; number < FRAMES; number++) CHECK(frames[number].live == 0);
     faults_free(faults);
 }
 
@@ -224,9 +214,8 @@ static void a_frame_held_back_is_overtaken_by_no_more_than_was_said(void) {
     for (int place = 0; place < FRAMES; place++) {
         int behind = place - records[0].passed[place], overtakers = 0;
         late += behind > 0;
-        for (int before = place > 64 ? place - 64 : 0; before < place; before++) {
+        for (int before = place > 64 ? place - 64 : 0; before < place; before++)
             overtakers += records[0].passed[before] > records[0].passed[place];
-        }
         /* Among them others that were held for fewer. */
         CHECK(overtakers <= 10);
         CHECK(behind <= overtakers);
@@ -261,9 +250,8 @@ static void extremes_work(void) {
     faults = injector("seed=18446744073709551615", records);
     send_all(faults, 1);
     CHECK(records[0].count == FRAMES && records[1].count == FRAMES);
-    for (int number = 0; number < FRAMES; number++) {
+    for (int number = 0; number < FRAMES; number++)
         CHECK(records[0].passed[number] == number && records[1].passed[number] == number);
-    }
     faults_free(faults);
     faults = injector("reorder=1,hold-frames=1000,hold-us=1000000", records); /* more than can be held */
     for (int number = 0; number < 2000; number++) {
@@ -272,9 +260,7 @@ static void extremes_work(void) {
     }
     CHECK(records[0].count > 2000 - 64 - 1 && records[0].count < 2000);
     faults_free(faults);
-    for (int number = 0; number < 2000; number++) {
-        CHECK(frames[number].live == 0);
-    }
+    for (int number = 0; number < 2000; number++) CHECK(frames[number].live == 0);
 }
 
 static void refused(const char *text, const char *why) {

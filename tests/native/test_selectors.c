@@ -22,9 +22,7 @@ struct reference {
 static uint32_t reference_next(const struct reference *reference, const bool *taken) {
     uint32_t first = HEAP_SLOTS;
     for (uint32_t slot = 0; slot < HEAP_SLOTS; slot++) {
-        if (!reference->here[slot] || taken[slot]) {
-            continue;
-        }
+        if (!reference->here[slot] || taken[slot]) continue;
         if (first == HEAP_SLOTS || reference->key[slot] < reference->key[first] ||
             (reference->key[slot] == reference->key[first] && reference->age[slot] < reference->age[first])) {
             first = slot;
@@ -65,14 +63,10 @@ static void a_heap_keeps_the_order_of_keys_and_ages(void) {
     CHECK(selector_heap_init(&heap, HEAP_SLOTS, HEAP_SLOTS) == 0);
     for (uint64_t step = 0; step < 20000; step++) {
         heap_step(&heap, &reference, &random, step);
-        if (step % 50) {
-            continue;
-        }
+        if (step % 50) continue;
         uint32_t slots[HEAP_SLOTS], n = heap.count ? (uint32_t)random_below(&random, heap.count + 1) : 0;
         bool taken[HEAP_SLOTS] = {false};
-        if (n) {
-            selector_heap_first(&heap, n, slots);
-        }
+        if (n) selector_heap_first(&heap, n, slots);
         for (uint32_t i = 0; i < n; i++) {
             CHECK(slots[i] == reference_next(&reference, taken));
             taken[slots[i]] = true;
@@ -85,9 +79,8 @@ static void a_heap_keeps_the_order_of_keys_and_ages(void) {
 static void keys_are_in_the_order_of_their_numbers(void) {
     const double priorities[] = {0.0, 5e-324, 1e-300, 1e-12, 0.5, 1.0, 1.0000000000000002, 1e12, 1e290};
     const int64_t integers[] = {INT64_MIN, -5, -1, 0, 1, 1ll << 53, (1ll << 53) + 1, INT64_MAX};
-    for (size_t i = 1; i < sizeof priorities / sizeof priorities[0]; i++) {
+    for (size_t i = 1; i < sizeof priorities / sizeof priorities[0]; i++)
         CHECK(heap_key_of_priority(priorities[i - 1]) < heap_key_of_priority(priorities[i]));
-    }
     CHECK(heap_key_of_priority(-0.0) == heap_key_of_priority(0.0));
     for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         CHECK(i == 0 || heap_key_of_integer(integers[i - 1]) < heap_key_of_integer(integers[i]));
@@ -105,9 +98,7 @@ static void check_order(struct table *table, uint32_t n, const uint64_t *expecte
     float w[16];
     CHECK(table_sample(table, n, 0.5, true, slots, NULL, p, w, &error) == 0);
     table_gather(table, 0, slots, n, values);
-    for (uint32_t i = 0; i < n; i++) {
-        CHECK(values[i] == expected[i] && p[i] == 1 && w[i] == 1);
-    }
+    for (uint32_t i = 0; i < n; i++) CHECK(values[i] == expected[i] && p[i] == 1 && w[i] == 1);
     table_unpin(table, slots, n);
 }
 
@@ -128,22 +119,19 @@ static void ordered_samplers_give_the_first_items_of_their_order(void) {
         uint64_t ids[6], applied, stale;
         uint32_t slots[16];
         CHECK(add(table, 6, 0, priorities, ids) == 0);
-        for (uint32_t n = 1; n <= 6; n++) {
-            check_order(table, n, cases[i].order);
-        }
+        for (uint32_t n = 1; n <= 6; n++) check_order(table, n, cases[i].order);
         CHECK(table_sample(table, 7, 0, true, slots, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
         CHECK(strstr(error.message, selector_name(cases[i].sampler)));
         CHECK(table_sample(table, 11, 0, true, slots, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_LIMIT);
         double hundred = 100, tenth = 0.1;
         CHECK(table_update(table, 1, &ids[4], &hundred, &applied, &stale, &error) == 0);
         CHECK(table_update(table, 1, &ids[2], &tenth, &applied, &stale, &error) == 0);
-        if (cases[i].sampler == SELECTOR_MAX_HEAP) {
+        if (cases[i].sampler == SELECTOR_MAX_HEAP)
             check_order(table, 6, (uint64_t[]){4, 0, 3, 5, 1, 2});
-        } else if (cases[i].sampler == SELECTOR_MIN_HEAP) {
+        else if (cases[i].sampler == SELECTOR_MIN_HEAP)
             check_order(table, 6, (uint64_t[]){2, 1, 0, 3, 5, 4});
-        } else {
+        else
             check_order(table, 6, cases[i].order);
-        }
         table_free(table);
     }
 }
@@ -178,9 +166,7 @@ static void removers_choose_who_makes_room(void) {
         uint64_t ids[6];
         bool live[6];
         CHECK(add(table, 3, 0, priorities, ids) == 0);
-        for (uint32_t item = 3; item < 6; item++) {
-            CHECK(add(table, 1, item, &priorities[item], &ids[item]) == 0);
-        }
+        for (uint32_t item = 3; item < 6; item++) CHECK(add(table, 1, item, &priorities[item], &ids[item]) == 0);
         live_values(table, live, 6);
         CHECK(live[cases[i].stays[0]] && live[cases[i].stays[1]] && live[cases[i].stays[2]]);
         CHECK(info_of(table).size == 3 && info_of(table).removed == 3);
@@ -190,9 +176,7 @@ static void removers_choose_who_makes_room(void) {
 
 static double chi_square(const uint32_t *counts, const double *expected, uint32_t n) {
     double statistic = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        statistic += (counts[i] - expected[i]) * (counts[i] - expected[i]) / expected[i];
-    }
+    for (uint32_t i = 0; i < n; i++) statistic += (counts[i] - expected[i]) * (counts[i] - expected[i]) / expected[i];
     return statistic;
 }
 
@@ -213,21 +197,16 @@ static void random_removers_let_go_as_often_as_they_should(void) {
             priorities[i] = (i + 1) * (i + 1);
             total += prioritized ? i + 1 : 1;
         }
-        for (int i = 0; i < 10; i++) {
-            expected[i] = rounds * (prioritized ? i + 1 : 1) / total;
-        }
+        for (int i = 0; i < 10; i++) expected[i] = rounds * (prioritized ? i + 1 : 1) / total;
         CHECK(add(table, 10, 0, priorities, ids) == 0);
         for (uint32_t round = 0; round < rounds; round++) {
             bool live[100];
             CHECK(add(table, 1, 50, priorities, &id) == 0);
             live_values(table, live, 100);
-            for (uint32_t i = 0; i < 10; i++) {
-                counts[i] += !live[i];
-            }
+            for (uint32_t i = 0; i < 10; i++) counts[i] += !live[i];
             CHECK(table_delete(table, 1, &id) == 1);
-            for (uint32_t i = 0; i < 10; i++) { /* who left comes back */
+            for (uint32_t i = 0; i < 10; i++)  /* who left comes back */
                 CHECK(live[i] || add(table, 1, i, &priorities[i], &id) == 0);
-            }
         }
         CHECK(chi_square(counts, expected, 10) < 45.1);
         table_free(table);
@@ -264,9 +243,8 @@ static void staged_adds_find_slots_whoever_leaves(void) {
         uint32_t *slots = malloc(n * sizeof *slots);
         CHECK(add(table, n, 0, NULL, ids) == 0);
         CHECK(table_sample(table, n / 2, 0, true, slots, NULL, NULL, NULL, &error) == 0);
-        for (uint64_t round = 1; round <= 3; round++) {
+        for (uint64_t round = 1; round <= 3; round++)
             CHECK(add(table, n, round, NULL, ids) == 0 && info_of(table).size == n);
-        }
         table_unpin(table, slots, n / 2);
         CHECK(info_of(table).size + info_of(table).free_slots == table->items.slots);
         table_free(table);

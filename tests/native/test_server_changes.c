@@ -42,9 +42,7 @@ static void create_large_table(struct memory_peer *peer) {
     settle();
     CHECK(received(peer, "+OK\r\n"));
     for (int64_t first = 0; first < MANY; first += ADDED) {
-        for (int64_t i = 0; i < ADDED; i++) {
-            versions[i] = first + i;
-        }
+        for (int64_t i = 0; i < ADDED; i++) versions[i] = first + i;
         send_arguments(peer, 8);
         send_word(peer, "REPLAY.ADD");
         send_word(peer, "t");
@@ -94,9 +92,7 @@ static void a_reset_of_a_large_table_lets_others_be_served(void) {
     turn();
     CHECK(silent(peer));
     say(sampler, "REPLAY.SAMPLE t 1\r\n");
-    while (silent(sampler)) {
-        turn();
-    }
+    while (silent(sampler)) turn();
     CHECK(received_prefix(sampler, "-TIMEOUT the table is being reset: "));
     say(sampler, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
     CHECK(pings_until_answered(peer, other) >= 3);
@@ -138,9 +134,7 @@ static void changes_come_one_after_the_other(void) {
     send_change(third, "sampler", "nonsense");
     turn();
     CHECK(silent(first) && silent(second) && silent(third));
-    while (silent(first)) {
-        turn();
-    }
+    while (silent(first)) turn();
     settle();
     CHECK(received(first, "+OK\r\n") && received(second, "+OK\r\n") && received_prefix(third, "-BADSCHEMA sampler"));
     CHECK(table_config(server->replay->tables->entries->table)->sampler == SELECTOR_LIFO);
@@ -157,9 +151,7 @@ static void a_client_that_leaves_its_change_alone_changes_nothing_about_it(void)
     turn();
     memory_peer_vanish(peer);
     say(other, "CLIENT UNBLOCK 3\r\n");
-    while (silent(unblocked)) {
-        CHECK(turn() == 0);
-    }
+    while (silent(unblocked)) CHECK(turn() == 0);
     CHECK(received_prefix(unblocked, "-TIMEOUT "));
     settle();
     CHECK(received(other, ":1\r\n") && table_field(other, "size") == 0 && server->blocked_clients == 0);

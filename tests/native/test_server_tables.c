@@ -62,9 +62,8 @@ static void check_observations(struct memory_peer *peer) {
     const uint8_t *bytes = memory_peer_received(peer, &length);
     CHECK(length > 32 * OBSERVATION);
     const uint8_t *column = bytes + length - 2 - 32 * OBSERVATION;
-    for (uint32_t i = 0; i < 32; i++) {
+    for (uint32_t i = 0; i < 32; i++)
         for (uint32_t j = 1; j < OBSERVATION; j++) CHECK(column[i * OBSERVATION + j] == column[i * OBSERVATION]);
-    }
     memory_peer_forget_received(peer);
 }
 

@@ -149,9 +149,8 @@ static void who_waits_at_a_table_that_is_closed_is_told_at_once(void) {
     settle();
     CHECK(server->blocked_clients == 4);
     CHECK(answers(other, "REPLAY.CLOSETABLE t\r\n", "+OK\r\n") && server->blocked_clients == 0);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         CHECK(received_prefix(adders[i], "-CLOSED table 't' is closed; ") && received_prefix(watchers[i], "-CLOSED "));
-    }
     CHECK(table_field(other, "closed") == 1 && table_field(other, "reserved_slots") == 0);
     CHECK(answers(other, "REPLAY.OPENTABLE t\r\n", "+OK\r\n") && answers(other, "REPLAY.RESET t\r\n", "+OK\r\n"));
     add(other, 3);

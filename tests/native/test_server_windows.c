@@ -59,9 +59,8 @@ static void create_windows(struct memory_peer *peer, uint64_t step_bytes, const 
 
 /* Part repeats, so that it can be compressed; part does not. */
 static void make_frame(uint8_t *frame, size_t step_bytes, uint32_t number) {
-    for (size_t i = 0; i < step_bytes; i++) {
+    for (size_t i = 0; i < step_bytes; i++)
         frame[i] = (uint8_t)(i < step_bytes / 4 ? (number * 2654435761u + i * i) >> 7 : number);
-    }
 }
 
 static void send_append(struct memory_peer *peer, size_t step_bytes) {
@@ -109,9 +108,7 @@ static void send_items(struct memory_peer *peer) {
 /* Each item many times, so that replies are long. */
 static const uint64_t *ask_many(const uint64_t *ids) {
     static uint64_t asked[MANY];
-    for (uint32_t i = 0; i < MANY; i++) {
-        asked[i] = ids[i * 7 % ITEMS];
-    }
+    for (uint32_t i = 0; i < MANY; i++) asked[i] = ids[i * 7 % ITEMS];
     return asked;
 }
 

@@ -53,9 +53,7 @@ static void append_some(struct storm *storm, struct table *table) {
     struct reservation *reservation = table_reserve_steps(table, n, &error);
     CHECK(reservation);
     for (uint32_t i = 0; i < n; i++) {
-        for (int k = 0; k < WORDS; k++) {
-            frames[i][k] = storm->next_value;
-        }
+        for (int k = 0; k < WORDS; k++) frames[i][k] = storm->next_value;
         rewards[i] = 1000000 + storm->next_value++;
         flags[i] = random_below(&storm->random, 9) == 0 ? STEP_LAST : 0;
         streams[i] = storm->streams[random_below(&storm->random, STREAMS)];
@@ -68,9 +66,8 @@ static void append_some(struct storm *storm, struct table *table) {
 static void make_some(struct storm *storm, struct table *table) {
     uint32_t which = (uint32_t)random_below(&storm->random, STREAMS);
     uint64_t steps = stream_steps(storm->streams[which]);
-    if (storm->made[which] + 10 < steps) {
+    if (storm->made[which] + 10 < steps)
         storm->made[which] = steps - 10; /* so that what an item sees is in the history of 16 steps */
-    }
     for (int tries = 0; tries < 6 && storm->made[which] < stream_steps(storm->streams[which]); tries++) {
         struct reservation *reservation = table_reserve(table, 1, &error);
         uint64_t step = storm->made[which], reward = 77 + step, id;
@@ -94,14 +91,10 @@ static void storm_once(struct storm *storm, struct table *table) {
     case 2:
     case 3: make_some(storm, table); return;
     case 4:
-        if (known) {
-            table_delete(table, 1, &storm->ids[random_below(&storm->random, known)]);
-        }
+        if (known) table_delete(table, 1, &storm->ids[random_below(&storm->random, known)]);
         return;
     default:
-        if (table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, &error) == 0) {
-            table_unpin(table, slots, 8);
-        }
+        if (table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, &error) == 0) table_unpin(table, slots, 8);
         return;
     }
 }
@@ -141,14 +134,10 @@ static struct sight sight_of(const struct table *table) {
 /* How many steps the items of a table see, and that each has as many references as places that show it. */
 static uint32_t count_steps(const struct table *table) {
     uint32_t *places = calloc(table->steps.fresh + 1, sizeof *places), steps = 0;
-    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer) {
-        for (uint32_t i = 0; i < table->windows.steps; i++) {
-            steps += places[slot_list(&table->items, slot)[i]]++ == 0;
-        }
-    }
-    for (uint32_t step = 0; step < table->steps.fresh; step++) {
+    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer)
+        for (uint32_t i = 0; i < table->windows.steps; i++) steps += places[slot_list(&table->items, slot)[i]]++ == 0;
+    for (uint32_t step = 0; step < table->steps.fresh; step++)
         CHECK(places[step] == *slot_references(&table->steps, step));
-    }
     free(places);
     return steps;
 }
@@ -162,24 +151,18 @@ static void cut_in_storm(uint64_t seed, uint64_t held_bytes, enum step_codec cod
     struct table *table = make(&config);
     for (int round = 0; round < 6; round++) {
         open_streams(&storm, table);
-        for (uint64_t i = random_below(&storm.random, 400); i > 0; i--) {
-            storm_once(&storm, table);
-        }
+        for (uint64_t i = random_below(&storm.random, 400); i > 0; i--) storm_once(&storm, table);
         struct memory_sink memory;
         begin(table, &memory, held_bytes);
         struct sight before = sight_of(table);
-        if (random_below(&storm.random, 3) == 0) {
-            table_reset(table);
-        }
+        if (random_below(&storm.random, 3) == 0) table_reset(table);
         if (random_below(&storm.random, 3) == 0) {
             table_stream_free(table, storm.streams[0]);
             storm.streams[0] = table_stream_new(table, 16, &error);
             storm.made[0] = 0;
         }
         do {
-            for (uint64_t i = random_below(&storm.random, 6); i > 0; i--) {
-                storm_once(&storm, table);
-            }
+            for (uint64_t i = random_below(&storm.random, 6); i > 0; i--) storm_once(&storm, table);
         } while (table_cut_step(table));
         CHECK(!table_cut_failed(table));
         table_cut_end(table);
@@ -187,14 +170,12 @@ static void cut_in_storm(uint64_t seed, uint64_t held_bytes, enum step_codec cod
         struct table *restored = restore_from(&memory);
         struct sight after = sight_of(restored);
         CHECK(before.count == after.count);
-        for (uint32_t i = 0; i < before.count; i++) {
+        for (uint32_t i = 0; i < before.count; i++)
             CHECK(memcmp(&before.items[i], &after.items[i], sizeof before.items[i]) == 0);
-        }
         CHECK(count_steps(restored) == restored->steps.occupied);
         uint64_t bytes = 0;
-        for (uint32_t step = 0; step < restored->steps.fresh; step++) {
+        for (uint32_t step = 0; step < restored->steps.fresh; step++)
             bytes += *slot_references(&restored->steps, step) ? slot_store_slot_bytes(&restored->steps, step) : 0;
-        }
         CHECK(bytes == slot_store_bytes(&restored->steps));
         CHECK(slot_store_free_slots(&restored->steps) + restored->steps.occupied == restored->steps.slots);
         free(before.items);
@@ -209,11 +190,8 @@ static void cut_in_storm(uint64_t seed, uint64_t held_bytes, enum step_codec cod
 static void every_item_sees_the_same_steps_again(void) {
     static const uint64_t held[] = {0, 200 * 3, 1u << 20};
     for (int codec = CODEC_NONE; codec <= CODEC_ZSTD; codec++) {
-        for (uint64_t seed = 1; seed <= 9 && codec_available((enum step_codec)codec); seed++) {
-            for (int h = 0; h < 3; h++) {
-                cut_in_storm(seed, held[h], (enum step_codec)codec);
-            }
-        }
+        for (uint64_t seed = 1; seed <= 9 && codec_available((enum step_codec)codec); seed++)
+            for (int h = 0; h < 3; h++) cut_in_storm(seed, held[h], (enum step_codec)codec);
     }
 }
 
@@ -225,16 +203,12 @@ static void steps_held_for_a_snapshot_do_not_count_against_max_bytes(void) {
     random_seed(&storm.random, 3);
     struct table *table = make(&config);
     open_streams(&storm, table);
-    for (int i = 0; i < 3000; i++) {
-        storm_once(&storm, table);
-    }
+    for (int i = 0; i < 3000; i++) storm_once(&storm, table);
     uint64_t size = info_of(table).size;
     CHECK(size > 20 && info_of(table).bytes <= 40000);
     struct memory_sink memory;
     begin(table, &memory, 1u << 20);
-    for (int i = 0; i < 400; i++) {
-        storm_once(&storm, table);
-    }
+    for (int i = 0; i < 400; i++) storm_once(&storm, table);
     CHECK(table->steps.held > 0 && info_of(table).size > size / 2 && info_of(table).bytes <= 40000);
     finish_cut(table);
     forget(&memory);
@@ -248,30 +222,23 @@ static void a_step_that_is_missing_is_refused(void) {
     random_seed(&storm.random, 5);
     struct table *table = make(&config);
     open_streams(&storm, table);
-    for (int i = 0; i < 200; i++) {
-        storm_once(&storm, table);
-    }
+    for (int i = 0; i < 200; i++) storm_once(&storm, table);
     struct memory_sink memory;
     begin(table, &memory, 0);
     finish_cut(table);
     uint32_t tried = 0;
     for (struct kept_record *wrong = memory.first; wrong; wrong = wrong->next) {
-        if (wrong->kind != TABLE_RECORD_STEPS) {
-            continue;
-        }
+        if (wrong->kind != TABLE_RECORD_STEPS) continue;
         for (int times = 0; times <= 2; times += 2) {
             struct table_restore *restore = table_restore_begin(memory.description, memory.description_length, &error);
             bool refused = false;
-            for (struct kept_record *record = memory.first; record && !refused; record = record->next) {
-                for (int i = record == wrong ? times : 1; i > 0 && !refused; i--) {
+            for (struct kept_record *record = memory.first; record && !refused; record = record->next)
+                for (int i = record == wrong ? times : 1; i > 0 && !refused; i--)
                     refused = table_restore_record(restore, record->kind, record->body, record->length, &error) != 0;
-                }
-            }
-            if (refused) {
+            if (refused)
                 table_restore_free(restore);
-            } else {
+            else
                 CHECK(!table_restore_finish(restore, &error));
-            }
             tried++;
         }
     }

@@ -18,9 +18,7 @@
 static enum snapshot_state save(struct table *const *tables, uint32_t count, const char *name, uint32_t keep) {
     struct snapshot_options options = {.folder = ".", .name = name, .run_id = "0123456789", .keep = keep};
     struct snapshot *snapshot = snapshot_begin(&options, tables, count, &error);
-    if (!snapshot) {
-        return SNAPSHOT_FAILED;
-    }
+    if (!snapshot) return SNAPSHOT_FAILED;
     enum snapshot_state state;
     do {
         state = snapshot_step(snapshot, clock_monotonic_us() + 200, &error);
@@ -32,9 +30,7 @@ static enum snapshot_state save(struct table *const *tables, uint32_t count, con
 static uint32_t count_files(const char *part) {
     uint32_t count = 0;
     DIR *directory = opendir(".");
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        count += strstr(entry->d_name, part) != NULL;
-    }
+    for (struct dirent *entry; (entry = readdir(directory));) count += strstr(entry->d_name, part) != NULL;
     closedir(directory);
     return count;
 }
@@ -108,9 +104,8 @@ static void every_damaged_byte_and_every_end_that_is_missing_is_refused_with_the
         CHECK(strstr(error.message, "nothing was restored"));
         bytes[at] ^= (uint8_t)(1u << at % 8);
     }
-    for (size_t short_length = 0; short_length < length; short_length++) {
+    for (size_t short_length = 0; short_length < length; short_length++)
         CHECK(read_from(bytes, short_length) == -1 && strstr(error.message, "cut short"));
-    }
     CHECK(read_from(bytes, length + 1) == -1 && strstr(error.message, "follows the end"));
     table_free(table);
     unlink("small");
@@ -176,9 +171,7 @@ static void a_snapshot_given_up_leaves_no_file(void) {
         struct snapshot_options options = {.folder = ".", .name = "given-up"};
         struct snapshot *snapshot = snapshot_begin(&options, &table, 1, &error);
         CHECK(snapshot);
-        for (int i = 0; i < steps; i++) {
-            snapshot_step(snapshot, clock_monotonic_us() + 300, &error);
-        }
+        for (int i = 0; i < steps; i++) snapshot_step(snapshot, clock_monotonic_us() + 300, &error);
         snapshot_free(snapshot);
         CHECK(count_files("given-up") == 0);
         table_free(table);

@@ -33,11 +33,10 @@ static const char *write_elements(struct msgpack_writer *writer, const char *at,
         at = write_value(&elements, at);
         count++;
     }
-    if (end == '}') {
+    if (end == '}')
         msgpack_write_map(writer, count / 2);
-    } else {
+    else
         msgpack_write_array(writer, count);
-    }
     writer->data = memory_realloc(writer->data, writer->length + elements.length + 1);
     memcpy(writer->data + writer->length, elements.data ? elements.data : (uint8_t *)"", elements.length);
     writer->length += elements.length;
@@ -58,11 +57,10 @@ static const char *write_value(struct msgpack_writer *writer, const char *at) {
     case '-': msgpack_write_signed(writer, strtoll(at, &end, 10)); return end;
     default: break;
     }
-    if (at[strspn(at, "0123456789")] == '.') {
+    if (at[strspn(at, "0123456789")] == '.')
         msgpack_write_double(writer, strtod(at, &end));
-    } else {
+    else
         msgpack_write_unsigned(writer, strtoull(at, &end, 10));
-    }
     return end;
 }
 
@@ -286,9 +284,7 @@ static void what_is_written_is_read_back(void) {
         "'max_staleness': 0}",
     };
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
-        if (strstr(specs[i], "lz4") && !codec_available(CODEC_LZ4)) {
-            continue;
-        }
+        if (strstr(specs[i], "lz4") && !codec_available(CODEC_LZ4)) continue;
         CHECK(parse("t", specs[i]) == 0);
         struct table_config first = config;
         uint8_t *spec;
@@ -334,12 +330,10 @@ static void damaged_specs_do_no_harm(void) {
     for (int round = 0; round < 50000; round++) {
         uint8_t *copy = malloc(writer.length);
         memcpy(copy, writer.data, writer.length);
-        for (uint64_t i = 0; i <= random_below(&random, 3); i++) {
+        for (uint64_t i = 0; i <= random_below(&random, 3); i++)
             copy[random_below(&random, writer.length)] = (uint8_t)random_next(&random);
-        }
-        if (table_config_parse(&config, "t", copy, writer.length, &error)) {
+        if (table_config_parse(&config, "t", copy, writer.length, &error))
             CHECK(error.code == ERROR_BADSCHEMA && error.message[0]);
-        }
         free(copy);
     }
     uint8_t *longer = malloc(writer.length + 1);

@@ -22,9 +22,7 @@ static int init(struct sum_tree *tree, uint32_t leaves) {
 
 static double plain_sum(const struct sum_tree *tree, uint32_t leaves) {
     long double sum = 0;
-    for (uint32_t i = 0; i < leaves; i++) {
-        sum += sum_tree_weight(tree, i);
-    }
+    for (uint32_t i = 0; i < leaves; i++) sum += sum_tree_weight(tree, i);
     return (double)sum;
 }
 
@@ -32,12 +30,9 @@ static void check_parents(const struct wide_tree *tree) {
     CHECK(tree->touched_count == 0);
     for (uint32_t level = 0; level + 1 < tree->depth; level++) {
         uint32_t nodes = tree->leaves;
-        for (uint32_t i = 0; i <= level; i++) {
-            nodes = (nodes + 7) / 8;
-        }
-        for (uint32_t node = 0; node < nodes; node++) {
+        for (uint32_t i = 0; i <= level; i++) nodes = (nodes + 7) / 8;
+        for (uint32_t node = 0; node < nodes; node++)
             CHECK(tree->level[level + 1][node] == sum_tree_node_sum(&tree->level[level][node * 8]));
-        }
     }
 }
 
@@ -52,9 +47,8 @@ static void finds_the_leaf_of_every_running_sum(void) {
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct sum_tree tree;
         CHECK(init(&tree, sizes[s]) == 0);
-        for (uint32_t i = 0; i < sizes[s]; i++) {
+        for (uint32_t i = 0; i < sizes[s]; i++)
             set_one(&tree, i, i % 5); /* integers: sums are exact, every fifth weight is zero */
-        }
         uint32_t target = 0;
         for (uint32_t i = 0; i < sizes[s]; i++) {
             for (uint32_t k = 0; k < i % 5; k++, target++) {
@@ -105,15 +99,11 @@ static void zero_weights_are_never_drawn(void) {
         uint32_t leaves[512];
         for (int i = 0; positive && i < 20; i++) {
             sum_tree_sample(&tree, &randomness, 512, true, leaves);
-            for (int j = 0; j < 512; j++) {
-                CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
-            }
+            for (int j = 0; j < 512; j++) CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
             double targets[4] = {total, nextafter(total, 0), total * (1 - DBL_EPSILON),
                                  total * random_unit(&randomness)};
             sum_tree_find(&tree, targets, 4, leaves);
-            for (int j = 0; j < 4; j++) {
-                CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
-            }
+            for (int j = 0; j < 4; j++) CHECK(sum_tree_weight(&tree, leaves[j]) > 0);
         }
         sum_tree_free(&tree);
     }
@@ -137,14 +127,10 @@ static void twelve_orders_of_magnitude_keep_their_shares(void) {
 static void stratified_draws_take_one_from_each_part(void) {
     struct sum_tree tree;
     CHECK(init(&tree, 1024) == 0);
-    for (uint32_t i = 0; i < 1024; i++) {
-        set_one(&tree, i, 1);
-    }
+    for (uint32_t i = 0; i < 1024; i++) set_one(&tree, i, 1);
     uint32_t leaves[256];
     sum_tree_sample(&tree, &randomness, 256, true, leaves);
-    for (uint32_t i = 0; i < 256; i++) {
-        CHECK(leaves[i] / 4 == i);
-    }
+    for (uint32_t i = 0; i < 256; i++) CHECK(leaves[i] / 4 == i);
     sum_tree_free(&tree);
 }
 
@@ -171,9 +157,7 @@ static void distinct_draws_repeat_nothing_and_leave_the_tree_alone(void) {
             CHECK(leaves[i] < count && !seen[leaves[i]]++ && before[leaves[i]] > 0);
             CHECK(weights[i] == before[leaves[i]]);
         }
-        for (uint32_t i = 0; i < count; i++) {
-            CHECK(sum_tree_weight(&tree, i) == before[i]);
-        }
+        for (uint32_t i = 0; i < count; i++) CHECK(sum_tree_weight(&tree, i) == before[i]);
         CHECK(sum_tree_total(&tree) == total);
         check_parents(&tree.tree);
         sum_tree_free(&tree);
@@ -188,9 +172,7 @@ static void distinct_draws_follow_successive_sampling(void) {
     uint32_t seen[4][4] = {{0}}, leaves[2];
     double weights[2], statistic = 0;
     CHECK(init(&tree, 4) == 0);
-    for (uint32_t i = 0; i < 4; i++) {
-        set_one(&tree, i, p[i]);
-    }
+    for (uint32_t i = 0; i < 4; i++) set_one(&tree, i, p[i]);
     for (int i = 0; i < rounds; i++) {
         sum_tree_sample_distinct(&tree, &randomness, 2, false, leaves, weights);
         seen[leaves[0]][leaves[1]]++;
@@ -209,15 +191,11 @@ static void distinct_draws_follow_successive_sampling(void) {
 static void independent_draws_are_not_stratified(void) {
     struct sum_tree tree;
     CHECK(init(&tree, 1024) == 0);
-    for (uint32_t i = 0; i < 1024; i++) {
-        set_one(&tree, i, 1);
-    }
+    for (uint32_t i = 0; i < 1024; i++) set_one(&tree, i, 1);
     uint32_t leaves[1024], missed = 1024;
     uint8_t seen[1024] = {0};
     sum_tree_sample(&tree, &randomness, 1024, false, leaves);
-    for (uint32_t i = 0; i < 1024; i++) {
-        missed -= !seen[leaves[i]]++;
-    }
+    for (uint32_t i = 0; i < 1024; i++) missed -= !seen[leaves[i]]++;
     CHECK(missed > 310 && missed < 445); /* 1024 / e = 377 with a deviation of 10; stratified draws miss about 170 */
     sum_tree_free(&tree);
 }
@@ -239,9 +217,7 @@ static void repair_equals_recomputation_after_a_million_updates(void) {
             }
             sum_tree_set(&tree, leaves, weights, n);
             CHECK(sum_tree_weight(&tree, leaves[n - 1]) == weights[n - 1]);
-            if (round % 100 == 0) {
-                check_parents(&tree.tree);
-            }
+            if (round % 100 == 0) check_parents(&tree.tree);
         }
         check_parents(&tree.tree);
         double plain = plain_sum(&tree, sizes[s]);
@@ -264,9 +240,7 @@ static void maximum_follows_rises_and_falls(void) {
         max_tree_repair(&tree);
         if (round % 50 == 0) {
             double maximum = 0;
-            for (int i = 0; i < 777; i++) {
-                maximum = fmax(maximum, plain[i]);
-            }
+            for (int i = 0; i < 777; i++) maximum = fmax(maximum, plain[i]);
             CHECK(max_tree_maximum(&tree) == maximum);
         }
     }
@@ -304,9 +278,7 @@ static void check_distribution(uint32_t items, uint32_t bins, uint32_t draws, ui
     }
     sum_tree_repair(&tree);
     double total = plain_sum(&tree, items);
-    for (uint32_t i = 0; i < draws; i++) {
-        targets[i] = sum_tree_total(&tree) * random_unit(&random);
-    }
+    for (uint32_t i = 0; i < draws; i++) targets[i] = sum_tree_total(&tree) * random_unit(&random);
     sum_tree_find(&tree, targets, draws, leaves);
     for (int which = 0; which < 3; which++) {
         uint32_t *seen = calloc(bins, sizeof *seen);
@@ -358,9 +330,7 @@ static void chi_square_notices_two_percent(void) {
         seen[(uint32_t)fmin(bins - 1, u < bins / 2 * 1.02 ? u / 1.02 : bins / 2 + (u - bins / 2 * 1.02) / 0.98)]++;
     }
     double statistic = 0;
-    for (uint32_t bin = 0; bin < bins; bin++) {
-        statistic += (seen[bin] - 1000.0) * (seen[bin] - 1000.0) / 1000.0;
-    }
+    for (uint32_t bin = 0; bin < bins; bin++) statistic += (seen[bin] - 1000.0) * (seen[bin] - 1000.0) / 1000.0;
     CHECK(statistic > chi_square_limit(bins - 1));
 }
 
@@ -371,9 +341,7 @@ static void distribution_at_ten_million_items_over_twelve_decades(void) {
     struct sum_tree tree;
     CHECK(init(&tree, LEAVES) == 0);
     double power[DECADES], share[DECADES] = {0}, *stretch = calloc(STRETCHES, sizeof *stretch);
-    for (int decade = 0; decade < DECADES; decade++) {
-        power[decade] = pow(10, decade - 6);
-    }
+    for (int decade = 0; decade < DECADES; decade++) power[decade] = pow(10, decade - 6);
     for (uint32_t i = 0; i < LEAVES; i++) {
         uint32_t decade = (uint32_t)random_below(&randomness, DECADES);
         double weight = power[decade] * (1 + 9 * random_unit(&randomness));
@@ -455,9 +423,7 @@ int main(void) {
     random_seed(&randomness, 20240601);
     for (int simd = 0; simd < CPU_SIMD_COUNT; simd++) {
         path = (enum cpu_simd)simd;
-        if (!cpu_simd_supported(path)) {
-            continue;
-        }
+        if (!cpu_simd_supported(path)) continue;
         printf("%s:\n", cpu_simd_name(path));
         RUN(finds_the_leaf_of_every_running_sum);
         RUN(a_target_at_the_end_draws_the_last_positive_leaf);

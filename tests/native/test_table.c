@@ -50,9 +50,7 @@ static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void) {
     double fives[3] = {5, 5, 5}, ones[3] = {1, 1, 1};
     /* The second batch lands in other slots; the third comes back to those of the first. */
     CHECK(add(table, 3, 0, ones, old) == 0 && add(table, 3, 10, ones, new) == 0 && add(table, 3, 20, ones, new) == 0);
-    for (int i = 0; i < 3; i++) {
-        CHECK(old[i] != new[i]);
-    }
+    for (int i = 0; i < 3; i++) CHECK(old[i] != new[i]);
     CHECK(table_update(table, 3, old, fives, &applied, &stale, &error) == 0);
     CHECK(applied == 0 && stale == 3);
     CHECK(info_of(table).total_priority == 3 && info_of(table).max_priority == 1 && info_of(table).stale_updates == 3);
@@ -80,9 +78,7 @@ static void a_slot_whose_generation_would_wrap_is_retired(void) {
     CHECK((uint32_t)id == slot && id >> 32 == SLOT_MAX_GENERATION); /* the shard bits stay clear */
     check_value(table, id, 2);
     CHECK(table_delete(table, 1, &id) == 1 && info_of(table).retired_slots == 1);
-    for (int i = 0; i < 100; i++) {
-        CHECK(add(table, 1, 3, NULL, &next) == 0 && (uint32_t)next != slot);
-    }
+    for (int i = 0; i < 100; i++) CHECK(add(table, 1, 3, NULL, &next) == 0 && (uint32_t)next != slot);
     CHECK(table_update(table, 1, &id, &one, &applied, &stale, &error) == 0 && stale == 1);
     table_free(table);
 }
@@ -96,9 +92,8 @@ static void a_pinned_item_keeps_its_bytes_after_removal(void) {
     CHECK(table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, &error) == 0);
     uint64_t before[8];
     table_gather(table, 0, slots, 8, before);
-    for (uint64_t i = 0; i < 1000; i++) { /* every slot not pinned is reused many times */
+    for (uint64_t i = 0; i < 1000; i++)  /* every slot not pinned is reused many times */
         CHECK(add(table, 4, 1000 + 4 * i, NULL, more) == 0);
-    }
     CHECK(info_of(table).size == 4 && info_of(table).pinned_slots > 0);
     table_gather(table, 0, slots, 8, values);
     CHECK(memcmp(before, values, sizeof values) == 0);
@@ -150,9 +145,7 @@ static void bytes_land_where_the_reservation_says(void) {
     reservation_fill(reservation, 1, pairs);
     uint64_t ids[3];
     CHECK(table_commit(table, reservation, NULL, ids, &error) == 0);
-    for (uint64_t i = 0; i < 3; i++) {
-        check_value(table, ids[i], i + 1);
-    }
+    for (uint64_t i = 0; i < 3; i++) check_value(table, ids[i], i + 1);
     table_free(table);
 }
 
@@ -180,9 +173,7 @@ static void adds_beyond_the_spare_slots_are_staged(void) {
         CHECK(add(table, n, round, NULL, ids) == 0);
         check_value(table, ids[n / 2], round + n / 2);
     }
-    for (int i = 0; i < 4; i++) {
-        reservation_release(stalled[i]);
-    }
+    for (int i = 0; i < 4; i++) reservation_release(stalled[i]);
     CHECK(info_of(table).reserved_slots == 0);
     free(ids);
     table_free(table);
@@ -244,9 +235,7 @@ static void all_zero_priorities_wait_and_say_so(void) {
     table_unpin(table, slots, 1);
     CHECK(table_update(table, 1, &ids[2], &one, &applied, &stale, &error) == 0);
     CHECK(table_sample(table, 4, 1, true, slots, ids, p, w, &error) == 0);
-    for (int i = 0; i < 4; i++) {
-        CHECK(ids[i] == ids[0] && p[i] == 1 && w[i] == 1);
-    }
+    for (int i = 0; i < 4; i++) CHECK(ids[i] == ids[0] && p[i] == 1 && w[i] == 1);
     table_unpin(table, slots, 4);
     table_free(table);
 }
@@ -268,9 +257,7 @@ static void extreme_priorities_keep_probabilities_and_weights_finite(void) {
         CHECK(isfinite(info_of(table).total_priority));
         for (int i = 0; i < 100; i++) {
             CHECK(table_sample(table, 64, 1, true, slots, drawn, p, w, &error) == 0);
-            for (int j = 0; j < 64; j++) {
-                CHECK(drawn[j] != ids[5] && p[j] >= 0 && p[j] <= 1 && w[j] >= 0 && w[j] <= 1);
-            }
+            for (int j = 0; j < 64; j++) CHECK(drawn[j] != ids[5] && p[j] >= 0 && p[j] <= 1 && w[j] >= 0 && w[j] <= 1);
             table_unpin(table, slots, 64);
         }
         CHECK(table_delete(table, 1, &ids[4]) == 1 && table_delete(table, 1, &ids[3]) == 1);
@@ -278,9 +265,7 @@ static void extreme_priorities_keep_probabilities_and_weights_finite(void) {
               0); /* small ones are drawn once they are alone */
         table_unpin(table, slots, 64);
         double too_large = largest * 2;
-        if (exponents[e] > 1) {
-            CHECK(add(table, 1, 0, &too_large, ids) == -1 && error.code == ERROR_BADPRIORITY);
-        }
+        if (exponents[e] > 1) CHECK(add(table, 1, 0, &too_large, ids) == -1 && error.code == ERROR_BADPRIORITY);
         table_free(table);
     }
 }
@@ -293,18 +278,12 @@ static void weights_are_np_to_minus_beta_over_their_maximum(void) {
     uint64_t ids[50];
     uint32_t slots[128];
     float w[128], again[128];
-    for (int i = 0; i < 50; i++) {
-        priorities[i] = 0.01 + i * i;
-    }
+    for (int i = 0; i < 50; i++) priorities[i] = 0.01 + i * i;
     CHECK(add(table, 50, 0, priorities, ids) == 0);
     CHECK(table_sample(table, 128, 0.4, true, slots, NULL, p, w, &error) == 0);
     double largest = 0;
-    for (int i = 0; i < 128; i++) {
-        largest = fmax(largest, pow(50 * p[i], -0.4));
-    }
-    for (int i = 0; i < 128; i++) {
-        CHECK(fabs(w[i] - pow(50 * p[i], -0.4) / largest) < 1e-6);
-    }
+    for (int i = 0; i < 128; i++) largest = fmax(largest, pow(50 * p[i], -0.4));
+    for (int i = 0; i < 128; i++) CHECK(fabs(w[i] - pow(50 * p[i], -0.4) / largest) < 1e-6);
     table_unpin(table, slots, 128);
     table_seed(table, 5);
     CHECK(table_sample(table, 128, 0.4, true, slots, NULL, p, w, &error) == 0);
@@ -357,9 +336,8 @@ static void max_times_sampled_holds_within_a_batch(void) {
         uint32_t slots[60];
         double p[60], priorities[20];
         float w[60];
-        for (int i = 0; i < 20; i++) {
+        for (int i = 0; i < 20; i++)
             priorities[i] = i == 0 ? 1e6 : i % 4 ? 1 : 0; /* one would be drawn nearly always, some never */
-        }
         CHECK(add(table, 20, 0, priorities, ids) == 0);
         uint32_t drawable = samplers[s] == SELECTOR_UNIFORM ? 20 : 16, counts[20] = {0};
         CHECK(table_sample(table, 3 * drawable + 1, 0, true, slots, drawn, p, w, &error) == -1);
@@ -368,9 +346,7 @@ static void max_times_sampled_holds_within_a_batch(void) {
             CHECK(table_sample(table, n, 0.5, true, slots, drawn, p, w, &error) == 0);
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t item = 0;
-                while (ids[item] != drawn[i]) {
-                    item++;
-                }
+                while (ids[item] != drawn[i]) item++;
                 CHECK(++counts[item] <= 3 && p[i] > 0 && p[i] <= 1 && w[i] > 0 && w[i] <= 1);
             }
             table_unpin(table, slots, n);
@@ -401,9 +377,7 @@ static void uniform_draws_every_item_alike(void) {
         table_unpin(table, slots, 1000);
     }
     double statistic = 0, expected = 1e6 / 750;
-    for (int i = 0; i < 750; i++) {
-        statistic += (seen[i] - expected) * (seen[i] - expected) / expected;
-    }
+    for (int i = 0; i < 750; i++) statistic += (seen[i] - expected) * (seen[i] - expected) / expected;
     CHECK(statistic < 945); /* 749 degrees of freedom: exceeded once in a million seeds */
     table_free(table);
 }
@@ -437,9 +411,7 @@ static void capacity_and_max_bytes_remove_the_oldest(void) {
 static int try_sample(struct table *table, uint32_t n) {
     uint32_t slots[64];
     int refused = table_sample(table, n, 0, true, slots, NULL, NULL, NULL, &error);
-    if (!refused) {
-        table_unpin(table, slots, n);
-    }
+    if (!refused) table_unpin(table, slots, n);
     return refused;
 }
 
@@ -506,9 +478,7 @@ static void items_of_every_size_come_out_as_they_went_in(void) {
             .name = "x", .type = COLUMN_UINT8, .dimensions = 1, .shape = {item_bytes}, .item_bytes = item_bytes};
         struct table *table = make(&config);
         uint8_t *items = malloc(ITEMS * item_bytes), *out = malloc(DRAWN * item_bytes);
-        for (size_t i = 0; i < ITEMS * item_bytes; i++) {
-            items[i] = (uint8_t)(i * 7 + i / 251);
-        }
+        for (size_t i = 0; i < ITEMS * item_bytes; i++) items[i] = (uint8_t)(i * 7 + i / 251);
         uint64_t ids[ITEMS], drawn[DRAWN];
         struct reservation *reservation = table_reserve(table, ITEMS, &error);
         reservation_fill(reservation, 0, items);
@@ -518,9 +488,7 @@ static void items_of_every_size_come_out_as_they_went_in(void) {
         table_gather(table, 0, slots, DRAWN, out);
         for (uint32_t i = 0; i < DRAWN; i++) {
             uint32_t item = 0;
-            while (ids[item] != drawn[i]) {
-                item++;
-            }
+            while (ids[item] != drawn[i]) item++;
             CHECK(memcmp(out + i * item_bytes, items + item * item_bytes, item_bytes) == 0);
         }
         table_unpin(table, slots, DRAWN);
@@ -547,9 +515,7 @@ static void small_columns_keep_their_values_and_alignment_side_by_side(void) {
         uint8_t *items[COLUMNS], out[DRAWN * 100];
         for (uint32_t c = 0; c < COLUMNS; c++) {
             items[c] = malloc(n * sizes[c]);
-            for (size_t i = 0; i < n * sizes[c]; i++) {
-                items[c][i] = (uint8_t)(i * 7 + i / 251 + c);
-            }
+            for (size_t i = 0; i < n * sizes[c]; i++) items[c][i] = (uint8_t)(i * 7 + i / 251 + c);
             reservation_fill(reservation, c, items[c]);
         }
         uint64_t *ids = malloc(n * sizeof *ids);
@@ -567,9 +533,8 @@ static void small_columns_keep_their_values_and_alignment_side_by_side(void) {
             table_column_view(table, c, &base, &stride);
             CHECK((uintptr_t)base % alignment == 0 && stride % alignment == 0);
             table_gather(table, c, slots, DRAWN, out);
-            for (uint32_t i = 0; i < DRAWN; i++) {
+            for (uint32_t i = 0; i < DRAWN; i++)
                 CHECK(memcmp(out + i * sizes[c], items[c] + item[i] * sizes[c], sizes[c]) == 0);
-            }
             free(items[c]);
         }
         table_unpin(table, slots, DRAWN);

@@ -32,11 +32,10 @@ static int configure_number(struct table *table, const char *key, int64_t number
     struct msgpack_writer writer = {0};
     msgpack_write_map(&writer, 1);
     write_text(&writer, key);
-    if (number < 0) {
+    if (number < 0)
         msgpack_write_signed(&writer, number);
-    } else {
+    else
         msgpack_write_unsigned(&writer, (uint64_t)number);
-    }
     int refused = begin ? table_begin_configure(table, writer.data, writer.length, &error)
                         : table_configure(table, writer.data, writer.length, &error);
     memory_free(writer.data);
@@ -131,9 +130,7 @@ static struct table *make_large(enum selector_kind sampler) {
 /* Steps with a deadline that has passed, so that each does one slice; returns how many there were. */
 static uint32_t slices(struct table *table) {
     uint32_t count = 1;
-    while (table_step(table, 0)) {
-        count++;
-    }
+    while (table_step(table, 0)) count++;
     return count;
 }
 
@@ -217,9 +214,7 @@ static struct table *make_versioned(uint64_t capacity, enum selector_kind sample
 
 /* Adds items of these versions, one by one. */
 static void add_versions(struct table *table, const int64_t *versions, uint32_t n, uint64_t *ids) {
-    for (uint32_t i = 0; i < n; i++) {
-        CHECK(add(table, 1, (uint64_t)versions[i], NULL, &ids[i]) == 0);
-    }
+    for (uint32_t i = 0; i < n; i++) CHECK(add(table, 1, (uint64_t)versions[i], NULL, &ids[i]) == 0);
 }
 
 static void items_of_old_policies_leave(void) {

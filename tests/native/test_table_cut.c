@@ -45,9 +45,7 @@ static struct table_copy copy_of(const struct table *table) {
 
 static void check_same(const struct table_copy *a, const struct table_copy *b) {
     CHECK(a->count == b->count);
-    for (uint32_t i = 0; i < a->count; i++) {
-        CHECK(memcmp(&a->items[i], &b->items[i], sizeof a->items[i]) == 0);
-    }
+    for (uint32_t i = 0; i < a->count; i++) CHECK(memcmp(&a->items[i], &b->items[i], sizeof a->items[i]) == 0);
     CHECK(a->limiter.kind == b->limiter.kind && a->limiter.inserts == b->limiter.inserts);
     CHECK(a->limiter.samples == b->limiter.samples && a->limiter.error_buffer == b->limiter.error_buffer);
     CHECK(a->limiter.queue_size == b->limiter.queue_size);
@@ -78,16 +76,10 @@ static void storm_add(struct storm *storm, struct table *table) {
     uint32_t n = 1 + (uint32_t)random_below(&storm->random, 40);
     double priorities[40];
     uint64_t ids[40];
-    for (uint32_t i = 0; i < n; i++) {
-        priorities[i] = some_priority(storm);
-    }
-    if (add(table, n, storm->next_value, random_below(&storm->random, 3) ? priorities : NULL, ids)) {
-        return;
-    }
+    for (uint32_t i = 0; i < n; i++) priorities[i] = some_priority(storm);
+    if (add(table, n, storm->next_value, random_below(&storm->random, 3) ? priorities : NULL, ids)) return;
     storm->next_value += n;
-    for (uint32_t i = 0; i < n; i++) {
-        storm->ids[storm->id_count++ % 4096] = ids[i];
-    }
+    for (uint32_t i = 0; i < n; i++) storm->ids[storm->id_count++ % 4096] = ids[i];
 }
 
 static void storm_name_ids(struct storm *storm, struct table *table, bool delete) {
@@ -99,18 +91,15 @@ static void storm_name_ids(struct storm *storm, struct table *table, bool delete
         ids[i] = storm->ids[random_below(&storm->random, known)];
         priorities[i] = some_priority(storm);
     }
-    if (delete) {
+    if (delete)
         table_delete(table, n, ids);
-    } else {
+    else
         CHECK(table_update(table, n, ids, priorities, &applied, &stale, &error) == 0);
-    }
 }
 
 static void storm_sample(struct storm *storm, struct table *table) {
     uint32_t slots[16], n = 1 + (uint32_t)random_below(&storm->random, 16);
-    if (table_sample(table, n, 0.4, true, slots, NULL, NULL, NULL, &error) == 0) {
-        table_unpin(table, slots, n);
-    }
+    if (table_sample(table, n, 0.4, true, slots, NULL, NULL, NULL, &error) == 0) table_unpin(table, slots, n);
 }
 
 static void storm_once(struct storm *storm, struct table *table) {
@@ -131,19 +120,13 @@ static void cut_in_storm(const struct table_config *config, uint64_t seed, uint6
     random_seed(&storm.random, seed);
     struct table *table = make(config);
     for (int round = 0; round < 8; round++) {
-        for (uint64_t i = random_below(&storm.random, 120); i > 0; i--) {
-            storm_once(&storm, table);
-        }
+        for (uint64_t i = random_below(&storm.random, 120); i > 0; i--) storm_once(&storm, table);
         struct memory_sink memory;
         begin(table, &memory, held_bytes);
         struct table_copy before = copy_of(table);
-        if (random_below(&storm.random, 6) == 0) {
-            table_reset(table);
-        }
+        if (random_below(&storm.random, 6) == 0) table_reset(table);
         do {
-            for (uint64_t i = random_below(&storm.random, 4); i > 0; i--) {
-                storm_once(&storm, table);
-            }
+            for (uint64_t i = random_below(&storm.random, 4); i > 0; i--) storm_once(&storm, table);
         } while (table_cut_step(table));
         CHECK(!table_cut_failed(table));
         table_cut_end(table);
@@ -185,9 +168,7 @@ static void every_limiter_goes_on_where_it_stood(void) {
         config.error_buffer = limiter == LIMITER_SAMPLE_TO_INSERT_RATIO ? 100 : 0;
         config.queue_size = limiter == LIMITER_QUEUE ? 100 : 0;
         config.max_times_sampled = limiter == LIMITER_QUEUE ? 1 : 0;
-        for (uint64_t seed = 1; seed <= 4; seed++) {
-            cut_in_storm(&config, seed, 1000);
-        }
+        for (uint64_t seed = 1; seed <= 4; seed++) cut_in_storm(&config, seed, 1000);
     }
 }
 
@@ -198,9 +179,7 @@ static void draws_go_on_as_they_would_have(void) {
     struct storm storm = {0};
     random_seed(&storm.random, 5);
     struct table *table = make(&config);
-    for (int i = 0; i < 200; i++) {
-        storm_once(&storm, table);
-    }
+    for (int i = 0; i < 200; i++) storm_once(&storm, table);
     struct memory_sink memory;
     begin(table, &memory, 0);
     finish_cut(table);
@@ -276,14 +255,10 @@ static void ids_given_out_after_the_cut_name_no_item_of_the_restored_table(void)
     struct memory_sink memory;
     begin(table, &memory, 0);
     finish_cut(table);
-    for (uint32_t i = 0; i < 100; i++) {
-        CHECK(add(table, 4, 10, NULL, forgotten + 4 * i) == 0);
-    }
+    for (uint32_t i = 0; i < 100; i++) CHECK(add(table, 4, 10, NULL, forgotten + 4 * i) == 0);
     struct table *restored = restore_from(&memory);
     double ones[400];
-    for (uint32_t i = 0; i < 400; i++) {
-        ones[i] = 1;
-    }
+    for (uint32_t i = 0; i < 400; i++) ones[i] = 1;
     CHECK(table_update(restored, 4, ids, ones, &applied, &stale, &error) == 0 && applied == 4);
     for (uint32_t i = 0; i < 100; i++) { /* through as many lives of the slots */
         CHECK(add(restored, 4, 20, NULL, restored_ids) == 0);
@@ -424,40 +399,33 @@ static void records_that_do_not_fit_are_refused(void) {
     struct storm storm = {0};
     random_seed(&storm.random, 9);
     struct table *table = make(&config);
-    for (int i = 0; i < 60; i++) {
-        storm_add(&storm, table);
-    }
+    for (int i = 0; i < 60; i++) storm_add(&storm, table);
     struct memory_sink memory;
     begin(table, &memory, 0);
     finish_cut(table);
     uint32_t records = 0;
-    for (struct kept_record *record = memory.first; record; record = record->next) {
-        records++;
-    }
+    for (struct kept_record *record = memory.first; record; record = record->next) records++;
     for (uint32_t wrong = 0; wrong < 2 * records; wrong++) {
         struct table_restore *restore = table_restore_begin(memory.description, memory.description_length, &error);
         uint32_t at = 0;
         bool refused = false;
         for (struct kept_record *record = memory.first; record && !refused; record = record->next, at++) {
             int times = at != wrong % records ? 1 : wrong < records ? 0 : 2;
-            for (int i = 0; i < times && !refused; i++) {
+            for (int i = 0; i < times && !refused; i++)
                 refused = table_restore_record(restore, record->kind, record->body, record->length, &error) != 0;
-            }
         }
-        if (refused) {
+        if (refused)
             table_restore_free(restore);
-        } else {
+        else
             CHECK(!table_restore_finish(restore, &error));
-        }
         CHECK(error.message[0]);
     }
     struct table_restore *restore = table_restore_begin(memory.description, memory.description_length, &error);
     CHECK(table_restore_record(restore, 99, memory.first->body, memory.first->length, &error) == -1);
     CHECK(table_restore_record(restore, memory.first->kind, memory.first->body, 7, &error) == -1);
     table_restore_free(restore);
-    for (size_t length = 0; length < memory.description_length; length++) {
+    for (size_t length = 0; length < memory.description_length; length++)
         CHECK(!table_restore_begin(memory.description, length, &error));
-    }
     forget(&memory);
     table_free(table);
 }

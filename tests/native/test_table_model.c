@@ -43,11 +43,8 @@ static void model_remove(struct model *model, uint32_t at) {
 }
 
 static int model_find(const struct model *model, uint64_t id) {
-    for (uint32_t i = 0; i < model->size; i++) {
-        if (model->items[i].id == id) {
-            return (int)i;
-        }
-    }
+    for (uint32_t i = 0; i < model->size; i++)
+        if (model->items[i].id == id) return (int)i;
     return -1;
 }
 
@@ -73,11 +70,8 @@ static bool comes_before(const struct model *model, enum selector_kind kind, uin
 
 static uint32_t first_in_order(const struct model *model, enum selector_kind kind, const bool *taken) {
     uint32_t first = model->size;
-    for (uint32_t i = 0; i < model->size; i++) {
-        if (!taken[i] && (first == model->size || comes_before(model, kind, i, first))) {
-            first = i;
-        }
-    }
+    for (uint32_t i = 0; i < model->size; i++)
+        if (!taken[i] && (first == model->size || comes_before(model, kind, i, first))) first = i;
     return first;
 }
 
@@ -85,9 +79,8 @@ static uint32_t first_in_order(const struct model *model, enum selector_kind kin
 static void model_make_room(struct model *model, const struct table *table, uint32_t n) {
     static const bool none[MODEL_CAPACITY];
     bool ordered = selector_is_ordered(model->remover), zero_left = false;
-    while (ordered && model->size + n > MODEL_CAPACITY) {
+    while (ordered && model->size + n > MODEL_CAPACITY)
         model_remove(model, first_in_order(model, model->remover, none));
-    }
     for (uint32_t i = 0; !ordered && i < model->size;) {
         if (table_slot(table, model->items[i].id) == SLOT_NONE) {
             zero_left |= model->items[i].priority == 0;
@@ -108,12 +101,8 @@ static void model_add(struct model *model, struct table *table, struct random_st
     double priorities[9], maximum = 0;
     uint64_t ids[9];
     bool given = random_below(random, 2);
-    for (uint32_t i = 0; i < model->size; i++) {
-        maximum = fmax(maximum, model->items[i].priority);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        priorities[i] = given ? random_priority(random) : model->size ? maximum : 1;
-    }
+    for (uint32_t i = 0; i < model->size; i++) maximum = fmax(maximum, model->items[i].priority);
+    for (uint32_t i = 0; i < n; i++) priorities[i] = given ? random_priority(random) : model->size ? maximum : 1;
     if (random_below(random, 10) == 0) { /* a client that vanished */
         struct reservation *reservation = table_reserve(table, n, &error);
         CHECK(reservation);
@@ -124,9 +113,7 @@ static void model_add(struct model *model, struct table *table, struct random_st
     model_make_room(model, table, n);
     for (uint32_t i = 0; i < n; i++) {
         CHECK(model_find(model, ids[i]) < 0);
-        for (uint32_t j = 0; j < 64; j++) {
-            CHECK(model->departed[j] != ids[i]);
-        }
+        for (uint32_t j = 0; j < 64; j++) CHECK(model->departed[j] != ids[i]);
         model->items[model->size++] = (struct model_item){ids[i], model->added++, priorities[i], 0};
     }
 }
@@ -171,9 +158,7 @@ static void expected_batch(const struct model *model, uint32_t n, uint64_t *ids)
 
 static double model_total(const struct model *model) {
     double total = 0;
-    for (uint32_t i = 0; i < model->size; i++) {
-        total += model_weight(model, i);
-    }
+    for (uint32_t i = 0; i < model->size; i++) total += model_weight(model, i);
     return total;
 }
 
@@ -208,9 +193,7 @@ static void model_sample(struct model *model, struct table *table, struct random
         CHECK(error.code == ERROR_TIMEOUT && error.message[0]);
         return;
     }
-    if (ordered) {
-        expected_batch(model, n, order);
-    }
+    if (ordered) expected_batch(model, n, order);
     table_gather(table, 0, slots, n, values);
     for (uint32_t i = 0; i < n; i++) {
         int at = model_find(model, ids[i]);
@@ -218,9 +201,7 @@ static void model_sample(struct model *model, struct table *table, struct random
         CHECK(!ordered || ids[i] == order[i]);
         double expected = ordered ? 1 : model_weight(model, (uint32_t)at) / total;
         CHECK(!replace || fabs(p[i] - expected) <= 1e-9 * expected);
-        for (uint32_t j = 0; j < i; j++) {
-            CHECK(replace || ids[j] != ids[i]);
-        }
+        for (uint32_t j = 0; j < i; j++) CHECK(replace || ids[j] != ids[i]);
         if (++model->items[at].times == model->max_times_sampled) {
             model_remove(model, (uint32_t)at);
             total = model_total(model);
@@ -259,13 +240,11 @@ static void model_configure(struct model *model, struct table *table, struct ran
     CHECK(table_begin_configure(table, writer.data, writer.length, &error) == 0);
     memory_free(writer.data);
     uint32_t before = model->size;
-    for (uint32_t i = 0; i < model->size;) {
-        if (limit && model->items[i].times >= limit) {
+    for (uint32_t i = 0; i < model->size;)
+        if (limit && model->items[i].times >= limit)
             model_remove(model, i);
-        } else {
+        else
             i++;
-        }
-    }
     /* Who leaves while the table works on it, and when, is its own affair: then nobody else interferes. */
     bool interfere = before == model->size;
     for (bool left = true; left; left = table_step(table, interfere ? 0 : CLOCK_NEVER)) {
@@ -301,9 +280,7 @@ static void model_compare(const struct model *model, const struct table *table) 
     CHECK(info.size == model->size && info.added == model->added && info.removed == model->removed);
     CHECK(info.sampled == model->sampled && info.stale_updates == model->stale && info.bytes == 11ull * model->size);
     CHECK(info.max_priority == maximum && info.reserved_slots == 0);
-    if (table_config(table)->sampler == SELECTOR_PRIORITIZED) {
-        CHECK(fabs(info.total_priority - total) <= 1e-12 * total);
-    }
+    if (table_config(table)->sampler == SELECTOR_PRIORITIZED) CHECK(fabs(info.total_priority - total) <= 1e-12 * total);
     CHECK(table->items.live == info.size);
     CHECK(table->items.occupied + info.free_slots + info.retired_slots == table->items.slots);
 }
@@ -332,20 +309,14 @@ static void run_model(enum selector_kind sampler, enum selector_kind remover, ui
         case 4: model_sample(model, table, &random); break;
         default: model_unpin(model, table, &random); break;
         }
-        if (random_below(&random, 200) == 0) {
-            model_configure(model, table, &random);
-        }
+        if (random_below(&random, 200) == 0) model_configure(model, table, &random);
         if (random_below(&random, 1000) == 0) {
             table_reset(table);
-            while (model->size) {
-                model_remove(model, 0);
-            }
+            while (model->size) model_remove(model, 0);
         }
         model_compare(model, table);
     }
-    while (model->pin_count) {
-        model_unpin(model, table, &random);
-    }
+    while (model->pin_count) model_unpin(model, table, &random);
     table_free(table);
     free(model);
 }

@@ -52,9 +52,8 @@ struct model {
 static void frame_of(uint64_t seed, uint8_t *frame) {
     struct random_state noise;
     random_seed(&noise, seed);
-    for (uint32_t i = 0; i < FRAME_BYTES; i++) {
+    for (uint32_t i = 0; i < FRAME_BYTES; i++)
         frame[i] = seed % 3 == 0 ? (uint8_t)random_below(&noise, 256) : (uint8_t)(seed + i / 64);
-    }
 }
 
 static struct table *new_table(enum step_codec codec) {
@@ -97,16 +96,12 @@ static void close_stream(struct model *model) {
 }
 
 static void model_step(struct model_stream *stream, uint64_t seed, uint8_t flags) {
-    if (!stream->open || flags & STEP_FIRST) {
-        stream->episode = stream->steps;
-    }
+    if (!stream->open || flags & STEP_FIRST) stream->episode = stream->steps;
     stream->open = !(flags & STEP_LAST);
     stream->seed[stream->steps] = seed;
     stream->first[stream->steps] = stream->episode;
     stream->steps++;
-    for (uint32_t i = stream->episode; i < stream->steps; i++) {
-        stream->last[i] = stream->steps - 1;
-    }
+    for (uint32_t i = stream->episode; i < stream->steps; i++) stream->last[i] = stream->steps - 1;
 }
 
 /* Frames go in as they are, or as blocks. */
@@ -138,17 +133,14 @@ static void append(struct model *model) {
         numbers[i] = model->next_seed++;
         flags[i] = (uint8_t)(random_below(&model->random, 6) ? 0 : random_below(&model->random, 4));
         frame_of(numbers[i], frames + i * FRAME_BYTES);
-        if (!vanishes) {
-            model_step(stream, numbers[i], flags[i]);
-        }
+        if (!vanishes) model_step(stream, numbers[i], flags[i]);
     }
     fill_frames(model, reservation, frames, n);
     reservation_fill(reservation, NUMBER, numbers);
-    if (vanishes) {
+    if (vanishes)
         reservation_release(reservation);
-    } else {
+    else
         CHECK(table_append(model->table, reservation, streams, flags, &error) == 0);
-    }
 }
 
 /* What an item at a step shall show; false where it cannot be made yet, or no more. */
@@ -158,24 +150,18 @@ static bool expected(const struct model_stream *stream, uint32_t at, uint64_t *s
     } windows[] = {{0, 4}, {3, 4}, {-2, 1}};
     int oldest = stream->steps > HISTORY ? (int)(stream->steps - HISTORY) : 0, first = (int)stream->first[at];
     bool ended = !stream->open || stream->first[at] != stream->episode;
-    if ((int)at < oldest) {
-        return false;
-    }
+    if ((int)at < oldest) return false;
     for (uint32_t i = 0; i < 3; i++) {
         int end = (int)at + windows[i].offset;
         if (end > (int)stream->last[at]) {
-            if (!ended) {
-                return false;
-            }
+            if (!ended) return false;
             end = (int)stream->last[at];
         }
         end = end < first ? first : end;
         for (int k = 0; k < windows[i].length; k++) {
             int step = end - windows[i].length + 1 + k;
             step = step < first ? first : step;
-            if (step < oldest) {
-                return false;
-            }
+            if (step < oldest) return false;
             *seen++ = stream->seed[step];
         }
     }
@@ -189,9 +175,7 @@ static void remove_item(struct model *model, uint32_t at) {
 
 static void make_item(struct model *model) {
     const struct model_stream *stream = &model->streams[random_below(&model->random, STREAMS)];
-    if (stream->steps == 0) {
-        return;
-    }
+    if (stream->steps == 0) return;
     uint32_t back = (uint32_t)random_below(&model->random, stream->steps < 16 ? stream->steps : 16);
     uint64_t step = stream->steps - 1 - back, number = 7, id;
     struct model_item item;
@@ -206,9 +190,7 @@ static void make_item(struct model *model) {
     }
     CHECK(table_commit(model->table, reservation, NULL, &id, &error) == 0);
     item.id = id;
-    if (model->size == CAPACITY) {
-        remove_item(model, 0);
-    }
+    if (model->size == CAPACITY) remove_item(model, 0);
     model->items[model->size++] = item;
 }
 
@@ -232,15 +214,11 @@ static void check_shown(const struct table *table, const uint32_t *slots, uint32
 static void sample(struct model *model) {
     uint32_t n = 1 + (uint32_t)random_below(&model->random, 8), slots[8];
     uint64_t ids[8], seen[8][SEEN];
-    if (model->size == 0) {
-        return;
-    }
+    if (model->size == 0) return;
     CHECK(table_sample(model->table, n, 0, true, slots, ids, NULL, NULL, &error) == 0);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = 0;
-        while (at < model->size && model->items[at].id != ids[i]) {
-            at++;
-        }
+        while (at < model->size && model->items[at].id != ids[i]) at++;
         CHECK(at < model->size);
         memcpy(seen[i], model->items[at].seen, sizeof seen[i]);
     }
@@ -285,9 +263,8 @@ static void compare(const struct model *model) {
     uint32_t count = 0, distinct = 0;
     for (uint32_t i = 0; i < STREAMS; i++) {
         const struct model_stream *stream = &model->streams[i];
-        for (uint32_t k = 0; k < HISTORY && k < stream->steps; k++) {
+        for (uint32_t k = 0; k < HISTORY && k < stream->steps; k++)
             seeds[count++] = stream->seed[stream->steps - 1 - k];
-        }
     }
     for (uint32_t i = 0; i < model->size; i++) {
         memcpy(&seeds[count], model->items[i].seen, sizeof model->items[i].seen);
@@ -298,18 +275,15 @@ static void compare(const struct model *model) {
         count += SEEN;
     }
     qsort(seeds, count, sizeof seeds[0], compare_seeds);
-    for (uint32_t i = 0; i < count; i++) {
-        distinct += i == 0 || seeds[i] != seeds[i - 1];
-    }
+    for (uint32_t i = 0; i < count; i++) distinct += i == 0 || seeds[i] != seeds[i - 1];
     struct table_info info;
     table_info(model->table, &info);
     CHECK(info.steps == distinct && info.size == model->size && info.streams == STREAMS);
     CHECK(info.bytes == info.size * 8 + info.step_bytes);
-    if (table_config(model->table)->codec == CODEC_NONE) {
+    if (table_config(model->table)->codec == CODEC_NONE)
         CHECK(info.step_bytes == distinct * (FRAME_BYTES + 8));
-    } else {
+    else
         CHECK(info.step_bytes <= distinct * (FRAME_BYTES + 8 + 80));
-    }
     CHECK(model->table->steps.reserved == 0);
 }
 
@@ -318,9 +292,7 @@ static void run(enum step_codec codec, uint64_t seed) {
     model->table = new_table(codec);
     model->next_seed = 1;
     random_seed(&model->random, seed);
-    for (uint32_t i = 0; i < STREAMS; i++) {
-        open_stream(model, &model->streams[i]);
-    }
+    for (uint32_t i = 0; i < STREAMS; i++) open_stream(model, &model->streams[i]);
     for (int step = 0; step < 3000; step++) {
         switch (random_below(&model->random, 12)) {
         case 0:
@@ -335,9 +307,7 @@ static void run(enum step_codec codec, uint64_t seed) {
         case 9: unpin(model); break;
         case 10: delete_one(model); break;
         default:
-            if (random_below(&model->random, 20) == 0) {
-                close_stream(model);
-            }
+            if (random_below(&model->random, 20) == 0) close_stream(model);
             break;
         }
         if (random_below(&model->random, 1000) == 0) {
@@ -346,9 +316,7 @@ static void run(enum step_codec codec, uint64_t seed) {
         }
         compare(model);
     }
-    while (model->pin_count) {
-        unpin(model);
-    }
+    while (model->pin_count) unpin(model);
     CHECK(model->table->steps.fresh < 1000); /* slots are used again */
     table_free(model->table);
     free(model);
@@ -356,11 +324,8 @@ static void run(enum step_codec codec, uint64_t seed) {
 
 static void windows_show_what_whole_streams_would(void) {
     static const enum step_codec codecs[] = {CODEC_NONE, CODEC_LZ4, CODEC_ZSTD};
-    for (uint32_t i = 0; i < 3; i++) {
-        for (uint64_t seed = 1; codec_available(codecs[i]) && seed <= 4; seed++) {
-            run(codecs[i], 10 * i + seed);
-        }
-    }
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint64_t seed = 1; codec_available(codecs[i]) && seed <= 4; seed++) run(codecs[i], 10 * i + seed);
     CHECK(memory_mapped_bytes() == 0 && memory_used_bytes() == 0);
 }
 

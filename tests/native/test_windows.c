@@ -37,9 +37,7 @@ static struct table_config window_config(uint64_t capacity) {
 /* Appends n steps to one stream: frames first, first + 1, …, rewards ten times as much. */
 static int append(struct table *table, struct stream *stream, uint32_t n, uint64_t first, const uint8_t *flags) {
     struct reservation *reservation = table_reserve_steps(table, n, &error);
-    if (!reservation) {
-        return -1;
-    }
+    if (!reservation) return -1;
     uint64_t *frames = malloc(2 * n * sizeof *frames), *rewards = frames + n;
     struct stream **streams = malloc(n * sizeof *streams);
     for (uint32_t i = 0; i < n; i++) {
@@ -50,9 +48,7 @@ static int append(struct table *table, struct stream *stream, uint32_t n, uint64
     reservation_fill(reservation, FRAME, frames);
     reservation_fill(reservation, REWARD, rewards);
     int refused = table_append(table, reservation, streams, flags, &error);
-    if (refused) {
-        reservation_release(reservation);
-    }
+    if (refused) reservation_release(reservation);
     free(frames);
     free(streams);
     return refused;
@@ -171,9 +167,7 @@ static void streams_are_bounded(void) {
     CHECK(!table_stream_new(table, 6, &error) && strstr(error.message, "history of 7"));
     CHECK(!table_stream_new(table, STREAM_MAX_HISTORY + 1, &error));
     uint32_t n = 0;
-    while (table_stream_new(table, STREAM_MAX_HISTORY, &error)) {
-        n++;
-    }
+    while (table_stream_new(table, STREAM_MAX_HISTORY, &error)) n++;
     CHECK(n == TABLE_MAX_STREAM_STEPS / STREAM_MAX_HISTORY && error.code == ERROR_LIMIT);
     CHECK(info_of(table).streams == n);
     table_stream_free(table, table->streams->next);
@@ -190,9 +184,8 @@ static void steps_leave_when_nobody_needs_them(void) {
     uint32_t slot;
     CHECK(append(table, stream, 30, 0, NULL) == 0);
     CHECK(info_of(table).steps == 8 && table->steps.fresh == 30);
-    for (uint32_t i = 0; i < 4; i++) { /* items at 25, 26: they see 22 … 29 */
+    for (uint32_t i = 0; i < 4; i++)  /* items at 25, 26: they see 22 … 29 */
         CHECK(make_item(table, stream, 25 + i / 2, &ids[i]) == 0);
-    }
     CHECK(append(table, stream, 8, 30, NULL) == 0);
     CHECK(info_of(table).steps == 8 + 8 && info_of(table).step_bytes == 16 * 16);
     CHECK(info_of(table).bytes == 4 * 8 + 16 * 16);

@@ -122,9 +122,8 @@ static void client_list(struct client *client) {
         return;
     }
     if (by_id) append_named(client, &text);
-    for (struct client *other = client->server->clients.head; !by_id && other; other = other->next) {
+    for (struct client *other = client->server->clients.head; !by_id && other; other = other->next)
         if (!other->closing && is_of_type(other, type)) client_describe(&text, other);
-    }
     reply_verbatim_text(client, &text);
 }
 

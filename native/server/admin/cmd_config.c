@@ -72,9 +72,8 @@ static bool take_pair(struct client *client, uint32_t index, char name[64], char
         return false;
     }
     const char *wrong = NULL;
-    for (uint32_t i = 2; i < index; i += 2) {
+    for (uint32_t i = 2; i < index; i += 2)
         if (argument_is(&client->argv[i], name)) wrong = "duplicate parameter";
-    }
     if (!copy_argument(word + 1, value, CONFIG_VALUE_BYTES)) wrong = "the value is too long, or holds a zero byte";
     if (wrong)
         reply_error(client, "ERR CONFIG SET failed (possibly related to argument '%.*s') - %s", (int)word->length,
@@ -90,9 +89,8 @@ static void config_set(struct client *client) {
         reply_syntax_error(client);
         return;
     }
-    for (uint32_t i = 2; i < client->argc; i += 2) {
+    for (uint32_t i = 2; i < client->argc; i += 2)
         if (!take_pair(client, i, name, value)) return;
-    }
     struct server_config changed = server->config;
     for (uint32_t i = 2; i < client->argc; i += 2) {
         struct error error = {0};

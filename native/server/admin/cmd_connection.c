@@ -34,9 +34,8 @@ static void auth_command(struct client *client) {
 }
 
 static bool is_printable(const struct resp_argument *text) {
-    for (size_t i = 0; i < text->length; i++) {
+    for (size_t i = 0; i < text->length; i++)
         if (!text->data || text->data[i] < '!' || text->data[i] > '~') return false;
-    }
     return true;
 }
 
@@ -179,9 +178,8 @@ static void reset_command(struct client *client) {
 }
 
 static bool hello_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
-    for (uint32_t i = 2; i + 2 < argc; i++) { /* each: one may be a name (SETNAME auth), another may be repeated */
+    for (uint32_t i = 2; i + 2 < argc; i++)  /* each: one may be a name (SETNAME auth), another may be repeated */
         if (argument_is(&argv[i], "auth") && (index == i + 1 || index == i + 2)) return true;
-    }
     return false;
 }
 

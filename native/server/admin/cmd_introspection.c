@@ -41,9 +41,8 @@ static void reply_flags(struct client *client, uint32_t flags) {
     size_t count = 0;
     for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++) count += (flags & flag_names[i].flag) != 0;
     reply_set(client, count);
-    for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++) {
+    for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++)
         if (flags & flag_names[i].flag) reply_status(client, flag_names[i].name);
-    }
 }
 
 /* A set of the pieces of a text between separators, each as a status (or as a bulk string). */

@@ -62,9 +62,8 @@ static void shutdown_command(struct client *client) {
 
 /* While a script holds the server, only a stop that saves nothing is possible. */
 static uint32_t shutdown_flags(const struct client *client) {
-    for (uint32_t i = 1; i < client->argc; i++) {
+    for (uint32_t i = 1; i < client->argc; i++)
         if (argument_is(&client->argv[i], "nosave")) return client->command->flags;
-    }
     return client->command->flags & ~(uint32_t)COMMAND_ALLOW_BUSY;
 }
 

@@ -112,9 +112,8 @@ static void digest(struct client *client) {
     struct digest_walk walk = {.store = store, .now_ms = clock_unix_ms()};
     for (; walk.database < STORE_DATABASES; walk.database++) {
         struct dict_walk keys = {0};
-        while (dict_walk_step(&keys, &store->databases[walk.database].keys, add_key, &walk)) {
+        while (dict_walk_step(&keys, &store->databases[walk.database].keys, add_key, &walk))
             if (!exclusive_goes_on(client)) return;
-        }
     }
     reply_digest(client, &walk.sum);
 }

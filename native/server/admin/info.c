@@ -54,9 +54,8 @@ static void clients_section(struct server *server, struct text *out) {
     text_append(out, "# Clients\r\nconnected_clients:%u\r\nmaxclients:%" PRId64 "\r\nblocked_clients:%u\r\n",
                 server->clients.count, server->config.maxclients, server->blocked_clients);
     size_t most_output = 0;
-    for (const struct client *client = server->clients.head; client; client = client->next) {
+    for (const struct client *client = server->clients.head; client; client = client->next)
         if (client->output.unsent_bytes > most_output) most_output = client->output.unsent_bytes;
-    }
     text_append(out, "client_recent_max_output_buffer:%zu\r\n", most_output);
     info_more_clients(server, out);
 }

@@ -44,9 +44,8 @@ void info_more_server(const struct server *server, struct text *out) {
 
 void info_more_clients(const struct server *server, struct text *out) {
     size_t most_input = 0;
-    for (const struct client *client = server->clients.head; client; client = client->next) {
+    for (const struct client *client = server->clients.head; client; client = client->next)
         if (client->pending_length > most_input) most_input = client->pending_length;
-    }
     text_append(out,
                 "cluster_connections:0\r\nclient_recent_max_input_buffer:%zu\r\ntracking_clients:0\r\n"
                 "clients_in_timeout_table:%u\r\n",

@@ -107,9 +107,8 @@ struct command_table *command_table_new(void) {
     struct command_table *table = memory_calloc(1, sizeof *table);
     if (!table) return NULL;
     for (const struct subsystem *const *part = server_parts; *part; part++) {
-        for (const struct command *const *rows = (*part)->commands; rows && *rows; rows++) {
+        for (const struct command *const *rows = (*part)->commands; rows && *rows; rows++)
             for (const struct command *command = *rows; command->name; command++) add(table, command, true);
-        }
     }
     qsort(table->sorted, table->count, sizeof *table->sorted, compare_entries);
     return table;
@@ -167,17 +166,15 @@ static struct command_entry *find_alias(struct command_table *table, const void 
 struct command_entry *command_table_find(struct command_table *table, const void *name, size_t length) {
     if (!name || length == 0 || length > MAX_NAME_BYTES) return NULL;
     struct name_words words = words_of(name, length);
-    for (uint32_t slot = hash_words(words, length); table->slots[slot]; slot = (slot + 1) % SLOTS) {
+    for (uint32_t slot = hash_words(words, length); table->slots[slot]; slot = (slot + 1) % SLOTS)
         if (is_named(table->slots[slot], words, name, length)) return table->slots[slot];
-    }
     return find_alias(table, name, length);
 }
 
 struct command_entry *command_entry_subcommand(const struct command_entry *entry, const struct resp_argument *word) {
     size_t prefix = strlen(entry->command->name) + 1;
-    for (size_t i = 0; i < entry->subcommand_count; i++) {
+    for (size_t i = 0; i < entry->subcommand_count; i++)
         if (argument_is(word, entry->subcommands[i].command->name + prefix)) return &entry->subcommands[i];
-    }
     return NULL;
 }
 

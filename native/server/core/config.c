@@ -199,17 +199,15 @@ void server_config_defaults(struct server_config *config) {
 }
 
 int config_find(const char *name) {
-    for (size_t i = 0; i < SETTINGS; i++) {
+    for (size_t i = 0; i < SETTINGS; i++)
         if (strcasecmp(settings[i].name, name) == 0) return (int)i;
-    }
     return -1;
 }
 
 bool config_is_secret(const void *name, size_t length) {
     static const char *const secrets[] = {"requirepass", "tls-key-file-pass"};
-    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
+    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++)
         if (length == strlen(secrets[i]) && strncasecmp(name, secrets[i], length) == 0) return true;
-    }
     return false;
 }
 
@@ -254,10 +252,9 @@ bool config_parse_bytes(const char *text, int64_t *value) {
     char *end;
     if (*text < '0' || *text > '9') return false;
     long long number = strtoll(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (strcasecmp(end, units[i].suffix) == 0)
             return !__builtin_mul_overflow((int64_t)number, units[i].factor, value);
-    }
     return false;
 }
 

@@ -47,9 +47,8 @@ static void abandon(struct client *client) {
 }
 
 static void wake_waiting(struct server *server) {
-    for (struct client *client = server->clients.head; client; client = client->next) {
+    for (struct client *client = server->clients.head; client; client = client->next)
         if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
-    }
 }
 
 static void free_orphan(struct exclusive *exclusive) {

@@ -121,9 +121,8 @@ bool server_memory_exceeded(const struct server *server, size_t more_bytes) {
 }
 
 struct client *server_client_by_id(const struct server *server, uint64_t id) {
-    for (struct client *client = server->clients.head; client; client = client->next) {
+    for (struct client *client = server->clients.head; client; client = client->next)
         if (client->id == id) return client;
-    }
     return NULL;
 }
 

@@ -21,9 +21,8 @@ int notify_parse(const char *text) {
     int flags = 0;
     for (; *text; text++) {
         int flag = *text == 'A' ? ALL : 0;
-        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
             if (letters[i].letter == *text) flag = letters[i].flag;
-        }
         if (flag == 0) return -1;
         flags |= flag;
     }

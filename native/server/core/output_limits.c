@@ -27,9 +27,8 @@ static bool next_word(const char **text, char word[64]) {
 
 static int class_named(const char *name) {
     if (strcasecmp(name, "replica") == 0) return OUTPUT_REPLICA;
-    for (int i = 0; i < OUTPUT_CLASSES; i++) {
+    for (int i = 0; i < OUTPUT_CLASSES; i++)
         if (strcasecmp(class_names[i], name) == 0) return i;
-    }
     return -1;
 }
 

@@ -122,9 +122,8 @@ static void append_error_line(struct client *client, const char *code, const cha
     int printed = snprintf(line, sizeof line - 2, "-%s%s%s", code, *code ? " " : "", message);
     size_t length = printed < 0 ? 0 : (size_t)printed;
     if (length > sizeof line - 3) length = sizeof line - 3;
-    for (size_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < length; i++)
         if (line[i] == '\r' || line[i] == '\n') line[i] = ' ';
-    }
     line[length++] = '\r';
     line[length++] = '\n';
     client->error_replied = true;

@@ -61,9 +61,8 @@ bool append_load_exists(const char *name, const char *stem) {
 }
 
 bool append_load_holds_something(const struct server *server) {
-    for (unsigned d = 0; d < STORE_DATABASES; d++) {
+    for (unsigned d = 0; d < STORE_DATABASES; d++)
         if (dict_count(&server->store->databases[d].keys) > 0) return true;
-    }
     return server->replay->weights->count > 0 || gradients_registry_holds_something(server->replay->gradients);
 }
 
@@ -76,9 +75,8 @@ static bool take_words(struct load *load, uint32_t argc, const struct append_arg
         load->argv = grown;
         load->capacity = argc;
     }
-    for (uint32_t i = 0; i < argc; i++) {
+    for (uint32_t i = 0; i < argc; i++)
         load->argv[i] = (struct resp_argument){.data = (uint8_t *)(uintptr_t)words[i].data, .length = words[i].length};
-    }
     return true;
 }
 

@@ -78,16 +78,14 @@ static void say_tables(const struct snapshot_content *content, const char *path,
 }
 
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
-    for (const struct store_weights *weights = content->weights; weights; weights = weights->next) {
+    for (const struct store_weights *weights = content->weights; weights; weights = weights->next)
         if (!weights_registry_adopt(server->replay->weights, weights->key, weights->key_length, weights->version,
                                     weights->blob))
             return error_set(error, ERROR_GENERIC, "no memory for weights");
-    }
-    for (const struct store_weights *saved = content->gradients; saved; saved = saved->next) {
+    for (const struct store_weights *saved = content->gradients; saved; saved = saved->next)
         if (gradients_registry_adopt(server->replay->gradients, saved->key, saved->key_length, saved->version,
                                      saved->blob, error))
             return -1;
-    }
     store_adopt(server->store, content->store);
     server->durability->snapshots->loaded_keys = content->keys;
     return 0;

@@ -79,10 +79,9 @@ static int retain_tables(struct snapshots *snapshots, struct table **tables, str
 
 static int add_weights(struct snapshots *snapshots, struct error *error) {
     const struct weights_entry *entry = snapshots->server->replay->weights->entries;
-    for (; entry; entry = entry->next) {
+    for (; entry; entry = entry->next)
         if (!store_cut_add_weights(snapshots->cut, entry->key, entry->key_length, entry->version, entry->blob))
             return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
-    }
     return 0;
 }
 
@@ -184,9 +183,8 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
 
 /* A reset or a change of settings is finished first: a snapshot shows a table before it or after it. */
 static bool tables_are_ready(struct snapshots *snapshots) {
-    for (struct replay_entry *entry = snapshots->server->replay->tables->entries; entry; entry = entry->next) {
+    for (struct replay_entry *entry = snapshots->server->replay->tables->entries; entry; entry = entry->next)
         if (table_has_work(entry->table)) return false;
-    }
     return true;
 }
 

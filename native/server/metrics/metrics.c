@@ -15,9 +15,8 @@
 
 static const struct family *family_at(uint32_t section) {
     for (size_t file = 0; file < FAMILIES_FILES; file++) {
-        for (const struct family *family = families_all[file]; family->name; family++) {
+        for (const struct family *family = families_all[file]; family->name; family++)
             if (section-- == 0) return family;
-        }
     }
     return NULL;
 }

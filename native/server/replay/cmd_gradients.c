@@ -98,9 +98,8 @@ static int publish_keys(uint32_t argc, const struct resp_argument *argv, struct 
     if (first == 0 || argc < 2) return -1;
     if (max > 0) places[0] = (struct key_place){1, KEY_WRITE};
     count++;
-    for (uint32_t at = first; at < argc; at += 2, count++) {
+    for (uint32_t at = first; at < argc; at += 2, count++)
         if (count < max) places[count] = (struct key_place){at, KEY_WRITE};
-    }
     return count;
 }
 

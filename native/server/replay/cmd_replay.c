@@ -50,9 +50,7 @@ static void drop_command(struct client *client) {
 static void spec_command(struct client *client) {
     struct error error;
     struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
+    if (!entry) return;
     uint8_t *spec;
     size_t length;
     if (table_config_write(table_config(entry->table), &spec, &length, &error)) {
@@ -64,11 +62,10 @@ static void spec_command(struct client *client) {
     spec[0]++;
     msgpack_write_string(&writer, "incarnation", strlen("incarnation"));
     msgpack_write_unsigned(&writer, entry->incarnation);
-    if (writer.failed) {
+    if (writer.failed)
         reply_error(client, "ERR out of memory for the spec of table '%s'", table_config(entry->table)->name);
-    } else {
+    else
         reply_bulk(client, writer.data, writer.length);
-    }
     memory_free(writer.data);
 }
 

@@ -29,9 +29,7 @@ static int check(struct replay_request *request, const struct resp_argument *arg
 int replay_reserve_items(struct replay_request *request, struct error *error) {
     struct table *table = request->entry->table;
     if (!request->partial && !table_can_add(table, request->n, error)) {
-        if (error->code != ERROR_TIMEOUT) {
-            return -1;
-        }
+        if (error->code != ERROR_TIMEOUT) return -1;
         error->code = ERROR_NONE; /* it may have to wait, which is for the commit to find */
     }
     request->reservation = table_reserve(table, request->n, error);
@@ -159,9 +157,8 @@ void replay_commit_or_wait(struct client *client, struct replay_request *request
     request->priorities = priorities;
     request->deadline_us = request->blocks ? replay_block_deadline(request) : CLOCK_NEVER;
     struct wait_queue *queue = &request->entry->adders;
-    if ((request->blocks && queue->length) || !attempt(client)) { /* those who wait already go first */
+    if ((request->blocks && queue->length) || !attempt(client))  /* those who wait already go first */
         client_block(client, queue, request->deadline_us, attempt, expired);
-    }
 }
 
 static const struct replay_form form = {
@@ -179,7 +176,5 @@ void replay_add_land(void *context, const struct resp_argument *arguments, uint3
 
 void replay_add_command(struct client *client) {
     struct replay_request *request = replay_columns_or_reply(client, &form);
-    if (request) {
-        replay_commit_or_wait(client, request, ADD_PRIORITIES);
-    }
+    if (request) replay_commit_or_wait(client, request, ADD_PRIORITIES);
 }

@@ -21,15 +21,12 @@ bool replay_change_step(struct server *server, uint64_t budget_us) {
             wait_queue_wake(server, &entry->coders);
             left = true;
         }
-        if (!table_has_work(entry->table)) {
-            continue;
-        }
+        if (!table_has_work(entry->table)) continue;
         if (deadline_us == 0) deadline_us = clock_monotonic_us() + budget_us;
-        if (clock_monotonic_us() >= deadline_us || table_step(entry->table, deadline_us)) {
+        if (clock_monotonic_us() >= deadline_us || table_step(entry->table, deadline_us))
             left = true;
-        } else {
+        else
             wake_all(server, entry);
-        }
     }
     return left;
 }
@@ -44,24 +41,18 @@ static bool change_attempt(struct client *client) {
         return true;
     }
     if (!request->begun) {
-        if (table_is_amid_parts(entry->table)) {
-            return false; /* who ends a batch wakes us */
-        }
+        if (table_is_amid_parts(entry->table)) return false; /* who ends a batch wakes us */
         if (request->kind == REPLAY_REQUEST_RESET) {
             table_begin_reset(entry->table);
         } else if (table_begin_configure(entry->table, client->argv[2].data, client->argv[2].length, &error)) {
-            if (error.code == ERROR_TIMEOUT) {
-                return false;
-            }
+            if (error.code == ERROR_TIMEOUT) return false;
             reply_failure(client, &error);
             return true;
         }
         request->begun = true;
         table_step(entry->table, clock_monotonic_us() + FIRST_SLICE_US);
     }
-    if (table_has_work(entry->table)) {
-        return false;
-    }
+    if (table_has_work(entry->table)) return false;
     wake_all(client->server, entry);
     reply_status(client, "OK");
     return true;
@@ -81,18 +72,15 @@ static void change_expired(struct client *client) {
 
 static void change(struct client *client, enum replay_request_kind kind) {
     struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
+    if (!entry) return;
     struct replay_request *request = replay_request_new(client, client->server->replay->tables, kind);
     if (!request) {
         reply_error(client, "ERR out of memory");
         return;
     }
     replay_request_set_entry(request, entry);
-    if (entry->changers.length || !change_attempt(client)) {
+    if (entry->changers.length || !change_attempt(client))
         client_block(client, &entry->changers, CLOCK_NEVER, change_attempt, change_expired);
-    }
 }
 
 void replay_reset_command(struct client *client) {

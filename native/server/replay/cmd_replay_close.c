@@ -13,9 +13,7 @@ void replay_close_table_command(struct client *client) {
         return;
     }
     struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
+    if (!entry) return;
     bool given = client->argc == 3;
     if (table_close(entry->table, given ? (const char *)client->argv[2].data : "", given ? client->argv[2].length : 0,
                     &error)) {
@@ -35,9 +33,7 @@ void replay_close_table_command(struct client *client) {
 
 void replay_open_table_command(struct client *client) {
     struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
+    if (!entry) return;
     table_open(entry->table);
     const char *name = table_config(entry->table)->name;
     log_event(LOG_INFO, "table_opened", LOG_FIELDS({"table", .text = name}), "table '%s' is open", name);

@@ -16,17 +16,13 @@
 static int parse_columns(struct client *client, uint32_t at, struct replay_request *request, struct error *error) {
     const struct table *table = request->entry->table;
     int64_t count;
-    if (client->argc < at + 2 || !argument_int64(&client->argv[at + 1], &count) || count != client->argc - at - 2) {
+    if (client->argc < at + 2 || !argument_int64(&client->argv[at + 1], &count) || count != client->argc - at - 2)
         return error_set(error, ERROR_GENERIC, "syntax error; expected COLUMNS k and k names at the end");
-    }
-    if (count > TABLE_MAX_COLUMNS) {
+    if (count > TABLE_MAX_COLUMNS)
         return error_set(error, ERROR_LIMIT, "expected at most %d columns, got %" PRId64, TABLE_MAX_COLUMNS, count);
-    }
     for (uint32_t i = 0; i < (uint32_t)count; i++) {
         uint32_t column;
-        if (replay_find_column(table, &client->argv[at + 2 + i], &column, error)) {
-            return -1;
-        }
+        if (replay_find_column(table, &client->argv[at + 2 + i], &column, error)) return -1;
         if (table_config(table)->column[column].kind == COLUMN_STEP) {
             return error_set(error, ERROR_BADSCHEMA, "column '%s' is of steps, which items see only through windows",
                              table_config(table)->column[column].name);
@@ -40,11 +36,8 @@ static int parse_columns(struct client *client, uint32_t at, struct replay_reque
 static void all_columns(struct replay_request *request) {
     const struct table_config *config = table_config(request->entry->table);
     request->column_count = 0;
-    for (uint32_t i = 0; i < config->columns; i++) {
-        if (config->column[i].kind != COLUMN_STEP) {
-            request->columns[request->column_count++] = (uint8_t)i;
-        }
-    }
+    for (uint32_t i = 0; i < config->columns; i++)
+        if (config->column[i].kind != COLUMN_STEP) request->columns[request->column_count++] = (uint8_t)i;
 }
 
 /* Once a reply is being written the request may be gone (the client can be closed for having too much output): nothing of
@@ -53,11 +46,10 @@ static void reply(struct client *client, const struct replay_request *request, s
     uint8_t columns[TABLE_MAX_COLUMNS];
     uint32_t column_count = request->column_count;
     memcpy(columns, request->columns, sizeof columns);
-    if (request->coded) {
+    if (request->coded)
         replay_coded_reply(client, batch, columns, column_count);
-    } else {
+    else
         replay_batch_reply(client, batch, columns, column_count, NULL, NULL);
-    }
 }
 
 /* Options that stand alone. */
@@ -77,12 +69,9 @@ static const char sample_usage[] =
 /* Items that are too old for it leave even if the sample is refused. */
 static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
     int64_t version;
-    if (!argument_int64(argument, &version)) {
+    if (!argument_int64(argument, &version))
         return error_set(error, ERROR_GENERIC, "expected POLICY_VERSION with an integer of 64 bits");
-    }
-    if (table_see_version(entry->table, version, error)) {
-        return -1;
-    }
+    if (table_see_version(entry->table, version, error)) return -1;
     wait_queue_wake(entry->registry->server, &entry->adders);
     return 0;
 }
@@ -91,29 +80,21 @@ static int see_version(struct replay_entry *entry, const struct resp_argument *a
 static int sample_option(struct replay_request *request, const struct resp_argument *option, struct error *error) {
     if (argument_is(option, "beta")) {
         double beta;
-        if (!argument_double(option + 1, &beta) || !(beta >= 0 && beta <= TABLE_MAX_EXPONENT)) {
+        if (!argument_double(option + 1, &beta) || !(beta >= 0 && beta <= TABLE_MAX_EXPONENT))
             return error_set(error, ERROR_GENERIC, "expected BETA from 0 to %g", TABLE_MAX_EXPONENT);
-        }
         request->beta = beta;
         return 0;
     }
-    if (argument_is(option, "block")) {
-        return replay_parse_block(option + 1, request, error);
-    }
+    if (argument_is(option, "block")) return replay_parse_block(option + 1, request, error);
     if (argument_is(option, "replace")) {
         int64_t replace;
-        if (!argument_int64(option + 1, &replace) || (replace != 0 && replace != 1)) {
+        if (!argument_int64(option + 1, &replace) || (replace != 0 && replace != 1))
             return error_set(error, ERROR_GENERIC, "expected REPLACE 0 (no item twice in the batch) or 1");
-        }
         request->replace = replace;
         return 0;
     }
-    if (argument_is(option, "policy_version")) {
-        return see_version(request->entry, option + 1, error);
-    }
-    if (argument_is(option, "incarnation")) {
-        return replay_check_incarnation(request->entry, option + 1, error);
-    }
+    if (argument_is(option, "policy_version")) return see_version(request->entry, option + 1, error);
+    if (argument_is(option, "incarnation")) return replay_check_incarnation(request->entry, option + 1, error);
     return error_set(error, ERROR_GENERIC, "%s", sample_usage);
 }
 
@@ -126,15 +107,9 @@ static int sample_options(struct client *client, struct replay_request *request,
             at--;
             continue;
         }
-        if (argument_is(&client->argv[at], "columns")) {
-            return parse_columns(client, at, request, error);
-        }
-        if (at + 1 == client->argc) {
-            return error_set(error, ERROR_GENERIC, "%s", sample_usage);
-        }
-        if (sample_option(request, &client->argv[at], error)) {
-            return -1;
-        }
+        if (argument_is(&client->argv[at], "columns")) return parse_columns(client, at, request, error);
+        if (at + 1 == client->argc) return error_set(error, ERROR_GENERIC, "%s", sample_usage);
+        if (sample_option(request, &client->argv[at], error)) return -1;
     }
     return 0;
 }
@@ -166,9 +141,7 @@ static bool sample_attempt(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     if (replay_entry_missing(entry, &error) || !table_can_sample(entry->table, request->n, request->replace, &error) ||
         !replay_batch_allowed(request, client, &error) || !lets_change_first(request, &error)) {
-        if (error.code == ERROR_TIMEOUT && request->blocks) {
-            return false;
-        }
+        if (error.code == ERROR_TIMEOUT && request->blocks) return false;
         reply_failure(client, &error);
         return true;
     }
@@ -188,9 +161,7 @@ static bool sample_attempt(struct client *client) {
         return true;
     }
     wait_queue_wake(client->server, &entry->adders);
-    if (request->shared && !request->coded && replay_share_batch(client, request, batch)) {
-        return true;
-    }
+    if (request->shared && !request->coded && replay_share_batch(client, request, batch)) return true;
     if (is_copied_in_parts(request)) {
         replay_copy_in_parts(client, request, batch);
         return true;
@@ -215,9 +186,7 @@ static void sample_expired(struct client *client) {
 void replay_sample_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
+    if (!entry) return;
     struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_SAMPLE);
     if (!request) {
         reply_error(client, "ERR out of memory");
@@ -228,9 +197,8 @@ void replay_sample_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    if ((request->blocks && entry->samplers.length) || !sample_attempt(client)) {
+    if ((request->blocks && entry->samplers.length) || !sample_attempt(client))
         client_block(client, &entry->samplers, replay_block_deadline(request), sample_attempt, sample_expired);
-    }
 }
 
 /* ---- GET ----------------------------------------------------------------------------------------------------------- */
@@ -245,15 +213,10 @@ static int get_options(struct client *client, struct replay_request *request, st
             at--;
             continue;
         }
-        if (argument_is(option, "columns")) {
-            return parse_columns(client, at, request, error);
-        }
-        if (at + 1 == client->argc || !argument_is(option, "incarnation")) {
+        if (argument_is(option, "columns")) return parse_columns(client, at, request, error);
+        if (at + 1 == client->argc || !argument_is(option, "incarnation"))
             return error_set(error, ERROR_GENERIC, "syntax error; expected [INCARNATION i] [CODED] [COLUMNS k name …]");
-        }
-        if (replay_check_incarnation(request->entry, option + 1, error)) {
-            return -1;
-        }
+        if (replay_check_incarnation(request->entry, option + 1, error)) return -1;
     }
     return 0;
 }

@@ -48,9 +48,8 @@ static int append_check(struct replay_request *request, const struct resp_argume
         check_flags(&arguments[APPEND_FLAGS], request->n, error)) {
         return -1;
     }
-    for (uint32_t i = 0; i < config->columns; i++) {
+    for (uint32_t i = 0; i < config->columns; i++)
         if (config->column[i].in_steps) request->expected |= 1ull << i;
-    }
     request->history = REPLAY_DEFAULT_HISTORY;
     return 0;
 }
@@ -78,12 +77,8 @@ static int append(struct client *client, struct replay_request *request, struct 
     const struct resp_argument *numbers = &client->argv[STREAMS], *flags = &client->argv[APPEND_FLAGS];
     uint32_t n = request->n;
     struct stream **streams = replay_registry_scratch(client->server->replay->tables, n * sizeof *streams);
-    if (!streams) {
-        return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " steps", n);
-    }
-    if (replay_streams_open(client, entry, numbers, n, request->history, streams, error)) {
-        return -1;
-    }
+    if (!streams) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " steps", n);
+    if (replay_streams_open(client, entry, numbers, n, request->history, streams, error)) return -1;
     if (table_append(entry->table, request->reservation, streams, flags->length ? flags->data : NULL, error)) {
         replay_streams_close_empty(client, entry, numbers, n);
         return -1;
@@ -97,17 +92,14 @@ static bool append_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     const struct replay_registry *registry = client->server->replay->tables;
     struct error error = {.code = ERROR_NONE};
-    if (request->behind_streams && registry->closed_count && !replay_entry_missing(request->entry, &error)) {
+    if (request->behind_streams && registry->closed_count && !replay_entry_missing(request->entry, &error))
         return false;
-    }
     request->behind_streams = false;
     uint64_t deadline_us = clock_monotonic_us() + CODING_SLICE_US;
     int left = replay_entry_missing(request->entry, &error) ? -1 : 0;
     if (left == 0) left = replay_columns_fill_coded(client, request, deadline_us, &error);
     if (left == 0) left = reservation_code(request->reservation, deadline_us, &error);
-    if (left > 0) {
-        return false;
-    }
+    if (left > 0) return false;
     if (left == 0 && append(client, request, &error)) {
         /* Streams that were closed may still be giving back what these need. */
         if (error.code == ERROR_LIMIT && registry->closed_count) {
@@ -133,9 +125,8 @@ static void append_expired(struct client *client) { /* only where its table is d
 
 void replay_append_command(struct client *client) {
     struct replay_request *request = replay_columns_or_reply(client, &append_form);
-    if (request && (request->entry->coders.length || !append_attempt(client))) {
+    if (request && (request->entry->coders.length || !append_attempt(client)))
         client_block(client, &request->entry->coders, CLOCK_NEVER, append_attempt, append_expired);
-    }
 }
 
 /* ---- ITEM ---------------------------------------------------------------------------------------------------------- */
@@ -143,17 +134,15 @@ void replay_append_command(struct client *client) {
 static int item_check(struct replay_request *request, const struct resp_argument *arguments, struct error *error) {
     const struct table_config *config = table_config(request->entry->table);
     const struct resp_argument *steps = &arguments[ITEM_STEPS];
-    if (check_windows(request->entry->table, error) || replay_streams_check(&arguments[STREAMS], request->n, error)) {
+    if (check_windows(request->entry->table, error) || replay_streams_check(&arguments[STREAMS], request->n, error))
         return -1;
-    }
     if (steps->length != request->n * sizeof(uint64_t)) {
         return error_set(error, ERROR_BADSHAPE,
                          "expected %" PRIu32 " numbers of steps as uint64, %zu bytes, got %zu bytes", request->n,
                          request->n * sizeof(uint64_t), steps->length);
     }
-    for (uint32_t i = 0; i < config->columns; i++) {
+    for (uint32_t i = 0; i < config->columns; i++)
         if (config->column[i].kind == COLUMN_ITEM) request->expected |= 1ull << i;
-    }
     return replay_check_first_priorities(request, &arguments[ITEM_PRIORITIES], error);
 }
 
@@ -175,23 +164,17 @@ static int resolve(struct client *client, struct replay_request *request, struct
     uint32_t n = request->n;
     uint64_t *steps =
         replay_registry_scratch(client->server->replay->tables, n * (sizeof *steps + sizeof(struct stream *)));
-    if (!steps) {
-        return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " items", n);
-    }
+    if (!steps) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " items", n);
     struct stream **streams = (struct stream **)(void *)(steps + n);
     memcpy(steps, client->argv[ITEM_STEPS].data, n * sizeof *steps);
-    if (replay_streams_find(client, request->entry, &client->argv[STREAMS], n, streams, error)) {
-        return -1;
-    }
+    if (replay_streams_find(client, request->entry, &client->argv[STREAMS], n, streams, error)) return -1;
     return table_resolve(request->entry->table, request->reservation, streams, steps, error);
 }
 
 void replay_item_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_request *request = replay_columns_or_reply(client, &item_form);
-    if (!request) {
-        return;
-    }
+    if (!request) return;
     if (resolve(client, request, &error)) {
         reply_failure(client, &error);
         return;
@@ -220,9 +203,7 @@ void replay_end_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_entry *entry = replay_entry_or_reply(client);
     uint32_t n;
-    if (!entry || !streams_or_reply(client, &n)) {
-        return;
-    }
+    if (!entry || !streams_or_reply(client, &n)) return;
     struct stream **streams = replay_registry_scratch(client->server->replay->tables, n * sizeof *streams + 1);
     if (!streams) {
         reply_error(client, "ERR out of memory for %" PRIu32 " streams", n);
@@ -232,16 +213,13 @@ void replay_end_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        stream_end_episode(streams[i]);
-    }
+    for (uint32_t i = 0; i < n; i++) stream_end_episode(streams[i]);
     reply_integer(client, n);
 }
 
 void replay_close_command(struct client *client) {
     struct replay_entry *entry = replay_entry_or_reply(client);
     uint32_t n;
-    if (entry && streams_or_reply(client, &n)) {
+    if (entry && streams_or_reply(client, &n))
         reply_integer(client, replay_streams_close(client, entry, &client->argv[2], n));
-    }
 }

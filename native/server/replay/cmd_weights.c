@@ -81,9 +81,7 @@ static void list_command(struct client *client) {
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct weights_entry *entry = registry->entries; entry; entry = entry->next) {
         const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
-        if (!acl_may_access_key(client, &key, KEY_READ | KEY_WRITE)) {
-            continue;
-        }
+        if (!acl_may_access_key(client, &key, KEY_READ | KEY_WRITE)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         count++;
     }
@@ -112,9 +110,8 @@ static void info_command(struct client *client) {
 
 static void del_command(struct client *client) {
     int64_t removed = 0;
-    for (uint32_t i = 1; i < client->argc; i++) {
+    for (uint32_t i = 1; i < client->argc; i++)
         removed += weights_registry_remove(client->server->replay->weights, &client->argv[i]);
-    }
     client->server->store->changes += (uint64_t)removed;
     reply_integer(client, removed);
 }

@@ -46,12 +46,11 @@ struct gradients_entry *gradients_registry_find(const struct gradients_registry 
 
 /* Keys that were deleted while somebody waited, and nobody does any more. */
 static void sweep(struct gradients_registry *registry) {
-    for (struct gradients_entry **link = &registry->entries; *link;) {
+    for (struct gradients_entry **link = &registry->entries; *link;)
         if (!(*link)->queue && (*link)->takers.length == 0)
             free_entry(registry, link);
         else
             link = &(*link)->next;
-    }
 }
 
 static struct gradients_entry *entry_new(struct gradients_registry *registry, const void *key, size_t length,
@@ -126,9 +125,8 @@ bool gradients_registry_remove(struct gradients_registry *registry, const void *
 }
 
 bool gradients_registry_holds_something(const struct gradients_registry *registry) {
-    for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next) {
+    for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next)
         if (entry->queue) return true;
-    }
     return false;
 }
 

@@ -15,29 +15,24 @@ struct replay_entry *replay_find_entry(struct client *client, const struct resp_
 struct replay_entry *replay_entry_or_reply(struct client *client) {
     struct error error;
     struct replay_entry *entry = replay_find_entry(client, &client->argv[1], &error);
-    if (!entry) {
-        reply_failure(client, &error);
-    }
+    if (!entry) reply_failure(client, &error);
     return entry;
 }
 
 int replay_parse_count(const struct resp_argument *argument, uint32_t *n, struct error *error) {
     int64_t value;
-    if (!argument_int64(argument, &value) || value < 1) {
+    if (!argument_int64(argument, &value) || value < 1)
         return error_set(error, ERROR_GENERIC, "expected a count of items, an integer of at least 1");
-    }
-    if (value > TABLE_MAX_BATCH) {
+    if (value > TABLE_MAX_BATCH)
         return error_set(error, ERROR_LIMIT, "expected at most %u items at once, got %" PRId64, TABLE_MAX_BATCH, value);
-    }
     *n = (uint32_t)value;
     return 0;
 }
 
 int replay_parse_block(const struct resp_argument *argument, struct replay_request *request, struct error *error) {
     int64_t value;
-    if (!argument_int64(argument, &value) || value < 0 || value > INT64_MAX / 1000000) {
+    if (!argument_int64(argument, &value) || value < 0 || value > INT64_MAX / 1000000)
         return error_set(error, ERROR_GENERIC, "expected BLOCK with milliseconds, an integer >= 0 (0 = wait for ever)");
-    }
     request->blocks = true;
     request->block_ms = value;
     return 0;
@@ -46,9 +41,8 @@ int replay_parse_block(const struct resp_argument *argument, struct replay_reque
 int replay_check_incarnation(const struct replay_entry *entry, const struct resp_argument *argument,
                              struct error *error) {
     int64_t value;
-    if (!argument_int64(argument, &value)) {
+    if (!argument_int64(argument, &value))
         return error_set(error, ERROR_GENERIC, "expected INCARNATION with the integer that REPLAY.SPEC shows");
-    }
     return (uint64_t)value == entry->incarnation
                ? 0
                : error_set(error, ERROR_BADSCHEMA,
@@ -67,27 +61,23 @@ int replay_parse_ids(const struct resp_argument *argument, uint32_t *n, struct e
         return error_set(error, ERROR_BADSHAPE, "expected ids as uint64, 8 bytes each, got %zu bytes",
                          argument->length);
     }
-    if (count > TABLE_MAX_BATCH) {
+    if (count > TABLE_MAX_BATCH)
         return error_set(error, ERROR_LIMIT, "expected at most %u ids at once, got %zu", TABLE_MAX_BATCH, count);
-    }
     *n = (uint32_t)count;
     return 0;
 }
 
 void replay_describe_shape(const struct column *column, struct text *text) {
     text_append(text, "%s [", column_type_name(column->type));
-    for (uint32_t i = 0; i < column->dimensions; i++) {
-        text_append(text, "%s%" PRIu64, i ? "," : "", column->shape[i]);
-    }
+    for (uint32_t i = 0; i < column->dimensions; i++) text_append(text, "%s%" PRIu64, i ? "," : "", column->shape[i]);
     text_append(text, "]");
 }
 
 static int no_column(const struct table *table, const struct resp_argument *name, struct error *error) {
     struct text names = {0};
     const struct table_config *config = table_config(table);
-    for (uint32_t i = 0; i < config->columns && names.length < 200; i++) {
+    for (uint32_t i = 0; i < config->columns && names.length < 200; i++)
         text_append(&names, "%s%s", i ? ", " : "", config->column[i].name);
-    }
     int shown = name->length < 64 ? (int)name->length : 64;
     error_set(error, ERROR_BADSCHEMA, "table '%s' has no column '%.*s'; its columns are: %s", config->name,
               name->data ? shown : 0, name->data ? (const char *)name->data : "", names.data ? names.data : "");

@@ -79,14 +79,10 @@ struct step_index {
 
 static bool index_init(struct step_index *index, struct replay_registry *registry, uint64_t places) {
     uint32_t size = 64;
-    while (size < 2 * places) {
-        size *= 2;
-    }
+    while (size < 2 * places) size *= 2;
     index->mask = size - 1;
     index->entries = replay_registry_scratch(registry, size * sizeof *index->entries);
-    if (index->entries) {
-        memset(index->entries, 0xff, size * sizeof *index->entries);
-    }
+    if (index->entries) memset(index->entries, 0xff, size * sizeof *index->entries);
     return index->entries;
 }
 
@@ -155,9 +151,8 @@ static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec
         offset = source->head_bytes;
     }
     size_t at = offset - source->head_bytes, end = source->source.length_bytes - source->head_bytes, bounced = 0;
-    while (at < end && at >= source->block_offset + source->block_sizes[source->block]) {
+    while (at < end && at >= source->block_offset + source->block_sizes[source->block])
         source->block_offset += source->block_sizes[source->block++];
-    }
     uint32_t block = source->block;
     size_t within = at - source->block_offset;
     bool joins = false; /* the last vector ends where the bounce buffer goes on */
@@ -165,9 +160,7 @@ static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec
         const uint8_t *bytes = source->blocks[block] + within;
         size_t size_bytes = source->block_sizes[block] - within;
         bool small = source->bounce && size_bytes < REPLAY_VECTOR_BYTES;
-        if ((filled == max && !(small && joins)) || (small && bounced + size_bytes > REPLAY_BOUNCE_BYTES)) {
-            break;
-        }
+        if ((filled == max && !(small && joins)) || (small && bounced + size_bytes > REPLAY_BOUNCE_BYTES)) break;
         at += size_bytes;
         if (small) {
             memcpy(source->bounce + bounced, bytes, size_bytes);
@@ -195,9 +188,7 @@ static void reply_steps(struct client *client, struct replay_batch *batch, struc
         (struct replay_column_source){.batch = batch, .source = {.vectors = coded_vectors, .released = coded_released}};
     source->blocks = (const uint8_t **)(void *)extra;
     source->head = extra + places * sizeof(uint8_t *);
-    if (client_releases_at_write(client)) {
-        source->bounce = source->head + head_bytes(places);
-    }
+    if (client_releases_at_write(client)) source->bounce = source->head + head_bytes(places);
     find_steps(source, plan, index);
     batch->references++;
     reply_source(client, &source->source);
@@ -210,11 +201,8 @@ void replay_coded_reply(struct client *client, struct replay_batch *batch, const
     uint32_t item_count = 0, source_count = sources_of(config, columns, column_count, sources);
     size_t bytes = 0;
     uint64_t most_places = 0;
-    for (uint32_t i = 0; i < column_count; i++) {
-        if (config->column[columns[i]].kind != COLUMN_WINDOW) {
-            items[item_count++] = columns[i];
-        }
-    }
+    for (uint32_t i = 0; i < column_count; i++)
+        if (config->column[columns[i]].kind != COLUMN_WINDOW) items[item_count++] = columns[i];
     for (uint32_t i = 0; i < source_count; i++) {
         struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
         bytes += extra_bytes(batch, &plan);

@@ -74,18 +74,10 @@ static int take_option(const struct replay_form *form, struct replay_request *re
         return 0;
     }
     *taken = 2;
-    if (available < 2) {
-        return usage_error(form, error);
-    }
-    if (argument_is(option, "incarnation")) {
-        return replay_check_incarnation(request->entry, option + 1, error);
-    }
-    if (steps && argument_is(option, "history")) {
-        return take_history(request, option + 1, error);
-    }
-    if (!steps && argument_is(option, "block")) {
-        return replay_parse_block(option + 1, request, error);
-    }
+    if (available < 2) return usage_error(form, error);
+    if (argument_is(option, "incarnation")) return replay_check_incarnation(request->entry, option + 1, error);
+    if (steps && argument_is(option, "history")) return take_history(request, option + 1, error);
+    if (!steps && argument_is(option, "block")) return replay_parse_block(option + 1, request, error);
     return usage_error(form, error);
 }
 
@@ -93,11 +85,9 @@ static int wrong_columns(const struct replay_form *form, const struct replay_req
                          struct error *error) {
     const struct table_config *config = table_config(request->entry->table);
     struct text names = {0};
-    for (uint32_t i = 0; i < config->columns && names.length < 200; i++) {
-        if (request->expected & 1ull << i) {
+    for (uint32_t i = 0; i < config->columns && names.length < 200; i++)
+        if (request->expected & 1ull << i)
             text_append(&names, "%s%s", names.length ? ", " : "", config->column[i].name);
-        }
-    }
     static const char *const commands[] = {
         [REPLAY_REQUEST_ADD] = "an ADD", [REPLAY_REQUEST_APPEND] = "an APPEND", [REPLAY_REQUEST_ITEM] = "an ITEM"};
     error_set(error, ERROR_BADSCHEMA, "%s to table '%s' must give %d columns (%s), got %" PRId64, commands[form->kind],
@@ -111,27 +101,16 @@ static int wrong_columns(const struct replay_form *form, const struct replay_req
 static int take_header(struct client *client, const struct replay_form *form, struct replay_request *request,
                        const struct resp_argument *arguments, uint32_t available, uint32_t count, struct error *error) {
     struct replay_entry *entry = replay_find_entry(client, &arguments[1], error);
-    if (!entry || replay_parse_count(&arguments[2], &request->n, error)) {
-        return -1;
-    }
+    if (!entry || replay_parse_count(&arguments[2], &request->n, error)) return -1;
     replay_request_set_entry(request, entry);
-    if (form->check(request, arguments, error)) {
-        return -1;
-    }
+    if (form->check(request, arguments, error)) return -1;
     uint32_t at = form->options, taken = 0;
-    for (; at < available && !argument_is(&arguments[at], "columns"); at += taken) {
-        if (take_option(form, request, &arguments[at], available - at, &taken, error)) {
-            return -1;
-        }
-    }
+    for (; at < available && !argument_is(&arguments[at], "columns"); at += taken)
+        if (take_option(form, request, &arguments[at], available - at, &taken, error)) return -1;
     int64_t columns;
-    if (available < at + 2 || !argument_int64(&arguments[at + 1], &columns)) {
-        return usage_error(form, error);
-    }
+    if (available < at + 2 || !argument_int64(&arguments[at + 1], &columns)) return usage_error(form, error);
     uint32_t expected = (uint32_t)__builtin_popcountll(request->expected);
-    if (columns != expected) {
-        return wrong_columns(form, request, columns, error);
-    }
+    if (columns != expected) return wrong_columns(form, request, columns, error);
     request->first_column = at + 2;
     if (count != request->first_column + 2 * expected) {
         return error_set(error, ERROR_GENERIC,
@@ -168,19 +147,12 @@ static int misplaced(const struct replay_request *request, const struct column *
 static int take_column(const struct replay_request *request, const struct resp_argument *arguments, uint32_t index,
                        size_t length, uint32_t *column, struct error *error) {
     const struct table *table = request->entry->table;
-    if (replay_find_column(table, &arguments[index - 1], column, error)) {
-        return -1;
-    }
+    if (replay_find_column(table, &arguments[index - 1], column, error)) return -1;
     const struct column *given = &table_config(table)->column[*column];
-    if (!(request->expected & 1ull << *column)) {
-        return misplaced(request, given, error);
-    }
-    if (request->landed & 1ull << *column) {
+    if (!(request->expected & 1ull << *column)) return misplaced(request, given, error);
+    if (request->landed & 1ull << *column)
         return error_set(error, ERROR_BADSCHEMA, "column '%s' is given twice", given->name);
-    }
-    if (request->coded) {
-        return 0;
-    }
+    if (request->coded) return 0;
     return length == given->item_bytes * request->n ? 0 : bad_shape(request, given, length, error);
 }
 
@@ -216,16 +188,12 @@ int replay_columns_fill_coded(struct client *client, struct replay_request *requ
 
 /* Puts the columns that came as ordinary arguments into place, but for blocks, whose places depend on their sizes. */
 static int fill(struct client *client, struct replay_request *request, struct error *error) {
-    if (replay_entry_missing(request->entry, error)) {
-        return -1;
-    }
+    if (replay_entry_missing(request->entry, error)) return -1;
     request->to_fill = request->first_column + 1;
     for (uint32_t index = request->to_fill; index < client->argc; index += 2) {
         const struct resp_argument *argument = &client->argv[index];
         uint32_t column;
-        if (!argument->data) {
-            continue; /* landed in its slots */
-        }
+        if (!argument->data) continue; /* landed in its slots */
         if (take_column(request, client->argv, index, argument->length, &column, error) ||
             (request->coded && check_coded(request, column, argument, error))) {
             return -1;
@@ -246,15 +214,11 @@ static int land(struct replay_request *request, const struct resp_argument *argu
                 struct resp_landing *landing, struct error *error) {
     static const uint32_t one_piece[1] = {0};
     uint32_t column;
-    if (index <= request->first_column || (index - request->first_column) % 2 == 0) {
+    if (index <= request->first_column || (index - request->first_column) % 2 == 0)
         return error_set(error, ERROR_BADSCHEMA, "expected the name of a column, got %zu bytes", length);
-    }
-    if (replay_entry_missing(request->entry, error) || take_column(request, arguments, index, length, &column, error)) {
+    if (replay_entry_missing(request->entry, error) || take_column(request, arguments, index, length, &column, error))
         return -1;
-    }
-    if (request->coded) {
-        return 0; /* their places depend on their sizes: kept in one piece until all are here */
-    }
+    if (request->coded) return 0; /* their places depend on their sizes: kept in one piece until all are here */
     landing->kind = RESP_LAND_SCATTER;
     landing->item_bytes = table_config(request->entry->table)->column[column].item_bytes;
     reservation_landing(request->reservation, column, &landing->base, &landing->stride, &landing->slots);
@@ -269,9 +233,7 @@ static int land(struct replay_request *request, const struct resp_argument *argu
 /* The header is checked when the first large column begins. */
 void replay_columns_land(struct client *client, const struct replay_form *form, const struct resp_argument *arguments,
                          uint32_t index, uint32_t count, size_t length, struct resp_landing *landing) {
-    if (index < form->options) {
-        return; /* numbers for many items; anything else is refused by the handler */
-    }
+    if (index < form->options) return; /* numbers for many items; anything else is refused by the handler */
     struct replay_request *request = client_state(client);
     if (!request) {
         request = replay_request_new(client, client->server->replay->tables, form->kind);
@@ -281,14 +243,11 @@ void replay_columns_land(struct client *client, const struct replay_form *form, 
         }
         request->error.code = ERROR_NONE;
         struct error error = {.code = ERROR_NONE};
-        if (take_header(client, form, request, arguments, index, count, &error)) {
-            request->error = error;
-        }
+        if (take_header(client, form, request, arguments, index, count, &error)) request->error = error;
     }
     struct error error = {.code = ERROR_NONE};
-    if (request->error.code == ERROR_NONE && land(request, arguments, index, length, landing, &error)) {
+    if (request->error.code == ERROR_NONE && land(request, arguments, index, length, landing, &error))
         request->error = error;
-    }
     if (request->error.code != ERROR_NONE) {
         landing->kind = RESP_LAND_DISCARD;
         replay_request_release(request);
@@ -308,9 +267,7 @@ struct replay_request *replay_columns_or_reply(struct client *client, const stru
     } else {
         error = request->error;
     }
-    if (error.code == ERROR_NONE && fill(client, request, &error) == 0) {
-        return request;
-    }
+    if (error.code == ERROR_NONE && fill(client, request, &error) == 0) return request;
     reply_failure(client, &error);
     return NULL;
 }

@@ -15,9 +15,8 @@ void replay_waiting_reason(const struct replay_entry *entry, bool sampling, stru
     uint32_t n = head ? head->n : 1;
     error->message[0] = 0;
     if (sampling) {
-        if (table_can_sample(entry->table, n, true, error) && head && entry->lacks_pins) {
+        if (table_can_sample(entry->table, n, true, error) && head && entry->lacks_pins)
             error_set(error, ERROR_TIMEOUT, "replies in flight hold all the items that they may");
-        }
     } else {
         table_can_add(entry->table, n, error);
     }
@@ -39,9 +38,8 @@ static void describe_limiter(const struct table_config *config, struct text *tex
 
 static void describe_selector(enum selector_kind kind, double exponent, bool independent, struct text *text) {
     text_append(text, "%s", selector_name(kind));
-    if (kind == SELECTOR_PRIORITIZED) {
+    if (kind == SELECTOR_PRIORITIZED)
         text_append(text, "(priority_exponent=%g%s)", exponent, independent ? ",stratified=false" : "");
-    }
 }
 
 static void describe_sampler(const struct table_config *config, struct text *text) {
@@ -88,9 +86,7 @@ static void reply_priorities(struct client *client, const struct table *table) {
 
 void replay_info_command(struct client *client) {
     const struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) {
-        return;
-    }
+    if (!entry) return;
     const struct table_config *config = table_config(entry->table);
     struct table_info info;
     table_info(entry->table, &info);
@@ -135,11 +131,10 @@ void replay_info_command(struct client *client) {
     reply_bulk_string(client, "max_staleness");
     reply_integer(client, config->max_staleness);
     reply_bulk_string(client, "policy_version");
-    if (info.newest_version == INT64_MIN) {
+    if (info.newest_version == INT64_MIN)
         reply_null(client);
-    } else {
+    else
         reply_integer(client, info.newest_version);
-    }
     reply_bulk_string(client, "max_priority");
     reply_double(client, info.max_priority);
     reply_bulk_string(client, "total_priority");
@@ -172,9 +167,7 @@ void replay_info(const struct client *client, struct text *out) {
                 REPLAY_MAX_TABLES, TABLE_MAX_BATCH, REPLAY_TABLE_PINNED_LIMIT, REPLAY_CLIENT_PINNED_LIMIT);
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         struct table_info info;
-        if (!replay_may_be_told(client, entry)) {
-            continue;
-        }
+        if (!replay_may_be_told(client, entry)) continue;
         table_info(entry->table, &info);
         text_append(out,
                     "table_%s:size=%" PRIu64 ",capacity=%" PRIu64 ",bytes=%" PRIu64 ",added=%" PRIu64

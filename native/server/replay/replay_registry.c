@@ -15,9 +15,7 @@
 
 struct replay_registry *replay_registry_new(struct server *server) {
     struct replay_registry *registry = memory_calloc(1, sizeof *registry);
-    if (registry) {
-        registry->server = server;
-    }
+    if (registry) registry->server = server;
     return registry;
 }
 
@@ -51,9 +49,7 @@ static void free_entries(struct replay_entry *entry) {
 }
 
 void replay_registry_free(struct replay_registry *registry) {
-    if (!registry) {
-        return;
-    }
+    if (!registry) return;
     replay_streams_step(registry, CLOCK_NEVER);
     memory_free(registry->closed);
     free_entries(registry->entries);
@@ -79,9 +75,7 @@ void replay_registry_free(struct replay_registry *registry) {
 static struct replay_entry *find(struct replay_registry *registry, const void *name, size_t length) {
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         const char *entry_name = table_config(entry->table)->name;
-        if (strlen(entry_name) == length && memcmp(entry_name, name, length) == 0) {
-            return entry;
-        }
+        if (strlen(entry_name) == length && memcmp(entry_name, name, length) == 0) return entry;
     }
     return NULL;
 }
@@ -117,12 +111,9 @@ static bool same_config(const struct table_config *there, const struct table_con
 int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
                                  uint64_t beside_bytes, struct error *error) {
     uint64_t bytes = beside_bytes + table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
-    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
         bytes += table_full_bytes(table_config(entry->table));
-    }
-    if (!server_memory_exceeded(registry->server, bytes)) {
-        return 0;
-    }
+    if (!server_memory_exceeded(registry->server, bytes)) return 0;
     return error_set(error, ERROR_LIMIT,
                      "table '%s' would hold up to %" PRIu64
                      " bytes of items, and maxmemory has no room for them beside "
@@ -148,9 +139,7 @@ struct replay_entry *replay_registry_entry_new(struct replay_registry *registry,
 
 void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry) {
     struct replay_entry **link = &registry->entries;
-    while (*link) {
-        link = &(*link)->next;
-    }
+    while (*link) link = &(*link)->next;
     *link = entry;
     entry->serial = ++registry->entered;
     registry->count++;
@@ -160,9 +149,7 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
     struct table_config *config = memory_alloc(sizeof *config);
-    if (!config) {
-        return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
-    }
+    if (!config) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
     int failed = table_config_parse(config, name, spec, length, error);
     struct replay_entry *entry = failed ? NULL : find(registry, config->name, strlen(config->name));
     if (failed || entry) {
@@ -185,9 +172,7 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     }
     struct table *table = table_new(config, error);
     memory_free(config);
-    if (!table) {
-        return -1;
-    }
+    if (!table) return -1;
     entry = replay_registry_entry_new(registry, table);
     if (!entry) {
         table_free(table);
@@ -203,9 +188,7 @@ int replay_registry_create(struct replay_registry *registry, const uint8_t *spec
 
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry) {
     struct replay_entry **link = &registry->entries;
-    while (*link != entry) {
-        link = &(*link)->next;
-    }
+    while (*link != entry) link = &(*link)->next;
     *link = entry->next;
     registry->count--;
     entry->next = registry->dropped;
@@ -237,9 +220,7 @@ void replay_entry_retain(struct replay_entry *entry) {
 
 void replay_entry_release(struct replay_entry *entry) {
     assert(entry->references > 0);
-    if (--entry->references == 0 && entry->dropped) {
-        sweep_dropped(entry->registry);
-    }
+    if (--entry->references == 0 && entry->dropped) sweep_dropped(entry->registry);
 }
 
 void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
@@ -247,9 +228,7 @@ void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
         memory_free(registry->scratch);
         registry->scratch_bytes = bytes < 65536 ? 65536 : bytes;
         registry->scratch = memory_alloc(registry->scratch_bytes);
-        if (!registry->scratch) {
-            registry->scratch_bytes = 0;
-        }
+        if (!registry->scratch) registry->scratch_bytes = 0;
     }
     return registry->scratch;
 }
@@ -274,9 +253,7 @@ static void drop_request(struct client *client, void *state) {
     replay_parts_drop(request);
     replay_request_release(request);
     blob_release(request->ids);
-    if (request->entry) {
-        replay_entry_release(request->entry);
-    }
+    if (request->entry) replay_entry_release(request->entry);
     if (registry->requests_pooled == REPLAY_POOLED_OBJECTS) {
         memory_free(request);
         return;

@@ -70,9 +70,7 @@ bool replay_batch_reserve(struct replay_batch *batch, size_t bytes) {
 
 struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n) {
     struct replay_batch *batch = batch_take(entry->registry, n);
-    if (!batch) {
-        return NULL;
-    }
+    if (!batch) return NULL;
     batch->registry = entry->registry;
     batch->entry = entry;
     batch->client = client;
@@ -96,9 +94,7 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
 /* Unpinned slots may be what an ADD waits for only through the limiter, which counts draws: it is not woken here. */
 void replay_batch_release(struct replay_batch *batch) {
     assert(batch->references > 0);
-    if (--batch->references) {
-        return;
-    }
+    if (--batch->references) return;
     if (batch->pinned) {
         table_unpin(batch->entry->table, batch->slots, batch->n);
         batch->client->pinned_items -= batch->pinned;
@@ -145,9 +141,7 @@ bool replay_batch_allowed(const struct replay_request *request, const struct cli
 bool replay_holds_back_others(const struct client *client) {
     const struct server *server = client->server;
     uint64_t lacked_us = server->replay->tables->pins_lacked_us;
-    if (client->pinned_items == 0 || lacked_us == 0 || server->now_us > lacked_us + LIMIT_PINS_LACKED_US) {
-        return false;
-    }
+    if (client->pinned_items == 0 || lacked_us == 0 || server->now_us > lacked_us + LIMIT_PINS_LACKED_US) return false;
     return (client->writing && server->now_us > client->output_us + LIMIT_PINNED_STALL_US) ||
            server->now_us > client->pinned_us + LIMIT_PINNED_US;
 }
@@ -233,9 +227,7 @@ void replay_batch_reply(struct client *client, struct replay_batch *batch, const
                         uint32_t column_count, const struct replay_region *region, struct blob *const *copied) {
     replay_batch_pin(batch);
     if (!replay_batch_reserve(batch, replay_columns_extra(batch, columns, column_count, region))) {
-        if (region) {
-            share_end(client, region->lease);
-        }
+        if (region) share_end(client, region->lease);
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
         return;
     }

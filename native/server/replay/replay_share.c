@@ -26,9 +26,7 @@ static size_t shared_bytes(const struct replay_request *request) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
-        if (replay_column_is_shared(column, request->n)) {
-            bytes += replay_shared_column_bytes(column, request->n);
-        }
+        if (replay_column_is_shared(column, request->n)) bytes += replay_shared_column_bytes(column, request->n);
     }
     return bytes;
 }
@@ -46,12 +44,8 @@ static size_t gather_piece(struct replay_request *request, uint8_t *region, size
         return 0;
     }
     size_t items = budget / column->item_bytes;
-    if (items == 0) {
-        items = 1;
-    }
-    if (items > request->n - gather->item) {
-        items = request->n - gather->item;
-    }
+    if (items == 0) items = 1;
+    if (items > request->n - gather->item) items = request->n - gather->item;
     table_gather_part(table, index, gather->batch->slots + gather->item, (uint32_t)items,
                       region + gather->offset + gather->item * column->item_bytes, column->item_bytes * request->n);
     gather->item += (uint32_t)items;
@@ -69,9 +63,7 @@ static bool gather_slice(struct client *client, struct replay_request *request) 
     uint8_t *region = client->share->base + request->gather.region;
     size_t done = 0;
     while (request->gather.place < request->column_count) {
-        if (done >= LIMIT_TURN_SHARE_BYTES || (done > 0 && clock_monotonic_us() >= until_us)) {
-            return false;
-        }
+        if (done >= LIMIT_TURN_SHARE_BYTES || (done > 0 && clock_monotonic_us() >= until_us)) return false;
         size_t left = LIMIT_TURN_SHARE_BYTES - done;
         done += gather_piece(request, region, left < GATHER_PIECE_BYTES ? left : GATHER_PIECE_BYTES);
     }
@@ -89,9 +81,7 @@ static struct replay_batch *take_batch(struct replay_request *request) {
 
 static bool gather_retry(struct client *client) {
     struct replay_request *request = client_state(client);
-    if (!gather_slice(client, request)) {
-        return false;
-    }
+    if (!gather_slice(client, request)) return false;
     uint8_t columns[TABLE_MAX_COLUMNS];
     uint32_t column_count = request->column_count;
     memcpy(columns, request->columns, sizeof columns);
@@ -118,9 +108,7 @@ static void gather_expired(struct client *client) {
 bool replay_share_batch(struct client *client, struct replay_request *request, struct replay_batch *batch) {
     struct server *server = client->server;
     size_t bytes = client->share ? shared_bytes(request) : 0;
-    if (bytes == 0) {
-        return false;
-    }
+    if (bytes == 0) return false;
     const struct share_lease *lease = share_begin(client, bytes);
     if (!lease) {
         server->replay->shares.refused++;
@@ -140,8 +128,6 @@ void replay_share_drop(struct client *client, struct replay_request *request) {
 }
 
 bool replay_share_step(struct server *server) {
-    if (server->replay->gathering.head) {
-        client_retry(server->replay->gathering.head);
-    }
+    if (server->replay->gathering.head) client_retry(server->replay->gathering.head);
     return server->replay->gathering.head != NULL;
 }

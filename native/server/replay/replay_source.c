@@ -73,9 +73,7 @@ static void fill_bounce(struct replay_column_source *column, size_t offset) {
 static int vectors_through_bounce(struct reply_source *source, size_t offset, struct iovec *vectors, int max) {
     (void)max;
     struct replay_column_source *column = (struct replay_column_source *)source;
-    if (offset < column->from || offset >= column->from + column->length) {
-        fill_bounce(column, offset);
-    }
+    if (offset < column->from || offset >= column->from + column->length) fill_bounce(column, offset);
     const uint8_t *bytes = column->bounce + (column->bounce_holds_all ? offset : offset - column->from);
     vectors[0] =
         (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->from + column->length - offset};

@@ -83,9 +83,7 @@ bool replay_streams_step(struct replay_registry *registry, uint64_t until_us) {
             registry->closed_count--;
             replay_entry_release(closed.entry);
         }
-        if (clock_monotonic_us() >= until_us) {
-            return registry->closed_count > 0;
-        }
+        if (clock_monotonic_us() >= until_us) return registry->closed_count > 0;
     }
     return false;
 }
@@ -94,9 +92,7 @@ bool replay_streams_step(struct replay_registry *registry, uint64_t until_us) {
 
 static struct replay_streams *streams_of(const struct client *client, const struct replay_entry *entry) {
     struct replay_streams *streams = client->streams;
-    while (streams && streams->entry != entry) {
-        streams = streams->next_of_client;
-    }
+    while (streams && streams->entry != entry) streams = streams->next_of_client;
     return streams;
 }
 
@@ -116,17 +112,13 @@ static struct replay_streams *make_streams(struct client *client, struct replay_
 
 static void unlink_from_entry(struct replay_streams *streams) {
     struct replay_streams **link = &streams->entry->streams;
-    while (*link != streams) {
-        link = &(*link)->next_of_entry;
-    }
+    while (*link != streams) link = &(*link)->next_of_entry;
     *link = streams->next_of_entry;
 }
 
 static void unlink_from_client(struct replay_streams *streams) {
     struct replay_streams **link = &streams->client->streams;
-    while (*link != streams) {
-        link = &(*link)->next_of_client;
-    }
+    while (*link != streams) link = &(*link)->next_of_client;
     *link = streams->next_of_client;
 }
 
@@ -215,9 +207,7 @@ int replay_streams_find(const struct client *client, const struct replay_entry *
 int replay_streams_open(struct client *client, struct replay_entry *entry, const struct resp_argument *argument,
                         uint32_t n, uint32_t history, struct stream **streams, struct error *error) {
     struct replay_streams *open = make_streams(client, entry);
-    if (!open) {
-        return error_set(error, ERROR_GENERIC, "out of memory for a connection's streams");
-    }
+    if (!open) return error_set(error, ERROR_GENERIC, "out of memory for a connection's streams");
     for (uint32_t i = 0; i < n; i++) {
         uint32_t number = number_at(argument, i);
         streams[i] = get(open, number);
@@ -239,9 +229,7 @@ void replay_streams_close_empty(struct client *client, struct replay_entry *entr
             table_stream_free(entry->table, stream);
         }
     }
-    if (open) {
-        free_if_empty(open);
-    }
+    if (open) free_if_empty(open);
 }
 
 uint32_t replay_streams_close(struct client *client, struct replay_entry *entry, const struct resp_argument *argument,
@@ -256,9 +244,7 @@ uint32_t replay_streams_close(struct client *client, struct replay_entry *entry,
             closed++;
         }
     }
-    if (open) {
-        free_if_empty(open);
-    }
+    if (open) free_if_empty(open);
     return closed;
 }
 

@@ -21,9 +21,7 @@ static size_t allowed_bytes(const struct client *client, size_t asked, struct er
     const struct server_config *config = &client->server->config;
     size_t most = (size_t)config->shared_memory_client_limit_bytes;
     size_t bytes = round_up(asked == 0 || asked > most ? most : asked, SHARE_REGION_ALIGNMENT);
-    if (bytes < SHARE_LEAST_BYTES) {
-        bytes = SHARE_LEAST_BYTES;
-    }
+    if (bytes < SHARE_LEAST_BYTES) bytes = SHARE_LEAST_BYTES;
     const struct share_totals *totals = &client->server->replay->shares;
     size_t used = totals->bytes + totals->left_bytes, limit = (size_t)config->shared_memory_limit_bytes;
     if (used + bytes > limit) {
@@ -51,14 +49,11 @@ int share_open(struct client *client, size_t asked, struct error *error) {
                          client->share->bytes);
     }
     const struct transport_operations *operations = client->connection->transport->operations;
-    if (!operations->attach || !client->connection->is_unix) {
+    if (!operations->attach || !client->connection->is_unix)
         return error_set(error, ERROR_GENERIC, "memory can be shared over a unix socket only");
-    }
     share_forget_let_go(server);
     size_t bytes = allowed_bytes(client, asked, error);
-    if (bytes == 0) {
-        return -1;
-    }
+    if (bytes == 0) return -1;
     struct share *share = memory_calloc(1, sizeof *share);
     int descriptor = -1;
     if (share) {
@@ -75,9 +70,7 @@ int share_open(struct client *client, size_t asked, struct error *error) {
     close(descriptor);
     if (attached < 0) {
         memory_unmap_shared(share->base, bytes);
-        if (share->watch >= 0) {
-            close(share->watch);
-        }
+        if (share->watch >= 0) close(share->watch);
         memory_free(share);
         return error_set(error, ERROR_GENERIC, "cannot pass a descriptor over this connection");
     }
@@ -90,9 +83,7 @@ int share_open(struct client *client, size_t asked, struct error *error) {
 
 void share_close(struct client *client) {
     struct share *share = client->share;
-    if (!share) {
-        return;
-    }
+    if (!share) return;
     struct share_totals *totals = &client->server->replay->shares;
     totals->bytes -= share->bytes;
     totals->arenas--;
@@ -141,17 +132,12 @@ void share_free_left(struct server *server) {
 
 const struct share_lease *share_begin(struct client *client, size_t length) {
     struct share *share = client->share;
-    if (!share || length == 0 || length > share->bytes || share->count == SHARE_LEASES) {
-        return NULL;
-    }
+    if (!share || length == 0 || length > share->bytes || share->count == SHARE_LEASES) return NULL;
     size_t needed = round_up(length, SHARE_REGION_ALIGNMENT), from = 0;
     uint32_t place = 0;
-    for (; place < share->count && share->leases[place].offset - from < needed; place++) {
+    for (; place < share->count && share->leases[place].offset - from < needed; place++)
         from = share->leases[place].offset + share->leases[place].length;
-    }
-    if (place == share->count && share->bytes - from < needed) {
-        return NULL;
-    }
+    if (place == share->count && share->bytes - from < needed) return NULL;
     struct share_lease *lease = &share->leases[place];
     memmove(lease + 1, lease, (share->count - place) * sizeof *lease);
     *lease = (struct share_lease){.number = ++share->given, .offset = from, .length = needed};
@@ -182,21 +168,15 @@ static size_t host_length(const char *address) {
 
 bool share_is_same_host(const struct client *client) {
     const struct connection *connection = client->connection;
-    if (connection->is_unix) {
-        return true;
-    }
-    if (strncmp(connection->peer, "127.", 4) == 0 && strncmp(connection->local, "127.", 4) == 0) {
-        return true;
-    }
+    if (connection->is_unix) return true;
+    if (strncmp(connection->peer, "127.", 4) == 0 && strncmp(connection->local, "127.", 4) == 0) return true;
     size_t length = host_length(connection->peer);
     return length == host_length(connection->local) && memcmp(connection->peer, connection->local, length) == 0;
 }
 
 const char *share_new_nonce(struct client *client) {
     uint64_t secret[2];
-    if (!random_secret(secret, sizeof secret)) {
-        return NULL;
-    }
+    if (!random_secret(secret, sizeof secret)) return NULL;
     snprintf(client->nonce, sizeof client->nonce, "%016" PRIx64 "%016" PRIx64, secret[0], secret[1]);
     return client->nonce;
 }
@@ -204,16 +184,12 @@ const char *share_new_nonce(struct client *client) {
 /* Takes as long whatever the guess has in common with the nonce. */
 static bool equals_nonce(const struct client *client, const uint8_t *guess) {
     unsigned difference = client->nonce[0] == '\0';
-    for (size_t i = 0; i < CLIENT_NONCE_BYTES; i++) {
-        difference |= (unsigned)(guess[i] ^ (uint8_t)client->nonce[i]);
-    }
+    for (size_t i = 0; i < CLIENT_NONCE_BYTES; i++) difference |= (unsigned)(guess[i] ^ (uint8_t)client->nonce[i]);
     return difference == 0;
 }
 
 bool share_take_nonce(struct server *server, const void *nonce, size_t length) {
-    if (!nonce || length != CLIENT_NONCE_BYTES) {
-        return false;
-    }
+    if (!nonce || length != CLIENT_NONCE_BYTES) return false;
     for (struct client *client = server->clients.head; client; client = client->next) {
         if (!client->closing && equals_nonce(client, nonce)) {
             client->nonce[0] = '\0';

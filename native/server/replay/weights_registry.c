@@ -29,9 +29,8 @@ void weights_registry_free(struct weights_registry *registry) {
 
 struct weights_entry **weights_registry_find(struct weights_registry *registry, const struct resp_argument *key) {
     struct weights_entry **link = &registry->entries;
-    while (*link && ((*link)->key_length != key->length || memcmp((*link)->key, key->data, key->length) != 0)) {
+    while (*link && ((*link)->key_length != key->length || memcmp((*link)->key, key->data, key->length) != 0))
         link = &(*link)->next;
-    }
     return link;
 }
 

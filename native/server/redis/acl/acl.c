@@ -133,9 +133,8 @@ void acl_free(struct acl *acl) {
 static uint32_t rule_arguments(const struct resp_argument *rules, uint32_t count, uint32_t at) {
     const struct resp_argument *first = &rules[at];
     if (first->length == 0 || first->data[0] != '(') return 1;
-    for (uint32_t i = at; i < count; i++) {
+    for (uint32_t i = at; i < count; i++)
         if (rules[i].length > 0 && rules[i].data[rules[i].length - 1] == ')') return i - at + 1;
-    }
     return 0;
 }
 

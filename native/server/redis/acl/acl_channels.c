@@ -6,9 +6,8 @@
 
 static bool may_listen(const struct acl_user *user, const struct dict_entry *topic, bool is_pattern) {
     const struct resp_argument name = {.data = topic->key, .length = topic->key_length};
-    for (uint32_t i = 0; i < user->selector_count; i++) {
+    for (uint32_t i = 0; i < user->selector_count; i++)
         if (acl_allows_channel(user->selectors[i], &name, is_pattern)) return true;
-    }
     return false;
 }
 
@@ -16,17 +15,15 @@ static bool may_stay(const struct client *client) {
     for (int kind = 0; client->pubsub && kind < PUBSUB_KINDS; kind++) {
         struct dict_position position = {0};
         const struct dict_entry *topic;
-        while ((topic = dict_next(&client->pubsub->subscriptions[kind], &position)) != NULL) {
+        while ((topic = dict_next(&client->pubsub->subscriptions[kind], &position)) != NULL)
             if (!may_listen(client->user, topic, kind == PUBSUB_PATTERN)) return false;
-        }
     }
     return true;
 }
 
 void acl_close_subscribers(struct acl *acl, const struct acl_user *user, struct client *asking) {
-    for (uint32_t i = 0; i < user->selector_count; i++) {
+    for (uint32_t i = 0; i < user->selector_count; i++)
         if (user->selectors[i]->flags & ACL_ALL_CHANNELS) return;
-    }
     for (struct client *client = acl->server->clients.head; client; client = client->next) {
         if (client->user != user || may_stay(client)) continue;
         if (client == asking)

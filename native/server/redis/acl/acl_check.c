@@ -75,9 +75,8 @@ static bool allows_channels(const struct acl_selector *selector, const struct co
                             const struct resp_argument *argv, uint32_t *at) {
     if (command->channels == CHANNEL_NONE) return true;
     uint32_t end = command->channels != CHANNEL_FIRST || argc < 2 ? argc : 2;
-    for (*at = 1; *at < end; (*at)++) {
+    for (*at = 1; *at < end; (*at)++)
         if (!acl_allows_channel(selector, &argv[*at], command->channels == CHANNEL_PATTERNS)) return false;
-    }
     return true;
 }
 
@@ -157,9 +156,8 @@ bool acl_may_access_key(const struct client *client, const struct resp_argument 
         const struct acl_selector *selector = user->selectors[i];
         if (!allows_command(selector, number, item, 1, key)) continue;
         if (selector->flags & ACL_ALL_KEYS) return true;
-        for (uint32_t bit = 1; bit <= access; bit <<= 1) {
+        for (uint32_t bit = 1; bit <= access; bit <<= 1)
             if ((access & bit) && allows_key(selector, key, bit)) return true;
-        }
     }
     return false;
 }

@@ -23,9 +23,8 @@ static bool is_word(const char *word, const char *name, size_t length) {
 }
 
 uint32_t acl_category_named(const char *name, size_t length) {
-    for (size_t i = 0; i < ACL_CATEGORIES; i++) {
+    for (size_t i = 0; i < ACL_CATEGORIES; i++)
         if (is_word(category_names[i], name, length)) return 1u << i;
-    }
     return 0;
 }
 
@@ -76,9 +75,8 @@ static void add_subcommands(struct acl_commands *commands, struct command_entry 
 }
 
 const struct acl_item *acl_commands_find(const struct acl_commands *commands, const char *name, size_t length) {
-    for (uint32_t i = 0; i < commands->count; i++) {
+    for (uint32_t i = 0; i < commands->count; i++)
         if (is_word(commands->items[i].name, name, length)) return &commands->items[i];
-    }
     return NULL;
 }
 
@@ -140,8 +138,7 @@ const struct acl_item *acl_commands_of_request(const struct acl_commands *comman
     const struct acl_item *item = &commands->items[entry->acl_id];
     if (argc < 2 || !argv[1].data) return item;
     size_t prefix = strlen(item->name) + 1;
-    for (uint32_t i = 1; i <= item->subcommands; i++) {
+    for (uint32_t i = 1; i <= item->subcommands; i++)
         if (is_word(item[i].name + prefix, (const char *)argv[1].data, argv[1].length)) return &item[i];
-    }
     return item;
 }

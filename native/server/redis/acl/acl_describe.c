@@ -47,10 +47,9 @@ static size_t best_category(const struct acl_commands *commands, const struct ac
 
 static void describe_firsts(const struct acl_commands *commands, const struct acl_selector *selector, uint32_t command,
                             struct text *out) {
-    for (uint32_t i = 0; i < selector->first_count; i++) {
+    for (uint32_t i = 0; i < selector->first_count; i++)
         if (selector->firsts[i].command == command)
             text_append(out, " +%s|%s", commands->items[command].name, selector->firsts[i].word);
-    }
 }
 
 /* All or nothing, then categories as long as they help, then what they leave wrong, command by command. */

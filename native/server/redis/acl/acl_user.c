@@ -31,9 +31,8 @@ const char *acl_rule_sentence(enum acl_rule rule) {
 }
 
 bool acl_name_is_fine(const char *name, size_t length) {
-    for (size_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < length; i++)
         if (name[i] == '\0' || isspace((unsigned char)name[i])) return false;
-    }
     return true;
 }
 
@@ -98,12 +97,11 @@ static void set_bit(struct acl_selector *selector, uint32_t command, bool allowe
 
 static void forget_firsts(struct acl_selector *selector, uint32_t command) {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < selector->first_count; i++) {
+    for (uint32_t i = 0; i < selector->first_count; i++)
         if (command == FUTURE || selector->firsts[i].command == command)
             memory_free(selector->firsts[i].word);
         else
             selector->firsts[kept++] = selector->firsts[i];
-    }
     selector->first_count = kept;
 }
 
@@ -125,17 +123,15 @@ static enum acl_rule set_category(const struct acl_commands *commands, struct ac
                                   size_t length, bool allowed) {
     uint32_t category = acl_category_named(name, length);
     if (category == 0) return ACL_RULE_UNKNOWN;
-    for (uint32_t i = 0; i < commands->count; i++) {
+    for (uint32_t i = 0; i < commands->count; i++)
         if (commands->items[i].categories & category) set_command(commands, selector, &commands->items[i], allowed);
-    }
     return ACL_RULE_FINE;
 }
 
 static enum acl_rule add_first(struct acl_selector *selector, uint32_t command, const char *word, size_t length) {
-    for (uint32_t i = 0; i < selector->first_count; i++) {
+    for (uint32_t i = 0; i < selector->first_count; i++)
         if (selector->firsts[i].command == command && is_word(word, length, selector->firsts[i].word))
             return ACL_RULE_FINE;
-    }
     struct acl_first *firsts = grown(selector->firsts, selector->first_count, sizeof *firsts);
     if (!firsts) return ACL_RULE_NO_MEMORY;
     selector->firsts = firsts;
@@ -303,9 +299,8 @@ static void clear_selectors(struct acl_user *user) {
 
 static bool is_hash(const char *text, size_t length) {
     if (length != SHA256_HEX_BYTES) return false;
-    for (size_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < length; i++)
         if (!(text[i] >= '0' && text[i] <= '9') && !(text[i] >= 'a' && text[i] <= 'f')) return false;
-    }
     return true;
 }
 

@@ -105,9 +105,8 @@ static void reply_flags(struct client *client, const struct acl_user *user) {
     size_t count = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) count += (user->flags & names[i].flag) != 0;
     reply_set(client, count);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (user->flags & names[i].flag) reply_bulk_string(client, names[i].name);
-    }
 }
 
 /* Three fields of a map. */

@@ -71,12 +71,11 @@ static uint32_t *cell(const struct lcs *lcs, size_t a, size_t b) {
 
 static void fill_cells(uint8_t byte, const struct string_view *b, const uint32_t *above, uint32_t *row, size_t from,
                        size_t to) {
-    for (size_t i = from; i < to; i++) {
+    for (size_t i = from; i < to; i++)
         if (byte == b->data[i - 1])
             row[i] = above[i - 1] + 1;
         else
             row[i] = above[i] > row[i - 1] ? above[i] : row[i - 1];
-    }
 }
 
 /* A row of the table from the one before it. */

@@ -410,9 +410,8 @@ static void setrange_command(struct client *client) {
 /* SET reads its key only to return the old value. */
 static int set_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
     if (max > 0) places[0] = (struct key_place){1, KEY_WRITE, NULL};
-    for (uint32_t i = 3; i < argc && max > 0; i++) {
+    for (uint32_t i = 3; i < argc && max > 0; i++)
         if (argument_is(&argv[i], "get")) places[0].access = KEY_READ | KEY_WRITE;
-    }
     return 1;
 }
 

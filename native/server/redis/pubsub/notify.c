@@ -105,9 +105,8 @@ void notify_event(struct server *server, enum notify_class class, const char *ev
 /* ---- events of commands ------------------------------------------------------------------------------ */
 
 static bool has_word(const struct client *client, uint32_t from, const char *word) {
-    for (uint32_t i = from; i < client->argc; i++) {
+    for (uint32_t i = from; i < client->argc; i++)
         if (argument_is(&client->argv[i], word)) return true;
-    }
     return false;
 }
 

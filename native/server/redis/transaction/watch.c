@@ -26,9 +26,8 @@ static struct dict_entry *find(struct server *server, unsigned database, const u
 }
 
 static bool watches_already(const struct client *client, const struct dict_entry *entry) {
-    for (const struct watch *watch = entry->value; watch; watch = watch->next) {
+    for (const struct watch *watch = entry->value; watch; watch = watch->next)
         if (watch->client == client) return true;
-    }
     return false;
 }
 
@@ -113,9 +112,8 @@ void watch_will_flush(struct server *server, unsigned database) {
     struct dict *keys = &server->store->databases[database].keys;
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(&server->redis->watched_keys->databases[database], &position))) {
+    while ((entry = dict_next(&server->redis->watched_keys->databases[database], &position)))
         if (dict_find(keys, entry->hash, entry->key, entry->key_length)) break_watches(entry);
-    }
 }
 
 void watch_free(struct server *server) {
