@@ -135,7 +135,7 @@ static bool begin_session(struct socket_connection *base) {
     if (transport->tls) connection->session = tls_session_new(transport->tls, base->descriptor.number);
     base->descriptor.ready = tls_ready;
     base->base.is_shaking_hands = true;
-    return connection->session != NULL;
+    return connection->session;
 }
 
 static void forget_due(struct kernel_connection *connection) {

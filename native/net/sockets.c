@@ -295,7 +295,7 @@ struct socket_listener *sockets_add_listener(struct sockets *sockets, int number
         return NULL;
     }
     listener->descriptor = (struct descriptor){.number = number, .ready = listener_ready};
-    listener->is_unix = address->path != NULL;
+    listener->is_unix = address->path;
     listener->is_abstract = address->is_abstract;
     listener->is_admin = address->is_admin;
     listener->is_tls = address->is_tls;

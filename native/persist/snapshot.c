@@ -244,7 +244,7 @@ static void write_end(struct snapshot *snapshot) {
         memcpy(body, numbers, sizeof numbers);
         close_block(snapshot);
     }
-    end(snapshot, body != NULL);
+    end(snapshot, body);
 }
 
 /* The last records come out at its end. */

@@ -37,7 +37,7 @@ static uint64_t size_for(uint64_t entries) {
 /* Begins a move to `size` buckets. Failure is no harm: the old table goes on with longer chains. */
 static bool resize(struct dict *dict, uint64_t size) {
     struct dict_entry **buckets = memory_calloc(size, BUCKET_BYTES);
-    if (buckets == NULL) return false;
+    if (!buckets) return false;
     unsigned into = dict->tables[0].size == 0 ? 0 : 1;
     dict->tables[into] = (struct dict_table){.buckets = buckets, .lengths = (uint8_t *)(buckets + size), .size = size};
     dict->rehash_index = 0;
@@ -54,7 +54,7 @@ static void finish_rehash(struct dict *dict) {
 /* A length of 255 stands for more, too: those that a keyed hash does not make. */
 static void count_chain(struct dict_table *table, uint64_t bucket) {
     uint8_t length = 0;
-    for (const struct dict_entry *link = table->buckets[bucket]; link != NULL && length < UINT8_MAX; link = link->next)
+    for (const struct dict_entry *link = table->buckets[bucket]; link && length < UINT8_MAX; link = link->next)
         length++;
     table->lengths[bucket] = length;
 }
@@ -71,7 +71,7 @@ static void link_entry(struct dict_table *table, struct dict_entry *entry) {
 static void move_bucket(struct dict *dict) {
     struct dict_table *from = &dict->tables[0], *to = &dict->tables[1];
     struct dict_entry *entry = from->buckets[dict->rehash_index], *next;
-    for (; entry != NULL; entry = next) {
+    for (; entry; entry = next) {
         next = entry->next;
         link_entry(to, entry);
         from->used--;
@@ -84,7 +84,7 @@ bool dict_rehash(struct dict *dict, unsigned buckets) {
     if (!dict_is_rehashing(dict)) return false;
     uint64_t empty_visits = (uint64_t)buckets * DICT_EMPTY_VISITS;
     while (buckets > 0 && dict->tables[0].used > 0) {
-        if (dict->tables[0].buckets[dict->rehash_index] == NULL) {
+        if (!dict->tables[0].buckets[dict->rehash_index]) {
             dict->rehash_index++;
             if (--empty_visits == 0) return true;
             continue;
@@ -102,7 +102,7 @@ struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, 
     for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
         struct dict_table *table = &dict->tables[t];
         struct dict_entry *entry = table->buckets[hash & (table->size - 1)];
-        for (; entry != NULL; entry = entry->next)
+        for (; entry; entry = entry->next)
             if (entry->hash == hash && entry->key_length == length && memcmp(entry->key, key, length) == 0)
                 return entry;
     }
@@ -112,7 +112,7 @@ struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, 
 struct dict_entry *dict_find_hash(struct dict *dict, uint32_t hash) {
     for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
         struct dict_entry *entry = dict->tables[t].buckets[hash & (dict->tables[t].size - 1)];
-        for (; entry != NULL; entry = entry->next)
+        for (; entry; entry = entry->next)
             if (entry->hash == hash) return entry;
     }
     return NULL;
@@ -122,7 +122,7 @@ const struct dict_entry *dict_peek(const struct dict *dict, uint32_t hash, const
     for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
         const struct dict_table *table = &dict->tables[t];
         const struct dict_entry *entry = table->buckets[hash & (table->size - 1)];
-        for (; entry != NULL; entry = entry->next)
+        for (; entry; entry = entry->next)
             if (entry->hash == hash && entry->key_length == length && memcmp(entry->key, key, length) == 0)
                 return entry;
     }
@@ -138,7 +138,7 @@ struct dict_entry *dict_add(struct dict *dict, uint32_t hash, const void *key, s
         resize(dict, size_for(table->used + 1));
     if (dict_is_rehashing(dict)) table = &dict->tables[1];
     struct dict_entry *entry = memory_alloc(sizeof *entry + length);
-    if (entry == NULL) return NULL;
+    if (!entry) return NULL;
     *entry = (struct dict_entry){.hash = hash, .key_length = (uint32_t)length};
     memcpy(entry->key, key, length);
     link_entry(table, entry);
@@ -157,7 +157,7 @@ void dict_unlink(struct dict *dict, struct dict_entry *entry) {
         struct dict_table *table = &dict->tables[t];
         uint64_t bucket = entry->hash & (table->size - 1);
         struct dict_entry **link = &table->buckets[bucket];
-        while (*link != NULL && *link != entry) link = &(*link)->next;
+        while (*link && *link != entry) link = &(*link)->next;
         if (*link == entry) {
             *link = entry->next;
             entry->next = NULL;
@@ -212,7 +212,7 @@ static uint64_t reverse_bits(uint64_t word) {
 
 static void visit_bucket(const struct dict_table *table, uint64_t cursor, dict_visit visit, void *context) {
     struct dict_entry *entry = table->buckets[cursor & (table->size - 1)], *next;
-    for (; entry != NULL; entry = next) {
+    for (; entry; entry = next) {
         next = entry->next;
         visit(context, entry);
     }
@@ -243,7 +243,7 @@ uint64_t dict_scan(struct dict *dict, uint64_t cursor, dict_visit visit, void *c
 
 struct dict_entry *dict_next(const struct dict *dict, struct dict_position *position) {
     struct dict_entry *entry = position->next;
-    while (entry == NULL) {
+    while (!entry) {
         if (position->table > 1) return NULL;
         const struct dict_table *table = &dict->tables[position->table];
         if (position->bucket >= table->size) {
@@ -264,7 +264,7 @@ bool dict_release(struct dict *dict, size_t *steps, dict_drop drop, void *contex
             if (*steps == 0) return false;
             (*steps)--;
             struct dict_entry **bucket = &table->buckets[table->size - 1], *entry = *bucket;
-            if (entry == NULL) {
+            if (!entry) {
                 table->size--;
                 continue;
             }

@@ -75,7 +75,7 @@ static bool look_around(struct store *store) {
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         for (uint32_t i = 0; i < store->eviction.samples; i++) {
             const struct dict_entry *entry = any_of(store, d);
-            if (entry == NULL) break;
+            if (!entry) break;
             found = true;
             remember(&store->eviction,
                      (struct eviction_candidate){.score = score_of(store, entry), .hash = entry->hash, .database = d});
@@ -90,7 +90,7 @@ static struct dict_entry *take_best(struct store *store, unsigned *database) {
     while (eviction->count > 0) {
         struct eviction_candidate best = eviction->pool[--eviction->count];
         struct dict_entry *entry = dict_find_hash(&store->databases[best.database].keys, best.hash);
-        if (entry == NULL || (is_volatile(eviction->policy) && store_value(entry)->expiry == 0)) continue;
+        if (!entry || (is_volatile(eviction->policy) && store_value(entry)->expiry == 0)) continue;
         if (score_of(store, entry) < best.score) continue;
         *database = best.database;
         return entry;
@@ -102,7 +102,7 @@ static struct dict_entry *pick_random(struct store *store, unsigned *database) {
     for (unsigned tries = 0; tries < STORE_DATABASES; tries++) {
         *database = store->eviction.next_database++ % STORE_DATABASES;
         struct dict_entry *entry = any_of(store, *database);
-        if (entry != NULL) return entry;
+        if (entry) return entry;
     }
     return NULL;
 }
@@ -111,11 +111,11 @@ static struct dict_entry *pick_nearest_end(struct store *store, unsigned *databa
     const struct expire_item *nearest = NULL;
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         const struct expire_heap *heap = &store->databases[d].expiry;
-        if (heap->count == 0 || (nearest != NULL && heap->items[0].at_ms >= nearest->at_ms)) continue;
+        if (heap->count == 0 || (nearest && heap->items[0].at_ms >= nearest->at_ms)) continue;
         nearest = &heap->items[0];
         *database = d;
     }
-    return nearest != NULL ? nearest->entry : NULL;
+    return nearest ? nearest->entry : NULL;
 }
 
 struct dict_entry *eviction_pick(struct store *store, unsigned *database) {
@@ -133,7 +133,7 @@ struct dict_entry *eviction_pick(struct store *store, unsigned *database) {
     for (unsigned round = 0; round < ROUNDS; round++) {
         if (!look_around(store)) return NULL;
         struct dict_entry *entry = take_best(store, database);
-        if (entry != NULL) return entry;
+        if (entry) return entry;
     }
     return pick_random(store, database);
 }

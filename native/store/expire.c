@@ -33,7 +33,7 @@ bool expire_reserve(struct expire_heap *heap) {
     if (heap->capacity > UINT32_MAX / 2) return false;
     uint32_t capacity = heap->capacity == 0 ? 16 : heap->capacity * 2;
     struct expire_item *grown = memory_realloc(heap->items, capacity * sizeof *grown);
-    if (grown == NULL) return false;
+    if (!grown) return false;
     heap->items = grown;
     heap->capacity = capacity;
     return true;

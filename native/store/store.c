@@ -22,7 +22,7 @@ struct store_discarded {
 
 struct store *store_new(void) {
     struct store *store = memory_calloc(1, sizeof *store);
-    if (store == NULL) return NULL;
+    if (!store) return NULL;
     /* One hash key for the process: a second store must not change it under the first one's tables. */
     static bool seeded;
     if (!seeded) {
@@ -49,9 +49,9 @@ static void drop_at_once(void *context, void *value) {
 
 /* Frees part of what was discarded; true when nothing is left. */
 static bool free_discarded(struct store *store, size_t steps) {
-    while (store->discarded != NULL) {
+    while (store->discarded) {
         struct store_discarded *item = store->discarded;
-        if (item->value != NULL) {
+        if (item->value) {
             if (!value_release(item->value, &steps)) return false;
             item->value = NULL;
         }
@@ -68,7 +68,7 @@ static bool free_discarded(struct store *store, size_t steps) {
 }
 
 void store_free(struct store *store) {
-    if (store == NULL) return;
+    if (!store) return;
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         size_t steps = SIZE_MAX;
         dict_release(&store->databases[d].keys, &steps, drop_at_once, NULL);
@@ -91,7 +91,7 @@ void store_adopt(struct store *store, struct store *from) {
 
 static struct store_discarded *discarded_push(struct store *store) {
     struct store_discarded *discarded = memory_calloc(1, sizeof *discarded);
-    if (discarded == NULL) return NULL;
+    if (!discarded) return NULL;
     discarded->next = store->discarded;
     store->discarded = discarded;
     store->discarded_count++;
@@ -100,7 +100,7 @@ static struct store_discarded *discarded_push(struct store *store) {
 
 static void discard(struct store *store, struct value *value, uint64_t objects) {
     struct store_discarded *discarded = value_free_effort(value) > FREE_AT_ONCE ? discarded_push(store) : NULL;
-    if (discarded != NULL) {
+    if (discarded) {
         discarded->value = value;
         discarded->objects = objects;
     } else {
@@ -114,7 +114,7 @@ void store_discard(struct store *store, struct value *value) {
 
 void store_discard_keys(struct store *store, struct dict *keys) {
     struct store_discarded *discarded = dict_count(keys) > FREE_AT_ONCE ? discarded_push(store) : NULL;
-    if (discarded != NULL) {
+    if (discarded) {
         discarded->keys = *keys;
         discarded->objects = dict_count(keys);
         dict_init(keys);
@@ -151,7 +151,7 @@ static void expire_now(struct store *store, unsigned database, struct dict_entry
 bool store_evict(struct store *store) {
     unsigned database;
     struct dict_entry *entry = eviction_pick(store, &database);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     store->evicted_keys++;
     if (store->events.evicted) store->events.evicted(store->events.context, database, entry->key, entry->key_length);
     store_remove(store, database, entry);
@@ -160,7 +160,7 @@ bool store_evict(struct store *store) {
 
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
-    if (entry == NULL || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, now_ms(store)))
+    if (!entry || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, now_ms(store)))
         return entry;
     expire_now(store, database, entry);
     return NULL;
@@ -185,7 +185,7 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
     struct store_database *db = &store->databases[database];
     uint32_t hash = dict_hash(key, length);
     struct dict_entry *entry = dict_find(&db->keys, hash, key, length);
-    if (entry != NULL) {
+    if (entry) {
         store_will_change(store, database, entry);
         store_touch(store, entry);
         if (!keep_expiry) expire_clear(&db->expiry, entry);
@@ -194,7 +194,7 @@ struct dict_entry *store_put(struct store *store, unsigned database, const uint8
         return entry;
     }
     entry = dict_add(&db->keys, hash, key, length);
-    if (entry != NULL) {
+    if (entry) {
         value->expiry = 0;
         value->access = access_fresh(&store->access) & ACCESS_BITS;
         entry->value = value;
@@ -218,9 +218,9 @@ bool store_rename(struct store *store, unsigned database, struct dict_entry *ent
     uint32_t hash = dict_hash(key, length);
     struct dict_entry *target = dict_find(&db->keys, hash, key, length);
     store_will_change(store, database, entry);
-    if (target == NULL) {
+    if (!target) {
         target = dict_add(&db->keys, hash, key, length);
-        if (target == NULL) return false;
+        if (!target) return false;
     } else {
         store_will_change(store, database, target);
         expire_clear(&db->expiry, target);
@@ -242,7 +242,7 @@ bool store_move(struct store *store, unsigned database, struct dict_entry *entry
     bool ends = expire_get(&from->expiry, entry, &at_ms);
     if (ends && !expire_reserve(&to->expiry)) return false;
     struct dict_entry *moved = dict_add(&to->keys, entry->hash, entry->key, entry->key_length);
-    if (moved == NULL) return false;
+    if (!moved) return false;
     expire_clear(&from->expiry, entry);
     moved->value = entry->value;
     if (ends) expire_set(&to->expiry, moved, at_ms);
@@ -284,7 +284,7 @@ struct dict_entry *store_random(struct store *store, unsigned database) {
     int64_t at_ms = now_ms(store);
     for (int tries = 0; tries < RANDOM_TRIES; tries++) {
         struct dict_entry *entry = dict_random(&store->databases[database].keys, &store->random);
-        if (entry == NULL || !store_has_expired(store, database, entry, at_ms)) return entry;
+        if (!entry || !store_has_expired(store, database, entry, at_ms)) return entry;
     }
     return NULL;
 }

@@ -14,7 +14,7 @@ _Static_assert(HASH_PACKED_BYTES <= UINT8_MAX, "packed lengths are bytes");
 
 struct hash *hash_new(void) {
     struct hash *hash = memory_calloc(1, sizeof *hash);
-    if (hash != NULL) hash->head = (struct value){.type = VALUE_HASH, .encoding = ENCODING_PACKED};
+    if (hash) hash->head = (struct value){.type = VALUE_HASH, .encoding = ENCODING_PACKED};
     return hash;
 }
 
@@ -44,12 +44,12 @@ static void packed_view(const uint8_t *record, struct string_view *value) {
 bool hash_get(struct hash *hash, const uint8_t *field, size_t length, struct string_view *value) {
     if (hash->head.encoding == ENCODING_PACKED) {
         const uint8_t *record = packed_find(&hash->packed, field, length);
-        if (record != NULL) packed_view(record, value);
-        return record != NULL;
+        if (record) packed_view(record, value);
+        return record;
     }
     struct dict_entry *entry = dict_find(&hash->dict, dict_hash(field, length), field, length);
-    if (entry != NULL) string_view(entry->value, value);
-    return entry != NULL;
+    if (entry) string_view(entry->value, value);
+    return entry;
 }
 
 static void drop_string(void *context, void *value) {
@@ -60,16 +60,16 @@ static void drop_string(void *context, void *value) {
 static enum hash_set_result dict_put(struct dict *dict, const uint8_t *field, size_t length, const uint8_t *value,
                                      size_t value_length, struct blob *blob) {
     struct value *string = string_new(value, value_length, blob);
-    if (string == NULL) return HASH_SET_EXHAUSTED;
+    if (!string) return HASH_SET_EXHAUSTED;
     uint32_t hashed = dict_hash(field, length);
     struct dict_entry *entry = dict_find(dict, hashed, field, length);
-    if (entry != NULL) {
+    if (entry) {
         string_free(entry->value);
         entry->value = string;
         return HASH_SET_UPDATED;
     }
     entry = dict_add(dict, hashed, field, length);
-    if (entry == NULL) {
+    if (!entry) {
         string_free(string);
         return HASH_SET_EXHAUSTED;
     }
@@ -104,7 +104,7 @@ static bool packed_reserve(struct hash_packed *packed, uint32_t bytes) {
     uint32_t capacity = packed->capacity == 0 ? PACKED_SMALLEST : packed->capacity;
     while (capacity < bytes) capacity += capacity / 2;
     uint8_t *grown = memory_realloc(packed->bytes, capacity);
-    if (grown == NULL) return false;
+    if (!grown) return false;
     packed->bytes = grown;
     packed->capacity = capacity;
     return true;
@@ -114,8 +114,8 @@ static bool packed_reserve(struct hash_packed *packed, uint32_t bytes) {
 static enum hash_set_result packed_put(struct hash_packed *packed, const uint8_t *field, size_t length,
                                        const uint8_t *value, size_t value_length) {
     uint8_t *record = packed_find(packed, field, length);
-    uint32_t offset = record != NULL ? (uint32_t)(record - packed->bytes) : packed->used;
-    uint32_t before = record != NULL ? record_bytes(record) : 0;
+    uint32_t offset = record ? (uint32_t)(record - packed->bytes) : packed->used;
+    uint32_t before = record ? record_bytes(record) : 0;
     uint32_t after = PACKED_HEADER + (uint32_t)length + (uint32_t)value_length;
     if (after > before && !packed_reserve(packed, packed->used + after - before)) return HASH_SET_EXHAUSTED;
     uint8_t *place = packed->bytes + offset;
@@ -125,15 +125,15 @@ static enum hash_set_result packed_put(struct hash_packed *packed, const uint8_t
     memcpy(place + PACKED_HEADER, field, length);
     memcpy(place + PACKED_HEADER + length, value, value_length);
     packed->used += after - before;
-    packed->count += record == NULL;
-    return record == NULL ? HASH_SET_ADDED : HASH_SET_UPDATED;
+    packed->count += !record;
+    return !record ? HASH_SET_ADDED : HASH_SET_UPDATED;
 }
 
 enum hash_set_result hash_set(struct hash *hash, const uint8_t *field, size_t length, const uint8_t *value,
                               size_t value_length, struct blob *blob) {
     if (hash->head.encoding == ENCODING_PACKED) {
         bool fits = length <= HASH_PACKED_BYTES && value_length <= HASH_PACKED_BYTES &&
-                    (hash->packed.count < HASH_PACKED_FIELDS || packed_find(&hash->packed, field, length) != NULL);
+                    (hash->packed.count < HASH_PACKED_FIELDS || packed_find(&hash->packed, field, length));
         if (fits) return packed_put(&hash->packed, field, length, value, value_length);
         if (!unpack(hash)) return HASH_SET_EXHAUSTED;
     }
@@ -144,7 +144,7 @@ bool hash_delete(struct hash *hash, const uint8_t *field, size_t length) {
     if (hash->head.encoding == ENCODING_PACKED) {
         struct hash_packed *packed = &hash->packed;
         uint8_t *record = packed_find(packed, field, length);
-        if (record == NULL) return false;
+        if (!record) return false;
         uint32_t size = record_bytes(record);
         memmove(record, record + size, (size_t)(packed->bytes + packed->used - (record + size)));
         packed->used -= size;
@@ -152,7 +152,7 @@ bool hash_delete(struct hash *hash, const uint8_t *field, size_t length) {
         return true;
     }
     struct dict_entry *entry = dict_find(&hash->dict, dict_hash(field, length), field, length);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     dict_unlink(&hash->dict, entry);
     string_free(entry->value);
     dict_entry_free(entry);
@@ -171,7 +171,7 @@ bool hash_next(const struct hash *hash, struct hash_position *position, const ui
         return true;
     }
     const struct dict_entry *entry = dict_next(&hash->dict, &position->position);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     *field = entry->key;
     *length = entry->key_length;
     string_view(entry->value, value);
@@ -190,11 +190,11 @@ static bool dict_copy(struct dict *copy, const struct dict *dict) {
     dict_init(copy);
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(dict, &position)) != NULL) {
+    while ((entry = dict_next(dict, &position))) {
         struct value *string = string_copy(entry->value);
-        struct dict_entry *added = string != NULL ? dict_add(copy, entry->hash, entry->key, entry->key_length) : NULL;
-        if (added == NULL) {
-            if (string != NULL) string_free(string);
+        struct dict_entry *added = string ? dict_add(copy, entry->hash, entry->key, entry->key_length) : NULL;
+        if (!added) {
+            if (string) string_free(string);
             return false;
         }
         added->value = string;
@@ -204,7 +204,7 @@ static bool dict_copy(struct dict *copy, const struct dict *dict) {
 
 struct hash *hash_copy(const struct hash *hash) {
     struct hash *copy = hash_new();
-    if (copy == NULL) return NULL;
+    if (!copy) return NULL;
     copy->head.encoding = hash->head.encoding;
     bool copied = hash->head.encoding == ENCODING_PACKED ? packed_copy(&copy->packed, &hash->packed)
                                                          : dict_copy(&copy->dict, &hash->dict);
@@ -228,7 +228,7 @@ size_t hash_memory_bytes(const struct hash *hash) {
     struct dict_position position = {0};
     const struct dict_entry *entry;
     size_t bytes = 0, samples = 0;
-    while (samples < MEMORY_SAMPLES && (entry = dict_next(&hash->dict, &position)) != NULL) {
+    while (samples < MEMORY_SAMPLES && (entry = dict_next(&hash->dict, &position))) {
         bytes += sizeof *entry + entry->key_length + string_memory_bytes(entry->value);
         samples++;
     }

@@ -20,13 +20,13 @@ struct list_chunk {
 
 struct list *list_new(void) {
     struct list *list = memory_calloc(1, sizeof *list);
-    if (list != NULL) list->head = (struct value){.type = VALUE_LIST, .encoding = ENCODING_CHUNKS};
+    if (list) list->head = (struct value){.type = VALUE_LIST, .encoding = ENCODING_CHUNKS};
     return list;
 }
 
 static struct list_chunk *chunk_new(uint32_t capacity) {
     struct list_chunk *chunk = memory_alloc(sizeof *chunk + capacity * sizeof chunk->elements[0]);
-    if (chunk != NULL) {
+    if (chunk) {
         memset(chunk, 0, sizeof *chunk);
         chunk->capacity = capacity;
     }
@@ -36,9 +36,9 @@ static struct list_chunk *chunk_new(uint32_t capacity) {
 /* Links `chunk` before `next`, NULL meaning at the end. */
 static void chunk_link(struct list *list, struct list_chunk *chunk, struct list_chunk *next) {
     chunk->next = next;
-    chunk->previous = next != NULL ? next->previous : list->last;
-    *(chunk->previous != NULL ? &chunk->previous->next : &list->first) = chunk;
-    *(next != NULL ? &next->previous : &list->last) = chunk;
+    chunk->previous = next ? next->previous : list->last;
+    *(chunk->previous ? &chunk->previous->next : &list->first) = chunk;
+    *(next ? &next->previous : &list->last) = chunk;
 }
 
 static void chunk_unlink(struct list *list, struct list_chunk *chunk) {
@@ -50,11 +50,11 @@ static struct list_chunk *chunk_reshape(struct list *list, struct list_chunk *ch
                                         uint32_t start) {
     if (capacity != chunk->capacity) {
         struct list_chunk *grown = memory_realloc(chunk, sizeof *chunk + capacity * sizeof chunk->elements[0]);
-        if (grown == NULL) return NULL;
+        if (!grown) return NULL;
         chunk = grown;
         chunk->capacity = capacity;
-        *(chunk->previous != NULL ? &chunk->previous->next : &list->first) = chunk;
-        *(chunk->next != NULL ? &chunk->next->previous : &list->last) = chunk;
+        *(chunk->previous ? &chunk->previous->next : &list->first) = chunk;
+        *(chunk->next ? &chunk->next->previous : &list->last) = chunk;
     }
     memmove(chunk->elements + start, chunk->elements + chunk->start, chunk->count * sizeof chunk->elements[0]);
     chunk->start = start;
@@ -66,7 +66,7 @@ static struct list_chunk *chunk_reshape(struct list *list, struct list_chunk *ch
 static struct list_chunk *chunk_with_room(struct list *list, bool at_head) {
     struct list_chunk *chunk = at_head ? list->first : list->last;
     uint32_t capacity = list->length == 0 ? CHUNK_SMALLEST : CHUNK_LARGEST;
-    if (chunk != NULL) {
+    if (chunk) {
         if (at_head ? chunk->start > 0 : chunk->start + chunk->count < chunk->capacity) return chunk;
         bool sparse = chunk->count <= chunk->capacity / 2;
         if (sparse || chunk->capacity < CHUNK_LARGEST) {
@@ -75,7 +75,7 @@ static struct list_chunk *chunk_with_room(struct list *list, bool at_head) {
         }
     }
     chunk = chunk_new(capacity);
-    if (chunk == NULL) return NULL;
+    if (!chunk) return NULL;
     chunk->start = at_head ? capacity : 0;
     chunk_link(list, chunk, at_head ? list->first : NULL);
     return chunk;
@@ -83,7 +83,7 @@ static struct list_chunk *chunk_with_room(struct list *list, bool at_head) {
 
 bool list_push(struct list *list, bool at_head, struct value *element) {
     struct list_chunk *chunk = chunk_with_room(list, at_head);
-    if (chunk == NULL) return false;
+    if (!chunk) return false;
     if (at_head) chunk->start--;
     chunk->elements[at_head ? chunk->start : chunk->start + chunk->count] = element;
     chunk->count++;
@@ -93,7 +93,7 @@ bool list_push(struct list *list, bool at_head, struct value *element) {
 
 struct value *list_pop(struct list *list, bool at_head) {
     struct list_chunk *chunk = at_head ? list->first : list->last;
-    if (chunk == NULL) return NULL;
+    if (!chunk) return NULL;
     struct value *element = chunk->elements[at_head ? chunk->start : chunk->start + chunk->count - 1];
     if (at_head) chunk->start++;
     chunk->count--;
@@ -125,13 +125,13 @@ bool list_step(struct list_position *position, bool backwards) {
             return true;
         }
         position->chunk = position->chunk->previous;
-        position->offset = position->chunk != NULL ? position->chunk->count - 1 : 0;
+        position->offset = position->chunk ? position->chunk->count - 1 : 0;
     } else {
         if (++position->offset < position->chunk->count) return true;
         position->chunk = position->chunk->next;
         position->offset = 0;
     }
-    return position->chunk != NULL;
+    return position->chunk;
 }
 
 struct value **list_element(struct list_position position) {
@@ -143,7 +143,7 @@ static bool split(struct list *list, struct list_position *position) {
     struct list_chunk *chunk = position->chunk;
     uint32_t keep = chunk->count / 2, moved = chunk->count - keep;
     struct list_chunk *second = chunk_new(CHUNK_LARGEST);
-    if (second == NULL) return false;
+    if (!second) return false;
     memcpy(second->elements, chunk->elements + chunk->start + keep, moved * sizeof second->elements[0]);
     second->count = moved;
     chunk->count = keep;
@@ -161,7 +161,7 @@ bool list_insert(struct list *list, struct list_position position, bool after, s
     if (chunk->start + chunk->count == chunk->capacity) {
         uint32_t capacity = chunk->count == chunk->capacity ? chunk->capacity * 2 : chunk->capacity;
         chunk = chunk_reshape(list, chunk, capacity, 0);
-        if (chunk == NULL) return false;
+        if (!chunk) return false;
     }
     uint32_t offset = position.offset + (after ? 1 : 0);
     struct value **place = chunk->elements + chunk->start + offset;
@@ -184,7 +184,7 @@ struct value *list_remove(struct list *list, struct list_position *position, boo
         *more = true;
     } else {
         *position = (struct list_position){.chunk = chunk->next, .offset = 0};
-        *more = position->chunk != NULL;
+        *more = position->chunk;
     }
     if (chunk->count == 0) {
         chunk_unlink(list, chunk);
@@ -196,7 +196,7 @@ struct value *list_remove(struct list *list, struct list_position *position, boo
 void list_drop(struct list *list, bool from_head, uint64_t count, struct list *dropped) {
     assert(count <= list->length);
     struct list_chunk *chunk = from_head ? list->first : list->last;
-    while (chunk != NULL && chunk->count <= count) {
+    while (chunk && chunk->count <= count) {
         count -= chunk->count;
         list->length -= chunk->count;
         dropped->length += chunk->count;
@@ -209,15 +209,15 @@ void list_drop(struct list *list, bool from_head, uint64_t count, struct list *d
 
 struct list *list_copy(const struct list *list) {
     struct list *copy = list_new();
-    bool copied = copy != NULL;
-    for (const struct list_chunk *chunk = list->first; chunk != NULL && copied; chunk = chunk->next) {
+    bool copied = copy;
+    for (const struct list_chunk *chunk = list->first; chunk && copied; chunk = chunk->next) {
         for (uint32_t i = 0; i < chunk->count && copied; i++) {
             struct value *element = string_copy(chunk->elements[chunk->start + i]);
-            copied = element != NULL && list_push(copy, false, element);
-            if (!copied && element != NULL) string_free(element);
+            copied = element && list_push(copy, false, element);
+            if (!copied && element) string_free(element);
         }
     }
-    if (copied || copy == NULL) return copy;
+    if (copied || !copy) return copy;
     size_t steps = SIZE_MAX;
     list_release(copy, &steps);
     return NULL;

@@ -42,13 +42,13 @@ void set_member_of_integer(struct set_member *member, int64_t integer) {
 }
 
 void set_member_text(struct set_member *member) {
-    if (member->data != NULL) return;
+    if (member->data) return;
     member->length = number_format_int64(member->integer, member->digits);
     member->data = (const uint8_t *)member->digits;
 }
 
 bool set_member_integer(const struct set_member *member, int64_t *integer) {
-    if (member->data != NULL) return number_parse_int64(member->data, member->length, integer);
+    if (member->data) return number_parse_int64(member->data, member->length, integer);
     *integer = member->integer;
     return true;
 }
@@ -92,7 +92,7 @@ bool set_contains(const struct value *set, struct set_member *member) {
         return set_packed_find(packed_of(set), member->data, member->length, &place);
     default: {
         uint32_t hash = hash_of(member);
-        return dict_peek(dict_of(set), hash, member->data, member->length) != NULL;
+        return dict_peek(dict_of(set), hash, member->data, member->length);
     }
     }
 }
@@ -108,8 +108,8 @@ bool set_next(const struct value *set, struct set_position *position, struct set
         return set_packed_next(packed_of(set), &position->offset, &member->data, &member->length);
     }
     const struct dict_entry *entry = dict_next(dict_of(set), &position->position);
-    if (entry != NULL) member_of_entry(member, entry);
-    return entry != NULL;
+    if (entry) member_of_entry(member, entry);
+    return entry;
 }
 
 void set_random(struct value *set, struct random_state *random, struct set_member *member) {
@@ -129,14 +129,14 @@ void set_random(struct value *set, struct random_state *random, struct set_membe
 
 void set_tidy(struct value *set) {
     struct dict *dict = set_dict(set);
-    if (dict != NULL) dict_rehash(dict, TIDY_BUCKETS);
+    if (dict) dict_rehash(dict, TIDY_BUCKETS);
 }
 
 /* ---- changing ---------------------------------------------------------------------------------------------------- */
 
 static struct value *hashed_new(void) {
     struct set_hashed *set = memory_alloc(sizeof *set);
-    if (set == NULL) return NULL;
+    if (!set) return NULL;
     set->head = (struct value){.type = VALUE_SET, .encoding = ENCODING_DICT};
     dict_init(&set->dict);
     return &set->head;
@@ -144,8 +144,8 @@ static struct value *hashed_new(void) {
 
 static enum set_add_result dict_put(struct dict *dict, struct set_member *member) {
     uint32_t hash = hash_of(member);
-    if (dict_find(dict, hash, member->data, member->length) != NULL) return SET_ADD_PRESENT;
-    return dict_add(dict, hash, member->data, member->length) != NULL ? SET_ADD_ADDED : SET_ADD_EXHAUSTED;
+    if (dict_find(dict, hash, member->data, member->length)) return SET_ADD_PRESENT;
+    return dict_add(dict, hash, member->data, member->length) ? SET_ADD_ADDED : SET_ADD_EXHAUSTED;
 }
 
 /* Adds a member that is not there to a set that can take it in its form. */
@@ -162,7 +162,7 @@ static bool put_new(struct value **set, struct set_member *member) {
 static bool convert(struct value **set, struct value *larger) {
     struct set_position position = {0};
     struct set_member member;
-    bool moved = larger != NULL;
+    bool moved = larger;
     while (moved && set_next(*set, &position, &member)) moved = put_new(&larger, &member);
     if (!moved) {
         value_free(larger);
@@ -234,7 +234,7 @@ bool set_remove(struct value **set, struct set_member *member) {
     struct dict *dict = set_dict(*set);
     uint32_t hash = hash_of(member);
     struct dict_entry *entry = dict_find(dict, hash, member->data, member->length);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     dict_unlink(dict, entry);
     dict_entry_free(entry);
     return true;
@@ -247,7 +247,7 @@ static struct value *copy_small(const struct value *set) {
     struct value *copy = integers ? (struct value *)set_integers_new() : (struct value *)set_packed_new();
     struct set_position position = {0};
     struct set_member member;
-    while (copy != NULL && set_next(set, &position, &member)) {
+    while (copy && set_next(set, &position, &member)) {
         bool put = integers ? add_integer(&copy, member.integer) == SET_ADD_ADDED : put_new(&copy, &member);
         if (put) continue;
         value_free(copy);
@@ -261,8 +261,8 @@ struct value *set_copy(const struct value *set) {
     struct value *copy = hashed_new();
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while (copy != NULL && (entry = dict_next(dict_of(set), &position)) != NULL) {
-        if (dict_add(set_dict(copy), entry->hash, entry->key, entry->key_length) != NULL) continue;
+    while (copy && (entry = dict_next(dict_of(set), &position))) {
+        if (dict_add(set_dict(copy), entry->hash, entry->key, entry->key_length)) continue;
         value_free(copy);
         return NULL;
     }
@@ -271,7 +271,7 @@ struct value *set_copy(const struct value *set) {
 
 static void drop_nothing(void *context, void *value) {
     (void)context;
-    assert(value == NULL);
+    assert(!value);
     (void)value;
 }
 
@@ -288,7 +288,7 @@ size_t set_memory_bytes(const struct value *set) {
     struct dict_position position = {0};
     const struct dict_entry *entry;
     size_t bytes = 0, samples = 0;
-    while (samples < MEMORY_SAMPLES && (entry = dict_next(dict_of(set), &position)) != NULL) {
+    while (samples < MEMORY_SAMPLES && (entry = dict_next(dict_of(set), &position))) {
         bytes += sizeof *entry + entry->key_length;
         samples++;
     }

@@ -26,7 +26,7 @@ static size_t integers_bytes(uint32_t count, uint32_t width) {
 
 struct set_integers *set_integers_new(void) {
     struct set_integers *set = memory_alloc(held_bytes(sizeof *set));
-    if (set != NULL) {
+    if (set) {
         set->head = (struct value){.type = VALUE_SET, .encoding = ENCODING_INTEGERS};
         set->count = 0;
         set->width = sizeof(int16_t);
@@ -85,7 +85,7 @@ bool set_integers_insert(struct set_integers **place, uint32_t index, int64_t in
     struct set_integers *set = *place;
     uint32_t width = width_of(integer) > set->width ? width_of(integer) : set->width;
     set = resized(set, integers_bytes(set->count, set->width), integers_bytes(set->count + 1, width));
-    if (set == NULL) return false;
+    if (!set) return false;
     *place = set;
     if (width > set->width) {
         /* From the last on, since each is written behind where it was read. */
@@ -106,14 +106,14 @@ void set_integers_delete(struct set_integers **place, uint32_t index) {
     memmove(hole, hole + set->width, (size_t)(set->count - index - 1) * set->width);
     set->count--;
     set = resized(set, integers_bytes(set->count + 1, set->width), integers_bytes(set->count, set->width));
-    if (set != NULL) *place = set; /* else it keeps more room than it needs */
+    if (set) *place = set; /* else it keeps more room than it needs */
 }
 
 /* ---- packed members ---------------------------------------------------------------------------------------------- */
 
 struct set_packed *set_packed_new(void) {
     struct set_packed *set = memory_alloc(held_bytes(sizeof *set));
-    if (set != NULL) {
+    if (set) {
         set->head = (struct value){.type = VALUE_SET, .encoding = ENCODING_PACKED};
         set->count = 0;
         set->used = 0;
@@ -143,7 +143,7 @@ bool set_packed_find(const struct set_packed *set, const uint8_t *data, size_t l
 bool set_packed_append(struct set_packed **place, const uint8_t *data, size_t length) {
     struct set_packed *set = *place;
     set = resized(set, sizeof *set + set->used, sizeof *set + set->used + 1 + length);
-    if (set == NULL) return false;
+    if (!set) return false;
     *place = set;
     set->data[set->used] = (uint8_t)length;
     if (length > 0) memcpy(set->data + set->used + 1, data, length);
@@ -159,5 +159,5 @@ void set_packed_delete(struct set_packed **place, uint32_t offset) {
     set->used -= size;
     set->count--;
     set = resized(set, sizeof *set + set->used + size, sizeof *set + set->used);
-    if (set != NULL) *place = set;
+    if (set) *place = set;
 }

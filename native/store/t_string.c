@@ -9,7 +9,7 @@
 
 static struct value *blob_string(struct blob *blob, size_t capacity) {
     struct string_blob *string = memory_alloc(sizeof *string);
-    if (string == NULL) return NULL;
+    if (!string) return NULL;
     *string = (struct string_blob){
         .head = {.type = VALUE_STRING, .encoding = ENCODING_BLOB}, .blob = blob, .capacity = capacity};
     return &string->head;
@@ -17,7 +17,7 @@ static struct value *blob_string(struct blob *blob, size_t capacity) {
 
 struct value *string_new_integer(int64_t integer) {
     struct string_integer *string = memory_alloc(sizeof *string);
-    if (string == NULL) return NULL;
+    if (!string) return NULL;
     *string = (struct string_integer){.head = {.type = VALUE_STRING, .encoding = ENCODING_INTEGER}, .integer = integer};
     return &string->head;
 }
@@ -26,15 +26,15 @@ struct value *string_new(const uint8_t *data, size_t length, struct blob *blob) 
     int64_t integer;
     if (number_parse_int64(data, length, &integer)) return string_new_integer(integer);
     if (length >= STRING_BLOB_BYTES) {
-        struct blob *kept = blob != NULL ? blob_retain(blob) : blob_new(length);
-        if (kept == NULL) return NULL;
-        if (blob == NULL) memcpy(kept->data, data, length);
+        struct blob *kept = blob ? blob_retain(blob) : blob_new(length);
+        if (!kept) return NULL;
+        if (!blob) memcpy(kept->data, data, length);
         struct value *value = blob_string(kept, length);
-        if (value == NULL) blob_release(kept);
+        if (!value) blob_release(kept);
         return value;
     }
     struct string_bytes *string = memory_alloc(sizeof *string + length);
-    if (string == NULL) return NULL;
+    if (!string) return NULL;
     string->head = (struct value){.type = VALUE_STRING, .encoding = ENCODING_BYTES};
     string->length = (uint32_t)length;
     if (length > 0) memcpy(string->data, data, length);
@@ -93,23 +93,23 @@ static size_t grown_capacity(size_t length) {
 
 uint8_t *string_writable(struct value **place, size_t length) {
     struct string_view old = {.length = 0};
-    if (*place != NULL) {
+    if (*place) {
         string_view(*place, &old);
         if (length < old.length) length = old.length;
         struct string_blob *string = (struct string_blob *)*place;
-        if (old.blob != NULL && old.blob->references == 1 && string->capacity >= length) {
+        if (old.blob && old.blob->references == 1 && string->capacity >= length) {
             memset(old.blob->data + old.length, 0, length - old.length);
             old.blob->length = length;
             return old.blob->data;
         }
     }
-    size_t capacity = *place == NULL || length == old.length ? length : grown_capacity(length);
+    size_t capacity = !*place || length == old.length ? length : grown_capacity(length);
     struct blob *blob = blob_new(capacity);
-    if (blob == NULL) return NULL;
+    if (!blob) return NULL;
     blob->length = length;
     if (old.length > 0) memcpy(blob->data, old.data, old.length);
     memset(blob->data + old.length, 0, length - old.length);
-    if (*place != NULL && (*place)->encoding == ENCODING_BLOB) {
+    if (*place && (*place)->encoding == ENCODING_BLOB) {
         struct string_blob *string = (struct string_blob *)*place;
         blob_release(string->blob);
         string->blob = blob;
@@ -117,11 +117,11 @@ uint8_t *string_writable(struct value **place, size_t length) {
         return blob->data;
     }
     struct value *value = blob_string(blob, capacity);
-    if (value == NULL) {
+    if (!value) {
         blob_release(blob);
         return NULL;
     }
-    if (*place != NULL) {
+    if (*place) {
         value->expiry = (*place)->expiry;
         value->access = (*place)->access;
         string_free(*place);

@@ -23,7 +23,7 @@ static bool is_packed(const struct zset *zset) {
 
 struct zset *zset_new(void) {
     struct zset *zset = memory_calloc(1, sizeof *zset);
-    if (zset != NULL) zset->head = (struct value){.type = VALUE_SORTED_SET, .encoding = ENCODING_PACKED};
+    if (zset) zset->head = (struct value){.type = VALUE_SORTED_SET, .encoding = ENCODING_PACKED};
     return zset;
 }
 
@@ -105,7 +105,7 @@ static bool packed_reserve(struct zset *zset, uint32_t bytes) {
     uint32_t step = bytes / 8 > PACKED_STEP ? bytes / 8 : PACKED_STEP;
     uint32_t capacity = (bytes + step - 1) / PACKED_STEP * PACKED_STEP + 8; /* fills what the allocator gives */
     uint8_t *grown = memory_realloc(zset->packed, capacity);
-    if (grown == NULL) return false;
+    if (!grown) return false;
     zset->packed = grown;
     zset->capacity = (uint16_t)capacity;
     return true;
@@ -170,7 +170,7 @@ static bool large_release(struct zset_large *large, size_t *steps) {
 
 static bool large_add(struct zset_large *large, uint32_t hash, const uint8_t *member, size_t length, double score) {
     struct dict_entry *entry = dict_add(&large->members, hash, member, length);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     entry_set_score(entry, score);
     if (zset_index_insert(&large->order, score, entry)) return true;
     dict_unlink(&large->members, entry);
@@ -180,7 +180,7 @@ static bool large_add(struct zset_large *large, uint32_t hash, const uint8_t *me
 
 static struct zset_large *large_of(const struct zset *zset) {
     struct zset_large *large = memory_alloc(sizeof *large);
-    if (large == NULL) return NULL;
+    if (!large) return NULL;
     dict_init(&large->members);
     zset_index_init(&large->order);
     struct zset_position position = {0};
@@ -196,7 +196,7 @@ static struct zset_large *large_of(const struct zset *zset) {
 
 static bool unpack(struct zset *zset) {
     struct zset_large *large = large_of(zset);
-    if (large == NULL) return false;
+    if (!large) return false;
     memory_free(zset->packed);
     zset->large = large;
     zset->used = zset->capacity = zset->count = 0;
@@ -233,9 +233,9 @@ bool zset_find(struct zset *zset, const uint8_t *member, size_t length, struct z
     if (is_packed(zset)) return packed_find(zset, member, length, place);
     uint32_t hash = dict_hash(member, length);
     struct dict_entry *entry = dict_find(&zset->large->members, hash, member, length);
-    *place = (struct zset_place){.found = entry != NULL, .hash = hash, .entry = entry};
-    if (entry != NULL) place->score = zset_entry_score(entry);
-    return entry != NULL;
+    *place = (struct zset_place){.found = entry, .hash = hash, .entry = entry};
+    if (entry) place->score = zset_entry_score(entry);
+    return entry;
 }
 
 bool zset_put(struct zset *zset, const struct zset_place *place, const uint8_t *member, size_t length, double score) {
@@ -358,10 +358,10 @@ bool zset_next(const struct zset *zset, struct zset_position *position, struct z
         position->at += record_size(zset->packed + position->at);
         return true;
     }
-    if (position->leaf == NULL) position->leaf = zset->large->order.first;
-    if (position->leaf == NULL) return false;
+    if (!position->leaf) position->leaf = zset->large->order.first;
+    if (!position->leaf) return false;
     if (position->at == position->leaf->head.count) {
-        if (position->leaf->next == NULL) return false;
+        if (!position->leaf->next) return false;
         *position = (struct zset_position){position->leaf->next, 0};
     }
     slot_view(&position->leaf->slots[position->at++], item);
@@ -375,9 +375,9 @@ bool zset_previous(const struct zset *zset, struct zset_position *position, stru
         record_view(zset->packed + position->at, item);
         return true;
     }
-    if (position->leaf == NULL) return false;
+    if (!position->leaf) return false;
     if (position->at == 0) {
-        if (position->leaf->previous == NULL) return false;
+        if (!position->leaf->previous) return false;
         *position = (struct zset_position){position->leaf->previous, position->leaf->previous->head.count};
     }
     slot_view(&position->leaf->slots[--position->at], item);
@@ -388,7 +388,7 @@ bool zset_previous(const struct zset *zset, struct zset_position *position, stru
 
 struct zset *zset_new_unordered(void) {
     struct zset *zset = zset_new();
-    if (zset == NULL || unpack(zset)) return zset;
+    if (!zset || unpack(zset)) return zset;
     memory_free(zset);
     return NULL;
 }
@@ -396,24 +396,24 @@ struct zset *zset_new_unordered(void) {
 bool zset_note(struct zset *zset, const struct zset_place *place, const uint8_t *member, size_t length, double score) {
     struct dict_entry *entry =
         place->found ? place->entry : dict_add(&zset->large->members, place->hash, member, length);
-    if (entry != NULL) entry_set_score(entry, score);
-    return entry != NULL;
+    if (entry) entry_set_score(entry, score);
+    return entry;
 }
 
 bool zset_order(struct zset *zset, void (*rest)(void *context), void *context) {
     struct zset_large *large = zset->large;
     uint64_t count = dict_count(&large->members), filled = 0;
     struct zset_slot *slots = memory_alloc((count + 1) * sizeof *slots);
-    if (slots == NULL) return false;
+    if (!slots) return false;
     struct dict_position position = {0};
-    for (struct dict_entry *entry; (entry = dict_next(&large->members, &position)) != NULL; filled++) {
+    for (struct dict_entry *entry; (entry = dict_next(&large->members, &position)); filled++) {
         slots[filled] = (struct zset_slot){zset_entry_score(entry), entry};
-        if (filled % ORDER_REST == 0 && rest != NULL) rest(context);
+        if (filled % ORDER_REST == 0 && rest) rest(context);
     }
     bool ordered = zset_sort(slots, count, rest, context);
     for (uint64_t i = 0; ordered && i < count; i++) {
         ordered = zset_index_insert(&large->order, slots[i].score, slots[i].entry);
-        if (i % ORDER_REST == 0 && rest != NULL) rest(context);
+        if (i % ORDER_REST == 0 && rest) rest(context);
     }
     memory_free(slots);
     return ordered;
@@ -423,7 +423,7 @@ bool zset_order(struct zset *zset, void (*rest)(void *context), void *context) {
 
 struct zset *zset_copy(const struct zset *zset) {
     struct zset *copy = zset_new();
-    if (copy == NULL) return NULL;
+    if (!copy) return NULL;
     bool copied;
     if (is_packed(zset)) {
         copied = packed_reserve(copy, zset->used);
@@ -432,7 +432,7 @@ struct zset *zset_copy(const struct zset *zset) {
         copy->count = zset->count;
     } else {
         struct zset_large *large = large_of(zset);
-        copied = large != NULL;
+        copied = large;
         copy->large = large;
         if (copied) copy->head.encoding = ENCODING_DICT;
     }

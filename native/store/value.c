@@ -72,5 +72,5 @@ bool value_release(struct value *value, size_t *steps) {
 
 void value_free(struct value *value) {
     size_t steps = SIZE_MAX;
-    if (value != NULL) value_release(value, &steps);
+    if (value) value_release(value, &steps);
 }

@@ -119,16 +119,16 @@ static void merge(const struct zset_slot *slots, uint64_t middle, uint64_t end, 
     for (uint64_t i = 0; i < end; i++) {
         bool from_right = left == middle || (right < end && slot_precedes(&slots[right], &slots[left]));
         merged[i] = slots[from_right ? right++ : left++];
-        if (i % SORT_REST == SORT_REST - 1 && rest != NULL) rest(context);
+        if (i % SORT_REST == SORT_REST - 1 && rest) rest(context);
     }
 }
 
 bool zset_sort(struct zset_slot *slots, uint64_t count, void (*rest)(void *context), void *context) {
     struct zset_slot *from = slots, *to = memory_alloc((count + 1) * sizeof *to), *other = to;
-    if (other == NULL) return false;
+    if (!other) return false;
     for (uint64_t at = 0; at < count; at += SORT_RUN) {
         sort_run(slots + at, count - at < SORT_RUN ? count - at : SORT_RUN);
-        if (at % SORT_REST == 0 && rest != NULL) rest(context);
+        if (at % SORT_REST == 0 && rest) rest(context);
     }
     for (uint64_t width = SORT_RUN; width < count; width *= 2) {
         for (uint64_t at = 0; at < count; at += 2 * width) {
@@ -148,7 +148,7 @@ bool zset_sort(struct zset_slot *slots, uint64_t count, void (*rest)(void *conte
 
 static struct zset_leaf *leaf_new(struct zset_index *index) {
     struct zset_leaf *leaf = memory_alloc(sizeof *leaf);
-    if (leaf == NULL) return NULL;
+    if (!leaf) return NULL;
     leaf->head = (struct zset_node){0};
     leaf->next = leaf->previous = NULL;
     index->leaves++;
@@ -157,7 +157,7 @@ static struct zset_leaf *leaf_new(struct zset_index *index) {
 
 static struct branch *branch_new(uint32_t height) {
     struct branch *branch = memory_alloc(sizeof *branch);
-    if (branch != NULL) branch->head = (struct zset_node){.height = height};
+    if (branch) branch->head = (struct zset_node){.height = height};
     return branch;
 }
 
@@ -209,16 +209,16 @@ static struct zset_node *split(struct zset_index *index, struct zset_node *node,
     struct zset_node *right;
     if (node->height == 0) {
         struct zset_leaf *leaf = (struct zset_leaf *)node, *new_leaf = leaf_new(index);
-        if (new_leaf == NULL) return NULL;
+        if (!new_leaf) return NULL;
         memcpy(new_leaf->slots, leaf->slots + at, moved * sizeof *leaf->slots);
         new_leaf->previous = leaf;
         new_leaf->next = leaf->next;
-        *(leaf->next != NULL ? &leaf->next->previous : &index->last) = new_leaf;
+        *(leaf->next ? &leaf->next->previous : &index->last) = new_leaf;
         leaf->next = new_leaf;
         right = &new_leaf->head;
     } else {
         struct branch *new_branch = branch_new(node->height);
-        if (new_branch == NULL) return NULL;
+        if (!new_branch) return NULL;
         children_move(new_branch, 0, (struct branch *)node, at, moved);
         right = &new_branch->head;
     }
@@ -229,7 +229,7 @@ static struct zset_node *split(struct zset_index *index, struct zset_node *node,
 
 static bool split_child(struct zset_index *index, struct branch *branch, uint32_t at, enum edge edge) {
     struct zset_node *child = branch->children[at], *right = split(index, child, edge);
-    if (right == NULL) return false;
+    if (!right) return false;
     branch->sizes[at] = size_of(child);
     child_insert(branch, at + 1, right);
     return true;
@@ -237,15 +237,15 @@ static bool split_child(struct zset_index *index, struct branch *branch, uint32_
 
 /* Makes sure that the root is there and has room. */
 static bool prepare_root(struct zset_index *index, enum edge edge) {
-    if (index->root == NULL) {
+    if (!index->root) {
         struct zset_leaf *leaf = leaf_new(index);
-        if (leaf == NULL) return false;
+        if (!leaf) return false;
         index->root = &leaf->head;
         index->first = index->last = leaf;
     }
     if (index->root->count < BRANCH_CHILDREN) return true;
     struct branch *root = branch_new(index->root->height + 1);
-    if (root == NULL) return false;
+    if (!root) return false;
     child_insert(root, 0, index->root);
     if (!split_child(index, root, 0, edge)) {
         memory_free(root);
@@ -412,7 +412,7 @@ uint32_t zset_index_cut(struct zset_index *index, uint64_t rank, uint64_t most,
 /* ---- looking up -------------------------------------------------------------------------------------------------- */
 
 uint64_t zset_index_rank(const struct zset_index *index, const struct zset_bound *bound) {
-    if (index->root == NULL) return 0;
+    if (!index->root) return 0;
     struct path path;
     const struct zset_leaf *leaf = path_to_bound(index, bound, &path);
     uint64_t rank = count_before(leaf->slots, leaf->head.count, bound);
@@ -423,7 +423,7 @@ uint64_t zset_index_rank(const struct zset_index *index, const struct zset_bound
 
 struct zset_leaf *zset_index_at(const struct zset_index *index, uint64_t rank, uint32_t *slot) {
     struct path path;
-    if (index->root != NULL) return path_to_rank(index, rank, slot, &path);
+    if (index->root) return path_to_rank(index, rank, slot, &path);
     *slot = 0;
     return NULL;
 }
@@ -431,7 +431,7 @@ struct zset_leaf *zset_index_at(const struct zset_index *index, uint64_t rank, u
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 bool zset_index_release(struct zset_index *index, size_t *steps) {
-    while (index->root != NULL) {
+    while (index->root) {
         if (*steps == 0) return false;
         /* The rightmost node at the bottom goes; a branch goes with its last child. */
         struct branch *parent = NULL;
@@ -441,7 +441,7 @@ bool zset_index_release(struct zset_index *index, size_t *steps) {
             node = parent->children[node->count - 1];
         }
         (*steps)--;
-        if (parent != NULL)
+        if (parent)
             parent->head.count--;
         else
             index->root = NULL;

@@ -181,7 +181,7 @@ static const struct command **answered_place(const struct command *command) {
 
 static bool is_answered(const struct command_entry *entry) {
     const struct command **place = answered_place(entry->command);
-    if (*place || entry->stats.calls <= entry->stats.failed) return *place != NULL;
+    if (*place || entry->stats.calls <= entry->stats.failed) return *place;
     *place = entry->command;
     CHECK(++answered_count < MOST_COMMANDS);
     return true;
@@ -286,7 +286,7 @@ static void check_nobody_holds_anything(void) {
     CHECK(server->output_pool.inline_bytes == 0 && server->admin->monitors.count == 0);
     CHECK(pubsub_topics(server, PUBSUB_CHANNEL) == 0 && pubsub_topics(server, PUBSUB_PATTERN) == 0);
     CHECK(pubsub_topics(server, PUBSUB_SHARD) == 0);
-    CHECK(server->replay->tables->dropped == NULL && server->replay->tables->closed_count == 0);
+    CHECK(!server->replay->tables->dropped && server->replay->tables->closed_count == 0);
     for (const struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         struct table_info info;
         table_info(entry->table, &info);

@@ -198,7 +198,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
     sprintf(folder, "fuzz-files-%ld", (long)getpid());
-    tracing = getenv("FUZZ_TRACE") != NULL;
+    tracing = getenv("FUZZ_TRACE");
     open_stage(2);
     uint32_t round = 0;
     do call_the_roll(round);

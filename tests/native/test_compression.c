@@ -41,7 +41,7 @@ static void blocks_keep_apart_and_chunks_serve_again(void) {
         if (block[i]) block_pool_give(&pool, block[i]);
     uint32_t fresh = pool.fresh;
     for (uint32_t i = 0; i < fresh; i++) CHECK(pool.chunk[i].used == 0);
-    for (uint32_t i = 0; i < HELD; i++) CHECK((block[i] = block_pool_take(&pool, 20000)) != NULL);
+    for (uint32_t i = 0; i < HELD; i++) CHECK((block[i] = block_pool_take(&pool, 20000)));
     CHECK(pool.fresh <= fresh + HELD / 3); /* most of it in chunks that other classes had */
     block_pool_free(&pool);
 }
@@ -51,7 +51,7 @@ static void a_pool_that_is_used_up_says_so(void) {
     uint32_t taken = 0;
     uint8_t *block, *last = NULL;
     CHECK(block_pool_init(&pool, 1000, 100 * 1000) == 0);
-    while ((block = block_pool_take(&pool, 1000)) != NULL) {
+    while ((block = block_pool_take(&pool, 1000))) {
         last = block;
         taken++;
     }

@@ -75,14 +75,14 @@ static void the_one_candidate_that_was_not_used_since_goes(void) {
     CHECK(evict(1) == 1 && store->eviction.count == 9);
     unsigned unused = 10;
     for (unsigned i = 0; i < 10; i++) {
-        if (find(0, i) == NULL) continue;
+        if (!find(0, i)) continue;
         if (find(0, i)->hash == store->eviction.pool[0].hash)
             unused = i; /* the last that would be taken: all others are candidates of the same age */
         else
             store_touch(store, find(0, i));
     }
     store->eviction.samples = 1;
-    CHECK(evict(1) == 1 && find(0, unused) == NULL && left(0, 10) == 8);
+    CHECK(evict(1) == 1 && !find(0, unused) && left(0, 10) == 8);
     store_free(store);
 }
 
@@ -144,7 +144,7 @@ static void the_nearest_end_goes_first_exactly(void) {
         CHECK(store_expire_at(store, shuffled % 3, put(shuffled % 3, shuffled),
                               clock_unix_ms() + 100000 + shuffled * 10));
     }
-    for (unsigned i = 0; i < KEYS; i++) CHECK(find(i % 3, i) != NULL && evict(1) == 1 && find(i % 3, i) == NULL);
+    for (unsigned i = 0; i < KEYS; i++) CHECK(find(i % 3, i) && evict(1) == 1 && !find(i % 3, i));
     CHECK(evict(1) == 0);
     store_free(store);
 }
@@ -157,7 +157,7 @@ static void random_policies_take_every_key_they_may(void) {
     for (unsigned i = 0; i < KEYS; i++) put(0, i);
     CHECK(evict(1) == 0);
     CHECK(store_expire_at(store, 0, find(0, 17), clock_unix_ms() + 100000));
-    CHECK(evict(2) == 1 && find(0, 17) == NULL && left(0, KEYS) == KEYS - 1);
+    CHECK(evict(2) == 1 && !find(0, 17) && left(0, KEYS) == KEYS - 1);
     eviction_use(store, EVICTION_NONE, 10);
     CHECK(evict(1) == 0);
     store_free(store);

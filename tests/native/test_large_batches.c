@@ -173,7 +173,7 @@ static void a_table_that_is_dropped_amid_parts_ends_the_batch(void) {
     settle();
     CHECK(received(other, "+OK\r\n"));
     CHECK(received_prefix(worker, "-NOTABLE table 't' was dropped meanwhile"));
-    CHECK(server->replay->tables->dropped == NULL);
+    CHECK(!server->replay->tables->dropped);
     close_server();
 }
 

@@ -19,13 +19,13 @@ static void add(struct dict *dict, int number) {
     char name[32];
     size_t length = (size_t)snprintf(name, sizeof name, "key:%d", number);
     struct dict_entry *entry = dict_add(dict, dict_hash(name, length), name, length);
-    CHECK(entry != NULL && entry->value == NULL);
+    CHECK(entry && !entry->value);
     entry->value = (void *)(uintptr_t)(number + 1);
 }
 
 static void take_out(struct dict *dict, int number) {
     struct dict_entry *entry = find(dict, number);
-    CHECK(entry != NULL);
+    CHECK(entry);
     dict_unlink(dict, entry);
     dict_entry_free(entry);
 }
@@ -43,19 +43,19 @@ static void release(struct dict *dict) {
 static void finds_what_was_added_while_growing_and_shrinking(void) {
     struct dict dict;
     dict_init(&dict);
-    CHECK(find(&dict, 0) == NULL);
+    CHECK(!find(&dict, 0));
     bool rehashed = false;
     for (int i = 0; i < KEYS; i++) {
         add(&dict, i);
         rehashed |= dict_is_rehashing(&dict);
         CHECK(find(&dict, i)->value == (void *)(uintptr_t)(i + 1));
-        CHECK(find(&dict, i / 2) != NULL && find(&dict, i + 1) == NULL);
+        CHECK(find(&dict, i / 2) && !find(&dict, i + 1));
     }
     CHECK(rehashed && dict_count(&dict) == KEYS);
     uint64_t largest = dict.tables[0].size;
     for (int i = 0; i < KEYS - 10; i++) {
         take_out(&dict, i);
-        CHECK(find(&dict, i) == NULL && find(&dict, KEYS - 1) != NULL);
+        CHECK(!find(&dict, i) && find(&dict, KEYS - 1));
     }
     while (dict_rehash(&dict, 16)) {
     }
@@ -71,7 +71,7 @@ static void walks_every_entry_once(void) {
     for (int i = 0; i < KEYS; i++) add(&dict, i);
     struct dict_position position = {0};
     struct dict_entry *entry;
-    while ((entry = dict_next(&dict, &position)) != NULL) seen[(uintptr_t)entry->value - 1]++;
+    while ((entry = dict_next(&dict, &position))) seen[(uintptr_t)entry->value - 1]++;
     for (int i = 0; i < KEYS; i++) CHECK(seen[i] == 1);
     release(&dict);
 }
@@ -107,7 +107,7 @@ static void grow(struct dict *dict, int step) {
 static void shrink(struct dict *dict, int step) {
     for (int i = 0; i < 40; i++) {
         int number = KEYS + step * 40 + i;
-        if (number < KEYS * 20 && find(dict, number) != NULL) take_out(dict, number);
+        if (number < KEYS * 20 && find(dict, number)) take_out(dict, number);
     }
 }
 
@@ -122,7 +122,7 @@ static void a_scan_reports_every_key_that_stays_even_while_the_table_changes_its
     for (int i = 0; i < KEYS; i++) CHECK(scanned[i] == 1);
     scan_across(&dict, grow);
     for (int i = KEYS; i < KEYS * 20; i++)
-        if (find(&dict, i) == NULL) add(&dict, i);
+        if (!find(&dict, i)) add(&dict, i);
     scan_across(&dict, shrink);
     scan_across(&dict, change_nothing);
     release(&dict);
@@ -166,7 +166,7 @@ static void draws_all_entries_alike(void) {
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         struct dict dict;
         dict_init(&dict);
-        CHECK(dict_random(&dict, &random) == NULL);
+        CHECK(!dict_random(&dict, &random));
         for (int i = 0; i < counts[c]; i++) add(&dict, i);
         memset(drawn, 0, sizeof drawn);
         for (int i = 0; i < 300 * counts[c]; i++) drawn[number_of(dict_random(&dict, &random))]++;
@@ -228,7 +228,7 @@ static void draws_of_what_is_left_of_a_large_dict(void) {
         dict_entry_free(entry);
     }
     for (int i = 0; i < KEYS; i++) CHECK(drawn[i] == 1);
-    CHECK(dict_random(&dict, &random) == NULL);
+    CHECK(!dict_random(&dict, &random));
     release(&dict);
 }
 

@@ -168,7 +168,7 @@ static void adds_beyond_the_spare_slots_are_staged(void) {
         stalled[i] = table_reserve(table, TABLE_RESERVED_LIMIT / 2, &error);
         CHECK(stalled[i]);
     }
-    CHECK(stalled[1]->staging == NULL && stalled[2]->staging != NULL);
+    CHECK(!stalled[1]->staging && stalled[2]->staging);
     for (uint64_t round = 0; round < 5; round++) {
         CHECK(add(table, n, round, NULL, ids) == 0);
         check_value(table, ids[n / 2], round + n / 2);

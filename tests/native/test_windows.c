@@ -302,7 +302,7 @@ static void items_leave_for_steps_where_max_bytes_is_near(void) {
     }
     struct table_info info = info_of(table);
     CHECK(info.size > 15 && info.bytes > config.max_bytes - 32 && info.removed == info.added - info.size);
-    CHECK((other = table_stream_new(table, 32, &error)) != NULL);
+    CHECK((other = table_stream_new(table, 32, &error)));
     CHECK(append(table, other, 24, 0, NULL) == 0); /* items make room */
     CHECK(info_of(table).bytes <= config.max_bytes && info_of(table).size < info.size);
     CHECK(append(table, other, 1, 24, NULL) == -1 && error.code == ERROR_LIMIT && strstr(error.message, "max_bytes"));

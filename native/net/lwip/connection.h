@@ -74,7 +74,7 @@ int connections_deliver(struct connections *connections);
 /* Once a tick: closes that take too long, memory that may be there again. */
 void connections_tick(struct connections *connections, uint64_t now_us);
 static inline bool connections_are_ready(const struct connections *connections) {
-    return connections->ready_head != NULL;
+    return connections->ready_head;
 }
 
 ssize_t connection_readv(struct connection *connection, const struct iovec *vectors, int count);

@@ -8,7 +8,7 @@
 
 static bool create(struct server *server) {
     server->admin = memory_calloc(1, sizeof *server->admin);
-    return server->admin != NULL;
+    return server->admin;
 }
 
 static void disconnect(struct server *server) {

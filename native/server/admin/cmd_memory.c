@@ -35,7 +35,7 @@ static bool samples_are_valid(struct client *client) {
 static void memory_usage(struct client *client) {
     if (!samples_are_valid(client)) return;
     const struct dict_entry *entry = keyspace_find(client, 2);
-    if (entry == NULL)
+    if (!entry)
         reply_null(client);
     else
         reply_integer(client, (int64_t)(sizeof *entry + entry->key_length + value_memory_bytes(store_value(entry))));

@@ -363,7 +363,7 @@ void reply_subcommand_arity_error(struct client *client) {
 
 void reply_help(struct client *client, const char *const *lines) {
     size_t count = 0;
-    while (lines[count] != NULL) count++;
+    while (lines[count]) count++;
     reply_array(client, count);
     for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
 }

@@ -75,11 +75,11 @@ bool append_log_is_written(struct append_log *log);
 int append_log_load_again(struct append_log *log, struct error *error);
 
 static inline bool append_log_is_on(const struct append_log *log) {
-    return log->writer != NULL;
+    return log->writer;
 }
 /* Changes are taken down. */
 static inline bool append_log_takes(const struct append_log *log) {
-    return log->writer != NULL && (!log->broken || log->renewing);
+    return log->writer && (!log->broken || log->renewing);
 }
 uint64_t append_log_bytes(const struct append_log *log);
 void append_log_hand_over(struct append_log *log, bool sync);

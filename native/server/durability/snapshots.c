@@ -299,9 +299,8 @@ void snapshots_info(const struct client *client, struct text *out) {
     text_append(out,
                 "loading:0\r\nasync_loading:0\r\nrdb_changes_since_last_save:%" PRIu64
                 "\r\nrdb_bgsave_in_progress:%d\r\nrdb_last_save_time:%" PRId64 "\r\nrdb_last_bgsave_status:%s\r\n",
-                snapshots->server->store->changes - snapshots->saved_changes,
-                snapshots->running != NULL && !snapshots->is_base, snapshots_last_save_s(snapshots),
-                snapshots->outcome.code == ERROR_NONE ? "ok" : "err");
+                snapshots->server->store->changes - snapshots->saved_changes, snapshots->running && !snapshots->is_base,
+                snapshots_last_save_s(snapshots), snapshots->outcome.code == ERROR_NONE ? "ok" : "err");
     text_append(out,
                 "snapshots_saved:%" PRIu64 "\r\nsnapshots_failed:%" PRIu64 "\r\nsnapshot_last_path:%s\r\n"
                 "snapshot_last_bytes:%" PRIu64 "\r\nsnapshot_last_us:%" PRIu64

@@ -62,7 +62,7 @@ static bool next_weights(const struct server *server, uint64_t after, struct met
 static bool next_gradients(const struct server *server, uint64_t after, struct metric_item *item, bool *is_there) {
     NEXT_OF(gradients_entry, server->replay->gradients->entries);
     if (!entry) return false;
-    *is_there = entry->queue != NULL;
+    *is_there = entry->queue;
     item->labels[0] = label_of("key", entry->key, entry->key_length);
     return true;
 }

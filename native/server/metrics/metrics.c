@@ -52,7 +52,7 @@ static bool write_family(const struct server *server, struct exposition *exposit
 static bool write_metrics(void *context, struct http_cursor *cursor, struct text *body, uint64_t deadline_us) {
     struct exposition exposition = {.out = body, .openmetrics = cursor->openmetrics};
     const struct family *family;
-    while ((family = family_at(cursor->section)) != NULL) {
+    while ((family = family_at(cursor->section))) {
         if (!write_family(context, &exposition, family, cursor, deadline_us)) return false;
         cursor->section++;
         cursor->after = 0;

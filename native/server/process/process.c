@@ -152,7 +152,7 @@ static const char *reachable(const char *host) {
 
 static void print_ready(const struct server_config *config) {
     const char *host = reachable(config->host), *metrics_host = reachable(config->metrics_host);
-    bool is_v6 = strchr(host, ':') != NULL;
+    bool is_v6 = strchr(host, ':');
     const char *before = is_v6 ? "[" : "", *after = is_v6 ? "]" : "";
     printf("ready url=");
     if (config->port >= 0) printf("redis://%s%s%s:%lld", before, host, after, (long long)config->port);
@@ -160,7 +160,7 @@ static void print_ready(const struct server_config *config) {
     if (config->admin_port >= 0) printf(" admin=redis://127.0.0.1:%lld", (long long)config->admin_port);
     if (config->tls_port >= 0) printf(" tls=rediss://%s%s%s:%lld", before, host, after, (long long)config->tls_port);
     if (config->metrics_port >= 0) {
-        bool is_metrics_v6 = strchr(metrics_host, ':') != NULL;
+        bool is_metrics_v6 = strchr(metrics_host, ':');
         printf(" metrics=http://%s%s%s:%lld/metrics", is_metrics_v6 ? "[" : "", metrics_host, is_metrics_v6 ? "]" : "",
                (long long)config->metrics_port);
     }

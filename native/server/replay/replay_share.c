@@ -129,5 +129,5 @@ void replay_share_drop(struct client *client, struct replay_request *request) {
 
 bool replay_share_step(struct server *server) {
     if (server->replay->gathering.head) client_retry(server->replay->gathering.head);
-    return server->replay->gathering.head != NULL;
+    return server->replay->gathering.head;
 }

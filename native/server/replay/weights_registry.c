@@ -94,8 +94,8 @@ int weights_stage(struct weights_registry *registry, const struct resp_argument 
         return error_set(error, ERROR_LIMIT,
                          "there are %u keys of weights, the most a server holds; WEIGHTS.DEL removes one",
                          WEIGHTS_MAX_KEYS);
-    *staged = (struct weights_staged){
-        .entry = found ? found : entry_new(key), .blob = argument_blob(blob), .is_new = found == NULL};
+    *staged =
+        (struct weights_staged){.entry = found ? found : entry_new(key), .blob = argument_blob(blob), .is_new = !found};
     if (staged->entry && staged->blob) return 0;
     weights_unstage(staged);
     return error_set(error, ERROR_GENERIC, "out of memory for %zu bytes of weights", blob->length);

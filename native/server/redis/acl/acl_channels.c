@@ -15,7 +15,7 @@ static bool may_stay(const struct client *client) {
     for (int kind = 0; client->pubsub && kind < PUBSUB_KINDS; kind++) {
         struct dict_position position = {0};
         const struct dict_entry *topic;
-        while ((topic = dict_next(&client->pubsub->subscriptions[kind], &position)) != NULL)
+        while ((topic = dict_next(&client->pubsub->subscriptions[kind], &position)))
             if (!may_listen(client->user, topic, kind == PUBSUB_PATTERN)) return false;
     }
     return true;

@@ -63,7 +63,7 @@ static struct acl_item *add_item(struct acl_commands *commands, struct command_e
         .command = command,
         .arity = command->arity,
         .categories = acl_categories(command),
-        .is_subcommand = entry->container != NULL,
+        .is_subcommand = entry->container,
     };
     return item;
 }
@@ -87,7 +87,7 @@ static struct acl_item *add_absent(struct acl_commands *commands, const struct a
     *item = (struct acl_item){
         .name = absent->name,
         .categories = absent->categories,
-        .is_subcommand = strchr(absent->name, '|') != NULL,
+        .is_subcommand = strchr(absent->name, '|'),
         .is_absent = true,
     };
     return item;

@@ -429,12 +429,12 @@ struct acl_user *acl_user_copy(const struct acl_user *user) {
     copy->flags = user->flags;
     copy->name_length = user->name_length;
     copy->name = copy_bytes(user->name, user->name_length);
-    bool whole = copy->name != NULL;
+    bool whole = copy->name;
     for (uint32_t i = 0; whole && i < user->selector_count; i++)
         whole = add_selector(copy, selector_copy(user->selectors[i])) == ACL_RULE_FINE;
     if (whole && user->hash_count > 0) {
         copy->hashes = memory_alloc(user->hash_count * sizeof *copy->hashes);
-        whole = copy->hashes != NULL;
+        whole = copy->hashes;
         if (whole) memcpy(copy->hashes, user->hashes, user->hash_count * sizeof *copy->hashes);
         copy->hash_count = user->hash_count;
     }

@@ -175,14 +175,14 @@ static bool field_change(struct client *client, const struct field_operation *op
 
 static void run_operations(struct client *client, struct dict_entry *entry, const struct field_operations *operations) {
     struct string_view view = {.length = 0};
-    if (entry != NULL) string_view(store_value(entry), &view);
+    if (entry) string_view(store_value(entry), &view);
     uint8_t *bytes = NULL;
     size_t length = view.length;
     bool changed = false;
     if (operations->writes) {
         size_t needed = (size_t)((operations->end + 7) / 8);
         bytes = keyspace_reserve(client, 1, entry, needed);
-        if (bytes == NULL) return;
+        if (!bytes) return;
         changed = needed > length;
         if (changed) length = needed;
     }
@@ -190,17 +190,17 @@ static void run_operations(struct client *client, struct dict_entry *entry, cons
     for (size_t i = 0; i < operations->count; i++) {
         const struct field_operation *operation = &operations->items[i];
         if (operation->action == FIELD_GET)
-            reply_integer(client, field_number(operation, field_read(bytes != NULL ? bytes : view.data, length,
+            reply_integer(client, field_number(operation, field_read(bytes ? bytes : view.data, length,
                                                                      operation->offset, operation->width)));
         else
             changed |= field_change(client, operation, bytes, length);
     }
-    if (changed && entry != NULL) keyspace_changed(client, entry);
+    if (changed && entry) keyspace_changed(client, entry);
 }
 
 static void bitfield(struct client *client, bool reads_only) {
     struct field_operations operations = {.items = memory_alloc((client->argc / 3 + 1) * sizeof *operations.items)};
-    if (operations.items == NULL) {
+    if (!operations.items) {
         reply_out_of_memory(client);
         return;
     }

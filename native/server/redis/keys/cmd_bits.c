@@ -27,7 +27,7 @@ bool bit_offset_argument(struct client *client, uint32_t index, uint64_t width, 
 static bool view_of(struct client *client, const struct dict_entry *entry, struct string_view *view) {
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return false;
     view->length = 0;
-    if (entry != NULL) string_view(store_value(entry), view);
+    if (entry) string_view(store_value(entry), view);
     return true;
 }
 
@@ -58,9 +58,9 @@ static void setbit_command(struct client *client) {
     if (!view_of(client, entry, &view)) return;
     size_t byte = (size_t)(offset >> 3);
     bool old = bit_at(&view, offset);
-    if (entry == NULL || byte >= view.length || old != (bit == 1)) {
+    if (!entry || byte >= view.length || old != (bit == 1)) {
         uint8_t *bytes = keyspace_writable(client, 1, entry, byte + 1);
-        if (bytes == NULL) return;
+        if (!bytes) return;
         uint8_t mask = (uint8_t)(0x80 >> (offset & 7));
         bytes[byte] = (uint8_t)(bit ? bytes[byte] | mask : bytes[byte] & ~mask);
     }
@@ -134,7 +134,7 @@ static void bitcount_command(struct client *client) {
     if (!view_of(client, entry, &view)) return;
     int64_t start = 0, end = -1;
     bool is_bit = false;
-    if (entry == NULL) {
+    if (!entry) {
         reply_integer(client, 0); /* Redis does not look at the range of nothing */
         return;
     }
@@ -166,7 +166,7 @@ static void bitpos_command(struct client *client) {
     struct string_view view;
     bool is_bit = false, has_end = client->argc > 4;
     if (!view_of(client, entry, &view)) return;
-    if (entry == NULL) {
+    if (!entry) {
         reply_integer(client, bit ? -1 : 0);
         return;
     }
@@ -234,7 +234,7 @@ static struct value *combined(enum bit_operation operation, const struct string_
     if (length >= STRING_BLOB_BYTES) {
         struct value *value = NULL;
         uint8_t *out = string_writable(&value, length);
-        if (out != NULL) combine_all(operation, views, count, out, length);
+        if (out) combine_all(operation, views, count, out, length);
         return value;
     }
     uint8_t out[STRING_BLOB_BYTES];
@@ -257,8 +257,8 @@ static void store_combined(struct client *client, enum bit_operation operation, 
                            size_t length) {
     if (length == 0) {
         struct dict_entry *old = keyspace_find(client, 2);
-        if (old != NULL) keyspace_remove(client, old);
-    } else if (keyspace_put(client, 2, combined(operation, views, client->argc - 3, length), false) == NULL) {
+        if (old) keyspace_remove(client, old);
+    } else if (!keyspace_put(client, 2, combined(operation, views, client->argc - 3, length), false)) {
         return;
     }
     reply_integer(client, (int64_t)length);
@@ -276,7 +276,7 @@ static void bitop_command(struct client *client) {
     }
     size_t longest;
     struct string_view *views = memory_alloc((client->argc - 3) * sizeof *views);
-    if (views == NULL)
+    if (!views)
         reply_out_of_memory(client);
     else if (view_sources(client, views, &longest))
         store_combined(client, operation, views, longest);

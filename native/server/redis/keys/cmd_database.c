@@ -67,9 +67,9 @@ static bool copy_key(struct client *client, const struct dict_entry *source, con
     int64_t at_ms;
     bool ends = store_expiry(store, (unsigned)client->database, source, &at_ms);
     struct value *value = value_copy(store_value(source));
-    if (value == NULL) return false;
+    if (!value) return false;
     struct dict_entry *copy = store_put(store, options->database, key->data, key->length, value, false);
-    if (copy == NULL) {
+    if (!copy) {
         value_free(value);
         return false;
     }
@@ -88,11 +88,11 @@ static void copy_command(struct client *client) {
         return;
     }
     const struct dict_entry *source = keyspace_find_read(client, 1);
-    if (source == NULL) {
+    if (!source) {
         reply_integer(client, 0);
         return;
     }
-    bool there = store_find(client->server->store, options.database, key->data, key->length) != NULL;
+    bool there = store_find(client->server->store, options.database, key->data, key->length);
     if (there && !options.replaces)
         reply_integer(client, 0);
     else if (copy_key(client, source, &options))
@@ -113,7 +113,7 @@ static void move_command(struct client *client) {
         return;
     }
     struct dict_entry *entry = keyspace_find(client, 1);
-    if (entry == NULL || store_find(store, target, key->data, key->length) != NULL)
+    if (!entry || store_find(store, target, key->data, key->length))
         reply_integer(client, 0);
     else if (store_move(store, database, entry, target))
         reply_integer(client, 1);

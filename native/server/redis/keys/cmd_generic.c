@@ -18,7 +18,7 @@ static void del_command(struct client *client) {
     int64_t deleted = 0;
     for (uint32_t i = 1; i < client->argc; i++) {
         struct dict_entry *entry = keyspace_find(client, i);
-        if (entry == NULL) continue;
+        if (!entry) continue;
         keyspace_remove(client, entry);
         deleted++;
     }
@@ -29,7 +29,7 @@ static void del_command(struct client *client) {
 static struct dict_entry *look(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
     struct store *store = client->server->store;
-    *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
+    *(entry ? &store->keyspace_hits : &store->keyspace_misses) += 1;
     return entry;
 }
 
@@ -47,13 +47,13 @@ static void touch_command(struct client *client) {
 
 static void type_command(struct client *client) {
     struct dict_entry *entry = look(client, 1);
-    reply_status(client, entry != NULL ? value_type_name(store_value(entry)) : "none");
+    reply_status(client, entry ? value_type_name(store_value(entry)) : "none");
 }
 
 static void rename_generic(struct client *client, bool only_new) {
     struct dict_entry *entry = keyspace_find(client, 1);
     keyspace_use(client, entry);
-    if (entry == NULL) {
+    if (!entry) {
         reply_no_such_key(client);
         return;
     }
@@ -62,7 +62,7 @@ static void rename_generic(struct client *client, bool only_new) {
     bool same = name->length == client->argv[1].length &&
                 (name->length == 0 || memcmp(name->data, client->argv[1].data, name->length) == 0);
     struct dict_entry *target = same ? entry : keyspace_find(client, 2);
-    if (only_new && target != NULL) {
+    if (only_new && target) {
         reply_integer(client, 0);
         return;
     }
@@ -86,7 +86,7 @@ static void renamenx_command(struct client *client) {
 
 static void randomkey_command(struct client *client) {
     const struct dict_entry *entry = store_random(client->server->store, database_of(client));
-    if (entry == NULL)
+    if (!entry)
         reply_null(client);
     else
         reply_bulk(client, entry->key, entry->key_length);
@@ -107,7 +107,7 @@ static void scan_command(struct client *client) {
     size_t kept = 0;
     for (size_t i = 0; i < found.count; i++) {
         const struct dict_entry *entry = found.entries[i];
-        bool right_type = options.type == NULL || argument_is(options.type, value_type_name(store_value(entry)));
+        bool right_type = !options.type || argument_is(options.type, value_type_name(store_value(entry)));
         if (right_type && !store_has_expired(store, database_of(client), entry, now_ms)) found.entries[kept++] = entry;
     }
     reply_scan_cursor(client, cursor);
@@ -192,8 +192,8 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
     struct store *store = client->server->store;
     struct dict_entry *entry = keyspace_find(client, 1);
     keyspace_use(client, entry);
-    bool ends = entry != NULL && store_expiry(store, database_of(client), entry, &current_ms);
-    if (entry == NULL || !expiry_allowed(flags, ends, current_ms, at_ms)) {
+    bool ends = entry && store_expiry(store, database_of(client), entry, &current_ms);
+    if (!entry || !expiry_allowed(flags, ends, current_ms, at_ms)) {
         reply_integer(client, 0);
         return;
     }
@@ -228,7 +228,7 @@ static void pexpireat_command(struct client *client) {
 static void reply_expiry(struct client *client, bool seconds, bool relative) {
     struct dict_entry *entry = look(client, 1);
     int64_t at_ms;
-    if (entry == NULL) {
+    if (!entry) {
         reply_integer(client, -2);
         return;
     }
@@ -264,7 +264,7 @@ static void pexpiretime_command(struct client *client) {
 static void persist_command(struct client *client) {
     struct dict_entry *entry = keyspace_find(client, 1);
     keyspace_use(client, entry);
-    bool ends = entry != NULL && store_value(entry)->expiry != 0;
+    bool ends = entry && store_value(entry)->expiry != 0;
     if (ends) store_persist(client->server->store, database_of(client), entry);
     reply_integer(client, ends);
 }

@@ -17,19 +17,19 @@ static struct hash *hash_of(const struct dict_entry *entry) {
 static bool find_hash(struct client *client, struct hash **hash) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return false;
-    *hash = entry != NULL ? hash_of(entry) : NULL;
+    *hash = entry ? hash_of(entry) : NULL;
     return true;
 }
 
 static bool get_field(struct client *client, struct hash *hash, uint32_t index, struct string_view *view) {
-    return hash != NULL && hash_get(hash, client->argv[index].data, client->argv[index].length, view);
+    return hash && hash_get(hash, client->argv[index].data, client->argv[index].length, view);
 }
 
 /* The hash to write to, created where there is none. NULL: an error is replied. */
 static struct dict_entry *hash_for_writing(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return NULL;
-    return entry != NULL ? entry : keyspace_put(client, 1, (struct value *)hash_new(), false);
+    return entry ? entry : keyspace_put(client, 1, (struct value *)hash_new(), false);
 }
 
 /* Sets the field named by argument `index`. False: memory is exhausted and the error replied; a hash that was made for
@@ -62,7 +62,7 @@ static bool set_fields(struct client *client, int64_t *count) {
         return false;
     }
     struct dict_entry *entry = hash_for_writing(client);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     *count = 0;
     for (uint32_t i = 2; i < client->argc; i += 2) {
         bool added;
@@ -86,7 +86,7 @@ static void hsetnx_command(struct client *client) {
     struct dict_entry *entry = hash_for_writing(client);
     struct string_view view;
     bool added;
-    if (entry == NULL) return;
+    if (!entry) return;
     if (get_field(client, hash_of(entry), 2, &view))
         reply_integer(client, 0);
     else if (set_field_argument(client, entry, 2, &added))
@@ -97,7 +97,7 @@ static void hincrby_command(struct client *client) {
     int64_t by, value = 0, sum;
     if (!integer_argument(client, 3, &by)) return;
     struct dict_entry *entry = hash_for_writing(client);
-    if (entry == NULL) return;
+    if (!entry) return;
     struct string_view view;
     if (get_field(client, hash_of(entry), 2, &view) && !number_parse_int64(view.data, view.length, &value)) {
         reply_error(client, "ERR hash value is not an integer");
@@ -121,7 +121,7 @@ static void hincrbyfloat_command(struct client *client) {
         return;
     }
     struct dict_entry *entry = hash_for_writing(client);
-    if (entry == NULL) return;
+    if (!entry) return;
     struct string_view view;
     if (get_field(client, hash_of(entry), 2, &view) && !number_parse_long_double(view.data, view.length, &value)) {
         reply_error(client, "ERR hash value is not a float");
@@ -148,7 +148,7 @@ static void hdel_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return;
     int64_t deleted = 0;
-    for (uint32_t i = 2; entry != NULL && i < client->argc; i++)
+    for (uint32_t i = 2; entry && i < client->argc; i++)
         deleted += hash_delete(hash_of(entry), client->argv[i].data, client->argv[i].length);
     if (deleted > 0) {
         keyspace_changed(client, entry);
@@ -181,7 +181,7 @@ static void hmget_command(struct client *client) {
 
 static void hlen_command(struct client *client) {
     struct hash *hash;
-    if (find_hash(client, &hash)) reply_integer(client, hash != NULL ? (int64_t)hash_count(hash) : 0);
+    if (find_hash(client, &hash)) reply_integer(client, hash ? (int64_t)hash_count(hash) : 0);
 }
 
 static void hexists_command(struct client *client) {
@@ -197,7 +197,7 @@ static void hstrlen_command(struct client *client) {
 }
 
 static void reply_walk(struct client *client, const struct hash *hash, bool fields, bool values) {
-    size_t count = hash != NULL ? hash_count(hash) : 0, length;
+    size_t count = hash ? hash_count(hash) : 0, length;
     if (fields && values)
         reply_map(client, count);
     else
@@ -205,7 +205,7 @@ static void reply_walk(struct client *client, const struct hash *hash, bool fiel
     struct hash_position position = {0};
     const uint8_t *field;
     struct string_view view;
-    for (size_t walked = 1; hash != NULL && hash_next(hash, &position, &field, &length, &view); walked++) {
+    for (size_t walked = 1; hash && hash_next(hash, &position, &field, &length, &view); walked++) {
         if (fields) reply_bulk(client, field, length);
         if (values) reply_view(client, &view);
         if (walked % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client)) return;
@@ -215,7 +215,7 @@ static void reply_walk(struct client *client, const struct hash *hash, bool fiel
 /* Within the slices: the hash is there, if its time is not over just now. */
 static void walk_again(struct client *client, bool fields, bool values) {
     const struct dict_entry *entry = keyspace_find(client, 1);
-    reply_walk(client, entry != NULL ? hash_of(entry) : NULL, fields, values);
+    reply_walk(client, entry ? hash_of(entry) : NULL, fields, values);
 }
 
 static void walk_all(struct client *client) {
@@ -233,7 +233,7 @@ static void walk_values(struct client *client) {
 static void reply_all(struct client *client, bool fields, bool values) {
     struct hash *hash;
     if (!find_hash(client, &hash)) return;
-    if (hash != NULL && hash_count(hash) > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside)
+    if (hash && hash_count(hash) > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside)
         exclusive_run_command(client, !values ? walk_fields : !fields ? walk_values : walk_all);
     else
         reply_walk(client, hash, fields, values);
@@ -275,7 +275,7 @@ static void hscan_command(struct client *client) {
     struct scan_found found;
     if (!scan_cursor_argument(client, 2, &cursor)) return;
     struct dict_entry *entry = keyspace_find_read(client, 1);
-    if (entry == NULL) {
+    if (!entry) {
         /* Redis does not look at the options of a scan over nothing. */
         reply_scan_cursor(client, 0);
         reply_array(client, 0);

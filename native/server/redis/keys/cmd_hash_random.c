@@ -59,7 +59,7 @@ static void reply_picked(struct client *client, struct hash *hash, uint64_t coun
     uint64_t mask = 1;
     while (mask < 2 * count) mask = 2 * mask + 1;
     const struct dict_entry **picked = memory_calloc(mask + 1, sizeof *picked);
-    if (picked == NULL) {
+    if (!picked) {
         reply_out_of_memory(client);
         return;
     }
@@ -67,7 +67,7 @@ static void reply_picked(struct client *client, struct hash *hash, uint64_t coun
     while (count > 0) {
         const struct dict_entry *entry = dict_random(&hash->dict, random_of(client));
         uint64_t slot = entry->hash & mask;
-        while (picked[slot] != NULL && picked[slot] != entry) slot = (slot + 1) & mask;
+        while (picked[slot] && picked[slot] != entry) slot = (slot + 1) & mask;
         if (picked[slot] == entry) continue;
         picked[slot] = entry;
         struct random_element field = {.name = entry->key, .length = entry->key_length};
@@ -82,7 +82,7 @@ static void reply_picked(struct client *client, struct hash *hash, uint64_t coun
 static bool find_hash(struct client *client, struct hash **hash) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return false;
-    *hash = entry != NULL ? (struct hash *)store_value(entry) : NULL;
+    *hash = entry ? (struct hash *)store_value(entry) : NULL;
     return true;
 }
 
@@ -111,7 +111,7 @@ static void reply_fields(struct client *client) {
     bool with_values;
     struct hash *hash;
     if (!count_arguments(client, &count, &with_values) || !find_hash(client, &hash)) return;
-    if (hash == NULL || count == 0) {
+    if (!hash || count == 0) {
         reply_array(client, 0);
         return;
     }
@@ -132,7 +132,7 @@ static void hrandfield_command(struct client *client) {
         return;
     }
     if (!find_hash(client, &hash)) return;
-    if (hash == NULL) {
+    if (!hash) {
         reply_null(client);
         return;
     }

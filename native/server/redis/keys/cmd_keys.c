@@ -36,7 +36,7 @@ static void reply_at_once(struct client *client, struct dict *keys) {
     size_t mark = reply_array_deferred(client), found = 0;
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(keys, &position)) != NULL) {
+    while ((entry = dict_next(keys, &position))) {
         if (!matches(client, entry, now_ms)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         found++;
@@ -106,7 +106,7 @@ static void keys_command(struct client *client) {
         return;
     }
     struct key_search *search = memory_calloc(1, sizeof *search);
-    if (search == NULL) {
+    if (!search) {
         reply_out_of_memory(client);
         return;
     }
@@ -117,7 +117,7 @@ static void keys_command(struct client *client) {
 
 bool keys_step(struct server *server) {
     if (server->redis->searching.head) client_retry(server->redis->searching.head);
-    return server->redis->searching.head != NULL;
+    return server->redis->searching.head;
 }
 
 void keys_finish(struct server *server) {

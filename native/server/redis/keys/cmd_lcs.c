@@ -56,10 +56,10 @@ static bool view_strings(struct client *client, struct lcs *lcs) {
     for (uint32_t i = 0; i < 2; i++) {
         const struct dict_entry *entry = keyspace_find_read(client, i + 1);
         views[i]->length = 0;
-        if (entry != NULL && store_value(entry)->type == VALUE_STRING)
+        if (entry && store_value(entry)->type == VALUE_STRING)
             string_view(store_value(entry), views[i]);
         else
-            strings = strings && entry == NULL;
+            strings = strings && !entry;
     }
     if (!strings) reply_error(client, "ERR The specified keys must contain string values");
     return strings;
@@ -96,7 +96,7 @@ static void fill_row(struct lcs *lcs, uint8_t byte, const uint32_t *above, uint3
 static bool lcs_length(struct lcs *lcs, uint32_t *length) {
     size_t row_length = lcs->b.length + 1;
     uint32_t *rows = memory_calloc(2 * row_length, sizeof *rows);
-    if (rows == NULL) return false;
+    if (!rows) return false;
     for (size_t i = 0; i < lcs->a.length && !exclusive_is_lost(lcs->client); i++)
         fill_row(lcs, lcs->a.data[i], rows + (i & 1) * row_length, rows + (~i & 1) * row_length);
     *length = rows[(lcs->a.length & 1) * row_length + lcs->b.length];
@@ -113,7 +113,7 @@ static bool table_bytes(const struct lcs *lcs, size_t *bytes) {
 
 static bool fill_table(struct lcs *lcs, size_t bytes) {
     lcs->lengths = memory_alloc(bytes);
-    if (lcs->lengths == NULL) return false;
+    if (!lcs->lengths) return false;
     memset(lcs->lengths, 0, (lcs->b.length + 1) * sizeof *lcs->lengths);
     for (size_t i = 0; i < lcs->a.length && !exclusive_is_lost(lcs->client); i++)
         fill_row(lcs, lcs->a.data[i], cell(lcs, i, 0), cell(lcs, i + 1, 0));
@@ -174,7 +174,7 @@ static void reply_ranges(struct client *client, const struct lcs *lcs, const str
 static void reply_bytes(struct client *client, const struct lcs *lcs) {
     size_t a = lcs->a.length, b = lcs->b.length, left = *cell(lcs, a, b), length = left;
     uint8_t *bytes = memory_alloc(length > 0 ? length : 1);
-    if (bytes == NULL) {
+    if (!bytes) {
         reply_out_of_memory(client);
         return;
     }

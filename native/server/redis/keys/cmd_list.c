@@ -14,7 +14,7 @@ static struct list *list_of(const struct dict_entry *entry) {
 /* The entry of a list, or NULL with the reply written: an error, or by `absent` where there is no key. */
 static struct dict_entry *find_list(struct client *client, bool reads, void (*absent)(struct client *client)) {
     struct dict_entry *entry = reads ? keyspace_find_read(client, 1) : keyspace_find_write(client, 1);
-    if (entry == NULL)
+    if (!entry)
         absent(client);
     else if (!keyspace_type_is(client, entry, VALUE_LIST))
         return NULL;
@@ -43,18 +43,18 @@ static void remove_if_empty(struct client *client, struct dict_entry *entry) {
 static void push(struct client *client, bool at_head, bool only_existing) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_LIST)) return;
-    if (entry == NULL && only_existing) {
+    if (!entry && only_existing) {
         reply_integer(client, 0);
         return;
     }
-    if (entry == NULL) {
+    if (!entry) {
         entry = keyspace_put(client, 1, (struct value *)list_new(), false);
-        if (entry == NULL) return;
+        if (!entry) return;
     }
     struct list *list = list_of(entry);
     for (uint32_t i = 2; i < client->argc; i++) {
         struct value *element = keyspace_string(client, i);
-        if (element == NULL || !list_push(list, at_head, element)) {
+        if (!element || !list_push(list, at_head, element)) {
             value_free(element);
             remove_if_empty(client, entry);
             reply_out_of_memory(client);
@@ -99,7 +99,7 @@ static void pop(struct client *client, bool at_head) {
         return;
     }
     struct dict_entry *entry = find_list(client, false, counted ? reply_null_array : reply_null);
-    if (entry == NULL) return;
+    if (!entry) return;
     struct list *list = list_of(entry);
     if (count == 0) {
         reply_array(client, 0);
@@ -126,13 +126,13 @@ static void rpop_command(struct client *client) {
 
 static void llen_command(struct client *client) {
     struct dict_entry *entry = find_list(client, true, reply_zero);
-    if (entry != NULL) reply_integer(client, (int64_t)list_length(list_of(entry)));
+    if (entry) reply_integer(client, (int64_t)list_length(list_of(entry)));
 }
 
 static void lindex_command(struct client *client) {
     struct dict_entry *entry = find_list(client, true, reply_null);
     int64_t index;
-    if (entry == NULL || !integer_argument(client, 2, &index)) return;
+    if (!entry || !integer_argument(client, 2, &index)) return;
     int64_t length = (int64_t)list_length(list_of(entry));
     if (index < 0) index += length;
     if (index < 0 || index >= length)
@@ -166,7 +166,7 @@ static void walk_range(struct client *client) {
     int64_t start, end;
     const struct dict_entry *entry = keyspace_find(client, 1);
     if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
-    if (entry != NULL && clamp_range((int64_t)list_length(list_of(entry)), &start, &end))
+    if (entry && clamp_range((int64_t)list_length(list_of(entry)), &start, &end))
         reply_range(client, list_of(entry), start, end);
     else
         reply_array(client, 0);
@@ -176,7 +176,7 @@ static void lrange_command(struct client *client) {
     int64_t start, end;
     if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
     struct dict_entry *entry = find_list(client, true, reply_empty_array);
-    if (entry == NULL) return;
+    if (!entry) return;
     if (!clamp_range((int64_t)list_length(list_of(entry)), &start, &end))
         reply_array(client, 0);
     else if (end - start >= EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside)
@@ -266,7 +266,7 @@ static void lpos_command(struct client *client) {
     struct position_options options;
     if (!position_options_parse(client, &options)) return;
     struct dict_entry *entry = find_list(client, true, options.count == -1 ? reply_null : reply_empty_array);
-    if (entry != NULL) reply_positions(client, list_of(entry), &options);
+    if (entry) reply_positions(client, list_of(entry), &options);
 }
 
 /* ---- changing ---------------------------------------------------------------------------------------------------- */
@@ -274,7 +274,7 @@ static void lpos_command(struct client *client) {
 static void lset_command(struct client *client) {
     struct dict_entry *entry = find_list(client, false, reply_no_such_key);
     int64_t index;
-    if (entry == NULL || !integer_argument(client, 2, &index)) return;
+    if (!entry || !integer_argument(client, 2, &index)) return;
     struct list *list = list_of(entry);
     int64_t length = (int64_t)list_length(list);
     if (index < 0) index += length;
@@ -283,7 +283,7 @@ static void lset_command(struct client *client) {
         return;
     }
     struct value *element = keyspace_string(client, 3);
-    if (element == NULL) {
+    if (!element) {
         reply_out_of_memory(client);
         return;
     }
@@ -298,7 +298,7 @@ static void ltrim_command(struct client *client) {
     int64_t start, end;
     if (!integer_argument(client, 2, &start) || !integer_argument(client, 3, &end)) return;
     struct dict_entry *entry = find_list(client, false, reply_ok);
-    if (entry == NULL) return;
+    if (!entry) return;
     struct list *list = list_of(entry);
     int64_t length = (int64_t)list_length(list);
     keyspace_changed(client, entry);
@@ -309,7 +309,7 @@ static void ltrim_command(struct client *client) {
     }
     /* What is cut off is freed in slices. */
     struct list *dropped = list_new();
-    if (dropped == NULL) {
+    if (!dropped) {
         reply_out_of_memory(client);
         return;
     }
@@ -323,7 +323,7 @@ static void lrem_command(struct client *client) {
     int64_t count;
     if (!integer_argument(client, 2, &count)) return;
     struct dict_entry *entry = find_list(client, false, reply_zero);
-    if (entry == NULL) return;
+    if (!entry) return;
     struct list *list = list_of(entry);
     bool backwards = count < 0, more = true;
     uint64_t wanted = count == 0 ? UINT64_MAX : count < 0 ? 0 - (uint64_t)count : (uint64_t)count, removed = 0;
@@ -348,7 +348,7 @@ static void linsert_command(struct client *client) {
         return;
     }
     struct dict_entry *entry = find_list(client, false, reply_zero);
-    if (entry == NULL) return;
+    if (!entry) return;
     struct list *list = list_of(entry);
     struct list_position position = list_at(list, 0);
     bool more = true;
@@ -358,7 +358,7 @@ static void linsert_command(struct client *client) {
         return;
     }
     struct value *element = keyspace_string(client, 4);
-    if (element == NULL || !list_insert(list, position, after, element)) {
+    if (!element || !list_insert(list, position, after, element)) {
         value_free(element);
         reply_out_of_memory(client);
         return;

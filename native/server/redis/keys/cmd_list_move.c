@@ -52,10 +52,10 @@ static bool move_element(struct client *client, struct dict_entry *source, const
     bool rotates = argument_equals(&client->argv[1], &client->argv[2]);
     struct dict_entry *target = rotates ? source : keyspace_find_write(client, 2);
     if (!keyspace_type_is(client, target, VALUE_LIST)) return false;
-    bool is_new = target == NULL;
+    bool is_new = !target;
     if (is_new) {
         target = keyspace_put(client, 2, (struct value *)list_new(), false);
-        if (target == NULL) return false;
+        if (!target) return false;
     }
     struct list *list = list_of(source);
     uint64_t index = move->from_left ? 0 : list_length(list) - 1;
@@ -76,7 +76,7 @@ static bool move_element(struct client *client, struct dict_entry *source, const
 /* The source; NULL where there is none (*absent), or its type is another's and the error is replied. */
 static struct dict_entry *find_source(struct client *client, bool *absent) {
     struct dict_entry *source = keyspace_find_write(client, 1);
-    *absent = source == NULL;
+    *absent = !source;
     return keyspace_type_is(client, source, VALUE_LIST) ? source : NULL;
 }
 
@@ -84,7 +84,7 @@ static void move_now(struct client *client, const struct move *move) {
     bool absent;
     struct dict_entry *source = find_source(client, &absent);
     if (absent) reply_null(client);
-    if (source != NULL) move_element(client, source, move);
+    if (source) move_element(client, source, move);
 }
 
 static void lmove_command(struct client *client) {
@@ -122,7 +122,7 @@ static bool retry_move(struct client *client) {
         move.to_left = argument_is(&client->argv[4], "left");
     }
     struct dict_entry *source = keyspace_find_write(client, 1);
-    if (source == NULL || store_value(source)->type != VALUE_LIST) return false;
+    if (!source || store_value(source)->type != VALUE_LIST) return false;
     if (move_element(client, source, &move)) take_down_move(client);
     return true;
 }
@@ -141,7 +141,7 @@ static void move_or_wait(struct client *client) {
     struct dict_entry *source = find_source(client, &absent);
     if (absent)
         client_block_on_keys(client, (const uint32_t[]){1}, 1, move.deadline_us, retry_move, expire_move);
-    else if (source != NULL && move_element(client, source, &move))
+    else if (source && move_element(client, source, &move))
         take_down_move(client);
 }
 
@@ -215,7 +215,7 @@ static void pop_some(struct client *client, uint32_t index, struct dict_entry *e
 static bool pop_first(struct client *client, const struct pops *pops) {
     for (uint32_t i = pops->first_key; i < pops->first_key + pops->keys; i++) {
         struct dict_entry *entry = keyspace_find_write(client, i);
-        if (entry == NULL) continue;
+        if (!entry) continue;
         if (keyspace_type_is(client, entry, VALUE_LIST)) pop_some(client, i, entry, pops);
         return true;
     }
@@ -231,7 +231,7 @@ static bool retry_blmpop(struct client *client) {
     struct pops pops;
     uint32_t index = key_wait_index(client);
     struct dict_entry *entry = keyspace_find_write(client, index);
-    if (entry == NULL || store_value(entry)->type != VALUE_LIST) return false;
+    if (!entry || store_value(entry)->type != VALUE_LIST) return false;
     if (pops_parse(client, 2, &pops)) pop_some(client, index, entry, &pops);
     return true;
 }
@@ -262,7 +262,7 @@ static void pop_pair(struct client *client, uint32_t index, struct dict_entry *e
 static bool retry_pop(struct client *client, bool from_left) {
     uint32_t index = key_wait_index(client);
     struct dict_entry *entry = keyspace_find_write(client, index);
-    if (entry == NULL || store_value(entry)->type != VALUE_LIST) return false;
+    if (!entry || store_value(entry)->type != VALUE_LIST) return false;
     pop_pair(client, index, entry, from_left);
     return true;
 }
@@ -281,7 +281,7 @@ static void pop_or_wait(struct client *client, bool from_left) {
     if (!key_wait_deadline(client, client->argc - 1, &deadline_us)) return;
     for (uint32_t i = 1; i <= keys; i++) {
         struct dict_entry *entry = keyspace_find_write(client, i);
-        if (entry == NULL) continue;
+        if (!entry) continue;
         if (keyspace_type_is(client, entry, VALUE_LIST)) pop_pair(client, i, entry, from_left);
         return;
     }

@@ -18,24 +18,24 @@ static int64_t reference_count(const struct value *value) {
 /* The value of the key, which is not used by this; NULL: there is none, and null is replied. */
 static const struct value *find_value(struct client *client) {
     const struct dict_entry *entry = keyspace_find(client, 2);
-    if (entry != NULL) return store_value(entry);
+    if (entry) return store_value(entry);
     reply_null(client);
     return NULL;
 }
 
 static void object_encoding(struct client *client) {
     const struct value *value = find_value(client);
-    if (value != NULL) reply_bulk_string(client, value_encoding_name(value));
+    if (value) reply_bulk_string(client, value_encoding_name(value));
 }
 
 static void object_refcount(struct client *client) {
     const struct value *value = find_value(client);
-    if (value != NULL) reply_integer(client, reference_count(value));
+    if (value) reply_integer(client, reference_count(value));
 }
 
 static void object_freq(struct client *client) {
     const struct value *value = find_value(client);
-    if (value == NULL) return;
+    if (!value) return;
     const struct access_clock *clock = &client->server->store->access;
     if (clock->by_frequency)
         reply_integer(client, access_frequency(clock, value));
@@ -45,7 +45,7 @@ static void object_freq(struct client *client) {
 
 static void object_idletime(struct client *client) {
     const struct value *value = find_value(client);
-    if (value == NULL) return;
+    if (!value) return;
     const struct access_clock *clock = &client->server->store->access;
     if (!clock->by_frequency)
         reply_integer(client, access_idle_s(clock, value));

@@ -10,7 +10,7 @@
 bool find_set(struct client *client, struct value **set) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SET)) return false;
-    *set = entry != NULL ? store_value(entry) : NULL;
+    *set = entry ? store_value(entry) : NULL;
     return true;
 }
 
@@ -50,7 +50,7 @@ static void member_argument(struct client *client, uint32_t index, struct set_me
 
 static bool contains_argument(struct client *client, struct value *set, uint32_t index) {
     struct set_member member;
-    if (set == NULL) return false;
+    if (!set) return false;
     member_argument(client, index, &member);
     return set_contains(set, &member);
 }
@@ -73,17 +73,17 @@ static bool add_arguments(struct client *client, struct value **set, int64_t *ad
 static void sadd_to_new(struct client *client) {
     struct value *set = set_new();
     int64_t added = 0;
-    if (set != NULL && !add_arguments(client, &set, &added)) {
+    if (set && !add_arguments(client, &set, &added)) {
         value_free(set);
         set = NULL;
     }
-    if (keyspace_put(client, 1, set, false) != NULL) reply_integer(client, added);
+    if (keyspace_put(client, 1, set, false)) reply_integer(client, added);
 }
 
 static void sadd_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SET)) return;
-    if (entry == NULL) {
+    if (!entry) {
         sadd_to_new(client);
         return;
     }
@@ -102,7 +102,7 @@ static void srem_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SET)) return;
     int64_t removed = 0;
-    if (entry != NULL) {
+    if (entry) {
         struct value *set = store_value(entry);
         struct set_member member;
         for (uint32_t i = 2; i < client->argc && set_count(set) > 0; i++) {
@@ -117,16 +117,16 @@ static void srem_command(struct client *client) {
 
 /* Adds the member in argument 3 to the set of argument 2. False: memory is exhausted and the error replied. */
 static bool move_in(struct client *client, struct dict_entry *entry) {
-    struct value *set = entry != NULL ? store_value(entry) : set_new();
+    struct value *set = entry ? store_value(entry) : set_new();
     struct set_member member;
     member_argument(client, 3, &member);
-    enum set_add_result result = set != NULL ? set_add(&set, &member) : SET_ADD_EXHAUSTED;
-    if (entry == NULL) {
+    enum set_add_result result = set ? set_add(&set, &member) : SET_ADD_EXHAUSTED;
+    if (!entry) {
         if (result == SET_ADD_EXHAUSTED) {
             value_free(set);
             set = NULL;
         }
-        return keyspace_put(client, 2, set, false) != NULL;
+        return keyspace_put(client, 2, set, false);
     }
     entry->value = set;
     if (result == SET_ADD_ADDED) keyspace_changed(client, entry);
@@ -137,7 +137,7 @@ static bool move_in(struct client *client, struct dict_entry *entry) {
 static void smove_command(struct client *client) {
     keyspace_find_write(client, 1);
     struct dict_entry *to = keyspace_find_write(client, 2), *from = find_again(client, 1);
-    if (from == NULL) {
+    if (!from) {
         reply_integer(client, 0);
         return;
     }
@@ -157,20 +157,20 @@ static void smove_command(struct client *client) {
 
 static void scard_command(struct client *client) {
     struct value *set;
-    if (find_set(client, &set)) reply_integer(client, set != NULL ? (int64_t)set_count(set) : 0);
+    if (find_set(client, &set)) reply_integer(client, set ? (int64_t)set_count(set) : 0);
 }
 
 static void sismember_command(struct client *client) {
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (set != NULL) set_tidy(set);
+    if (set) set_tidy(set);
     reply_integer(client, contains_argument(client, set, 2));
 }
 
 static void smismember_command(struct client *client) {
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (set != NULL) set_tidy(set);
+    if (set) set_tidy(set);
     reply_array(client, client->argc - 2);
     for (uint32_t i = 2; i < client->argc; i++) reply_integer(client, contains_argument(client, set, i));
 }
@@ -178,11 +178,11 @@ static void smismember_command(struct client *client) {
 /* Within the slices: the set is there, if its time is not over just now. */
 static void walk_members(struct client *client) {
     const struct dict_entry *entry = keyspace_find(client, 1);
-    const struct value *set = entry != NULL ? store_value(entry) : NULL;
+    const struct value *set = entry ? store_value(entry) : NULL;
     struct set_position position = {0};
     struct set_member member;
-    reply_set(client, set != NULL ? set_count(set) : 0);
-    for (size_t walked = 1; set != NULL && set_next(set, &position, &member); walked++) {
+    reply_set(client, set ? set_count(set) : 0);
+    for (size_t walked = 1; set && set_next(set, &position, &member); walked++) {
         reply_member(client, &member);
         if (walked % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client)) return;
     }
@@ -191,12 +191,12 @@ static void walk_members(struct client *client) {
 static void smembers_command(struct client *client) {
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (set != NULL && set_count(set) > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside) {
+    if (set && set_count(set) > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside) {
         exclusive_run_command(client, walk_members);
         return;
     }
-    reply_set(client, set != NULL ? set_count(set) : 0);
-    if (set != NULL) reply_members(client, set);
+    reply_set(client, set ? set_count(set) : 0);
+    if (set) reply_members(client, set);
 }
 
 /* A small set is replied whole, whatever the cursor. */
@@ -221,14 +221,14 @@ static void sscan_command(struct client *client) {
     if (!scan_cursor_argument(client, 2, &cursor)) return;
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (set == NULL) {
+    if (!set) {
         /* Redis does not look at the options of a scan over nothing. */
         reply_scan_cursor(client, 0);
         reply_array(client, 0);
         return;
     }
     if (!scan_options_parse(client, 3, false, &options)) return;
-    if (set_dict(set) == NULL) {
+    if (!set_dict(set)) {
         scan_small(client, set, &options);
         return;
     }

@@ -20,14 +20,14 @@ static bool operands_find(struct client *client, uint32_t first, uint32_t count,
     operands->count = count;
     operands->missing = 0;
     operands->sets = memory_alloc(count * sizeof *operands->sets);
-    if (operands->sets == NULL) {
+    if (!operands->sets) {
         reply_out_of_memory(client);
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct dict_entry *entry = find_again(client, first + i);
-        operands->sets[i] = entry != NULL ? store_value(entry) : NULL;
-        operands->missing += entry == NULL;
+        operands->sets[i] = entry ? store_value(entry) : NULL;
+        operands->missing += !entry;
     }
     return true;
 }
@@ -46,7 +46,7 @@ struct result {
 
 /* False: memory is exhausted. */
 static bool result_add(struct result *result, struct set_member *member) {
-    if (result->set != NULL) {
+    if (result->set) {
         enum set_add_result added = set_add(&result->set, member);
         result->count += added == SET_ADD_ADDED;
         return added != SET_ADD_EXHAUSTED;
@@ -62,7 +62,7 @@ static bool unite(const struct operands *operands, struct result *result) {
     struct set_member member;
     for (uint32_t i = 0; i < operands->count; i++) {
         struct set_position position = {0};
-        while (operands->sets[i] != NULL && set_next(operands->sets[i], &position, &member))
+        while (operands->sets[i] && set_next(operands->sets[i], &position, &member))
             if (!result_add(result, &member)) return false;
     }
     return true;
@@ -110,7 +110,7 @@ static bool intersect(struct operands *operands, uint64_t limit, struct result *
 static void compact(struct operands *operands) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < operands->count; i++)
-        if (operands->sets[i] != NULL) operands->sets[kept++] = operands->sets[i];
+        if (operands->sets[i]) operands->sets[kept++] = operands->sets[i];
     operands->count = kept;
 }
 
@@ -168,7 +168,7 @@ static bool subtract(struct operands *operands, bool by_removal, struct result *
 
 static struct value *result_set(struct client *client) {
     struct value *set = set_new();
-    if (set == NULL) reply_out_of_memory(client);
+    if (!set) reply_out_of_memory(client);
     return set;
 }
 
@@ -187,7 +187,7 @@ static void reply_result_set(struct client *client, struct value *set, bool whol
 static void store_result_set(struct client *client, struct value *set, bool whole) {
     int64_t count = whole ? (int64_t)set_count(set) : 0;
     if (count > 0) {
-        if (keyspace_put(client, 1, set, false) != NULL) reply_integer(client, count);
+        if (keyspace_put(client, 1, set, false)) reply_integer(client, count);
         return;
     }
     value_free(set);
@@ -196,7 +196,7 @@ static void store_result_set(struct client *client, struct value *set, bool whol
         return;
     }
     struct dict_entry *entry = keyspace_find_write(client, 1);
-    if (entry != NULL) keyspace_remove(client, entry);
+    if (entry) keyspace_remove(client, entry);
     reply_integer(client, 0);
 }
 
@@ -211,7 +211,7 @@ void sunion_command(struct client *client) {
         qsort(operands.sets, operands.count, sizeof *operands.sets, compare_counts_falling);
         reply_union(&operands, &result);
         reply_set_set_length(client, mark, result.count);
-    } else if ((result.set = result_set(client)) != NULL) {
+    } else if ((result.set = result_set(client))) {
         bool whole = unite(&operands, &result);
         reply_result_set(client, result.set, whole);
     }
@@ -222,7 +222,7 @@ void sunionstore_command(struct client *client) {
     struct operands operands;
     if (!operands_find(client, 2, client->argc - 2, &operands)) return;
     struct result result = {.client = client, .set = result_set(client)};
-    if (result.set != NULL) {
+    if (result.set) {
         bool whole = unite(&operands, &result);
         store_result_set(client, result.set, whole);
     }
@@ -243,7 +243,7 @@ void sinterstore_command(struct client *client) {
     struct operands operands;
     if (!operands_find(client, 2, client->argc - 2, &operands)) return;
     struct result result = {.client = client, .set = result_set(client)};
-    if (result.set != NULL) {
+    if (result.set) {
         bool whole = intersect(&operands, 0, &result);
         store_result_set(client, result.set, whole);
     }
@@ -288,7 +288,7 @@ void sintercard_command(struct client *client) {
 void sdiff_command(struct client *client) {
     struct operands operands;
     if (!operands_find(client, 1, client->argc - 1, &operands)) return;
-    bool empty = operands.sets[0] == NULL || holds_first_twice(&operands);
+    bool empty = !operands.sets[0] || holds_first_twice(&operands);
     compact(&operands);
     struct result result = {.client = client};
     if (empty) {
@@ -297,7 +297,7 @@ void sdiff_command(struct client *client) {
         size_t mark = reply_array_deferred(client);
         subtract(&operands, false, &result);
         reply_set_set_length(client, mark, result.count);
-    } else if ((result.set = result_set(client)) != NULL) {
+    } else if ((result.set = result_set(client))) {
         bool whole = subtract(&operands, true, &result);
         reply_result_set(client, result.set, whole);
     }
@@ -307,10 +307,10 @@ void sdiff_command(struct client *client) {
 void sdiffstore_command(struct client *client) {
     struct operands operands;
     if (!operands_find(client, 2, client->argc - 2, &operands)) return;
-    bool empty = operands.sets[0] == NULL || holds_first_twice(&operands);
+    bool empty = !operands.sets[0] || holds_first_twice(&operands);
     compact(&operands);
     struct result result = {.client = client, .set = result_set(client)};
-    if (result.set != NULL) {
+    if (result.set) {
         bool whole = empty || subtract(&operands, removal_is_cheaper(&operands), &result);
         store_result_set(client, result.set, whole);
     }

@@ -35,7 +35,7 @@ static void spop_count(struct client *client) {
     }
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SET)) return;
-    if (entry == NULL || count == 0) {
+    if (!entry || count == 0) {
         reply_set(client, 0);
         return;
     }
@@ -63,7 +63,7 @@ void spop_command(struct client *client) {
     }
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SET)) return;
-    if (entry == NULL) {
+    if (!entry) {
         reply_null(client);
         return;
     }
@@ -120,7 +120,7 @@ struct picked {
 
 static bool pick(struct picked *picked, const uint8_t *place, uint32_t hash) {
     uint64_t slot = hash & picked->mask;
-    for (; picked->places[slot] != NULL; slot = (slot + 1) & picked->mask)
+    for (; picked->places[slot]; slot = (slot + 1) & picked->mask)
         if (picked->places[slot] == place) return false;
     picked->places[slot] = place;
     return true;
@@ -131,7 +131,7 @@ static void reply_picked(struct client *client, struct value *set, uint64_t coun
     struct picked picked = {.mask = 1};
     while (picked.mask < 2 * count) picked.mask = 2 * picked.mask + 1;
     picked.places = memory_calloc(picked.mask + 1, sizeof *picked.places);
-    if (picked.places == NULL) {
+    if (!picked.places) {
         reply_out_of_memory(client);
         return;
     }
@@ -156,14 +156,14 @@ static void srandmember_count(struct client *client) {
     }
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (set == NULL || count == 0) {
+    if (!set || count == 0) {
         reply_array(client, 0);
     } else if (count < 0) {
         reply_repeated(client, set, &repeated_members, (uint64_t)-count, false);
     } else if ((uint64_t)count >= set_count(set)) {
         reply_array(client, set_count(set));
         reply_members(client, set);
-    } else if (set_dict(set) == NULL || (uint64_t)count > set_count(set) / SPARSE_FACTOR) {
+    } else if (!set_dict(set) || (uint64_t)count > set_count(set) / SPARSE_FACTOR) {
         reply_selected(client, set, (uint64_t)count);
     } else {
         reply_picked(client, set, (uint64_t)count);
@@ -181,7 +181,7 @@ void srandmember_command(struct client *client) {
     }
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (set == NULL)
+    if (!set)
         reply_null(client);
     else
         reply_random(client, set);

@@ -49,7 +49,7 @@ static bool may_look_elsewhere(struct client *client, const char *option) {
 static bool parse(struct client *client, bool may_store, struct sort_request *request) {
     *request = (struct sort_request){.limit = -1};
     request->gets = memory_alloc(client->argc / 2 * sizeof *request->gets);
-    if (request->gets == NULL) {
+    if (!request->gets) {
         reply_out_of_memory(client);
         return false;
     }
@@ -166,7 +166,7 @@ static void reply_sorted(struct sort *sort) {
 
 static bool push_text(struct list *list, const uint8_t *data, size_t length) {
     struct value *string = string_new(data, length, NULL);
-    if (string != NULL && list_push(list, false, string)) return true;
+    if (string && list_push(list, false, string)) return true;
     value_free(string);
     return false;
 }
@@ -188,7 +188,7 @@ static bool push_result(struct sort *sort, struct list *list, const struct sort_
 /* NULL: memory is exhausted. */
 static struct list *result_list(struct sort *sort) {
     struct list *list = list_new();
-    for (size_t i = 0; list != NULL && i < sort->wanted; i++) {
+    for (size_t i = 0; list && i < sort->wanted; i++) {
         if (push_result(sort, list, &sort->elements.elements[sort->first + i].text)) continue;
         value_free(&list->head);
         list = NULL;
@@ -219,24 +219,24 @@ static void propagate_list(struct sort *sort, const struct list *list) {
 static void store_sorted(struct sort *sort) {
     struct client *client = sort->client;
     struct list *list = result_list(sort);
-    if (list == NULL) {
+    if (!list) {
         reply_out_of_memory(client);
         return;
     }
     int64_t count = (int64_t)list_length(list);
     if (count > 0) {
-        if (keyspace_put(client, sort->request.store_at, &list->head, false) == NULL) return;
+        if (!keyspace_put(client, sort->request.store_at, &list->head, false)) return;
         if (sort->request.looks_elsewhere) propagate_list(sort, list);
     } else {
         value_free(&list->head);
         struct dict_entry *entry = keyspace_find_write(client, sort->request.store_at);
-        if (entry != NULL) keyspace_remove(client, entry);
+        if (entry) keyspace_remove(client, entry);
     }
     reply_integer(client, count);
 }
 
 static void sort_value(struct sort *sort, struct value *value) {
-    switch (value != NULL ? load_and_order(sort, value) : DONE) {
+    switch (value ? load_and_order(sort, value) : DONE) {
     case EXHAUSTED: reply_out_of_memory(sort->client); break;
     case NOT_A_NUMBER: reply_error(sort->client, "ERR One or more scores can't be converted into double"); break;
     default:
@@ -251,8 +251,8 @@ static void sort_generic(struct client *client, bool may_store) {
     struct sort sort = {.client = client};
     if (parse(client, may_store, &sort.request)) {
         struct dict_entry *entry = keyspace_find_read(client, 1);
-        struct value *value = entry != NULL ? store_value(entry) : NULL;
-        if (value == NULL || value->type == VALUE_LIST || value->type == VALUE_SET || value->type == VALUE_SORTED_SET)
+        struct value *value = entry ? store_value(entry) : NULL;
+        if (!value || value->type == VALUE_LIST || value->type == VALUE_SET || value->type == VALUE_SORTED_SET)
             sort_value(&sort, value);
         else
             keyspace_type_is(client, entry, VALUE_LIST);

@@ -102,7 +102,7 @@ static void propagate_set(struct client *client, uint32_t index, int64_t at_ms) 
 /* Stores argument `index` under the key, with the expiry if `ends`; false: the error is replied. */
 static bool set_string(struct client *client, uint32_t index, bool keep_expiry, bool ends, int64_t at_ms) {
     struct dict_entry *entry = keyspace_put(client, 1, keyspace_string(client, index), keep_expiry);
-    if (entry == NULL) return false;
+    if (!entry) return false;
     if (ends && !store_expire_at(client->server->store, (unsigned)client->database, entry, at_ms)) {
         keyspace_remove(client, entry);
         reply_out_of_memory(client);
@@ -113,7 +113,7 @@ static bool set_string(struct client *client, uint32_t index, bool keep_expiry, 
 }
 
 static void reply_string_or_null(struct client *client, const struct dict_entry *entry) {
-    if (entry == NULL)
+    if (!entry)
         reply_null(client);
     else
         reply_string(client, store_value(entry));
@@ -123,10 +123,10 @@ static void reply_string_or_null(struct client *client, const struct dict_entry 
 static void exchange_string(struct client *client, const struct dict_entry *old, bool keep_expiry, bool ends,
                             int64_t at_ms) {
     struct value *value = keyspace_string(client, 2);
-    if (old != NULL && value != NULL) reply_string(client, store_value(old));
+    if (old && value) reply_string(client, store_value(old));
     struct dict_entry *entry = keyspace_put(client, 1, value, keep_expiry);
-    if (entry == NULL) return;
-    if (old == NULL) reply_null(client);
+    if (!entry) return;
+    if (!old) reply_null(client);
     /* Without memory for the expiry the key goes: it must not outlive what the client asked for. */
     if (ends && !store_expire_at(client->server->store, (unsigned)client->database, entry, at_ms))
         keyspace_remove(client, entry);
@@ -144,7 +144,7 @@ static void set_command(struct client *client) {
     if (options.flags & (SET_NX | SET_XX | SET_GET)) {
         entry = get ? keyspace_find_read(client, 1) : keyspace_find(client, 1);
         if (get && !keyspace_type_is(client, entry, VALUE_STRING)) return;
-        if (entry != NULL ? options.flags & SET_NX : options.flags & SET_XX) {
+        if (entry ? options.flags & SET_NX : options.flags & SET_XX) {
             if (!get) keyspace_use(client, entry);
             reply_string_or_null(client, get ? entry : NULL);
             return;
@@ -158,7 +158,7 @@ static void set_command(struct client *client) {
 
 static void setnx_command(struct client *client) {
     const struct dict_entry *entry = keyspace_find(client, 1);
-    bool there = entry != NULL;
+    bool there = entry;
     keyspace_use(client, entry);
     if (there || set_string(client, 2, false, false, 0)) reply_integer(client, !there);
 }
@@ -185,14 +185,14 @@ static void mset_generic(struct client *client, bool only_new) {
     }
     for (uint32_t i = 1; only_new && i < client->argc; i += 2) {
         const struct dict_entry *entry = keyspace_find(client, i);
-        if (entry != NULL) {
+        if (entry) {
             keyspace_use(client, entry);
             reply_integer(client, 0);
             return;
         }
     }
     for (uint32_t i = 1; i < client->argc; i += 2)
-        if (keyspace_put(client, i, keyspace_string(client, i + 1), false) == NULL) return;
+        if (!keyspace_put(client, i, keyspace_string(client, i + 1), false)) return;
     if (only_new)
         reply_integer(client, 1);
     else
@@ -218,7 +218,7 @@ static void mget_command(struct client *client) {
     reply_array(client, client->argc - 1);
     for (uint32_t i = 1; i < client->argc; i++) {
         struct dict_entry *entry = keyspace_find_read(client, i);
-        bool is_string = entry != NULL && store_value(entry)->type == VALUE_STRING;
+        bool is_string = entry && store_value(entry)->type == VALUE_STRING;
         reply_string_or_null(client, is_string ? entry : NULL);
     }
 }
@@ -232,7 +232,7 @@ static void getdel_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     reply_string_or_null(client, entry);
-    if (entry != NULL) keyspace_remove(client, entry);
+    if (entry) keyspace_remove(client, entry);
 }
 
 static void getex_command(struct client *client) {
@@ -240,7 +240,7 @@ static void getex_command(struct client *client) {
     int64_t at_ms = 0;
     if (!set_options_parse(client, 2, true, &options)) return;
     struct dict_entry *entry = keyspace_find_read(client, 1);
-    if (entry == NULL) {
+    if (!entry) {
         reply_null(client);
         return;
     }
@@ -267,7 +267,7 @@ static void getex_command(struct client *client) {
 static void strlen_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     if (keyspace_type_is(client, entry, VALUE_STRING))
-        reply_integer(client, entry == NULL ? 0 : (int64_t)string_length(store_value(entry)));
+        reply_integer(client, !entry ? 0 : (int64_t)string_length(store_value(entry)));
 }
 
 static void getrange_command(struct client *client) {
@@ -276,7 +276,7 @@ static void getrange_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     struct string_view view = {.length = 0};
-    if (entry != NULL) string_view(store_value(entry), &view);
+    if (entry) string_view(store_value(entry), &view);
     int64_t length = (int64_t)view.length;
     bool empty = length == 0 || (start < 0 && end < 0 && start > end);
     if (start < 0) start = start + length > 0 ? start + length : 0;
@@ -296,7 +296,7 @@ static void increment(struct client *client, int64_t by) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     int64_t value = 0, sum;
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
-    if (entry != NULL && !string_to_int64(store_value(entry), &value)) {
+    if (entry && !string_to_int64(store_value(entry), &value)) {
         reply_not_an_integer(client);
         return;
     }
@@ -304,10 +304,10 @@ static void increment(struct client *client, int64_t by) {
         reply_error(client, "ERR increment or decrement would overflow");
         return;
     }
-    if (entry != NULL && store_value(entry)->encoding == ENCODING_INTEGER) {
+    if (entry && store_value(entry)->encoding == ENCODING_INTEGER) {
         ((struct string_integer *)store_value(entry))->integer = sum;
         keyspace_changed(client, entry);
-    } else if (keyspace_set(client, 1, entry, string_new_integer(sum)) == NULL) {
+    } else if (!keyspace_set(client, 1, entry, string_new_integer(sum))) {
         return;
     }
     reply_integer(client, sum);
@@ -339,7 +339,7 @@ static void incrbyfloat_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     long double value = 0, by;
-    if (entry != NULL) {
+    if (entry) {
         struct string_view view;
         string_view(store_value(entry), &view);
         if (!number_parse_long_double(view.data, view.length, &value)) {
@@ -355,7 +355,7 @@ static void incrbyfloat_command(struct client *client) {
     }
     char text[NUMBER_LONG_DOUBLE_TEXT];
     size_t length = number_format_long_double(value, text);
-    if (keyspace_set(client, 1, entry, string_new((const uint8_t *)text, length, NULL)) == NULL) return;
+    if (!keyspace_set(client, 1, entry, string_new((const uint8_t *)text, length, NULL))) return;
     propagate_instead(
         client, 4,
         (struct resp_argument[]){word_of("SET", 3), client->argv[1], word_of(text, length), word_of("KEEPTTL", 7)});
@@ -373,13 +373,13 @@ static void append_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     const struct resp_argument *tail = &client->argv[2];
-    size_t length = entry != NULL ? string_length(store_value(entry)) : 0;
-    if (entry == NULL) {
-        if (keyspace_put(client, 1, keyspace_string(client, 2), false) == NULL) return;
+    size_t length = entry ? string_length(store_value(entry)) : 0;
+    if (!entry) {
+        if (!keyspace_put(client, 1, keyspace_string(client, 2), false)) return;
     } else {
         if (!string_fits(client, length, tail->length)) return;
         uint8_t *bytes = keyspace_writable(client, 1, entry, length + tail->length);
-        if (bytes == NULL) return;
+        if (!bytes) return;
         memcpy(bytes + length, tail->data, tail->length);
     }
     reply_integer(client, (int64_t)(length + tail->length));
@@ -395,12 +395,12 @@ static void setrange_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
     const struct resp_argument *part = &client->argv[3];
-    size_t length = entry != NULL ? string_length(store_value(entry)) : 0;
+    size_t length = entry ? string_length(store_value(entry)) : 0;
     if (part->length > 0) {
         if (!string_fits(client, (uint64_t)offset, part->length)) return;
         size_t end = (size_t)offset + part->length;
         uint8_t *bytes = keyspace_writable(client, 1, entry, end);
-        if (bytes == NULL) return;
+        if (!bytes) return;
         memcpy(bytes + offset, part->data, part->length);
         length = end > length ? end : length;
     }

@@ -14,13 +14,13 @@
 bool zset_for_reading(struct client *client, uint32_t index, struct zset **zset) {
     struct dict_entry *entry = keyspace_find_read(client, index);
     if (!keyspace_type_is(client, entry, VALUE_SORTED_SET)) return false;
-    *zset = entry != NULL ? zset_of(entry) : NULL;
+    *zset = entry ? zset_of(entry) : NULL;
     return true;
 }
 
 bool score_argument(struct client *client, uint32_t index, double *score, const char *error) {
     if (number_parse_double(client->argv[index].data, client->argv[index].length, score)) return true;
-    reply_error(client, "ERR %s", error != NULL ? error : "value is not a valid float");
+    reply_error(client, "ERR %s", error ? error : "value is not a valid float");
     return false;
 }
 
@@ -45,14 +45,14 @@ void zset_remove_from(struct client *client, struct dict_entry *entry, uint64_t 
 }
 
 void zset_store_result(struct client *client, uint32_t index, struct zset *result) {
-    uint64_t count = result != NULL ? zset_count(result) : 0;
-    if (result == NULL || count > 0) {
-        if (keyspace_put(client, index, (struct value *)result, false) != NULL) reply_integer(client, (int64_t)count);
+    uint64_t count = result ? zset_count(result) : 0;
+    if (!result || count > 0) {
+        if (keyspace_put(client, index, (struct value *)result, false)) reply_integer(client, (int64_t)count);
         return;
     }
     value_free(&result->head);
     struct dict_entry *entry = keyspace_find(client, index);
-    if (entry != NULL) keyspace_remove(client, entry);
+    if (entry) keyspace_remove(client, entry);
     reply_integer(client, 0);
 }
 
@@ -103,15 +103,15 @@ static bool add_to_key(struct client *client, const struct add_options *options,
                        struct add_counts *counts) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SORTED_SET)) return false;
-    if (entry == NULL && options->xx) {
+    if (!entry && options->xx) {
         counts->refused = true;
         return true;
     }
-    struct zset *zset = entry != NULL ? zset_of(entry) : zset_new();
-    enum add_result result = zset != NULL ? add_members(client, zset, options, first, scores, counts) : ADD_EXHAUSTED;
-    if (entry != NULL && counts->added + counts->updated > 0) keyspace_changed(client, entry);
-    if (result == ADD_DONE) return entry != NULL || keyspace_put(client, 1, &zset->head, false) != NULL;
-    if (entry == NULL && zset != NULL) value_free(&zset->head);
+    struct zset *zset = entry ? zset_of(entry) : zset_new();
+    enum add_result result = zset ? add_members(client, zset, options, first, scores, counts) : ADD_EXHAUSTED;
+    if (entry && counts->added + counts->updated > 0) keyspace_changed(client, entry);
+    if (result == ADD_DONE) return entry || keyspace_put(client, 1, &zset->head, false);
+    if (!entry && zset) value_free(&zset->head);
     if (result == ADD_NAN)
         reply_error(client, "ERR resulting score is not a number (NaN)");
     else
@@ -124,7 +124,7 @@ static bool add_to_key(struct client *client, const struct add_options *options,
 static void add_pairs(struct client *client, const struct add_options *options, uint32_t first) {
     double few[SCORES_AT_HAND], *scores = few;
     uint32_t count = (client->argc - first) / 2;
-    if (count > SCORES_AT_HAND && (scores = memory_alloc(count * sizeof *scores)) == NULL) {
+    if (count > SCORES_AT_HAND && !(scores = memory_alloc(count * sizeof *scores))) {
         reply_out_of_memory(client);
         return;
     }
@@ -155,7 +155,7 @@ static uint32_t parse_add_options(struct client *client, struct add_options *opt
                      : argument_is(word, "gt")   ? &options->gt
                      : argument_is(word, "lt")   ? &options->lt
                                                  : NULL;
-        if (flag == NULL) break;
+        if (!flag) break;
         *flag = true;
     }
     return i;
@@ -184,7 +184,7 @@ static void zrem_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SORTED_SET)) return;
     int64_t removed = 0;
-    for (uint32_t i = 2; entry != NULL && i < client->argc; i++) {
+    for (uint32_t i = 2; entry && i < client->argc; i++) {
         struct zset_place place;
         if (!zset_find(zset_of(entry), client->argv[i].data, client->argv[i].length, &place)) continue;
         zset_take(zset_of(entry), &place);
@@ -200,7 +200,7 @@ static void zrem_command(struct client *client) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool find_member(struct client *client, struct zset *zset, uint32_t index, struct zset_place *place) {
-    return zset != NULL && zset_find(zset, client->argv[index].data, client->argv[index].length, place);
+    return zset && zset_find(zset, client->argv[index].data, client->argv[index].length, place);
 }
 
 static void reply_score(struct client *client, struct zset *zset, uint32_t index) {
@@ -213,7 +213,7 @@ static void reply_score(struct client *client, struct zset *zset, uint32_t index
 
 static void zcard_command(struct client *client) {
     struct zset *zset;
-    if (zset_for_reading(client, 1, &zset)) reply_integer(client, zset != NULL ? (int64_t)zset_count(zset) : 0);
+    if (zset_for_reading(client, 1, &zset)) reply_integer(client, zset ? (int64_t)zset_count(zset) : 0);
 }
 
 static void zscore_command(struct client *client) {
@@ -280,7 +280,7 @@ static void zscan_command(struct client *client) {
     if (!scan_cursor_argument(client, 2, &cursor)) return;
     struct zset *zset;
     if (!zset_for_reading(client, 1, &zset)) return;
-    if (zset == NULL) {
+    if (!zset) {
         /* Redis does not look at the options of a scan over nothing. */
         reply_scan_cursor(client, 0);
         reply_array(client, 0);

@@ -43,7 +43,7 @@ struct source_position {
 };
 
 static bool source_next(const struct source *source, struct source_position *position, struct zset_item *item) {
-    if (source->value == NULL) return false;
+    if (!source->value) return false;
     if (source->value->type == VALUE_SORTED_SET)
         return zset_next((struct zset *)source->value, &position->in_zset, item);
     if (!set_next(source->value, &position->in_set, &position->member)) return false;
@@ -53,7 +53,7 @@ static bool source_next(const struct source *source, struct source_position *pos
 }
 
 static bool source_find(const struct source *source, const struct zset_item *item, double *score) {
-    if (source->value == NULL) return false;
+    if (!source->value) return false;
     if (source->value->type == VALUE_SET) {
         struct set_member member;
         set_member_of(&member, item->member, item->length);
@@ -67,7 +67,7 @@ static bool source_find(const struct source *source, const struct zset_item *ite
 }
 
 static uint64_t source_count(const struct value *value) {
-    if (value == NULL) return 0;
+    if (!value) return 0;
     return value->type == VALUE_SET ? set_count(value) : zset_count((const struct zset *)value);
 }
 
@@ -94,16 +94,15 @@ static bool find_sources(struct client *client, uint32_t at, struct algebra *alg
     }
     algebra->count = (uint32_t)count;
     algebra->sources = memory_alloc(algebra->count * sizeof *algebra->sources);
-    if (algebra->sources == NULL) {
+    if (!algebra->sources) {
         reply_out_of_memory(client);
         return false;
     }
     for (uint32_t i = 0; i < algebra->count; i++) {
         struct dict_entry *entry = keyspace_find_read(client, at + 1 + i);
-        struct value *value = entry != NULL ? store_value(entry) : NULL;
-        if (value != NULL && value->type != VALUE_SET && !keyspace_type_is(client, entry, VALUE_SORTED_SET))
-            return false;
-        if (value != NULL && value->type == VALUE_SET) set_tidy(value);
+        struct value *value = entry ? store_value(entry) : NULL;
+        if (value && value->type != VALUE_SET && !keyspace_type_is(client, entry, VALUE_SORTED_SET)) return false;
+        if (value && value->type == VALUE_SET) set_tidy(value);
         algebra->sources[i] = (struct source){.value = value, .count = source_count(value), .order = i, .weight = 1};
     }
     return true;
@@ -254,7 +253,7 @@ static void rest(void *context) {
 /* The result, in the large form. NULL: memory is exhausted, or the client is lost. */
 static struct zset *work_out(struct algebra *algebra) {
     struct zset *result = zset_new_unordered();
-    if (result == NULL) return NULL;
+    if (!result) return NULL;
     if ((algebra->operation == UNION ? unite(algebra, result) : choose(algebra, result)) &&
         zset_order(result, rest, algebra->client->server) && !exclusive_is_lost(algebra->client))
         return result;
@@ -271,12 +270,12 @@ static void run_operation(struct client *client, struct algebra *algebra) {
     struct zset *result = work_out(algebra);
     if (exclusive_is_lost(client)) return;
     if (algebra->store) {
-        if (result != NULL && !zset_pack(result)) {
+        if (result && !zset_pack(result)) {
             value_free(&result->head);
             result = NULL;
         }
         zset_store_result(client, 1, result);
-    } else if (result != NULL) {
+    } else if (result) {
         reply_items_here(client, result, algebra->with_scores);
         store_discard(client->server->store, &result->head);
     } else {
@@ -310,7 +309,7 @@ static void begin(struct client *client, struct algebra *algebra) {
     for (uint32_t i = 0; i < algebra->count; i++) members += algebra->sources[i].count;
     struct algebra *kept = NULL;
     if (members > ZSET_PARTS_AT_ONCE && !client->server->exclusive.inside) kept = memory_alloc(sizeof *kept);
-    if (kept != NULL) {
+    if (kept) {
         *kept = *algebra;
         client_set_state(client, kept, drop_algebra);
         exclusive_run_command(client, run_in_slices);

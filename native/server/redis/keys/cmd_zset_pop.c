@@ -45,7 +45,7 @@ static void pop(struct client *client, uint32_t index, struct dict_entry *entry,
 static bool pop_first(struct client *client, const struct pops *pops, uint32_t *index) {
     for (*index = pops->first_key; *index < pops->first_key + pops->keys; *index += 1) {
         struct dict_entry *entry = keyspace_find_write(client, *index);
-        if (entry == NULL) continue;
+        if (!entry) continue;
         if (keyspace_type_is(client, entry, VALUE_SORTED_SET))
             pop(client, *index, entry, pops);
         else
@@ -66,7 +66,7 @@ static void take_down(struct client *client, uint32_t index, const struct pops *
 static bool pop_changed(struct client *client, const struct pops *pops) {
     uint32_t index = key_wait_index(client);
     struct dict_entry *entry = keyspace_find_write(client, index);
-    if (entry == NULL || store_value(entry)->type != VALUE_SORTED_SET) return false;
+    if (!entry || store_value(entry)->type != VALUE_SORTED_SET) return false;
     pop(client, index, entry, pops);
     take_down(client, index, pops);
     return true;

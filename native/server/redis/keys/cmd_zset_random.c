@@ -71,7 +71,7 @@ static void reply_few(struct client *client, const struct zset *zset, uint64_t c
     struct drawn drawn = {.mask = 15};
     while (drawn.mask < count * 2) drawn.mask = drawn.mask * 2 + 1;
     drawn.places = memory_calloc(drawn.mask + 1, sizeof *drawn.places);
-    if (drawn.places == NULL) {
+    if (!drawn.places) {
         reply_out_of_memory(client);
         return;
     }
@@ -121,7 +121,7 @@ static void draw_in_slices(struct client *client) {
     bool with_scores;
     if (!parse_count(client, &count, &with_scores)) return;
     const struct dict_entry *entry = keyspace_find(client, 1);
-    if (entry != NULL)
+    if (entry)
         reply_drawn(client, zset_of(entry), count, with_scores);
     else
         reply_array(client, 0);
@@ -132,8 +132,8 @@ static void reply_random(struct client *client) {
     bool with_scores;
     struct zset *zset;
     if (!parse_count(client, &count, &with_scores) || !zset_for_reading(client, 1, &zset)) return;
-    bool is_long = zset != NULL && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4;
-    if (zset == NULL || count == 0)
+    bool is_long = zset && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4;
+    if (!zset || count == 0)
         reply_array(client, 0);
     else if (count < 0)
         reply_repeated(client, &zset->head, &repeated_members, (uint64_t)-count, with_scores);
@@ -151,7 +151,7 @@ static void zrandmember_command(struct client *client) {
         return;
     }
     if (!zset_for_reading(client, 1, &zset)) return;
-    if (zset == NULL) {
+    if (!zset) {
         reply_null(client);
         return;
     }

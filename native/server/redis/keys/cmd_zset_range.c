@@ -152,7 +152,7 @@ static void range_command(struct client *client, enum range_kind kind, enum rang
     struct zset *zset;
     uint64_t first, last;
     if (!parse_range(client, 1, false, direction, &range) || !zset_for_reading(client, 1, &zset)) return;
-    if (zset == NULL) {
+    if (!zset) {
         reply_array(client, 0);
         return;
     }
@@ -190,7 +190,7 @@ static void zrangestore_command(struct client *client) {
     struct zset *zset;
     uint64_t first = 0, last = 0;
     if (!parse_range(client, 2, true, EITHER, &range) || !zset_for_reading(client, 2, &zset)) return;
-    if (zset != NULL) find_range(zset, &range, &first, &last);
+    if (zset) find_range(zset, &range, &first, &last);
     if (range.kind != RANGE_RANK) apply_limit(&range, &first, &last);
     zset_store_items(client, 1, zset, first, last);
 }
@@ -202,7 +202,7 @@ static void count_command(struct client *client, enum range_kind kind) {
     struct zset *zset;
     uint64_t first = 0, last = 0;
     if (!parse_bounds(client, 2, 3, &range) || !zset_for_reading(client, 1, &zset)) return;
-    if (zset != NULL) find_range(zset, &range, &first, &last);
+    if (zset) find_range(zset, &range, &first, &last);
     reply_integer(client, (int64_t)(last - first));
 }
 
@@ -220,7 +220,7 @@ static void remove_range_command(struct client *client, enum range_kind kind) {
     if (!parse_bounds(client, 2, 3, &range)) return;
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SORTED_SET)) return;
-    if (entry != NULL) {
+    if (entry) {
         find_range(zset_of(entry), &range, &first, &last);
         zset_remove_from(client, entry, first, last - first);
     }

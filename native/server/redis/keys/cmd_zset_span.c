@@ -45,8 +45,8 @@ static void store_span(struct client *client, const struct span *span) {
     struct zset *result = zset_new();
     struct zset_position position;
     struct zset_item item;
-    if (span->zset != NULL) zset_seek(span->zset, span->first, &position);
-    for (uint64_t left = span->last - span->first; left > 0 && result != NULL; left--) {
+    if (span->zset) zset_seek(span->zset, span->first, &position);
+    for (uint64_t left = span->last - span->first; left > 0 && result; left--) {
         zset_next(span->zset, &position, &item);
         bool stored = append(result, &item), lost = left % ZSET_PARTS_TO_REST == 0 && !zset_rest(client);
         if (stored && !lost) continue;
@@ -77,7 +77,7 @@ static void store_in_slices(struct client *client) {
 static bool do_in_slices(struct client *client, const struct span *span, void (*body)(struct client *client)) {
     if (span->last - span->first <= ZSET_PARTS_AT_ONCE || client->server->exclusive.inside) return false;
     struct span *kept = memory_alloc(sizeof *kept);
-    if (kept == NULL) return false;
+    if (!kept) return false;
     *kept = *span;
     client_set_state(client, kept, drop_span);
     exclusive_run_command(client, body);

@@ -99,7 +99,7 @@ void client_block_on_keys(struct client *client, const uint32_t *indexes, uint32
     struct key_waits *waits = waits_of(client->server);
     if (waits) client->key_wait = memory_calloc(1, sizeof *client->key_wait + count * sizeof(struct key_waiter));
     client->leave_wait = key_wait_forget;
-    bool entered = client->key_wait != NULL;
+    bool entered = client->key_wait;
     for (uint32_t i = 0; i < count && entered; i++) entered = enter(waits, client, indexes[i]);
     if (!entered) {
         key_wait_forget(client);

@@ -22,23 +22,23 @@ struct dict_entry *keyspace_find(struct client *client, uint32_t index) {
 }
 
 void keyspace_use(struct client *client, const struct dict_entry *entry) {
-    if (entry != NULL && !client->no_touch) store_touch(client->server->store, entry);
+    if (entry && !client->no_touch) store_touch(client->server->store, entry);
 }
 
 struct dict_entry *keyspace_find_read(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
     struct store *store = client->server->store;
-    *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
+    *(entry ? &store->keyspace_hits : &store->keyspace_misses) += 1;
     keyspace_use(client, entry);
     const struct resp_argument *key = &client->argv[index];
-    if (entry == NULL && (client->server->redis->notify.flags & NOTIFY_MISS))
+    if (!entry && (client->server->redis->notify.flags & NOTIFY_MISS))
         notify_event(client->server, NOTIFY_MISS, "keymiss", (unsigned)client->database, key->data, key->length);
     return entry;
 }
 
 struct dict_entry *keyspace_find_write(struct client *client, uint32_t index) {
     struct dict_entry *entry = keyspace_find(client, index);
-    if (entry == NULL) return NULL;
+    if (!entry) return NULL;
     store_will_change(client->server->store, (unsigned)client->database, entry);
     keyspace_use(client, entry);
     return entry;
@@ -49,7 +49,7 @@ void keyspace_changed(struct client *client, const struct dict_entry *entry) {
 }
 
 bool keyspace_type_is(struct client *client, const struct dict_entry *entry, enum value_type type) {
-    if (entry == NULL || store_value(entry)->type == type) return true;
+    if (!entry || store_value(entry)->type == type) return true;
     reply_error(client, "WRONGTYPE Operation against a key holding the wrong kind of value");
     return false;
 }
@@ -57,10 +57,10 @@ bool keyspace_type_is(struct client *client, const struct dict_entry *entry, enu
 struct dict_entry *keyspace_put(struct client *client, uint32_t index, struct value *value, bool keep_expiry) {
     const struct resp_argument *key = &client->argv[index];
     struct dict_entry *entry = NULL;
-    if (value != NULL)
+    if (value)
         entry =
             store_put(client->server->store, (unsigned)client->database, key->data, key->length, value, keep_expiry);
-    if (entry == NULL) {
+    if (!entry) {
         value_free(value);
         reply_out_of_memory(client);
     }
@@ -68,28 +68,28 @@ struct dict_entry *keyspace_put(struct client *client, uint32_t index, struct va
 }
 
 struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct dict_entry *entry, struct value *value) {
-    if (entry == NULL || value == NULL) return keyspace_put(client, index, value, true);
+    if (!entry || !value) return keyspace_put(client, index, value, true);
     store_replace(client->server->store, (unsigned)client->database, entry, value);
     return entry;
 }
 
 uint8_t *keyspace_reserve(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
-    struct value *value = entry != NULL ? store_value(entry) : NULL;
+    struct value *value = entry ? store_value(entry) : NULL;
     uint8_t *bytes = string_writable(&value, length);
-    if (bytes == NULL) {
+    if (!bytes) {
         reply_out_of_memory(client);
         return NULL;
     }
-    if (entry != NULL) {
+    if (entry) {
         entry->value = value;
         return bytes;
     }
-    return keyspace_put(client, index, value, false) != NULL ? bytes : NULL;
+    return keyspace_put(client, index, value, false) ? bytes : NULL;
 }
 
 uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
     uint8_t *bytes = keyspace_reserve(client, index, entry, length);
-    if (bytes != NULL && entry != NULL) keyspace_changed(client, entry);
+    if (bytes && entry) keyspace_changed(client, entry);
     return bytes;
 }
 
@@ -104,7 +104,7 @@ struct value *keyspace_string(struct client *client, uint32_t index) {
 
 void reply_view(struct client *client, const struct string_view *view) {
     /* Short strings are cheaper to copy than to hold, whatever they lie in. */
-    if (view->blob != NULL && view->length >= STRING_BLOB_BYTES)
+    if (view->blob && view->length >= STRING_BLOB_BYTES)
         reply_blob(client, view->blob);
     else
         reply_bulk(client, view->data, view->length);
@@ -198,7 +198,7 @@ bool scan_options_parse(struct client *client, uint32_t first, bool with_type, s
 
 bool scan_matches(const struct scan_options *options, const uint8_t *name, size_t length) {
     const struct resp_argument *pattern = options->pattern;
-    bool all = pattern == NULL || (pattern->length == 1 && pattern->data[0] == '*');
+    bool all = !pattern || (pattern->length == 1 && pattern->data[0] == '*');
     return all || glob_match(pattern->data, pattern->length, name, length);
 }
 
@@ -207,8 +207,8 @@ static void collect(void *context, struct dict_entry *entry) {
     if (found->count == found->capacity && !found->failed) {
         size_t capacity = found->capacity == 0 ? 32 : found->capacity * 2;
         const struct dict_entry **grown = memory_realloc(found->entries, capacity * sizeof *grown);
-        found->failed = grown == NULL;
-        if (grown != NULL) {
+        found->failed = !grown;
+        if (grown) {
             found->entries = grown;
             found->capacity = capacity;
         }

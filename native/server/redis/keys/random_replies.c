@@ -24,15 +24,15 @@ struct repeated {
 static void drop_repeated(struct client *client, void *state) {
     struct repeated *repeated = state;
     (void)client;
-    if (repeated->kept.value.blob != NULL) blob_release(repeated->kept.value.blob);
+    if (repeated->kept.value.blob) blob_release(repeated->kept.value.blob);
     memory_free(repeated);
 }
 
 /* NULL: memory is exhausted. */
 static struct repeated *repeated_new(const struct random_element *element) {
-    size_t value_length = element->value.blob == NULL ? element->value.length : 0;
+    size_t value_length = !element->value.blob ? element->value.length : 0;
     struct repeated *repeated = memory_alloc(sizeof *repeated + element->length + value_length);
-    if (repeated == NULL) return NULL;
+    if (!repeated) return NULL;
     *repeated = (struct repeated){.kept = {.length = element->length, .score = element->score}};
     if (element->length > 0) memcpy(repeated->bytes, element->name, element->length);
     repeated->kept.name = repeated->bytes;
@@ -40,7 +40,7 @@ static struct repeated *repeated_new(const struct random_element *element) {
     value->length = element->value.length;
     value->data = repeated->bytes + element->length;
     if (value_length > 0) memcpy(repeated->bytes + element->length, element->value.data, value_length);
-    if (element->value.blob != NULL) {
+    if (element->value.blob) {
         value->blob = blob_retain(element->value.blob);
         value->data = value->blob->data;
     }
@@ -52,7 +52,7 @@ static struct value *find_collection(struct client *client, enum value_type type
     const struct resp_argument *key = &client->argv[1];
     struct dict *keys = &client->server->store->databases[client->database].keys;
     const struct dict_entry *entry = dict_find(keys, dict_hash(key->data, key->length), key->data, key->length);
-    return entry != NULL && store_value(entry)->type == type ? store_value(entry) : NULL;
+    return entry && store_value(entry)->type == type ? store_value(entry) : NULL;
 }
 
 static bool repeat_some(struct client *client) {
@@ -62,8 +62,8 @@ static bool repeat_some(struct client *client) {
     struct random_element picked;
     while (repeated->left > 0 && reply_is_wanted(client) && slices_have_time(client)) {
         for (int i = 0; i < SLICE_ELEMENTS && repeated->left > 0; i++, repeated->left--) {
-            if (collection != NULL) kind->pick(client, collection, &picked);
-            kind->reply(client, collection != NULL ? &picked : &repeated->kept, repeated->with_value);
+            if (collection) kind->pick(client, collection, &picked);
+            kind->reply(client, collection ? &picked : &repeated->kept, repeated->with_value);
         }
     }
     return repeated->left == 0 || !reply_is_wanted(client);
@@ -78,7 +78,7 @@ static void reply_in_slices(struct client *client, struct value *collection, con
     struct random_element element = {.length = 0};
     kind->pick(client, collection, &element);
     struct repeated *repeated = repeated_new(&element);
-    if (repeated == NULL) {
+    if (!repeated) {
         reply_error(client, "OOM no memory to pick %llu elements", (unsigned long long)count);
         return;
     }

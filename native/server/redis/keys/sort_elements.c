@@ -22,9 +22,9 @@ struct sort_digits {
 };
 
 static uint8_t *digits_take(struct sort_elements *elements, size_t length) {
-    if (elements->digits == NULL || DIGITS_BYTES - elements->digits->used < length) {
+    if (!elements->digits || DIGITS_BYTES - elements->digits->used < length) {
         struct sort_digits *digits = memory_alloc(sizeof *digits);
-        if (digits == NULL) return NULL;
+        if (!digits) return NULL;
         digits->next = elements->digits;
         digits->used = 0;
         elements->digits = digits;
@@ -39,7 +39,7 @@ static bool keep(struct sort_elements *elements, const uint8_t *data, size_t len
     uint8_t *place = NULL;
     if (passing) {
         place = digits_take(elements, length);
-        if (place == NULL) return false;
+        if (!place) return false;
         memcpy(place, data, length);
     }
     *text = (struct sort_text){.data = passing ? place : data, .length = (uint32_t)length};
@@ -67,7 +67,7 @@ static bool load_set(struct sort_elements *elements, const struct value *set) {
     struct set_position position = {0};
     struct set_member member;
     for (; set_next(set, &position, &member); elements->count++) {
-        bool passing = member.data == NULL;
+        bool passing = !member.data;
         set_member_text(&member);
         if (!keep(elements, member.data, member.length, passing, &elements->elements[elements->count].text))
             return false;
@@ -101,7 +101,7 @@ bool sort_elements_load(struct sort_elements *elements, struct value *value, boo
     *elements = (struct sort_elements){0};
     if (value->type == VALUE_SET) count = set_count(value);
     elements->elements = memory_calloc(count > 0 ? count : 1, sizeof *elements->elements);
-    if (elements->elements == NULL) return false;
+    if (!elements->elements) return false;
     if (value->type == VALUE_LIST) return load_list(elements, (const struct list *)value, reversed, first, count);
     if (value->type == VALUE_SORTED_SET) return load_zset(elements, (const struct zset *)value, reversed, first, count);
     return load_set(elements, value);
@@ -109,7 +109,7 @@ bool sort_elements_load(struct sort_elements *elements, struct value *value, boo
 
 void sort_elements_free(struct sort_elements *elements) {
     memory_free(elements->elements);
-    for (struct sort_digits *digits = elements->digits, *next; digits != NULL; digits = next) {
+    for (struct sort_digits *digits = elements->digits, *next; digits; digits = next) {
         next = digits->next;
         memory_free(digits);
     }
@@ -132,7 +132,7 @@ bool sort_score(const uint8_t *text, size_t length, double *score) {
         return true;
     }
     char small[SCORE_TEXT_BYTES], *terminated = length < sizeof small ? small : memory_alloc(length + 1);
-    if (terminated == NULL) return false;
+    if (!terminated) return false;
     if (length > 0) memcpy(terminated, text, length);
     terminated[length] = '\0';
     bool is_number = read_score(terminated, score);
@@ -150,7 +150,7 @@ static int compare_texts(const struct sort_text *a, const struct sort_text *b) {
 }
 
 static int compare_weights(const struct sort_text *a, const struct sort_text *b) {
-    if (a->data == NULL || b->data == NULL) return a->data == b->data ? 0 : a->data == NULL ? -1 : 1;
+    if (!a->data || !b->data) return a->data == b->data ? 0 : !a->data ? -1 : 1;
     return compare_texts(a, b);
 }
 
@@ -196,7 +196,7 @@ bool sort_elements_order(struct sort_elements *elements, enum sort_order order, 
         sort_run(elements->elements + i, count - i < INSERTION_RUN ? count - i : INSERTION_RUN, order, descending);
     if (count <= INSERTION_RUN) return true;
     struct sort_element *from = elements->elements, *to = memory_alloc(count * sizeof *to);
-    if (to == NULL) return false;
+    if (!to) return false;
     for (size_t width = INSERTION_RUN; width < count; width *= 2) {
         for (size_t i = 0; i < count; i += 2 * width) {
             size_t both = count - i < 2 * width ? count - i : 2 * width;

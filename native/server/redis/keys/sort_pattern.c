@@ -11,14 +11,14 @@ void sort_pattern_parse(const struct resp_argument *argument, struct sort_patter
     size_t length = argument->length, searched = strnlen((const char *)text, length);
     *pattern = (struct sort_pattern){.is_element = searched == 1 && text[0] == '#'};
     const uint8_t *star = searched > 0 ? memchr(text, '*', searched) : NULL;
-    if (star == NULL) return;
+    if (!star) return;
     pattern->has_star = true;
     pattern->prefix = text;
     pattern->prefix_length = (size_t)(star - text);
     pattern->suffix = star + 1;
     pattern->suffix_length = length - pattern->prefix_length - 1;
     const uint8_t *arrow = memmem(star + 1, (size_t)(text + searched - (star + 1)), "->", 2);
-    if (arrow == NULL || arrow + 2 == text + searched) return;
+    if (!arrow || arrow + 2 == text + searched) return;
     pattern->field = arrow + 2;
     pattern->field_length = (size_t)(text + length - pattern->field);
     pattern->suffix_length = (size_t)(arrow - pattern->suffix);
@@ -27,9 +27,9 @@ void sort_pattern_parse(const struct resp_argument *argument, struct sort_patter
 static bool compose(const struct sort_pattern *pattern, const struct sort_text *element, struct sort_key_buffer *buffer,
                     size_t *length) {
     *length = pattern->prefix_length + element->length + pattern->suffix_length;
-    if (buffer->bytes == NULL || *length > buffer->capacity) {
+    if (!buffer->bytes || *length > buffer->capacity) {
         uint8_t *grown = memory_realloc(buffer->bytes, *length * 2 + 1);
-        if (grown == NULL) return false;
+        if (!grown) return false;
         buffer->bytes = grown;
         buffer->capacity = *length * 2;
     }
@@ -45,10 +45,10 @@ static struct value *look_up(struct client *client, const uint8_t *key, size_t l
     struct store *store = client->server->store;
     unsigned database = (unsigned)client->database;
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
-    if (entry != NULL && store_value(entry)->expiry != 0 && store_has_expired(store, database, entry, clock_unix_ms()))
+    if (entry && store_value(entry)->expiry != 0 && store_has_expired(store, database, entry, clock_unix_ms()))
         entry = NULL;
-    *(entry != NULL ? &store->keyspace_hits : &store->keyspace_misses) += 1;
-    return entry != NULL ? store_value(entry) : NULL;
+    *(entry ? &store->keyspace_hits : &store->keyspace_misses) += 1;
+    return entry ? store_value(entry) : NULL;
 }
 
 enum sort_found sort_pattern_find(struct client *client, const struct sort_pattern *pattern,
@@ -62,7 +62,7 @@ enum sort_found sort_pattern_find(struct client *client, const struct sort_patte
     if (!pattern->has_star) return SORT_MISSING;
     if (!compose(pattern, element, buffer, &length)) return SORT_EXHAUSTED;
     struct value *value = look_up(client, buffer->bytes, length);
-    if (value == NULL || value->type != (pattern->field_length > 0 ? VALUE_HASH : VALUE_STRING)) return SORT_MISSING;
+    if (!value || value->type != (pattern->field_length > 0 ? VALUE_HASH : VALUE_STRING)) return SORT_MISSING;
     if (pattern->field_length == 0) {
         string_view(value, view);
         return SORT_FOUND;

@@ -121,7 +121,7 @@ static void list_topics(struct client *client, enum pubsub_kind kind) {
     struct dict_position position = {0};
     const struct dict_entry *entry;
     size_t mark = reply_array_deferred(client), count = 0;
-    while ((entry = dict_next(&client->server->redis->pubsub->topics[kind], &position)) != NULL) {
+    while ((entry = dict_next(&client->server->redis->pubsub->topics[kind], &position))) {
         if (pattern && !pubsub_matches(pattern->data, pattern->length, entry->key, entry->key_length)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         count++;

@@ -111,7 +111,7 @@ static bool has_word(const struct client *client, uint32_t from, const char *wor
 }
 
 static bool is_there(struct server *server, unsigned database, const void *key, size_t length) {
-    return dict_find(&server->store->databases[database].keys, dict_hash(key, length), key, length) != NULL;
+    return dict_find(&server->store->databases[database].keys, dict_hash(key, length), key, length);
 }
 
 static void tell_if_gone(struct server *server, unsigned database, const void *key, size_t length) {

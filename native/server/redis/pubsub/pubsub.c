@@ -83,7 +83,7 @@ static bool make_own(struct client *client) {
     if (client->pubsub) return true;
     client->pubsub = memory_calloc(1, sizeof *client->pubsub);
     for (int kind = 0; client->pubsub && kind < PUBSUB_KINDS; kind++) dict_init(&client->pubsub->subscriptions[kind]);
-    return client->pubsub != NULL;
+    return client->pubsub;
 }
 
 bool pubsub_subscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length) {
@@ -129,7 +129,7 @@ void pubsub_client_gone(struct client *client) {
     for (int kind = 0; kind < PUBSUB_KINDS; kind++) {
         struct dict_position position = {0};
         struct dict_entry *entry;
-        while ((entry = dict_next(&own->subscriptions[kind], &position)) != NULL) {
+        while ((entry = dict_next(&own->subscriptions[kind], &position))) {
             struct pubsub_subscription *subscription = entry->value;
             leave(subscription);
             topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
@@ -196,7 +196,7 @@ static uint64_t publish_to_patterns(struct server *server, const struct pubsub_b
     uint64_t receivers = 0;
     struct dict_position position = {0};
     const struct dict_entry *entry;
-    while ((entry = dict_next(&server->redis->pubsub->topics[PUBSUB_PATTERN], &position)) != NULL) {
+    while ((entry = dict_next(&server->redis->pubsub->topics[PUBSUB_PATTERN], &position))) {
         if (!pubsub_matches(entry->key, entry->key_length, channel->data, channel->length)) continue;
         struct pubsub_bytes pattern = {.data = entry->key, .length = entry->key_length};
         receivers += deliver_to_all(entry->value, "pmessage", &pattern, channel, message);
