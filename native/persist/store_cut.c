@@ -31,7 +31,7 @@ struct flushed {
 /* A value of many parts that is being copied, or waits for its turn. */
 struct large {
     struct large *next;
-    struct dict_entry *entry;
+    const struct dict_entry *entry;
     const struct dict *dict;      /* that it is in */
     struct piece_walk walk;
     unsigned origin;
@@ -170,7 +170,7 @@ static struct piece_key key_of(const struct dict_entry *entry, bool ends, int64_
 }
 
 /* Copies a small value; takes a large one into hand. */
-static void hand_out(struct store_cut *cut, const struct walk *walk, struct dict_entry *entry) {
+static void hand_out(struct store_cut *cut, const struct walk *walk, const struct dict_entry *entry) {
     struct value *value = entry->value;
     int64_t at_ms = 0;
     bool ends = expire_get(walk->expiry, entry, &at_ms);
@@ -311,24 +311,43 @@ void store_cut_free(struct store_cut *cut) {
     memory_free(cut);
 }
 
+bool store_cut_hands_out(const struct store_cut *cut) {
+    return cut->state == CUT_HANDING_OUT;
+}
+
+static struct large **find_large(struct store_cut *cut, const struct dict_entry *entry) {
+    struct large **link = &cut->large;
+    while (*link && (*link)->entry != entry) link = &(*link)->next;
+    return link;
+}
+
+bool store_cut_copies_first(struct store_cut *cut, unsigned database, const uint8_t *key, size_t length) {
+    if (cut->state != CUT_HANDING_OUT) return false;
+    const struct dict_entry *entry =
+        dict_peek(&cut->store->databases[database].keys, dict_hash(key, length), key, length);
+    struct value *value = entry ? entry->value : NULL;
+    if (!value || value->type == VALUE_STRING || piece_is_small(value)) return false;
+    if (*find_large(cut, entry)) return true;
+    const struct walk *walk = &cut->walks[database];
+    if (value->cut_mark || dict_walk_has_passed(&walk->walk, entry)) return false;
+    value->cut_mark = true;
+    hand_out(cut, walk, entry);
+    return *find_large(cut, entry);
+}
+
 /* ---- events -------------------------------------------------------------------------------------------------------- */
 
 void store_cut_will_change(struct store_cut *cut, unsigned database, struct dict_entry *entry) {
     if (cut->state != CUT_HANDING_OUT) return;
-    for (struct large **link = &cut->large; *link; link = &(*link)->next) {
-        if ((*link)->entry != entry) continue;
-        while (copy_some(cut, *link)) continue;
-        drop_large(link);
-        return;
-    }
+    struct large **link = find_large(cut, entry);
     const struct walk *walk = &cut->walks[database];
     struct value *value = entry->value;
-    if (value->cut_mark || dict_walk_has_passed(&walk->walk, entry)) return;
-    value->cut_mark = true;
-    hand_out(cut, walk, entry);
+    if (!*link && !value->cut_mark && !dict_walk_has_passed(&walk->walk, entry)) {
+        value->cut_mark = true;
+        hand_out(cut, walk, entry);
+        link = find_large(cut, entry);
+    }
     /* What waits for its turn must not: it is about to change. */
-    struct large **link = &cut->large;
-    while (*link && (*link)->entry != entry) link = &(*link)->next;
     if (!*link) return;
     while (copy_some(cut, *link)) continue;
     drop_large(link);

@@ -7,7 +7,8 @@
  *   - The store tells before a value changes or goes. Where the walk has not passed its key, the value is handed out
  *     then, and marked; what is new under a key gets the same mark. The walk passes over marked values.
  *   - Large strings are kept by reference: their bytes never change, and they are copied later. A large value of
- *     many parts that is about to change, while it waits or is being copied, is copied to its end at once.
+ *     many parts that is about to change, while it waits or is being copied, is copied to its end at once. Who can wait
+ *     for it asks before (store_cut_copies_first), and it is copied next, piece by piece.
  *   - A database that is flushed is taken over with its walk, and freed when it has been walked.
  * It would break if a value changed without store_cut_will_change, or a key came without store_cut_changed. */
 #ifndef REPLAY_PERSIST_STORE_CUT_H
@@ -39,6 +40,11 @@ bool store_cut_step(struct store_cut *cut);
 bool store_cut_failed(const struct store_cut *cut);
 /* Nothing more is handed out. Where it had not come to its end, store_cut_step clears it away. */
 void store_cut_end(struct store_cut *cut);
+
+bool store_cut_hands_out(const struct store_cut *cut);
+/* Whether the key has a value of many parts that has still to be handed out, and must be before it changes. It is the next
+ * that is. */
+bool store_cut_copies_first(struct store_cut *cut, unsigned database, const uint8_t *key, size_t length);
 
 /* Events of the store. */
 void store_cut_will_change(struct store_cut *cut, unsigned database, struct dict_entry *entry);

@@ -12,6 +12,7 @@
 #include "server/core/pause.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
+#include "server/durability/copy_first.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
@@ -239,8 +240,8 @@ static void client_unblock_other(struct client *client) {
     }
     if (!integer_argument(client, 2, &id)) return;
     struct client *other = id > 0 ? server_client_by_id(client->server, (uint64_t)id) : NULL;
-    if (!other || !other->blocked || pause_is_waiting(other) || slices_is_going_on(other) ||
-        exclusive_is_run_for(other)) {
+    if (!other || !other->blocked || pause_is_waiting(other) || copy_first_is_waiting(other) ||
+        slices_is_going_on(other) || exclusive_is_run_for(other)) {
         reply_integer(client, 0);
         return;
     }

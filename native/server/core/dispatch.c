@@ -188,10 +188,12 @@ void command_call(struct client *client, struct command_entry *entry) {
     count_call(client, entry, began_ns);
 }
 
-/* A request that was admitted: it waits for the end of a pause, or for EXEC, or runs. */
+/* A request that was admitted: it waits for the end of a pause, for a snapshot, or for EXEC, or runs. */
 static void execute(struct client *client, struct command_entry *entry) {
     if (entry->times) request_timed_begin(client, entry);
-    if (!pause_holds(client, entry->command) && !transaction_queue(client, entry)) command_call(client, entry);
+    if (pause_holds(client, entry->command) || transaction_queue(client, entry)) return;
+    if (client->server->copying && durability_holds(client)) return;
+    command_call(client, entry);
 }
 
 static void count_rejected(struct client *client, struct command_entry *entry) {

@@ -206,6 +206,7 @@ struct server {
     struct pause pause;         /* of clients' commands */
     struct slices slices;
     bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is written down */
+    bool copying;     /* a snapshot is: durability_holds is asked before a request runs */
     uint64_t slow_ns; /* commands and turns that take so long are told of */
 
     struct request_limits limits;

@@ -52,6 +52,9 @@ void notify_command(struct client *client);
 /* Why nothing may be written to the store now, for want of a file that takes it down; NULL: it may. `text` has room for
  * the answer. */
 const char *durability_refuses_writes(const struct server *server, char *text, size_t size);
+/* Has the client's request, which was admitted, wait where it changes a large value that a snapshot has still to copy: then
+ * true. */
+bool durability_holds(struct client *client);
 /* "3600 1 300 100": the setting `save`: after so many seconds if so many changes were made. False: it is none. */
 bool snapshots_rules_are_valid(const char *rules);
 

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
+#include "server/durability/copy_first.h"
 #include "server/durability/keyspace_events.h"
 #include "server/durability/snapshots.h"
 
@@ -41,7 +42,9 @@ static uint64_t append_work(struct server *server) {
 }
 
 static uint64_t snapshot_work(struct server *server) {
-    return snapshots_step(server->durability->snapshots);
+    uint64_t again_us = snapshots_step(server->durability->snapshots);
+    copy_first_step(server);
+    return again_us;
 }
 
 static const struct turn_work work[] = {

@@ -12,6 +12,7 @@ struct durability_part {
     struct snapshots *snapshots;
     struct append_log *append_log;
     struct stop stop; /* after a snapshot */
+    struct wait_queue copying; /* of clients whose requests change what a snapshot has still to copy */
 };
 
 extern const struct subsystem durability_part;

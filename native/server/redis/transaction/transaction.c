@@ -114,6 +114,18 @@ const char *transaction_refusal_prefix(struct client *client, const struct comma
     return "EXECABORT Transaction discarded because of: ";
 }
 
+bool transaction_has(const struct client *client, const struct command *command,
+                     bool (*is_so)(const struct client *client, const struct command *command, uint32_t argc,
+                                   const struct resp_argument *argv)) {
+    const struct transaction *transaction = command->handler == exec_command ? client->transaction : NULL;
+    bool found = false;
+    for (uint32_t i = 0; transaction && i < transaction->count; i++) {
+        const struct queued *queued = &transaction->commands[i];
+        found |= is_so(client, queued->entry->command, queued->argc, queued->argv);
+    }
+    return found;
+}
+
 uint32_t transaction_flags(const struct client *client, const struct command *command) {
     bool runs_them = client->transaction && command->handler == exec_command;
     return command_request_flags(client, command) | (runs_them ? client->transaction->flags : 0);

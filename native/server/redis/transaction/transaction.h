@@ -11,6 +11,10 @@
 
 /* How many are queued, -1 outside of a transaction: for CLIENT LIST. */
 int64_t transaction_count(const struct client *client);
+/* Whether any of the requests that the client's request runs, if it is EXEC, is as asked for. */
+bool transaction_has(const struct client *client, const struct command *command,
+                     bool (*is_so)(const struct client *client, const struct command *command, uint32_t argc,
+                                   const struct resp_argument *argv));
 /* Ends the transaction, if there is one, and all watches: nothing of it runs. */
 void transaction_discard(struct client *client);
 
