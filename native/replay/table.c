@@ -128,6 +128,10 @@ void table_info(const struct table *table, struct table_info *info) {
     memcpy(info->closed_reason, table->closed_reason, sizeof info->closed_reason);
 }
 
+double table_priority_limit(const struct table *table) {
+    return table->max_priority_allowed;
+}
+
 int table_check_priorities(const struct table *table, const double *priorities, uint32_t n, uint32_t first,
                            struct error *error) {
     for (uint32_t i = 0; i < n; i++) {

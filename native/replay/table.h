@@ -186,9 +186,11 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
 int table_begin_commit(struct table *table, struct reservation *reservation, struct error *error);
 /* How many items the next part has: at most 1024, in a time that does not depend on how many there are in all. */
 uint32_t reservation_part(const struct reservation *reservation);
-/* Enters the next part: priorities and ids are of its items alone. The reservation is gone with the last part. False: no
- * slots are free just now, since others hold them; nothing has changed. */
-bool table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids);
+/* Enters the next part: priorities and ids are of its items alone. How many entered; 0: some old items have left, and more
+ * must before any enters; -1: no slots are free just now, since others hold them. The reservation is gone with the last
+ * part. */
+int table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids);
+double table_priority_limit(const struct table *table); /* the largest that table_check_priorities finds good */
 /* Whether a batch is between its parts. Until it is done settings must not change, and no reset begins. */
 bool table_is_amid_parts(const struct table *table);
 
@@ -213,15 +215,17 @@ void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
  * would have been drawn, a part is refused, with ERROR_GENERIC. table_end_sample gives up the draws that are left. */
 bool table_samples_in_parts(const struct table *table, bool replace); /* false: such samples are drawn at once */
 int table_begin_sample(struct table *table, uint32_t n, double beta, bool replace, struct error *error);
+/* 1: items that are too old have still to leave, nothing was drawn. */
 int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
                       struct error *error);
 void table_end_sample(struct table *table, uint32_t left);
 double table_least_probability(uint32_t n, const double *probabilities);
 void table_weigh(const struct table *table, uint32_t n, double beta, double least, const double *probabilities,
                  float *weights);
-/* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left. */
-int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
-              struct error *error);
+/* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left, which
+ * counts them from `first` on. */
+int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t first, uint32_t *slots,
+              double *probabilities, struct error *error);
 /* A COLUMN_ITEM of n slots: item i at base + slots[i] * stride; in C order, item_bytes each. */
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride);
 /* Copies a column of n slots out, windows and compressed steps included. */

@@ -10,6 +10,8 @@
  *     through.
  *   - A part enters as a whole batch does: room is made, items are indexed, trees are repaired. The table is whole between
  *     two parts.
+ *   - Items leave for the whole batch before its first part, but where the oldest leave first: else the remover might choose
+ *     items of the batch itself. (The oldest are never of the batch, since it fits the table.)
  * It would break if a check that can refuse were made after the first part. */
 #include "replay/table_state.h"
 
@@ -139,6 +141,7 @@ int table_begin_commit(struct table *table, struct reservation *reservation, str
     if (table_has_windows(table) && check_windows(table, reservation, error)) return -1;
     if (!table_can_add(table, n, error)) return -1;
     if (!reservation->placed && !has_slots_for_staged(table, n, excess_of(table, n), error)) return -1;
+    reservation->default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
     rate_limiter_added(&table->limiter, n);
     table->entering += n;
     reservation->admitted = true;
@@ -152,27 +155,41 @@ uint32_t reservation_part(const struct reservation *reservation) {
     return left < most ? left : most;
 }
 
-/* Lets items leave for the next `part` of those that have still to enter. False: there are no slots for them, since others
- * hold all that were given back. */
-static bool make_room_for(struct table *table, const struct reservation *reservation, uint32_t part) {
-    uint64_t leaving = excess_of(table, reservation->n - reservation->entered); /* sooner or later */
-    uint64_t now = excess_of(table, part);
-    table_make_room(table, now);
-    if (table_has_windows(table) && table->config.max_bytes)
-        table_evict_for_bytes(table, (uint64_t)part * table->items.slot_bytes);
-    for (; !reservation->placed && slot_store_free_slots(&table->items) < part && now < leaving; now++)
-        if (table->items.live) table_make_room(table, 1);
-    if (reservation->placed || slot_store_free_slots(&table->items) >= part) return true;
-    table_repair(table);
-    return false;
+/* Whether items must leave for all that have still to enter, not for the next part alone: where the remover may choose items
+ * that have just entered. */
+static bool leaves_room_first(const struct table *table) {
+    return table->config.remover != SELECTOR_FIFO;
 }
 
-bool table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids) {
-    assert(reservation->table == table && reservation->admitted);
-    uint32_t first = reservation->entered, n = reservation_part(reservation);
-    double default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
-    struct table_keys default_keys = table_keys(table, default_priority);
-    if (!make_room_for(table, reservation, n)) return false;
+static bool lacks_bytes(const struct table *table, uint32_t n) {
+    uint64_t most = table_has_windows(table) ? table->config.max_bytes : 0;
+    return most && table->items.live && table_bytes(table) + n * (uint64_t)table->items.slot_bytes > most;
+}
+
+/* Staged items need slots, of which those that leave may give back none, since others hold them. Then more of those leave
+ * that must sooner or later. */
+static bool lacks_slots(const struct table *table, const struct reservation *reservation) {
+    return !reservation->placed && slot_store_free_slots(&table->items) < reservation_part(reservation) &&
+           excess_of(table, reservation->n - reservation->entered) > 0;
+}
+
+/* Lets items leave for the next n of the reservation, or some of those that must. False: more must leave. */
+static bool make_room_for(struct table *table, const struct reservation *reservation, uint32_t n) {
+    uint64_t excess = excess_of(table, n);
+    uint32_t leaving = excess < PART_ITEMS ? (uint32_t)excess : PART_ITEMS;
+    table_make_room(table, leaving);
+    if (leaving < excess) return false;
+    for (; lacks_bytes(table, n) || lacks_slots(table, reservation); leaving++) {
+        if (leaving >= PART_ITEMS) return false;
+        table_make_room(table, 1);
+    }
+    return true;
+}
+
+static void enter_part(struct table *table, struct reservation *reservation, uint32_t n, const double *priorities,
+                       uint64_t *ids) {
+    uint32_t first = reservation->entered;
+    struct table_keys default_keys = table_keys(table, reservation->default_priority);
     if (!reservation->placed) reservation_place(reservation, first, n);
     if (reservation->resolved) keep_lists(reservation, first, n);
     struct table_keys keys[TABLE_KEYS];
@@ -180,19 +197,28 @@ bool table_commit_part(struct table *table, struct reservation *reservation, con
         if (priorities && i % TABLE_KEYS == 0)
             table_keys_many(table, priorities + i, n - i < TABLE_KEYS ? n - i : TABLE_KEYS, keys);
         uint32_t slot = reservation->slots[first + i];
-        enter(table, slot, priorities ? priorities[i] : default_priority,
+        enter(table, slot, priorities ? priorities[i] : reservation->default_priority,
               priorities ? keys[i % TABLE_KEYS] : default_keys);
         ids[i] = table_id(table, slot);
     }
-    table_repair(table);
     reservation->entered += n;
     table->entering -= n;
     table->added += n;
+}
+
+int table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids) {
+    assert(reservation->table == table && reservation->admitted);
+    uint32_t n = reservation_part(reservation), left = reservation->n - reservation->entered;
+    bool is_ready = make_room_for(table, reservation, leaves_room_first(table) ? left : n);
+    bool has_slots = reservation->placed || slot_store_free_slots(&table->items) >= n;
+    if (is_ready && has_slots) enter_part(table, reservation, n, priorities, ids);
+    table_repair(table);
+    if (!is_ready || !has_slots) return is_ready ? -1 : 0;
     if (reservation->entered == reservation->n) {
         table_sweep_stale(table);
         reservation_end(reservation);
     }
-    return true;
+    return (int)n;
 }
 
 bool table_is_amid_parts(const struct table *table) {
@@ -206,11 +232,10 @@ int table_commit(struct table *table, struct reservation *reservation, const dou
         table_begin_commit(table, reservation, error)) {
         return -1;
     }
-    for (uint32_t at = 0, part; at < n; at += part) {
-        part = reservation_part(reservation);
-        bool entered = table_commit_part(table, reservation, priorities ? priorities + at : NULL, ids + at);
-        assert(entered); /* nobody has come in between since slots were asked for */
-        (void)entered;
+    for (uint32_t at = 0; at < n;) {
+        int entered = table_commit_part(table, reservation, priorities ? priorities + at : NULL, ids + at);
+        assert(entered >= 0); /* nobody has come in between since slots were asked for */
+        at += (uint32_t)entered;
     }
     return 0;
 }

@@ -35,7 +35,7 @@ int table_sample_batch(struct table *table, uint32_t n, double beta, bool replac
 int table_get_batch(struct table *table, uint32_t n, const uint64_t *ids, uint32_t column_count,
                     const uint32_t *columns, void *const *out, uint32_t *slots, double *probabilities,
                     struct error *error) {
-    if (table_get(table, n, ids, slots, probabilities, error)) return -1;
+    if (table_get(table, n, ids, 0, slots, probabilities, error)) return -1;
     take_out(table, n, slots, column_count, columns, out);
     return 0;
 }

@@ -37,7 +37,7 @@ int table_check_open(const struct table *table, struct error *error) {
 }
 
 void table_refuse_wait(const struct table *table, struct error *error) {
-    if (!table->closed || error->code != ERROR_TIMEOUT) return;
+    if (!table->closed || table->entering || error->code != ERROR_TIMEOUT) return;
     char why[sizeof error->message];
     memcpy(why, error->message, sizeof why);
     refuse(table, "no more items are added for a sample that would wait", why, error);

@@ -228,6 +228,8 @@ int table_begin_sample(struct table *table, uint32_t n, double beta, bool replac
 int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
                       struct error *error) {
     assert(n <= table->drawing);
+    struct error stale = {.code = ERROR_NONE};
+    if (!is_fresh(table, &stale)) return 1;
     uint64_t drawable = table_drawable(table), most = table->config.max_times_sampled;
     if (drawable == 0 || (most && drawable * most - table_drawable_times(table) < n)) {
         return error_set(error, ERROR_GENERIC,
@@ -251,15 +253,15 @@ void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {
     }
 }
 
-int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t *slots, double *probabilities,
-              struct error *error) {
+int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t first, uint32_t *slots,
+              double *probabilities, struct error *error) {
     for (uint32_t i = 0; i < n; i++) {
         slots[i] = table_slot(table, ids[i]);
         if (slots[i] == SLOT_NONE) {
             return error_set(error, ERROR_GENERIC,
                              "item %" PRIu64 " (index %" PRIu32 ") is not in table '%s': it has left, or never "
                              "was; ask for live ids only",
-                             ids[i], i, table->config.name);
+                             ids[i], first + i, table->config.name);
         }
     }
     double total = selector_total(&table->sampler);

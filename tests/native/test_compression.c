@@ -181,7 +181,7 @@ static void coding_goes_on_where_it_stopped(enum step_codec kind) {
     reservation_fill(items, 2, x);
     CHECK(table_resolve(table, items, streams, at, &error) == 0);
     CHECK(table_commit(table, items, NULL, ids, &error) == 0);
-    CHECK(table_get(table, 2, ids, slots, NULL, &error) == 0);
+    CHECK(table_get(table, 2, ids, 0, slots, NULL, &error) == 0);
     for (uint32_t i = 0; i < 2; i++) {
         table_gather(table, 1, &slots[i], 1, obs);
         CHECK(obs[0] == at[i] - 1 && obs[999] == at[i] - 1 && obs[1000] == at[i] && obs[1999] == at[i]);
@@ -214,7 +214,7 @@ static void compressed_steps_count_as_what_they_take(enum step_codec kind) {
     uint32_t slot;
     uint8_t obs[2000];
     size_t size_bytes;
-    CHECK(table_get(table, 1, &id, &slot, NULL, &error) == 0);
+    CHECK(table_get(table, 1, &id, 0, &slot, NULL, &error) == 0);
     table_gather(table, 1, &slot, 1, obs);
     CHECK(obs[0] == (uint8_t)498 && obs[999] == (uint8_t)498 && obs[1000] == (uint8_t)499);
     CHECK(table_window_step(table, 1, slot, 0, &size_bytes) && size_bytes < 100);

@@ -219,7 +219,7 @@ static void a_queue_keeps_room_for_what_has_still_to_enter(void) {
     uint64_t ids[MANY];
     struct reservation *large = reserve_numbers(table, MANY, 0);
     CHECK(table_begin_commit(table, large, &error) == 0);
-    CHECK(table_commit_part(table, large, NULL, ids));
+    CHECK(table_commit_part(table, large, NULL, ids) > 0);
     CHECK(table_is_amid_parts(table));
     CHECK(table_admits(table, 100) == 10 && !table_can_add(table, 11, &error));
     struct reservation *small = reserve_numbers(table, 10, MANY);
@@ -231,7 +231,7 @@ static void a_queue_keeps_room_for_what_has_still_to_enter(void) {
     while (entered < MANY) {
         uint32_t part = reservation_part(large);
         CHECK(part >= 1 && part <= 1024);
-        CHECK(table_commit_part(table, large, NULL, ids + entered));
+        CHECK(table_commit_part(table, large, NULL, ids + entered) == (int)part);
         entered += part;
     }
     CHECK(!table_is_amid_parts(table) && table_admits(table, 1) == 0);
@@ -242,7 +242,7 @@ static void what_is_given_up_amid_parts_leaves_room_again(void) {
     struct table *table = make_queue(MANY);
     uint64_t ids[MANY];
     struct reservation *large = reserve_numbers(table, MANY, 0);
-    CHECK(table_begin_commit(table, large, &error) == 0 && table_commit_part(table, large, NULL, ids));
+    CHECK(table_begin_commit(table, large, &error) == 0 && table_commit_part(table, large, NULL, ids) > 0);
     CHECK(table_admits(table, 1) == 0);
     struct table_info info;
     table_info(table, &info);
@@ -280,6 +280,67 @@ static void draws_that_were_let_through_are_not_taken_by_others(void) {
     table_free(table);
 }
 
+/* The remover would choose the newest, which are those of the batch itself. */
+static void a_batch_does_not_drive_out_its_own_items(void) {
+    for (int kind = SELECTOR_UNIFORM; kind < SELECTOR_KINDS; kind++) {
+        struct table_config config = {.capacity = MANY,
+                                      .columns = 1,
+                                      .sampler = SELECTOR_UNIFORM,
+                                      .remover = (enum selector_kind)kind,
+                                      .min_size_to_sample = 1,
+                                      .max_staleness = -1,
+                                      .seed = 7};
+        strcpy(config.name, "t");
+        config.column[0] = (struct column){.name = "x", .type = COLUMN_UINT32, .item_bytes = 4};
+        struct table *table = table_new(&config, &error);
+        uint64_t ids[MANY];
+        for (uint32_t first = 0; first < 3 * MANY; first += MANY - 7) {
+            CHECK(table_commit(table, reserve_numbers(table, MANY - 7, first), NULL, ids, &error) == 0);
+            CHECK(table_delete(table, 1, &ids[MANY - 8]) == 1 && table_delete(table, 1, &ids[0]) == 1);
+            for (uint32_t i = 1; i < MANY - 8; i++) {
+                uint32_t slot;
+                CHECK(table_get(table, 1, &ids[i], 0, &slot, NULL, &error) == 0);
+                table_unpin(table, &slot, 1);
+            }
+        }
+        table_free(table);
+    }
+}
+
+/* Whoever has sent a large batch, and does not read what it is owed, is served all the same, and holds up no change. */
+static void a_client_that_does_not_read_does_not_keep_a_batch_between_its_parts(void) {
+    open_server(false, NULL);
+    struct memory_peer *worker = connect_peer(), *other = connect_peer();
+    create_floats(worker);
+    store_large(worker);
+    memory_peer_open_window(worker, 0);
+    while (server->clients.head->output.unsent_bytes <= 2 * LIMIT_SLICES_BACKLOG_BYTES) {
+        say(worker, "GET large\r\n");
+        settle();
+    }
+    send_floats(worker, ITEMS / 4);
+    settle();
+    CHECK(size_of_t() == ITEMS / 4);
+    CHECK(answers(other, "REPLAY.RESET t\r\n", "+OK\r\n"));
+    CHECK(size_of_t() == 0);
+    close_server();
+}
+
+/* `… | nc`: what was asked is answered, though nothing more will be. */
+static void whoever_has_finished_its_input_is_answered(void) {
+    open_server(false, NULL);
+    struct memory_peer *worker = connect_peer();
+    create_floats(worker);
+    send_floats(worker, ITEMS / 4);
+    memory_peer_finish(worker);
+    for (int turns = 0; !memory_peer_is_closed(worker); turns++) {
+        CHECK(turns < 1000000);
+        one_turn();
+    }
+    CHECK(received_prefix(worker, "$2097152\r\n"));
+    close_server();
+}
+
 int main(void) {
     size_t before = memory_used_bytes();
     RUN(others_are_answered_while_a_million_items_are_added_changed_drawn_and_deleted);
@@ -288,6 +349,9 @@ int main(void) {
     RUN(a_queue_keeps_room_for_what_has_still_to_enter);
     RUN(what_is_given_up_amid_parts_leaves_room_again);
     RUN(draws_that_were_let_through_are_not_taken_by_others);
+    RUN(a_batch_does_not_drive_out_its_own_items);
+    RUN(a_client_that_does_not_read_does_not_keep_a_batch_between_its_parts);
+    RUN(whoever_has_finished_its_input_is_answered);
     CHECK(memory_used_bytes() == before);
     return 0;
 }

@@ -83,7 +83,7 @@ static void the_first_items_enter_and_the_slots_of_the_others_are_free_again(voi
         CHECK(info_of(table).size == 4 && info_of(table).added == 4 && info_of(table).reserved_slots == 0);
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t slot;
-            CHECK(table_get(table, 1, &ids[i], &slot, NULL, &error) == 0);
+            CHECK(table_get(table, 1, &ids[i], 0, &slot, NULL, &error) == 0);
             table_gather(table, 0, &slot, 1, &value);
             table_gather(table, 1, &slot, 1, pair);
             CHECK(value == 1000 + i && pair[0] == i + 1 && pair[2] == i + 1);
@@ -142,7 +142,7 @@ static void the_others_let_go_of_their_steps(void) {
     CHECK(info_of(table).steps == 3);
     CHECK(table_commit(table, reservation, NULL, ids + 1, &error) == 0);
     uint32_t slots[2];
-    CHECK(table_get(table, 2, ids, slots, NULL, &error) == 0);
+    CHECK(table_get(table, 2, ids, 0, slots, NULL, &error) == 0);
     table_gather(table, 1, slots + 1, 1, obs);
     CHECK(obs[0] == 4 && obs[1] == 5);
     table_gather(table, 1, slots, 1, obs);

@@ -36,7 +36,7 @@ static void check_value(struct table *table, uint64_t id, uint64_t expected) {
     uint32_t slot;
     uint64_t value;
     uint8_t pair[3];
-    CHECK(table_get(table, 1, &id, &slot, NULL, &error) == 0);
+    CHECK(table_get(table, 1, &id, 0, &slot, NULL, &error) == 0);
     table_gather(table, 0, &slot, 1, &value);
     table_gather(table, 1, &slot, 1, pair);
     CHECK(value == expected && pair[0] == (uint8_t)expected && pair[2] == (uint8_t)expected);
@@ -60,7 +60,7 @@ static void an_update_to_a_replaced_item_is_stale_and_changes_nothing(void) {
     CHECK(info_of(table).total_priority == 4 && info_of(table).max_priority == 2);
     CHECK(table_delete(table, 3, old) == 0 && table_delete(table, 1, new) == 1 && table_delete(table, 1, new) == 0);
     uint32_t slot;
-    CHECK(table_get(table, 1, old, &slot, NULL, &error) == -1 && error.code == ERROR_GENERIC);
+    CHECK(table_get(table, 1, old, 0, &slot, NULL, &error) == -1 && error.code == ERROR_GENERIC);
     check_value(table, new[1], 21);
     table_free(table);
 }
@@ -231,7 +231,7 @@ static void all_zero_priorities_wait_and_say_so(void) {
     CHECK(add(table, 4, 0, zeros, ids) == 0);
     CHECK(table_sample(table, 1, 0, true, slots, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
     CHECK(strstr(error.message, "all priorities are zero"));
-    CHECK(table_get(table, 1, ids, slots, p, &error) == 0 && p[0] == 0);
+    CHECK(table_get(table, 1, ids, 0, slots, p, &error) == 0 && p[0] == 0);
     table_unpin(table, slots, 1);
     CHECK(table_update(table, 1, &ids[2], &one, &applied, &stale, &error) == 0);
     CHECK(table_sample(table, 4, 1, true, slots, ids, p, w, &error) == 0);
@@ -526,7 +526,7 @@ static void small_columns_keep_their_values_and_alignment_side_by_side(void) {
             item[i] = i * 7919 % n;
             asked[i] = ids[item[i]];
         }
-        CHECK(table_get(table, DRAWN, asked, slots, NULL, &error) == 0);
+        CHECK(table_get(table, DRAWN, asked, 0, slots, NULL, &error) == 0);
         for (uint32_t c = 0; c < COLUMNS; c++) {
             const uint8_t *base;
             size_t stride, alignment = sizes[c] & -sizes[c];

@@ -337,7 +337,7 @@ static void a_pinned_item_is_copied_if_it_was_there_at_the_cut(void) {
         uint64_t ids[100], more[50], value;
         uint32_t slots[100], slot;
         CHECK(add(table, 100, 0, NULL, ids) == 0);
-        CHECK(table_get(table, 100, ids, slots, NULL, &error) == 0);
+        CHECK(table_get(table, 100, ids, 0, slots, NULL, &error) == 0);
         CHECK(table_delete(table, 40, ids) == 40);
         struct memory_sink memory;
         begin(table, &memory, 11 * held);
@@ -354,9 +354,9 @@ static void a_pinned_item_is_copied_if_it_was_there_at_the_cut(void) {
         table_unpin(table, slots + 60, 40);
         CHECK(info_of(table).pinned_slots == 0 && table->items.occupied == info_of(table).size);
         struct table *restored = restore_from(&memory);
-        CHECK(info_of(restored).size == 60 && table_get(restored, 1, ids, &slot, NULL, &error) == -1);
+        CHECK(info_of(restored).size == 60 && table_get(restored, 1, ids, 0, &slot, NULL, &error) == -1);
         for (uint32_t i = 40; i < 100; i++) {
-            CHECK(table_get(restored, 1, &ids[i], &slot, NULL, &error) == 0);
+            CHECK(table_get(restored, 1, &ids[i], 0, &slot, NULL, &error) == 0);
             table_gather(restored, 0, &slot, 1, &value);
             CHECK(value == i);
             table_unpin(restored, &slot, 1);

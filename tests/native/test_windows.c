@@ -72,7 +72,7 @@ static void check_item(struct table *table, uint64_t id, const uint64_t obs[4], 
                        uint64_t before) {
     uint32_t slot;
     uint64_t values[4], one;
-    CHECK(table_get(table, 1, &id, &slot, NULL, &error) == 0);
+    CHECK(table_get(table, 1, &id, 0, &slot, NULL, &error) == 0);
     table_gather(table, OBS, &slot, 1, values);
     CHECK(memcmp(values, obs, sizeof values) == 0);
     table_gather(table, NEXT, &slot, 1, values);
@@ -189,7 +189,7 @@ static void steps_leave_when_nobody_needs_them(void) {
     CHECK(append(table, stream, 8, 30, NULL) == 0);
     CHECK(info_of(table).steps == 8 + 8 && info_of(table).step_bytes == 16 * 16);
     CHECK(info_of(table).bytes == 4 * 8 + 16 * 16);
-    CHECK(table_get(table, 1, &ids[0], &slot, NULL, &error) == 0); /* pinned: sees 22 … 28 */
+    CHECK(table_get(table, 1, &ids[0], 0, &slot, NULL, &error) == 0); /* pinned: sees 22 … 28 */
     CHECK(table_delete(table, 4, ids) == 4);
     CHECK(info_of(table).steps == 8 + 7 && info_of(table).size == 0);
     table_unpin(table, &slot, 1);

@@ -11,6 +11,7 @@
 #include "server/core/exclusive.h"
 #include "server/core/request_times.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/core/subsystem.h"
 #include "server/core/upcalls.h"
 
@@ -268,12 +269,16 @@ static void keep_pending(struct client *client, const uint8_t *data, size_t leng
     client->pending_length += length;
 }
 
+/* What was asked before is still answered (`printf … | nc`), also in slices, but nobody who hung up is waited for. */
+static bool would_wait(const struct client *client) {
+    return client->blocked && !slices_is_going_on(client);
+}
+
 static void end_input(struct client *client) {
     client->input_ended = true;
-    /* What was asked before is still answered (`printf … | nc`), but nobody who hung up is waited for. */
-    if (client->blocked)
+    if (would_wait(client))
         client_close(client);
-    else if (client->pending_length == 0)
+    else if (client->pending_length == 0 && !client->blocked)
         client_close_after_reply(client);
     else
         client_update_reading(client);
@@ -362,7 +367,7 @@ void client_run_pending(struct client *client) {
         client_update_reading(client);
         return;
     }
-    if (client->blocked && client->hung_up) {
+    if (client->hung_up && would_wait(client)) {
         client_close(client);
         return;
     }
@@ -479,7 +484,7 @@ void client_hung_up(void *context, void *owner) {
     (void)context;
     struct client *client = owner;
     client->hung_up = true;
-    if (client->blocked) client_close(client);
+    if (would_wait(client)) client_close(client);
 }
 
 void client_released(void *context, void *owner, size_t size_bytes) {

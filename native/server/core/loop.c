@@ -262,7 +262,7 @@ static uint64_t sweep_work(struct server *server) {
 }
 
 static uint64_t slices_work(struct server *server) {
-    return at_once_if(slices_step(server));
+    return slices_step(server);
 }
 
 static uint64_t write_work(struct server *server) {

@@ -157,10 +157,12 @@ struct looks {
     } second;
 };
 
-/* Replies that are made in slices (slices.h). */
+/* Commands that work or reply in slices (slices.h). */
 struct slices {
-    struct wait_queue waiting;
+    struct wait_queue working;
+    struct wait_queue replying; /* their replies are written as the clients take them */
     uint64_t until_us;
+    bool not_now; /* said by the one that is at it */
 };
 
 struct ending {

@@ -1,5 +1,5 @@
-/* slices: commands that have much to do, or much to reply, and do so in slices: some in each turn of the loop, and no more
- * than the client takes of its reply. All clients that are at it share a turn's time. */
+/* slices: commands that have much to do, or much to reply, and do so in slices: some in each turn of the loop. All clients
+ * that are at it share a turn's time. */
 #ifndef REPLAY_SERVER_SLICES_H
 #define REPLAY_SERVER_SLICES_H
 
@@ -9,11 +9,16 @@
  * and returns true when the command has replied. What it works on may have changed since. Not for a client that may not
  * block. */
 void slices_begin(struct client *client, bool (*go_on)(struct client *client));
-/* The same for any client: where it may not block the command is run here, in the slices of its script or transaction. */
+/* The same for one that writes its reply meanwhile: it goes on only as fast as the client takes that. */
+void slices_begin_reply(struct client *client, bool (*go_on)(struct client *client));
+/* As slices_begin for any client: where it may not block the command is run here, in the slices of its script or
+ * transaction. */
 void slices_run(struct client *client, bool (*go_on)(struct client *client));
 bool slices_have_time(const struct client *client);
+/* Within `go_on`: it could do nothing, and shall be called again a little later. */
+void slices_not_now(struct client *client);
 bool slices_is_going_on(const struct client *client);
-/* True when some could go on at once. */
-bool slices_step(struct server *server);
+/* Returns when some could go on: 0 for at once, CLOCK_NEVER for none. */
+uint64_t slices_step(struct server *server);
 
 #endif

@@ -132,7 +132,10 @@ void wait_queue_wake(struct server *server, struct wait_queue *queue) {
 /* The wait is answered: what the client sent meanwhile comes next. */
 static void resume(struct client *client) {
     client_request_done(client);
-    if (client->pending_length > 0) client_make_ready(client);
+    if (client->pending_length > 0)
+        client_make_ready(client);
+    else if (client->input_ended && !client->blocked)
+        client_close_after_reply(client); /* it hung up while it was served in slices */
     client_update_reading(client);
 }
 

@@ -63,6 +63,7 @@ static int begin(struct replay_request *request, struct error *error) {
         return error_set(error, ERROR_GENERIC, "out of memory for the ids of %" PRIu32 " items", request->n);
     if (table_begin_commit(entry->table, request->reservation, error)) return -1;
     request->begun = true;
+    if (in_parts) replay_request_begin_parts(request);
     return 0;
 }
 
@@ -75,13 +76,15 @@ static int enter_part(struct client *client, struct replay_request *request, str
     if (!priorities) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " priorities", n);
     uint64_t *ids = (uint64_t *)(void *)(priorities + n);
     if (given->length) memcpy(priorities, given->data + request->entered * sizeof *priorities, n * sizeof *priorities);
-    if (!table_commit_part(table, request->reservation, given->length ? priorities : NULL, ids)) {
+    int entered = table_commit_part(table, request->reservation, given->length ? priorities : NULL, ids);
+    if (entered < 0) {
         return client_may_block(client)
                    ? 1
                    : error_set(error, ERROR_LIMIT,
                                "no slots for more than %" PRIu32 " of %" PRIu32 " items, which have entered",
                                request->entered, request->n);
     }
+    if (entered == 0) return 0; /* old items leave first */
     if (request->ids) memcpy(request->ids->data + request->entered * sizeof *ids, ids, n * sizeof *ids);
     request->entered += n;
     if (request->entered == request->n) request->reservation = NULL;
@@ -93,13 +96,15 @@ static void have_entered(struct client *client, struct replay_request *request) 
     struct replay_entry *entry = request->entry;
     wait_queue_wake(client->server, &entry->samplers);
     wait_queue_wake(client->server, &entry->watchers);
-    if (entry->changers.length) wait_queue_wake(client->server, &entry->changers);
 }
 
 /* The next piece of the work: priorities are looked at, the items are let through, parts enter. 1: not now; -1: refused. */
 static int next_piece(struct client *client, struct replay_request *request, struct error *error) {
     const struct resp_argument *priorities = &client->argv[request->priorities];
     if (request->begun) return enter_part(client, request, error);
+    double limit = table_priority_limit(request->entry->table);
+    if (request->checked_limit != limit) request->checked = 0; /* settings have changed while it waited */
+    request->checked_limit = limit;
     if (request->checked < request->n) {
         uint32_t left = request->n - request->checked;
         uint32_t count = left < PRIORITIES_OF_A_PIECE ? left : PRIORITIES_OF_A_PIECE;
@@ -134,6 +139,7 @@ static bool attempt(struct client *client) {
             continue;
         }
         if (request->begun) have_entered(client, request);
+        if (piece > 0) slices_not_now(client);
         if (!slicing) slices_begin(client, attempt);
         return !slicing;
     }

@@ -41,7 +41,7 @@ static bool change_attempt(struct client *client) {
         return true;
     }
     if (!request->begun) {
-        if (table_is_amid_parts(entry->table)) return false; /* who ends a batch wakes us */
+        if (entry->amid > 0) return false; /* who ends a batch wakes us */
         if (request->kind == REPLAY_REQUEST_RESET) {
             table_begin_reset(entry->table);
         } else if (table_begin_configure(entry->table, client->argv[2].data, client->argv[2].length, &error)) {

@@ -129,9 +129,10 @@ static bool lets_change_first(const struct replay_request *request, struct error
                : true;
 }
 
-static bool is_copied_in_parts(const struct replay_request *request) {
+/* Its items stay pinned meanwhile: where too many are, all is copied at once. */
+static bool is_copied_in_parts(const struct replay_request *request, const struct client *client) {
     return !request->coded && request->n <= REPLAY_CLIENT_PINNED_LIMIT &&
-           replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES;
+           replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES && replay_may_stay_pinned(request, client);
 }
 
 /* Draws and replies; false when it must wait. */
@@ -162,7 +163,7 @@ static bool sample_attempt(struct client *client) {
     }
     wait_queue_wake(client->server, &entry->adders);
     if (request->shared && !request->coded && replay_share_batch(client, request, batch)) return true;
-    if (is_copied_in_parts(request)) {
+    if (is_copied_in_parts(request, client)) {
         replay_copy_in_parts(client, request, batch);
         return true;
     }
@@ -231,13 +232,13 @@ static void get_at_once(struct client *client, struct replay_request *request) {
         return;
     }
     if (n) memcpy(batch->ids, client->argv[2].data, n * sizeof *batch->ids);
-    if (table_get(entry->table, n, batch->ids, batch->slots, batch->probabilities, &error)) {
+    if (table_get(entry->table, n, batch->ids, 0, batch->slots, batch->probabilities, &error)) {
         reply_failure(client, &error);
         replay_batch_release(batch);
         return;
     }
     for (uint32_t i = 0; i < n; i++) batch->weights[i] = 1;
-    if (is_copied_in_parts(request)) {
+    if (is_copied_in_parts(request, client)) {
         replay_copy_in_parts(client, request, batch);
         return;
     }

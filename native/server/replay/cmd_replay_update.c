@@ -111,11 +111,13 @@ static struct replay_request *request_or_reply(struct client *client, enum repla
     return NULL;
 }
 
-static void run(struct client *client, const struct replay_request *request, bool (*some)(struct client *client)) {
-    if (request->n > PART_ITEMS)
-        slices_run(client, some);
-    else
+static void run(struct client *client, struct replay_request *request, bool (*some)(struct client *client)) {
+    if (request->n <= PART_ITEMS) {
         some(client);
+        return;
+    }
+    replay_request_begin_parts(request);
+    slices_run(client, some);
 }
 
 void replay_update_command(struct client *client) {

@@ -50,7 +50,6 @@ void replay_parts_drop(struct replay_request *request) {
     blob_release(parts->weights);
     for (uint32_t i = 0; i < request->column_count; i++) blob_release(parts->copied[i]);
     memory_free(parts);
-    if (request->entry->changers.length) wait_queue_wake(request->entry->registry->server, &request->entry->changers);
 }
 
 /* Places for all that is copied. */
@@ -94,7 +93,7 @@ static void copy_columns(const struct replay_request *request, const uint32_t *s
     }
 }
 
-/* Pins the next items. -1: they are not there. */
+/* Pins the next items. 1: not now; -1: they are not there. */
 static int take_items(struct client *client, struct replay_request *request, uint32_t count, uint32_t *slots,
                       struct error *error) {
     struct table *table = request->entry->table;
@@ -104,11 +103,12 @@ static int take_items(struct client *client, struct replay_request *request, uin
     float weights[PART_ITEMS];
     if (parts->by_id) {
         memcpy(ids, client->argv[2].data + parts->done * sizeof *ids, count * sizeof *ids);
-        if (table_get(table, count, ids, slots, probabilities, error)) return -1;
+        if (table_get(table, count, ids, parts->done, slots, probabilities, error)) return -1;
         for (uint32_t i = 0; i < count; i++) weights[i] = 1;
         memcpy(parts->weights->data + parts->done * sizeof *weights, weights, count * sizeof *weights);
     } else {
-        if (table_sample_part(table, count, slots, ids, probabilities, error)) return -1;
+        int drawn = table_sample_part(table, count, slots, ids, probabilities, error);
+        if (drawn) return drawn;
         double least = table_least_probability(count, probabilities);
         if (least < parts->least) parts->least = least;
     }
@@ -124,7 +124,8 @@ static int copy_part(struct client *client, struct replay_request *request, stru
     if (parts->batch) {
         copy_columns(request, parts->batch->slots + parts->done, count);
     } else {
-        if (take_items(client, request, count, taken, error)) return -1;
+        int missing = take_items(client, request, count, taken, error);
+        if (missing) return missing;
         copy_columns(request, taken, count);
         table_unpin(request->entry->table, taken, count);
     }
@@ -172,8 +173,6 @@ static void reply_parts(struct client *client, struct replay_request *request) {
     }
     for (uint32_t i = 0; i < column_count; i++) blob_release(parts->copied[i]);
     memory_free(parts);
-    wait_queue_wake(entry->registry->server, &entry->adders);
-    if (entry->changers.length) wait_queue_wake(entry->registry->server, &entry->changers);
     replay_entry_release(entry);
 }
 
@@ -187,9 +186,14 @@ static bool go_on(struct client *client) {
             return true;
         }
         if (parts->done < request->n) {
-            if (copy_part(client, request, &error)) {
+            int left = copy_part(client, request, &error);
+            if (left < 0) {
                 reply_failure(client, &error);
                 return true;
+            }
+            if (left > 0 && client_may_block(client)) {
+                slices_not_now(client);
+                return false;
             }
         } else if (!parts->batch && !parts->by_id && parts->weighed < request->n) {
             weigh_part(request);
@@ -209,6 +213,7 @@ void replay_sample_in_parts(struct client *client, struct replay_request *reques
         return;
     }
     request->begun = true;
+    replay_request_begin_parts(request);
     slices_run(client, go_on);
 }
 
@@ -224,11 +229,11 @@ void replay_get_in_parts(struct client *client, struct replay_request *request) 
 
 void replay_copy_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch) {
     struct error error = {.code = ERROR_NONE};
+    replay_batch_pin(batch);
     if (take_memory(request, batch, &error)) {
         if (!request->parts) replay_batch_release(batch);
         reply_failure(client, &error);
         return;
     }
-    replay_batch_pin(batch);
     slices_run(client, go_on);
 }

@@ -11,6 +11,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_part.h"
+#include "server/replay/replay_parts.h"
 #include "server/replay/replay_streams.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {
@@ -239,10 +240,23 @@ void replay_request_release(struct replay_request *request) {
     if (!request->reservation) return;
     reservation_release(request->reservation);
     request->reservation = NULL;
-    if (request->begun) { /* what did not enter leaves room, and the table may be changed again */
-        wait_queue_wake(request->entry->registry->server, &request->entry->adders);
-        wait_queue_wake(request->entry->registry->server, &request->entry->changers);
-    }
+}
+
+void replay_request_begin_parts(struct replay_request *request) {
+    if (request->amid) return;
+    request->amid = true;
+    request->entry->amid++;
+}
+
+/* What was done, or given up, in its midst may be what others wait for; so may a change that was not made. */
+static void wake_others(const struct replay_request *request) {
+    struct replay_entry *entry = request->entry;
+    struct server *server = entry->registry->server;
+    bool is_change = request->kind == REPLAY_REQUEST_RESET || request->kind == REPLAY_REQUEST_CONFIG;
+    if (!request->amid && !is_change) return;
+    if (entry->changers.length && entry->amid == 0) wait_queue_wake(server, &entry->changers);
+    wait_queue_wake(server, &entry->adders);
+    wait_queue_wake(server, &entry->samplers);
 }
 
 /* The command has replied, or its client went: a reservation that was not committed goes back. */
@@ -253,7 +267,11 @@ static void drop_request(struct client *client, void *state) {
     replay_parts_drop(request);
     replay_request_release(request);
     blob_release(request->ids);
-    if (request->entry) replay_entry_release(request->entry);
+    if (request->entry) {
+        request->entry->amid -= request->amid;
+        wake_others(request);
+        replay_entry_release(request->entry);
+    }
     if (registry->requests_pooled == REPLAY_POOLED_OBJECTS) {
         memory_free(request);
         return;

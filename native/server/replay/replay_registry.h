@@ -37,6 +37,7 @@ struct replay_entry {
     bool dropped;
     bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
     bool replaced; /* dropped for another table of its name */
+    uint32_t amid; /* requests between two parts of their batches: settings stay, and no reset begins */
     struct wait_queue adders, samplers;
     struct wait_queue changers; /* RESET and CONFIG, until their work is done */
     struct wait_queue watchers; /* AWAIT */
@@ -79,7 +80,9 @@ struct replay_request {
     bool partial; /* ADD, ITEM: fewer than n will do */
     int64_t block_ms;
     uint32_t priorities;         /* ADD, ITEM: argument index of the priorities */
-    uint32_t checked;            /* ADD, ITEM, UPDATE: of n, priorities that are good */
+    bool amid;                   /* counted in the entry's */
+    uint32_t checked;            /* ADD, ITEM, UPDATE: of n, priorities that are good … */
+    double checked_limit;        /* … up to this one, which may change while they wait */
     uint32_t entered;            /* ADD, ITEM: of n, items that are in the table */
     uint64_t deadline_us;        /* ADD, ITEM: of the wait */
     struct blob *ids;            /* ADD, ITEM: of those that entered, where they enter in parts */
@@ -169,6 +172,8 @@ struct replay_request *replay_request_new(struct client *client, struct replay_r
                                           enum replay_request_kind kind);
 void replay_request_set_entry(struct replay_request *request, struct replay_entry *entry);
 void replay_request_release(struct replay_request *request); /* gives back what it has reserved */
+/* From now on until the request is over, however it ends, it is between two parts of its batch. */
+void replay_request_begin_parts(struct replay_request *request);
 
 /* A batch being answered: slots, and for the client ids, probabilities and weights. */
 struct replay_batch {
@@ -199,6 +204,8 @@ void replay_batch_release(struct replay_batch *batch);
 /* Whether these columns of n items may be answered now. Otherwise ERROR_LIMIT: too much is asked for; or ERROR_TIMEOUT:
  * replies in flight hold too much, and `samplers` is woken when one of them has gone. */
 bool replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error);
+/* Whether the items of the request, which were just drawn, may stay pinned for some turns. */
+bool replay_may_stay_pinned(const struct replay_request *request, const struct client *client);
 /* Counts the items, whose slots are pinned, against the client. replay_batch_reply does it where it was not done. */
 void replay_batch_pin(struct replay_batch *batch);
 

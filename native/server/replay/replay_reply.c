@@ -108,6 +108,18 @@ void replay_batch_release(struct replay_batch *batch) {
     batch_give(registry, batch);
 }
 
+/* The last quarter is for small replies. */
+static uint64_t most_pinned(uint32_t n) {
+    return n > REPLAY_SMALL_REPLY_ITEMS ? REPLAY_TABLE_PINNED_LIMIT / 4 * 3 : REPLAY_TABLE_PINNED_LIMIT;
+}
+
+bool replay_may_stay_pinned(const struct replay_request *request, const struct client *client) {
+    struct table_info info;
+    table_info(request->entry->table, &info);
+    return info.pinned_slots <= most_pinned(request->n) &&
+           client->pinned_items + request->n <= REPLAY_CLIENT_PINNED_LIMIT;
+}
+
 bool replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error) {
     struct replay_entry *entry = request->entry;
     uint32_t n = request->n;
@@ -128,7 +140,7 @@ bool replay_batch_allowed(const struct replay_request *request, const struct cli
     struct table_info info;
     table_info(entry->table, &info);
     uint64_t mine = client->pinned_items;
-    uint64_t most = n > REPLAY_SMALL_REPLY_ITEMS ? REPLAY_TABLE_PINNED_LIMIT / 4 * 3 : REPLAY_TABLE_PINNED_LIMIT;
+    uint64_t most = most_pinned(n);
     if (info.pinned_slots + n <= most && mine + n <= REPLAY_CLIENT_PINNED_LIMIT) return true;
     entry->lacks_pins = true;
     entry->registry->pins_lacked_us = entry->registry->server->now_us;

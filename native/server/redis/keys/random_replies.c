@@ -87,7 +87,7 @@ static void reply_in_slices(struct client *client, struct value *collection, con
     repeated->with_value = with_value;
     reply_head(client, count, with_value);
     client_set_state(client, repeated, drop_repeated);
-    slices_begin(client, repeat_some);
+    slices_begin_reply(client, repeat_some);
 }
 
 void reply_repeated(struct client *client, struct value *collection, const struct random_kind *kind, uint64_t count,
