@@ -74,7 +74,7 @@ def test_one_bad_priority_at_the_end_changes_nothing(client, table, bad):
 def test_an_id_that_has_left_refuses_a_get_and_is_named(client, table):
     ids = client.add(table, numbered(0, MANY))
     client.delete(table, ids[-2:-1])
-    with pytest.raises(rs.ReplayError, match=f"item {ids[-2]} .*has left"):
+    with pytest.raises(rs.ReplayError, match=rf"item {ids[-2]} \(index {MANY - 2}\) is not in table .*has left"):
         client.get(table, ids)
 
 
@@ -188,4 +188,54 @@ def test_a_copied_batch_beside_columns_from_the_slots_is_whole(client):
     found = client.get(name, ids[:2000])
     assert np.array_equal(found.data["v"], v[:2000])
     assert np.array_equal(found.data["frame"], frame[:2000])
+    client.drop_table(name)
+
+
+def test_priorities_are_looked_at_again_when_settings_have_changed_while_they_waited(client, eventually):
+    name = "waiting-priorities"
+    x = {"x": rs.Column("float32")}
+    client.create_table(rs.Table(name, 10, x, sampler=rs.Prioritized(1.0), rate_limiter=rs.Queue(1)))
+    first = client.add(name, {"x": np.zeros(1, np.float32)})
+    refused: list[Exception] = []
+
+    def add() -> None:
+        with rs.Client(client.url) as other, pytest.raises(rs.PriorityError) as caught:
+            other.add(name, {"x": np.ones(1, np.float32)}, [1e200])
+        refused.append(caught.value)
+
+    waiter = threading.Thread(target=add)
+    waiter.start()
+    eventually(lambda: client.info(name)["waiting_add"] == 1, "the add waits")
+    client.configure(name, sampler=rs.Prioritized(2.0))
+    client.delete(name, first)
+    waiter.join(60)
+    assert len(refused) == 1
+    assert client.info(name)["size"] == 0
+    client.drop_table(name)
+
+
+def test_a_large_sample_that_is_cut_short_lets_others_sample_and_add(client, open_raw, eventually):
+    name, size = "cut-short", 20_000
+    k = {"k": rs.Column("int64")}
+    client.create_table(rs.Table(name, size, k, sampler=rs.Fifo(), rate_limiter=rs.Queue(size), max_times_sampled=1))
+    done: list[int] = []
+    for _ in range(5):
+        client.add(name, {"k": np.arange(size)})
+        raw = open_raw(client.url)
+        raw.send(b"*3\r\n$13\r\nREPLAY.SAMPLE\r\n$9\r\ncut-short\r\n$5\r\n20000\r\n")
+        raw.socket.close()
+
+        def add() -> None:
+            with rs.Client(client.url) as other:
+                done.extend(other.add(name, {"k": np.arange(100)}))
+
+        adder = threading.Thread(target=add)
+        adder.start()
+        eventually(lambda: client.info(name)["pinned_slots"] == 0, "nothing is held")
+        while client.info(name)["size"]:
+            client.delete(name, client.sample(name, 1, timeout=60).ids)
+        adder.join(60)
+        assert not adder.is_alive()
+        client.reset(name)
+    assert len(done) == 500
     client.drop_table(name)
