@@ -68,7 +68,8 @@ def needed_folders() -> list[str]:
     """Where Python, the libraries and this package are, and nothing beside them."""
     folders = [*("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache"), sys.prefix, sys.base_prefix]
     folders += [*sysconfig.get_paths().values(), *(path for path in sys.path if path.endswith("-packages"))]
-    folders += [os.path.dirname(importlib.import_module(part).__file__ or "") for part in PARTS]
+    package = [os.path.dirname(importlib.import_module(part).__file__ or "") for part in PARTS]
+    folders += [*package, *map(os.path.realpath, package)]  # a checkout's parts are links, and what they lead to
     found: list[str] = []
     for folder in sorted({os.path.abspath(folder) for folder in folders}, key=len):
         if os.path.exists(folder) and not any(Path(folder).is_relative_to(above) for above in found):

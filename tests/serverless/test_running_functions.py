@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from test_backend import answer, backend, request
+import pytest
+from test_backend import Backends, FunctionDouble, LoopDouble, answer, backends, request
 
 from replay_server.dashboard import gantt
 from replay_server.dashboard.run_source import RUNNING, RunSource
@@ -30,7 +31,13 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return found
 
 
-def test_a_backend_tells_what_runs_and_what_waits() -> None:
+@pytest.fixture(params=[FunctionDouble, LoopDouble], ids=["threads", "loop"])
+def backend(request: pytest.FixtureRequest) -> Backends:
+    """Makes a backend on a function: with a thread for each invocation, or on a loop."""
+    return backends(request.param)
+
+
+def test_a_backend_tells_what_runs_and_what_waits(backend: Backends) -> None:
     go, attempts = threading.Event(), 0
 
     def function(to: Request, timeout_s: float) -> bytes:
@@ -59,7 +66,7 @@ def test_a_backend_tells_what_runs_and_what_waits() -> None:
     ]
 
 
-def test_instances_that_are_made_warm_are_among_them() -> None:
+def test_instances_that_are_made_warm_are_among_them(backend: Backends) -> None:
     seen: list[Any] = []
 
     def function(to: Request, timeout_s: float) -> bytes:
@@ -72,7 +79,7 @@ def test_instances_that_are_made_warm_are_among_them() -> None:
         assert functions.unfinished() == []
 
 
-def test_they_are_drawn_while_they_run_and_count_once_when_they_have_ended(tmp_path: Path) -> None:
+def test_they_are_drawn_while_they_run_and_count_once_when_they_have_ended(backend: Backends, tmp_path: Path) -> None:
     directory, go = RunDirectory(tmp_path), threading.Event()
     (tmp_path / "config.json").write_text(json.dumps({"env": "CartPole-v1", "algo": "ppo", "rounds": 5}))
     directory.write_job("train", "redis://127.0.0.1:1")
@@ -117,7 +124,7 @@ def test_they_are_drawn_while_they_run_and_count_once_when_they_have_ended(tmp_p
     assert [each.request for each in read_invocations(tmp_path)] == ["first", "second"]
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_stops_nothing(backend: Backends, tmp_path: Path) -> None:
     with backend(lambda to, timeout_s: answer(to)) as (functions, _):
         writer = RunningFunctions(tmp_path / "missing", functions.unfinished)
         functions.submit(request("first")).result(DEADLINE_S)
