@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "check.h"
+#include "own_folder.h"
 #include "persist/append_reader.h"
 #include "persist/append_writer.h"
 
@@ -217,16 +218,12 @@ static void a_folder_that_cannot_be_brought_to_the_disk_loses_no_file(void) {
 }
 
 int main(void) {
-    char folder[] = "/tmp/append-XXXXXX";
-    CHECK(mkdtemp(folder) && chdir(folder) == 0);
+    enter_own_folder();
     RUN(what_is_written_is_read_back);
     RUN(a_tail_may_be_cut_off_at_every_byte);
     RUN(zeros_after_a_tail_that_was_cut_off_belong_to_it);
     RUN(a_byte_that_is_not_what_it_was_is_found_wherever_it_stands);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
     RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);
-    static const char *const left[] = {"log.1.incr.aof", "log.2.incr.aof", "log.manifest", "copy", "other.manifest"};
-    for (size_t i = 0; i < sizeof left / sizeof *left; i++) CHECK(unlink(left[i]) == 0);
-    CHECK(chdir("/") == 0 && rmdir(folder) == 0);
     return 0;
 }

@@ -67,6 +67,7 @@ def test_c(name: str, native_build: Path, tmp_path: Path) -> None:
     if name == "test_lwip" and not (native_build / name).exists():
         pytest.skip("needs DPDK and lwIP's source: install libdpdk-dev, then run make setup")
     run(native_build / name, folder=tmp_path, timeout_s=600)
+    assert list(tmp_path.iterdir()) == [], "a test writes into a folder of its own: own_folder.h"
 
 
 @pytest.mark.parametrize("name", FUZZERS)

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "own_folder.h"
 #include "persist/snapshot.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_reader.h"
@@ -209,8 +210,7 @@ static void the_newest_is_found_and_too_many_are_removed(void) {
 }
 
 int main(void) {
-    char folder[] = "snapshot-test-XXXXXX";
-    CHECK(mkdtemp(folder) && chdir(folder) == 0);
+    enter_own_folder();
     RUN(what_is_written_is_read_back);
     RUN(every_damaged_byte_and_every_end_that_is_missing_is_refused_with_the_place);
     RUN(a_disk_that_is_full_fails_the_snapshot_and_leaves_what_was_there);
