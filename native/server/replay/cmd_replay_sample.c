@@ -7,8 +7,8 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_coded.h"
+#include "server/replay/replay_large_batch.h"
 #include "server/replay/replay_part.h"
-#include "server/replay/replay_parts.h"
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
 

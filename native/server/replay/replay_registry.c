@@ -1,6 +1,6 @@
 /* replay_registry: tables by name, their life after a drop, and pooled request state. */
 #include "server/replay/replay_registry.h"
-#include "server/replay/replay_parts.h"
+#include "server/replay/replay_large_batch.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -10,8 +10,8 @@
 #include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/replay/replay_large_batch.h"
 #include "server/replay/replay_part.h"
-#include "server/replay/replay_parts.h"
 #include "server/replay/replay_streams.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {

@@ -1,7 +1,7 @@
-/* replay_parts: a batch whose reply takes more work than fits a turn of the loop. It is drawn, or found, and copied out part by
+/* replay_large_batch: a batch whose reply takes more work than fits a turn of the loop. It is drawn, or found, and copied out part by
  * part in slices (slices.h), between which other requests are served; its reply follows when all of it is there. */
-#ifndef REPLAY_SERVER_REPLAY_PARTS_H
-#define REPLAY_SERVER_REPLAY_PARTS_H
+#ifndef REPLAY_SERVER_REPLAY_LARGE_BATCH_H
+#define REPLAY_SERVER_REPLAY_LARGE_BATCH_H
 
 #include "server/replay/replay_registry.h"
 
