@@ -49,16 +49,21 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
 
 
 class AsyncSampler(Annealed):
-    """`replay_server.Sampler` for asyncio: an asynchronous iterator over batches, and the context in which a task
-    samples them ahead. One that is dropped within it ends its task."""
+    """`replay_server.Sampler` for asyncio: an asynchronous iterator over batches. A task samples them ahead, from the
+    first one on, or from `async with` on. An iterator that is dropped ends its task."""
 
     def __init__(self, draw: Draw, options: SamplerOptions) -> None:
         self._feed: _TaskFeed = _TaskFeed(draw, options)
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def _start(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = asyncio.ensure_future(self._feed.fill())
+            weakref.finalize(self, _cancel, asyncio.get_running_loop(), self._task).atexit = False
 
     async def __aenter__(self) -> AsyncSampler:
-        self._task = asyncio.ensure_future(self._feed.fill())
-        weakref.finalize(self, _cancel, asyncio.get_running_loop(), self._task).atexit = False
+        self._start()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -70,6 +75,7 @@ class AsyncSampler(Annealed):
     async def __anext__(self) -> Batch:
         feed = self._feed
         feed.check_process()
+        self._start()
         item = await feed.ready.get()
         if isinstance(item, BaseException):
             feed.ready.put_nowait(StopAsyncIteration())  # an ended iterator stays ended, for others who wait too
@@ -79,10 +85,10 @@ class AsyncSampler(Annealed):
 
     async def close(self) -> None:
         """Ends the task, cancelling a sample that waits; whoever waits for a batch comes to the end."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         while not self._feed.ready.empty():
             self._feed.ready.get_nowait()
         self._feed.ready.put_nowait(StopAsyncIteration())

@@ -86,8 +86,8 @@ class Client(Operations, Blocking):
             self._redis.close()
 
     def updater(self, name: str) -> Updater:
-        """What updates the priorities of a table without waiting for the replies: for the loop of a learner. With
-        asyncio, make a task of `update_priorities` instead."""
+        """Updates priorities of a table without waiting for the replies, as the loop of a learner wants. With asyncio,
+        make a task of `update_priorities`, and await it before the next."""
         return Updater(lambda ids, priorities: self._answer(commands.update(name, ids, priorities)))
 
     @overload

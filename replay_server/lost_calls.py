@@ -28,9 +28,11 @@ def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: 
     Args:
         pool: where connections are from.
         command: what to send.
-        reconnect_timeout: seconds to go on trying, from the beginning, or from a loss under a command that waits.
+        reconnect_timeout: seconds to go on trying, from the beginning, from the first loss, or from any under a command
+            that waits.
     """
     deadline = time.monotonic() + reconnect_timeout
+    lost = False
     while True:
         connection = yield from pool.connected(deadline, command.shared)
         try:
@@ -40,9 +42,10 @@ def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: 
                 raise ConnectionLost(f"{command.what}: the client of {pool.address} was closed") from None
             if not command.repeatable:
                 raise
-            # A wait may have lasted longer than the time to reconnect: that time starts with the loss.
-            if command.wait_s is None or command.wait_s > 0:
+            # The time to reconnect starts with a loss: it may come long after the command was sent.
+            if not lost or command.wait_s is None or command.wait_s > 0:
                 deadline = max(deadline, time.monotonic() + reconnect_timeout)
+            lost = True
             if time.monotonic() > deadline:
                 raise
         finally:

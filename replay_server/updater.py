@@ -1,8 +1,8 @@
 """Priorities that are sent while nobody waits for the reply, which is read before the next ones are sent.
 
-An operation gives its driver one step after another (`driver`). Here one is done up to the step that receives, and
-left there: it keeps its connection, so nothing else can read its reply, and goes on at the next call. What an
-interrupt, a lost connection or an error reply does to it is written in the operation, as if its caller had waited.
+The updater runs an update until it would wait for the reply, and finishes it at the next call (`driver` tells of the
+steps of an operation). Meanwhile the update keeps its connection, so nothing else can read its reply. An interrupt, a
+lost connection or an error reply does to it what it does to an update whose caller waits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from .connection import Connection
 from .driver import Operation, Step, after, run
@@ -22,6 +24,9 @@ class Updater:
     """Updates priorities of one table without waiting for the replies; a context manager. Made by `Client.updater`.
 
     Every call first reads the reply to the update before it, so updates are done in order and at most one is under way.
+    Other calls of the client go over other connections and may overtake the newest update: call `flush` before them
+    where that matters. What is sent is a copy: the caller's arrays may change at once.
+
     What that update raises (see `Client.update_priorities`), the next call raises, `flush` and `close` too; then the
     call itself has sent nothing: make it again.
 
@@ -47,7 +52,7 @@ class Updater:
             ReplayError: the update before this one failed; nothing of this one was sent.
         """
         self.flush()
-        operation = self._update(ids, priorities)
+        operation = self._update(_own(ids), _own(priorities))
         try:
             step = next(operation)
             while getattr(step[0], "__func__", None) is not Connection.receive:
@@ -58,7 +63,10 @@ class Updater:
             raise
 
     def flush(self) -> tuple[int, int]:
-        """Reads the reply that was not read yet; `applied` and `stale`."""
+        """Reads the reply that was not read yet; `applied` and `stale`, which count all updates so far.
+
+        Raises what `Client.update_priorities` raises, for the newest update.
+        """
         if self._process != os.getpid():
             raise ReplayError(
                 f"expected this updater to be used by process {self._process}, which made it, got process "
@@ -72,7 +80,7 @@ class Updater:
         return self.applied, self.stale
 
     def close(self, flush: bool = True) -> None:
-        """Reads the reply that was not read yet (unless told not to), and gives the connection back."""
+        """Reads the reply that was not read yet, and gives the connection back; without `flush` ends that instead."""
         if flush:
             self.flush()
         self._sent = None
@@ -82,3 +90,8 @@ class Updater:
 
     def __exit__(self, kind: object, *exception: object) -> None:
         self.close(flush=kind is None)
+
+
+def _own(values: Any) -> Any:
+    """A copy of an array: an update whose connection is lost is sent again, from what was given first."""
+    return np.array(values) if hasattr(values, "__array__") else values

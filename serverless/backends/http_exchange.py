@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -80,7 +82,12 @@ class Exchanges:
         data = body if len(body) <= AT_ONCE_BYTES else io.BytesIO(body)
         try:
             async with self._opened().post(
-                yarl.URL(url, encoded=True), data=data, headers=headers, allow_redirects=False, timeout=limits
+                yarl.URL(url, encoded=True),
+                data=data,
+                headers=headers,
+                allow_redirects=False,
+                timeout=limits,
+                proxy=self._proxy_of(url),
             ) as response:
                 found = await _read(response, most_bytes, error_bytes)
                 return Answer(response.status, response.reason or "", response.headers, found)
@@ -96,6 +103,12 @@ class Exchanges:
         if self._session is not None:
             await self._session.close()
 
+    def _proxy_of(self, url: str) -> str | None:
+        """Not by aiohttp's `trust_env`: that reads ~/.netrc too, and refuses signed requests to hosts that it names."""
+        parts = urllib.parse.urlsplit(url)
+        proxy = urllib.request.getproxies().get(parts.scheme) if self._proxies else None
+        return None if proxy is None or urllib.request.proxy_bypass(parts.netloc) else proxy
+
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:  # It belongs to the loop that runs when it is made.
             self._session = aiohttp.ClientSession(
@@ -103,7 +116,6 @@ class Exchanges:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},
                 auto_decompress=False,
-                trust_env=self._proxies,
             )
         return self._session
 

@@ -138,6 +138,20 @@ def test_close_ends_waits(server, run, table):
     run(main())
 
 
+def test_a_sampler_is_iterated_without_a_context_too(server, run, table, items):
+    async def main() -> None:
+        async with rs.aio.Client(server.url) as client:
+            await client.add(table, items(1, 2, 3))
+            batches = client.sampler(table, 16)
+            async for batch in batches:
+                assert len(batch) == 16
+                break
+            await batches.close()
+            assert [batch async for batch in batches] == []
+
+    run(asyncio.wait_for(main(), 60))
+
+
 def test_a_sampler_prefetches(server, run, table, items):
     async def main() -> None:
         async with rs.aio.Client(server.url) as client:

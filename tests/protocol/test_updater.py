@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -98,6 +99,33 @@ def test_an_update_whose_connection_was_lost_is_sent_again(client, table, ids, s
                     other.redis.client_kill_filter(_id=connection["id"])
         assert updates.flush() == (5 * ITEMS, 0)
     assert priorities(client, table, ids) == [5.0] * ITEMS
+
+
+def cut_connections(url: str) -> None:
+    with rs.Client(url) as other:
+        own = other.redis.client_id()
+        for connection in other.redis.client_list():
+            if int(connection["id"]) != own:
+                other.redis.client_kill_filter(_id=connection["id"])
+
+
+def test_what_is_sent_again_is_what_was_given(table, ids, server):
+    with rs.Client(server.url) as client, client.updater(table) as updates:
+        given, of = np.full(ITEMS, 2.0), ids.copy()
+        updates.update_priorities(of, given)
+        cut_connections(server.url)
+        given[:], of[:] = 9.0, of[0]
+        updates.flush()
+        assert priorities(client, table, ids) == [2.0] * ITEMS
+
+
+def test_a_loss_is_found_late_and_the_update_is_sent_again_all_the_same(table, ids, server):
+    with rs.Client(server.url, reconnect_timeout=0.2) as client, client.updater(table) as updates:
+        updates.update_priorities(ids, np.full(ITEMS, 2.0))
+        cut_connections(server.url)
+        time.sleep(0.5)
+        assert updates.flush() == (ITEMS, 0)
+        assert priorities(client, table, ids) == [2.0] * ITEMS
 
 
 def test_updates_go_on_after_interrupts_at_any_moment(client, table, ids):

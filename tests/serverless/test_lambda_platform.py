@@ -96,6 +96,23 @@ def test_a_warm_instance_answers_again_and_says_that_it_did(emulator, make):
     assert platform.memory_mb == 1792
 
 
+def test_passwords_of_netrc_are_not_sent(emulator, make, monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("default login somebody password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    emulator.deploy("signed")
+    assert call(make("signed")).request == "warm"
+
+
+def test_invocations_that_the_environment_sends_through_a_proxy_go_there(emulator, make, monkeypatch):
+    emulator.deploy("behind-a-proxy")
+    platform = make("behind-a-proxy")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(FunctionLost):
+        call(platform)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert call(platform).request == "warm"
+
+
 def test_invocations_one_after_the_other_use_one_connection(emulator, make):
     emulator.deploy("kept")
     platform = make("kept")
