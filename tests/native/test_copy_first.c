@@ -3,17 +3,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "own_folder.h"
 #include "server/durability/copy_first.h"
 #include "server_stage.h"
 
 #define FIELDS 100000
 #define PER_COMMAND 1000
-
-static char folder[] = "/tmp/replay-copy-first-XXXXXX";
-
-static void in_folder(struct server_config *config) {
-    snprintf(config->dir, sizeof config->dir, "%s", folder);
-}
 
 static void one_turn(void) {
     server_step(server);
@@ -59,7 +54,7 @@ static void asks_and_is_answered_at_once(struct memory_peer *peer, const char *r
 }
 
 static void whoever_changes_a_value_that_is_to_be_copied_waits_and_others_do_not(void) {
-    open_server(false, in_folder);
+    open_server(false, NULL);
     struct memory_peer *maker = connect_peer(), *one = connect_peer(), *other = connect_peer(), *both = connect_peer();
     make_hash(maker, "h");
     make_hash(maker, "i");
@@ -79,7 +74,7 @@ static void whoever_changes_a_value_that_is_to_be_copied_waits_and_others_do_not
 }
 
 static void who_leaves_or_is_stopped_while_it_waits_has_changed_nothing(void) {
-    open_server(false, in_folder);
+    open_server(false, NULL);
     struct memory_peer *maker = connect_peer(), *one = connect_peer(), *two = connect_peer();
     make_hash(maker, "h");
     begin_snapshot(maker);
@@ -98,7 +93,7 @@ static void who_leaves_or_is_stopped_while_it_waits_has_changed_nothing(void) {
 }
 
 static void a_snapshot_that_is_over_holds_nobody(void) {
-    open_server(false, in_folder);
+    open_server(false, NULL);
     struct memory_peer *maker = connect_peer();
     make_hash(maker, "h");
     begin_snapshot(maker);
@@ -109,13 +104,11 @@ static void a_snapshot_that_is_over_holds_nobody(void) {
 }
 
 int main(void) {
-    CHECK(mkdtemp(folder));
+    enter_own_folder();
     size_t before = memory_used_bytes();
     RUN(whoever_changes_a_value_that_is_to_be_copied_waits_and_others_do_not);
     RUN(who_leaves_or_is_stopped_while_it_waits_has_changed_nothing);
     RUN(a_snapshot_that_is_over_holds_nobody);
     CHECK(memory_used_bytes() == before);
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return 0;
 }
