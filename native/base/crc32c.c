@@ -2,7 +2,6 @@
  * joined by tables that shift one past the bytes of another (Gopal et al., "Fast CRC Computation", Intel, 2011). */
 #include "base/crc32c.h"
 
-#include <stdbool.h>
 #include <string.h>
 #include <threads.h>
 

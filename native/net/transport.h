@@ -149,7 +149,4 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
                                        struct error *error);
 const struct transport_library *transport_fstack_libraries(void);
 
-/* In memory, for tests: the test plays the peers. See net/memory.h. */
-struct transport *transport_memory_new(const struct transport_events *events);
-
 #endif

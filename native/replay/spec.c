@@ -1,7 +1,6 @@
 /* spec: a table's configuration as msgpack, read strictly (unknown and repeated keys are refused) and written back. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -157,10 +157,6 @@ static bool sampler_is_prioritized(const struct table *table) {
     return table->config.sampler == SELECTOR_PRIORITIZED;
 }
 
-bool table_is_drawable(const struct table *table, uint32_t slot) {
-    return !sampler_is_prioritized(table) || sum_tree_weight(&table->sampler.weights, slot) > 0;
-}
-
 uint64_t table_drawable(const struct table *table) {
     return sampler_is_prioritized(table) ? table->positive : table->items.live;
 }

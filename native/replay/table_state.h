@@ -60,7 +60,6 @@ struct table {
 /* To be called, while a cut is under way, before anything that the index says of a slot changes; see table_cut.h. */
 void table_cut_before_change(struct table *table, uint32_t slot);
 
-bool table_is_drawable(const struct table *table, uint32_t slot);
 /* Live items that the sampler may draw, and how often those were sampled, together. */
 uint64_t table_drawable(const struct table *table);
 uint64_t table_drawable_times(const struct table *table);

@@ -2,7 +2,6 @@
  * is there twice (keys, fields, members), so none takes another out. */
 #include "store/digest.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "store/t_hash.h"

@@ -1,7 +1,6 @@
 /* t_hash: hashes, packed while small, as a dict otherwise. */
 #include "store/t_hash.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -2,7 +2,6 @@
 #include "store/t_set.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "store/t_set_small.h"

@@ -3,7 +3,6 @@
 
 #include <stdint.h>
 
-#include "base/memory.h"
 #include "store/t_hash.h"
 #include "store/t_list.h"
 #include "store/t_set.h"

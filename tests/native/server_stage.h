@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "check.h"
-#include "net/memory.h"
+#include "memory_transport.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 #include "check.h"
-#include "net/memory.h"
+#include "memory_transport.h"
 #include "server/core/client.h"
 #include "server/replay/replay_registry.h"
 #include "server_stage.h"

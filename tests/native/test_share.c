@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "check.h"
-#include "net/memory.h"
+#include "memory_transport.h"
 #include "server/core/client.h"
 #include "server/replay/replay_part.h"
 #include "server_stage.h"

@@ -1,7 +1,6 @@
 /* binding: what Python needs of DPDK as plain functions and structs. */
 #include "net/dpdk/binding.h"
 
-#include <errno.h>
 #include <net/if.h>
 #include <pthread.h>
 #include <sched.h>

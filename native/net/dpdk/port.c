@@ -1,7 +1,6 @@
 /* port: a device brought up with one queue each way, and what passes through it. */
 #include "net/dpdk/port.h"
 
-#include <assert.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,6 @@
  * nobody reads. */
 #include "net/fstack/calls.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* wraps: what F-Stack asks of DPDK when it starts, put right. */
 #include "net/fstack/wraps.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include <rte_ethdev.h>

@@ -2,7 +2,6 @@
 #include "net/lwip/demultiplex.h"
 
 #include <arpa/inet.h>
-#include <assert.h>
 
 #include <lwip/priv/tcp_priv.h>
 

@@ -2,8 +2,6 @@
 #include "net/transport.h"
 
 #include <arpa/inet.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/memory.h"

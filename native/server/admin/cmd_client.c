@@ -2,7 +2,6 @@
 #include "server/admin/cmd_client.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "server/admin/admin_part.h"

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "server/admin/admin_part.h"
 #include "server/admin/debug_data.h"

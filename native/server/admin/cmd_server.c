@@ -1,7 +1,6 @@
 /* cmd_server: INFO, TIME, SHUTDOWN, and what asks about replication, of which there is none. */
 #include <time.h>
 
-#include "base/clock.h"
 #include "server/admin/admin_part.h"
 #include "server/admin/info_more.h"
 #include "server/core/client.h"

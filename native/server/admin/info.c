@@ -1,7 +1,6 @@
 /* info: the sections of INFO. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>

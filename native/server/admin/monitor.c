@@ -1,7 +1,6 @@
 /* monitor: MONITOR, and the line that it shows of each command. */
 #include "server/admin/monitor.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

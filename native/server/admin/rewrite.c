@@ -1,7 +1,6 @@
 /* rewrite: settings that are not as the file had them go to a program, which puts them into it; one client waits at a time. */
 #include "server/admin/rewrite.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

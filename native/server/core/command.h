@@ -206,8 +206,6 @@ void reply_arity_error(struct client *client);
 void reply_unknown_subcommand(struct client *client);
 /* What Redis says to a subcommand whose arguments make no sense, although their number is within its arity. */
 void reply_subcommand_syntax_error(struct client *client);
-/* "wrong number of arguments for 'object|encoding' command" */
-void reply_subcommand_arity_error(struct client *client);
 /* Replies to HELP. `lines` ends with NULL. */
 void reply_help(struct client *client, const char *const *lines);
 

@@ -1,5 +1,4 @@
 /* command_keys: which arguments of a request are keys, as the command's row says. */
-#include <string.h>
 
 #include "server/core/command_table.h"
 

@@ -9,7 +9,6 @@
 #include <strings.h>
 
 #include "base/log.h"
-#include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/config_table.h"
 #include "server/core/make_room.h"

@@ -1,8 +1,5 @@
 /* loop: the server from start to stop: turns of events, due work, wake-ups and writing, none of which holds it long. What
  * runs in a turn, and why in this order, says the table `steps`. */
-#include <assert.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,7 +1,7 @@
 /* reply: writes replies in the client's version of the protocol. A reply to a client that asked for none (CLIENT
  * REPLY), or that is going away, is dropped here, sources included, so that handlers need not care. */
-#include <assert.h>
 #include <ctype.h>
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -350,15 +350,6 @@ void reply_subcommand_syntax_error(struct client *client) {
     container_name(client, name, sizeof name);
     reply_error(client, "ERR unknown subcommand or wrong number of arguments for '%.*s'. Try %s HELP.",
                 shown_length(word), (const char *)word->data, name);
-}
-
-void reply_subcommand_arity_error(struct client *client) {
-    char word[64];
-    size_t length = 0;
-    for (; length < client->argv[1].length && length < sizeof word - 1; length++)
-        word[length] = (char)tolower(client->argv[1].data[length]);
-    word[length] = '\0';
-    reply_error(client, "ERR wrong number of arguments for '%s|%s' command", client->command->name, word);
 }
 
 void reply_help(struct client *client, const char *const *lines) {

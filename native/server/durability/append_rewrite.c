@@ -6,7 +6,6 @@
 #include "server/durability/append_rewrite.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/log.h"

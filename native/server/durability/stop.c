@@ -1,8 +1,6 @@
 /* stop: who waits for the last snapshot, and what becomes of the server when it is there, or failed. */
 #include "server/durability/stop.h"
 
-#include <stdio.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/core/client.h"

@@ -1,7 +1,5 @@
 /* families_stores: weights, gradients, keys, and what is kept of all on the disk. */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "server/core/server.h"
 #include "server/durability/append_log.h"

@@ -1,5 +1,4 @@
 /* items: what there are metrics of: tables, commands, keys of weights and gradients, one after the other. */
-#include <stdio.h>
 #include <string.h>
 
 #include "server/core/command_table.h"

@@ -1,8 +1,6 @@
 /* metrics: the pages /metrics and /healthz, written family by family, in slices of the loop. */
 #include "server/metrics/metrics.h"
 
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/limits.h"
 #include "net/http.h"

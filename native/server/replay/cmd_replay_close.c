@@ -1,7 +1,6 @@
 /* cmd_replay_close: REPLAY.CLOSETABLE, the end of a table's data, of which everyone who waits is told, and REPLAY.OPENTABLE. */
 #include "base/log.h"
 #include "server/core/client.h"
-#include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 

@@ -1,6 +1,5 @@
 /* cmd_share: REPLAY.SHARE, PROVE and RELEASE: how a client on the same host comes to read batches from shared memory. The
  * replies themselves are those of REPLAY.SAMPLE … SHARED (replay_share.c). */
-#include <string.h>
 
 #include "server/core/client.h"
 #include "server/core/command_table.h"

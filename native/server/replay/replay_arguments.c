@@ -1,6 +1,5 @@
 /* replay_arguments: reads what the REPLAY.* commands share: tables, counts, ids, columns, BLOCK; and words refusals. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "server/core/client.h"
 #include "server/core/server.h"

@@ -1,5 +1,4 @@
 /* replay_install: restored tables take the places of those of their names; the settings that are in force go on. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,7 +1,6 @@
 /* replay_reply: answers a batch of items: small columns copied, large ones sent from the slots they lie in. */
 #include <assert.h>
 #include <inttypes.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "server/core/client.h"

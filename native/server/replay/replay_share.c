@@ -1,6 +1,5 @@
 /* replay_share: answers a batch through shared memory: its large columns are gathered into a region of the client's arena,
  * slice by slice between the turns of the loop, and the reply says where they lie. */
-#include <assert.h>
 #include <string.h>
 
 #include "server/core/client.h"

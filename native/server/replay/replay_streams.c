@@ -1,7 +1,6 @@
 /* replay_streams: a connection's streams at a table, in pages by number; and the closed ones that still hold steps. */
 #include "server/replay/replay_streams.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 

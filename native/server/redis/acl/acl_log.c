@@ -1,5 +1,4 @@
 /* acl_log: what was refused to whom, the latest first; what repeats soon is counted, not repeated. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"

@@ -1,8 +1,6 @@
 /* cmd_acl: ACL and its subcommands. */
-#include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"

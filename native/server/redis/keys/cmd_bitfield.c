@@ -1,6 +1,5 @@
 /* cmd_bitfield: BITFIELD: integers of 1 to 64 bits at any bit of a string. Order of checks and error texts follow Redis
  * 7.0's bitops.c. */
-#include <string.h>
 
 #include "base/memory.h"
 #include "server/redis/keys/cmd_bits.h"

@@ -1,6 +1,5 @@
 /* cmd_hash: commands on hashes. Order of checks and error texts follow Redis 7.0's t_hash.c. */
 #include <math.h>
-#include <string.h>
 
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"

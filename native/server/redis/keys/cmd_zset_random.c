@@ -1,5 +1,4 @@
 /* cmd_zset_random: members of sorted sets by chance. */
-#include <string.h>
 
 #include "base/memory.h"
 #include "server/core/command_table.h"

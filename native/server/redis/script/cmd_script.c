@@ -1,6 +1,5 @@
 /* cmd_script: EVAL and its like, the cache of scripts, and SCRIPT. */
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/list.h"

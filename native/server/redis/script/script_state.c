@@ -2,8 +2,6 @@
  * and how much memory. */
 #ifdef REPLAY_LUA
 
-#include <string.h>
-
 #include "server/core/exclusive.h"
 #include "server/core/server.h"
 #include "server/redis/script/script_engine.h"

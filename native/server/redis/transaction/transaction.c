@@ -2,7 +2,6 @@
  * that begin and end it. */
 #include "server/redis/transaction/transaction.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* memory: a transport without sockets, for tests. */
-#include "net/memory.h"
+/* memory_transport: a transport without sockets, for tests. */
+#include "memory_transport.h"
 
 #include <assert.h>
 #include <stdio.h>

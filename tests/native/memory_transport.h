@@ -1,7 +1,7 @@
-/* memory: a transport without sockets, for tests: the test plays the peers, and decides how bytes are cut, when a peer
+/* memory_transport: a transport without sockets, for tests: the test plays the peers, and decides how bytes are cut, when a peer
  * stops reading, and when written bytes are released. */
-#ifndef REPLAY_NET_MEMORY_H
-#define REPLAY_NET_MEMORY_H
+#ifndef REPLAY_TESTS_MEMORY_TRANSPORT_H
+#define REPLAY_TESTS_MEMORY_TRANSPORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,6 +10,8 @@
 #include "net/transport.h"
 
 struct memory_peer;
+
+struct transport *transport_memory_new(const struct transport_events *events);
 
 /* From now on written bytes are not copied: the server must keep them until memory_peer_release. Before any connection.
  */
