@@ -109,18 +109,7 @@ def _examine_driver(subject: Subject, device: dpdk.Device) -> Finding:
 
 def _examine_iommu(subject: Subject, device: dpdk.Device) -> Iterator[Finding]:
     if device.iommu_group is None:
-        allowed = read(subject.sysfs / "module/vfio/parameters/enable_unsafe_noiommu_mode") in ("Y", "1")
-        message = f"there is no IOMMU for {device.address}: "
-        if allowed:
-            yield advice("iommu", message + "vfio is told to do without, and the device may write to all memory")
-            return
-        yield problem(
-            "iommu",
-            message + "switch on VT-d or AMD-Vi in the firmware, put intel_iommu=on iommu=pt (AMD: iommu=pt) on the "
-            "kernel's command line, and restart; where there is none (many virtual machines), let vfio do without: the "
-            "device may then write to all memory",
-            subject.set_up_command() + " --no-iommu",
-        )
+        yield _without_iommu(subject, device)
         return
     others = [*_strangers_in_group(subject.sysfs, device)]
     for other, driver in others:
@@ -132,6 +121,26 @@ def _examine_iommu(subject: Subject, device: dpdk.Device) -> Iterator[Finding]:
         )
     if not others:
         yield ok("iommu", f"IOMMU group {device.iommu_group}")
+
+
+def _without_iommu(subject: Subject, device: dpdk.Device) -> Finding:
+    message = f"there is no IOMMU for {device.address}: "
+    module = subject.sysfs / "module/vfio"
+    parameter = module / "parameters/enable_unsafe_noiommu_mode"
+    if read(parameter) in ("Y", "1"):
+        return advice("iommu", message + "vfio is told to do without, and the device may write to all memory")
+    message += (
+        "switch on VT-d or AMD-Vi in the firmware, put intel_iommu=on iommu=pt (AMD: iommu=pt) on the kernel's command "
+        "line, and restart; where there is none (many virtual machines), "
+    )
+    # Without the parameter the kernel was built without CONFIG_VFIO_NOIOMMU, as Debian's is.
+    if parameter.exists() or (
+        not module.exists() and "enable_unsafe_noiommu_mode:" in (output("modinfo", "-p", "vfio") or "")
+    ):
+        message += "let vfio do without: the device may then write to all memory"
+        return problem("iommu", message, subject.set_up_command() + " --no-iommu")
+    message += "leave the device with the kernel's driver: this kernel's vfio cannot do without an IOMMU"
+    return problem("iommu", message, subject.set_up_command() + " --via af_packet")
 
 
 def _strangers_in_group(sysfs: Path, device: dpdk.Device) -> Iterator[tuple[str, str]]:

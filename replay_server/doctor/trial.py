@@ -77,6 +77,7 @@ def _run(subject: Subject, target: Target) -> dict[str, Any]:
             "pci": target.kind == "pci",
             "address": (subject.address or "").partition("/")[0],
             "prefix": os.path.basename(folder),
+            "mtu": subject.mtu,
         }
         try:
             result = subprocess.run(
@@ -105,9 +106,11 @@ def _examine_answer(subject: Subject, target: Target, answer: dict[str, Any]) ->
         f"DPDK uses {subject.device}: driver {answer['driver']}, mac {answer['mac']}, mtu at most {answer['mtu_max']}, "
     )
     yield ok("trial", told + f"offloads for sending: {offloads}")
-    if subject.mtu > answer["mtu_max"]:
+    if answer["mtu_refused"]:
         yield problem(
-            "mtu", f"the device carries an mtu of {answer['mtu_max']} bytes, the server is told {subject.mtu}"
+            "mtu",
+            f"the device does not take an mtu of {subject.mtu} bytes, which the server is told "
+            f"({answer['mtu_refused']}): say dpdk-mtu = 1500 in its file",
         )
     if not answer["up"]:
         yield problem("link", f"the link of {subject.device} is down: cable, switch port, or the other end")
@@ -136,7 +139,7 @@ def _try(order: dict[str, Any]) -> dict[str, Any]:
             raise dpdk.DpdkError(f"no driver of DPDK took it; DPDK says: {said}", 19)
         port = ports[0]
         info = port.info()
-        port.start()
+        mtu_refused = _start(port, order["mtu"])
         end = time.monotonic() + _LINK_SECONDS
         while not (link := port.link()).up and time.monotonic() < end:
             time.sleep(0.1)
@@ -148,11 +151,24 @@ def _try(order: dict[str, Any]) -> dict[str, Any]:
             "driver": info.driver,
             "mac": info.mac,
             "mtu_max": info.mtu_max,
+            "mtu_refused": mtu_refused,
             "offloads": list(info.transmit_offloads),
             "up": link.up,
             "speed_mbps": link.speed_mbps,
             "answer": answer.hex() if answer else "",
         }
+
+
+def _start(port: dpdk.Port, mtu: int) -> str:
+    """Starts the port, and returns why not with that MTU: a driver may refuse less than the most that it names."""
+    try:
+        port.start(mtu=mtu)
+    except dpdk.DpdkError as error:
+        if mtu == 0:
+            raise
+        port.start()
+        return str(error)
+    return ""
 
 
 def _receive(port: dpdk.Port) -> list[bytes]:

@@ -479,10 +479,18 @@ def test_a_stand_in_without_vfio(stand_in: MakeSysfs) -> None:
     assert "the kernel's driver vfio-pci is not loaded" in report.messages("driver")
 
 
-def test_a_stand_in_without_an_iommu(stand_in: MakeSysfs) -> None:
-    message, typed = doctor(*NIC, environment=stand_in("ixgbe", group=None, interface="eth9")).problem("iommu")
+@pytest.mark.parametrize(("mode", "typed_last"), [("N\n", "--no-iommu"), (None, "--via af_packet")])
+def test_a_stand_in_without_an_iommu_and_what_its_kernel_can_do(
+    stand_in: MakeSysfs, mode: str | None, typed_last: str
+) -> None:
+    environment = stand_in("ixgbe", group=None, interface="eth9")
+    parameters = Path(environment["SYSFS"]) / "module/vfio/parameters"
+    parameters.mkdir(parents=True)
+    if mode is not None:
+        (parameters / "enable_unsafe_noiommu_mode").write_text(mode)
+    message, typed = doctor(*NIC, environment=environment).problem("iommu")
     assert "intel_iommu=on" in message
-    assert typed[0].endswith("--no-iommu")
+    assert typed[0].endswith(typed_last)
 
 
 def test_a_stand_in_that_is_told_to_do_without_an_iommu(stand_in: MakeSysfs) -> None:

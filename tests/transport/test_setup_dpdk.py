@@ -544,13 +544,13 @@ def stand_in(host: Host, tmp_path: Path) -> Iterator[MakeKernel]:
         kernel.close()
 
 
-def one_more_can_be_had(folder: Path, before: int) -> bool:
-    """Whether the kernel finds another page now: after days of use a host may have no GiB in one piece left."""
+def more_can_be_had(folder: Path, before: int, count: int = 1) -> bool:
+    """Whether the kernel finds more pages now: after days of use a host may have no GiB in one piece left."""
     pages = folder / "nr_hugepages"
-    pages.write_text(str(before + 1))
+    pages.write_text(str(before + count))
     found = int(pages.read_text())
     pages.write_text(str(before))
-    return found == before + 1
+    return found == before + count
 
 
 @pytest.mark.parametrize(("size", "kilobytes"), [("2M", 2048), ("1G", 1048576)])
@@ -564,7 +564,7 @@ def test_hugepages_are_reserved_and_given_back_for_real(
     size_flag = {2048: 21, 1048576: 30}[kilobytes] << 26
     before = int((folder / "nr_hugepages").read_text())
     wanted = int((folder / "free_hugepages").read_text()) + 1
-    if not one_more_can_be_had(folder, before):
+    if not more_can_be_had(folder, before):
         pytest.skip(f"needs memory for another page of {size} in one piece, which this host has not left")
     try:
         host.apply("--hugepages", wanted, "--page-size", size, device="eth9")
@@ -581,6 +581,27 @@ def test_hugepages_are_reserved_and_given_back_for_real(
         host.undo()
     assert int((folder / "nr_hugepages").read_text()) == before
     assert list((host.folder / "etc").iterdir()) == []
+
+
+def test_a_second_server_has_hugepages_of_its_own(host: Host, stand_in: MakeKernel) -> None:
+    """Also while the first one is stopped, and its pages are free."""
+    stand_in(driver="mlx5_core")
+    folder = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+    before = int((folder / "nr_hugepages").read_text())
+    if not more_can_be_had(folder, before, 2):
+        pytest.skip("needs memory for two more pages of 2M in one piece, which this host has not left")
+    wanted = int((folder / "free_hugepages").read_text()) + 1
+    try:
+        host.apply("--hugepages", wanted, device="eth9")
+        assert int((folder / "nr_hugepages").read_text()) == before + 1
+        second = ("--hugepages", 1, "--name", "second", "--port", 6380)
+        host.apply(*second, device="eth9")
+        assert int((folder / "nr_hugepages").read_text()) == before + 2
+        assert "todo  hugepages" not in host.apply(*second, device="eth9")
+        assert "todo  hugepages" not in host.apply("--hugepages", wanted, device="eth9")
+    finally:
+        host.undo()
+    assert int((folder / "nr_hugepages").read_text()) == before
 
 
 def test_more_hugepages_than_there_is_memory_are_refused_and_none_is_kept(host: Host, stand_in: MakeKernel) -> None:
@@ -634,6 +655,11 @@ def test_a_stand_in_nic_that_a_process_uses_is_not_taken_from_it(host: Host, sta
             assert result.returncode == 1
             assert f"in use by process {os.getpid()}" in result.stderr
             assert kernel.driver() == "vfio-pci"
+            # And the server keeps its file and its password.
+            assert {path.name for path in (host.folder / "etc/replay-server").iterdir()} == {
+                "password",
+                "replay-server.toml",
+            }
     finally:
         (folder / group.name).unlink()
         if ours:
@@ -653,6 +679,18 @@ def test_without_an_iommu_a_stand_in_nic_is_refused_unless_told(host: Host, stan
     assert kernel.driver() == "vfio-pci"
     host.undo()
     assert parameter.read_text() == "N\n"
+    assert kernel.driver() == "ixgbe"
+
+
+def test_a_kernel_that_cannot_do_without_an_iommu_is_told_before_anything_is_changed(
+    host: Host, stand_in: MakeKernel
+) -> None:
+    """Debian's is one: modprobe passes over the parameter there."""
+    kernel = stand_in(iommu=False)
+    (kernel.folder / "module/vfio/parameters").mkdir(parents=True)
+    message = refused(host, "--hugepages", 0, "--no-iommu", device="eth9")
+    assert "CONFIG_VFIO_NOIOMMU" in message
+    assert "--via af_packet" in message
     assert kernel.driver() == "ixgbe"
 
 

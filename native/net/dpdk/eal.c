@@ -176,6 +176,11 @@ static void add_memory(struct arguments *arguments, const struct eal_settings *s
         add(arguments, "--in-memory"); /* leaves no files behind */
         return;
     }
+    if (is_pci_address(settings->device))
+        fprintf(stderr,
+                "replay-server-dpdk: %llu MB of huge pages are wanted and %llu MB are free: ordinary pages serve, more "
+                "slowly; setup_dpdk.sh reserves huge ones\n",
+                (unsigned long long)(settings->memory_bytes >> 20), (unsigned long long)(free_hugepage_bytes() >> 20));
     add(arguments, "--no-shconf");
     add(arguments, "--no-huge");
     add(arguments, "-m");
@@ -313,6 +318,9 @@ const char *eal_advice(const char *device) {
         return "is the device bound to vfio-pci (dpdk-devbind.py --status shows it, setup_dpdk.sh binds it)? "
                "`replay-server "
                "doctor` looks for what is amiss";
+    if (strncmp(device, "net_af_xdp", 10) == 0)
+        return "drivers without XDP of their own (e1000e is one) do not carry it: take net_af_packet0,iface=NAME "
+               "(setup_dpdk.sh --via af_packet). `replay-server doctor` looks for what is amiss";
     return "is its driver's library there (package librte-net-…)? `replay-server doctor` looks for what is amiss";
 }
 

@@ -9,13 +9,10 @@ static const struct {
     uint64_t receive, transmit; /* DPDK's bits, all of which the device must have */
     int with;                   /* other offloads without which it cannot be */
 } known[] = {
-    {"receive-checksums", OFFLOAD_RECEIVE_CHECKSUMS, RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM, 0,
-     0},
-    {"transmit-checksums", OFFLOAD_TRANSMIT_CHECKSUMS, 0, RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_CKSUM,
-     0},
+    {"receive-checksums", OFFLOAD_RECEIVE_CHECKSUMS, RTE_ETH_RX_OFFLOAD_TCP_CKSUM, 0, 0},
+    {"transmit-checksums", OFFLOAD_TRANSMIT_CHECKSUMS, 0, RTE_ETH_TX_OFFLOAD_TCP_CKSUM, 0},
     {"segmentation", OFFLOAD_SEGMENTATION, 0,
-     RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS | RTE_ETH_TX_OFFLOAD_IPV4_CKSUM |
-         RTE_ETH_TX_OFFLOAD_TCP_CKSUM,
+     RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS | RTE_ETH_TX_OFFLOAD_TCP_CKSUM,
      OFFLOAD_TRANSMIT_CHECKSUMS},
 };
 
@@ -70,6 +67,11 @@ int offloads_choose(const char *wanted, int without, const struct rte_eth_dev_in
         configuration->rxmode.offloads |= known[at].receive;
         configuration->txmode.offloads |= known[at].transmit;
     }
+    /* The sum over IPv4's header costs little in software, and virtio and vmxnet3 have no offload for it. A device that has
+     * one wants to be asked for it where it cuts packets. */
+    if (offloads & OFFLOAD_SEGMENTATION)
+        configuration->txmode.offloads |= device->tx_offload_capa & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+    if (configuration->txmode.offloads & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) offloads |= OFFLOAD_HEADER_CHECKSUM;
     /* Promises one pool, that nobody else refers to a frame, and frames of one piece. */
     if (!(offloads & OFFLOAD_SEGMENTATION))
         configuration->txmode.offloads |= device->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;

@@ -8,9 +8,10 @@
 #include "base/text.h"
 
 enum offload {
-    OFFLOAD_RECEIVE_CHECKSUMS = 1,  /* it verifies IPv4's and TCP's */
-    OFFLOAD_TRANSMIT_CHECKSUMS = 2, /* it fills them in */
-    OFFLOAD_SEGMENTATION = 4,       /* it cuts long segments of TCP (and fills in their checksums) */
+    OFFLOAD_RECEIVE_CHECKSUMS = 1,  /* it verifies TCP's */
+    OFFLOAD_TRANSMIT_CHECKSUMS = 2, /* it fills TCP's in */
+    OFFLOAD_SEGMENTATION = 4,       /* it cuts long segments of TCP, and fills in the checksums of TCP and IPv4 */
+    OFFLOAD_HEADER_CHECKSUM = 8,    /* where it cuts, it wants to be told to fill in IPv4's; has no name */
 };
 
 /* `wanted`: "auto" or "" for all that the device has but `without`, "none", or names separated by commas: "receive-checksums",

@@ -21,7 +21,9 @@
 #define CACHE_FRAMES 256u /* of the pool, that this thread keeps at hand */
 #define FLUSH_FRAMES 32u
 #define AHEAD_FRAMES 2u /* asked for before they are looked at */
-#define STUCK_US 10000u /* longer than any device takes to send what it holds */
+#define LINK_EVERY_US 500000u
+#define LINK_NEGOTIATION_US 5000000u /* what a NIC may take until its link is up: no news before that */
+#define STUCK_US 1000000u /* longer than any device takes to send what it holds; in a virtual machine it may pause */
 #define EAL_OVERHEAD_BYTES (64ull << 20)
 #define ETHERNET_MORE_BYTES 18u /* header and checksum */
 #define MTU_LEAST 576u
@@ -209,8 +211,7 @@ struct port *port_open(const struct port_settings *settings, struct error *error
         port_close(port);
         return NULL;
     }
-    if (!port_is_up(port))
-        fprintf(stderr, "replay-server-dpdk: the link of %s is down: nobody can connect until it is up\n", port->name);
+    port->opened_us = clock_monotonic_us();
     return port;
 }
 
@@ -241,13 +242,15 @@ static enum verdict verify(const struct rte_mbuf *frame) {
     uint32_t header = (ip->version_ihl & 15u) * 4u;
     uint32_t total = rte_be_to_cpu_16(ip->total_length);
     if (header < sizeof *ip || total < header || length < PORT_HEADER_BYTES + total) return VERDICT_MALFORMED;
-    const uint64_t known = RTE_MBUF_F_RX_IP_CKSUM_MASK;
-    if ((frame->ol_flags & known) == RTE_MBUF_F_RX_IP_CKSUM_BAD) return VERDICT_BAD_CHECKSUM;
-    if ((frame->ol_flags & known) != RTE_MBUF_F_RX_IP_CKSUM_GOOD && checksum_sum(ip, header) != 0xffff)
-        return VERDICT_BAD_CHECKSUM;
+    /* Each field has four values. NONE, which is the bits of GOOD and BAD together, means: not filled in, but sound, as
+     * frames are that never left a host. */
+    const uint64_t header_sum = frame->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK;
+    if (header_sum == RTE_MBUF_F_RX_IP_CKSUM_BAD) return VERDICT_BAD_CHECKSUM;
+    if (header_sum == RTE_MBUF_F_RX_IP_CKSUM_UNKNOWN && checksum_sum(ip, header) != 0xffff) return VERDICT_BAD_CHECKSUM;
     if (ip->next_proto_id != IPPROTO_TCP) return VERDICT_GOOD;
-    if (frame->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_BAD) return VERDICT_BAD_CHECKSUM;
-    if (frame->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_GOOD) return VERDICT_GOOD;
+    const uint64_t tcp_sum = frame->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+    if (tcp_sum == RTE_MBUF_F_RX_L4_CKSUM_BAD) return VERDICT_BAD_CHECKSUM;
+    if (tcp_sum != RTE_MBUF_F_RX_L4_CKSUM_UNKNOWN) return VERDICT_GOOD;
     struct checksum sum = {0};
     checksum_add_sum(&sum, checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, (uint16_t)(total - header)),
                      2);
@@ -387,6 +390,20 @@ void port_flush(struct port *port) {
 bool port_is_up(const struct port *port) {
     struct rte_eth_link link = {0};
     return rte_eth_link_get_nowait(port->number, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+void port_watch_link(struct port *port, uint64_t now_us) {
+    if (now_us < port->link_due_us) return;
+    port->link_due_us = now_us + LINK_EVERY_US;
+    enum port_link link = port_is_up(port) ? PORT_LINK_UP : PORT_LINK_DOWN;
+    enum port_link before = port->link;
+    if (link == before) return;
+    if (before == PORT_LINK_UNKNOWN && link == PORT_LINK_DOWN && now_us < port->opened_us + LINK_NEGOTIATION_US) return;
+    port->link = link;
+    if (link == PORT_LINK_DOWN)
+        fprintf(stderr, "replay-server-dpdk: the link of %s is down: nobody can connect until it is up\n", port->name);
+    else if (before == PORT_LINK_DOWN)
+        fprintf(stderr, "replay-server-dpdk: the link of %s is up\n", port->name);
 }
 
 static void describe_faults(const struct port *port, struct text *out) {

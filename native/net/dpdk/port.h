@@ -37,6 +37,8 @@ struct port_counters {
     uint64_t refused; /* packets that it cannot send as they are */
 };
 
+enum port_link { PORT_LINK_UNKNOWN, PORT_LINK_DOWN, PORT_LINK_UP };
+
 struct port {
     uint16_t number;
     uint16_t mtu;
@@ -51,6 +53,8 @@ struct port {
     struct faults *faults;
     struct port_counters counters;
     uint64_t stuck_us; /* since when the device takes nothing of what is queued; 0: it does */
+    enum port_link link; /* as it was last told */
+    uint64_t opened_us, link_due_us;
     uint64_t flushes; /* of the queue: a frame that was sent since the last may still be written to */
     uint32_t queued;
     struct rte_mbuf *queue[PORT_QUEUE];
@@ -79,6 +83,9 @@ void port_send(struct port *port, struct rte_mbuf *frame);
 void port_flush(struct port *port);
 
 bool port_is_up(const struct port *port);
+/* To be called every now and then: tells on standard error when the link goes down and comes up. A link that is still being
+ * negotiated at the start is no news. */
+void port_watch_link(struct port *port, uint64_t now_us);
 /* "name:value\r\n" lines for INFO. */
 void port_describe(const struct port *port, struct text *out);
 

@@ -79,11 +79,11 @@ static bool parse(const struct pbuf *buffers, struct packet *packet) {
     return true;
 }
 
-static void leave_checksums(struct rte_mbuf *frame, const struct packet *packet) {
+static void leave_checksum(struct rte_mbuf *frame, const struct packet *packet) {
     frame->l2_len = PORT_HEADER_BYTES;
     frame->l3_len = sizeof(struct rte_ipv4_hdr);
     frame->l4_len = packet->tcp_bytes;
-    frame->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM | RTE_MBUF_F_TX_TCP_CKSUM;
+    frame->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_TCP_CKSUM;
 }
 
 static const struct rte_tcp_hdr *tcp_of(const uint8_t *headers) {
@@ -103,14 +103,14 @@ static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t 
     ip->hdr_checksum = 0;
     tcp->sent_seq = rte_cpu_to_be_32(rte_be_to_cpu_32(tcp->sent_seq) + offset);
     if (offset + length < packet->data_bytes) tcp->tcp_flags &= (uint8_t)~(RTE_TCP_FIN_FLAG | RTE_TCP_PSH_FLAG);
+    ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
     uint16_t pseudo = checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, tcp_length);
     if (stack.port->offloads & OFFLOAD_TRANSMIT_CHECKSUMS) {
         gather(&packet->data, to + packet->header_bytes, length, NULL);
         tcp->cksum = pseudo;
-        leave_checksums(frame, packet);
+        leave_checksum(frame, packet);
         return;
     }
-    ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
     struct checksum checksum = {0};
     tcp->cksum = 0;
     checksum_add_sum(&checksum, pseudo, 2);
@@ -151,8 +151,12 @@ static void write_packet(struct rte_mbuf **buffers, const struct part *part, str
         buffers[i]->next = i + 1 < part->buffers ? buffers[i + 1] : NULL;
         left -= length;
     }
-    leave_checksums(head, packet);
+    leave_checksum(head, packet);
     head->ol_flags |= RTE_MBUF_F_TX_TCP_SEG;
+    if (stack.port->offloads & OFFLOAD_HEADER_CHECKSUM)
+        head->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
+    else
+        ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
     uint32_t cut = stack.port->cut_bytes - packet->header_bytes;
     head->tso_segsz = (uint16_t)(part->most < cut ? part->most : cut);
 }

@@ -91,7 +91,10 @@ static bool turn(struct lwip_transport *transport, uint64_t now_us) {
     if (frames > 0) stack_input();
     bool ticks = now_us >= stack.next_tick_us;
     stack_run_timers(now_us);
-    if (ticks) connections_tick(&transport->connections, now_us);
+    if (ticks) {
+        connections_tick(&transport->connections, now_us);
+        port_watch_link(transport->port, now_us);
+    }
     return frames > 0;
 }
 

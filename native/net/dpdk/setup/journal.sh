@@ -144,6 +144,7 @@ undo_empty() { [ ! -e "$1" ] || [ -s "$1" ] || run rm "$1"; }
 # Pages that this script added and nobody uses; the kernel keeps those in use.
 undo_pages() {
     local folder=$1 added=$2 total free
+    [ "$added" -gt 0 ] || return 0
     [ -e "$folder/nr_hugepages" ] || return 0
     total=$(cat "$folder/nr_hugepages") free=$(cat "$folder/free_hugepages")
     [ "$total" -ge "$added" ] || added=$total
@@ -156,18 +157,9 @@ undo_pages() {
 
 # Back to the kernel's driver.
 undo_driver() {
-    local pci=$1 previous=$2 path=$SYSFS/bus/pci/devices/$1 current group users
+    local pci=$1 previous=$2 path=$SYSFS/bus/pci/devices/$1 current
     [ -e "$path" ] || return 0
     current=$(driver_of "$pci")
-    if [ "$current" != "$previous" ]; then
-        group=$(basename "$(readlink -f "$path/iommu_group")")
-        users=$(users_of_vfio_group "$group")
-        if [ "$current" = vfio-pci ] && [ -n "$users" ]; then
-            # Taking it away would wait for them.
-            echo "setup_dpdk.sh: $pci is in use by process $users: stop it first" >&2
-            return 1
-        fi
-    fi
     # An empty line takes the override off.
     store "" "$path/driver_override"
     [ "$current" != "$previous" ] || return 0
@@ -194,10 +186,25 @@ undo_offloads() { ! interface_is_there "$1" || run ethtool -K "$@"; }
 undo_queues() { ! interface_is_there "$1" || run ethtool -L "$1" "$2" "$3"; }
 undo_mtu() { ! interface_is_there "$1" || run ip link set dev "$1" mtu "$2"; }
 
+# To take a device away from a process would wait for it, inside the kernel. So this is asked before anything is undone.
+refuse_devices_in_use() {
+    local kind pci group users in_use=0
+    while IFS=$'\t' read -r kind pci _; do
+        if [ "$kind" != driver ] || [ "$(driver_of "$pci")" != vfio-pci ]; then continue; fi
+        group=$(basename "$(readlink -f "$SYSFS/bus/pci/devices/$pci/iommu_group")")
+        users=$(users_of_vfio_group "$group")
+        [ -n "$users" ] || continue
+        echo "setup_dpdk.sh: $pci is in use by process $users: stop it first; nothing was undone" >&2
+        in_use=1
+    done <"$journal"
+    return $in_use
+}
+
 undo() {
     local line kind arguments failed=0
     local -a lines
     [ -r "$journal" ] || { echo "setup_dpdk.sh: nothing to undo: there is no $journal"; return 0; }
+    refuse_devices_in_use || return 1
     mapfile -t lines <"$journal"
     for ((line = ${#lines[@]} - 1; line >= 0; line--)); do
         IFS=$'\t' read -r kind arguments <<<"${lines[line]}"

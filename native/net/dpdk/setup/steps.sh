@@ -16,7 +16,7 @@ step_packages() {
 }
 
 step_hugepages() {
-    local kilobytes=2048 folder total free wanted
+    local kilobytes=2048 folder total free wanted others
     case $via in af_*) have "hugepages: not needed by $via"; return 0 ;; esac
     [ "$page_size" = 2M ] || kilobytes=1048576
     wanted=$(pages_wanted)
@@ -26,15 +26,26 @@ step_hugepages() {
     fi
     [ -e "$folder/nr_hugepages" ] || { refuse "this kernel has no pages of $page_size ($folder): --page-size"; return 0; }
     total=$(cat "$folder/nr_hugepages") free=$(cat "$folder/free_hugepages")
-    if [ "$free" -ge "$wanted" ]; then
+    others=$(pages_of_others "$folder")
+    # Of the pages in use now, some may be those of the other servers.
+    [ $((total - free)) -ge "$others" ] || free=$((total - others))
+    if [ "$total" -ge $((wanted + others)) ] && grep -qs "^pages"$'\t'"$folder"$'\t'"[0-9]*"$'\t'"$name $wanted\$" "$journal"; then
+        have "hugepages: $wanted of $page_size were reserved for $name before, $(cat "$folder/free_hugepages") are free now"
+    elif [ "$free" -ge "$wanted" ]; then
         have "hugepages: $free of $page_size free, $wanted needed"
-    elif [ "$total" -ge "$wanted" ] && grep -qs "^pages"$'\t'"$folder"$'\t'"[0-9]*"$'\t'"$name $wanted\$" "$journal"; then
-        have "hugepages: $wanted of $page_size were reserved for $name before, $free are free now"
+        remember pages "$folder" 0 "$name $wanted"
     else
-        need "hugepages: $free of $page_size free, $wanted needed"
+        need "hugepages: $free of $page_size free$([ "$others" = 0 ] || echo ", beside $others for other servers"), $wanted needed"
         reserve_pages "$folder" $((wanted - free)) "$total" "$name $wanted"
         keep_pages "$folder/nr_hugepages" $((total + wanted - free))
     fi
+}
+
+# What was reserved for servers of other names, the last word of each.
+pages_of_others() {
+    awk -F '\t' -v folder="$1" -v ours="$name" '
+        $1 == "pages" && $2 == folder { split($4, words, " "); pages[words[1]] = words[2] }
+        END { for (other in pages) if (other != ours) sum += pages[other]; print sum + 0 }' "$journal" 2>/dev/null || echo 0
 }
 
 reserve_pages() {
@@ -58,6 +69,13 @@ $others}
 w $1 - - - - $2"
 }
 
+# Whether this kernel's vfio can do without an IOMMU: where it was built without CONFIG_VFIO_NOIOMMU, as Debian's is, modprobe
+# passes over the parameter and says nothing.
+has_no_iommu_mode() {
+    [ -e "$SYSFS/module/vfio/parameters/enable_unsafe_noiommu_mode" ] && return 0
+    [ ! -e "$SYSFS/module/vfio" ] && modinfo -p vfio 2>/dev/null | grep -q '^enable_unsafe_noiommu_mode:'
+}
+
 iommu_is_on() { [ -n "$(ls "$SYSFS/kernel/iommu_groups" 2>/dev/null)" ]; }
 
 step_iommu() {
@@ -72,8 +90,12 @@ step_iommu() {
         done
         return
     fi
+    if ! has_no_iommu_mode; then
+        refuse "there is no IOMMU for $pci, and this kernel's vfio cannot do without one (it was built without CONFIG_VFIO_NOIOMMU): switch on VT-d or AMD-Vi in the firmware, put intel_iommu=on iommu=pt (AMD: iommu=pt) on the kernel's command line, and restart. Where there is none (many virtual machines): --via af_packet, or --via af_xdp if the driver has XDP"
+        return
+    fi
     if [ "$no_iommu" = no ]; then
-        refuse "there is no IOMMU for $pci: switch on VT-d or AMD-Vi in the firmware, put intel_iommu=on iommu=pt (AMD: iommu=pt) on the kernel's command line, and restart. Where there is none (many virtual machines): --no-iommu, and then the device may write to all memory"
+        refuse "there is no IOMMU for $pci: switch on VT-d or AMD-Vi in the firmware, put intel_iommu=on iommu=pt (AMD: iommu=pt) on the kernel's command line, and restart. Where there is none (many virtual machines): --via af_packet, or --no-iommu, and then the device may write to all memory"
         return
     fi
     if [ "$(cat "$parameter" 2>/dev/null)" = Y ]; then
@@ -86,6 +108,7 @@ step_iommu() {
         store Y "$parameter"
     else
         run modprobe vfio enable_unsafe_noiommu_mode=1
+        if acting && [ ! -e "$parameter" ]; then die "vfio was loaded, but without its parameter enable_unsafe_noiommu_mode: this kernel cannot do without an IOMMU. Nothing was taken from the kernel; --via af_packet works"; fi
         remember parameter "$parameter" N
     fi
     write_file "$ETC/modprobe.d/replay-server-vfio.conf" 644 <<<"$mark
