@@ -55,6 +55,8 @@ DIFFERENCES: dict[str, str] = {
     "bgsave": "No fork: written beside the serving, in a format of its own ([snapshot.md](snapshot.md)).",
     "blpop": "A timeout near 2^63 ms waits for ever.",
     "ping": "Answered also while writes are refused for the disk's sake.",
+    "pfcount": "The estimate that a sketch keeps is not written to the append-only file: it is made again.",
+    "pfadd": "A damaged sketch is left as it is, where Redis may have added some of the elements.",
     "sync": "Unknown, as there is no replication.",
 }
 
@@ -62,7 +64,6 @@ NOT_WANTED = {
     "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",
     "geo": "Answered as unknown commands are.",
     "cluster": "One server is one shard: all of these are refused, as by a Redis with cluster support disabled.",
-    "hyperloglog": "Answered as unknown commands are.",
     "sentinel": "Answered as unknown commands are.",
 }
 

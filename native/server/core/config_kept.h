@@ -32,7 +32,6 @@
     ROW("dynamic-hz", FLAG, dynamic_hz, 1, 0, 1)                                                      \
     ROW("hash-max-listpack-entries", NUMBER, hash_max_listpack_entries, 512, 0, INT64_MAX)            \
     ROW("hash-max-listpack-value", BYTES, hash_max_listpack_value, 64, 0, INT64_MAX)                  \
-    ROW("hll-sparse-max-bytes", BYTES, hll_sparse_max_bytes, 3000, 0, INT64_MAX)                      \
     ROW("hz", NUMBER, hz, 10, 0, INT32_MAX)                                                           \
     ROW("jemalloc-bg-thread", FLAG, jemalloc_bg_thread, 1, 0, 1)                                      \
     ROW("lazyfree-lazy-eviction", FLAG, lazyfree_lazy_eviction, 0, 0, 1)                              \

@@ -4,7 +4,9 @@
 const struct command_group group_bitmap = {"bitmap", ACL_BITMAP, DATA_KEYS};
 const struct command_group group_cluster = {"cluster", 0, DATA_KEYS};
 const struct command_group group_generic = {"generic", ACL_KEYSPACE, DATA_KEYS};
+const struct command_group group_geo = {"geo", ACL_GEO, DATA_KEYS};
 const struct command_group group_hash = {"hash", ACL_HASH, DATA_KEYS};
+const struct command_group group_hyperloglog = {"hyperloglog", ACL_HYPERLOGLOG, DATA_KEYS};
 const struct command_group group_list = {"list", ACL_LIST, DATA_KEYS};
 const struct command_group group_pubsub = {"pubsub", ACL_PUBSUB, DATA_KEYS};
 const struct command_group group_scripting = {"scripting", ACL_SCRIPTING, DATA_SCRIPTS};

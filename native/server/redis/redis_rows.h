@@ -4,8 +4,8 @@
 
 #include "server/core/command_table.h"
 
-extern const struct command_group group_bitmap, group_cluster, group_generic, group_hash, group_list, group_pubsub,
-    group_scripting, group_set, group_sorted_set, group_string, group_transactions;
+extern const struct command_group group_bitmap, group_cluster, group_generic, group_geo, group_hash, group_hyperloglog,
+    group_list, group_pubsub, group_scripting, group_set, group_sorted_set, group_string, group_transactions;
 
 /* Each says where the keys are and what is done to them. `known`: the reply tells only that a key is there, or how much
  * it holds. `changed`: read and written; `updated` and `set`: written, its old value unread. */
@@ -19,8 +19,9 @@ extern const struct key_specification counted_keys_read[], counted_keys_taken_fr
     two_keys_read[];
 
 extern const struct command commands_acl[], commands_bits[], commands_database[], commands_generic[], commands_hash[],
-    commands_hash_random[], commands_keys[], commands_lcs[], commands_list[], commands_list_move[], commands_object[],
-    commands_pubsub[], commands_scripts[], commands_set[], commands_sort[], commands_string[], commands_transactions[],
-    commands_zset[], commands_zset_algebra[], commands_zset_pop[], commands_zset_random[], commands_zset_range[];
+    commands_hash_random[], commands_hyperloglog[], commands_keys[], commands_lcs[], commands_list[],
+    commands_list_move[], commands_object[], commands_pubsub[], commands_scripts[], commands_set[], commands_sort[],
+    commands_string[], commands_transactions[], commands_zset[], commands_zset_algebra[], commands_zset_pop[],
+    commands_zset_random[], commands_zset_range[];
 
 #endif
