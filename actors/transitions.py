@@ -13,6 +13,7 @@ from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import Leaf, Observations, columns
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import STEP_COLUMN
+from replay_server.tree import Leaves
 
 Patiently = Callable[[Callable[[], None]], bool]
 """Runs a call of the writer until it succeeds; False where it was given up, since the actor is to stop."""
@@ -109,7 +110,7 @@ class TransitionWriter:
         return True
 
     def _append(self, step: dict[str, np.ndarray], mask: np.ndarray, **more: Any) -> bool:
-        return self._patiently(lambda: self._writer.append(step, mask=mask, **more))
+        return self._patiently(lambda: self._writer.append(Leaves(step), mask=mask, **more))
 
 
 def n_step_options(settings: ApexSettings) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class PlainTorch:
         self.target = make_network(settings, spec).to(device).requires_grad_(False)
         self.parameters = list(self.online.parameters())
         self.optimizer = make_optimizer(self.parameters, settings)
-        self.batches = [{name: self._resident(array) for name, array in batch.data.items()} for batch in batches]
+        self.batches = [{name: self._resident(array) for name, array in batch.columns.items()} for batch in batches]
         self.weights = [self._resident(batch.weights) for batch in batches]
         self.step = 0
 

@@ -28,12 +28,12 @@ def updates(
     if not ahead:
         replayed = GraphedLearner(learner) if graph else learner
         for batch in batches:
-            yield batch, replayed.update(batch.data, batch.weights)
+            yield batch, replayed.update(batch.columns, batch.weights)
         return
     waiting: tuple[AnyBatch, Prepared] | None = None
     with ThreadPoolExecutor(1, "targets") as beside:
         for batch in batches:
-            prepared = beside.submit(learner.prepare, batch.data, batch.weights)
+            prepared = beside.submit(learner.prepare, batch.columns, batch.weights)
             if waiting is not None:
                 yield waiting[0], learner.step_on(waiting[1], before_change=prepared.exception)
             waiting = batch, prepared.result()

@@ -12,6 +12,7 @@ import numpy as np
 from .errors import LimitExceeded, SchemaError
 from .shared_memory import Lease
 from .table import Table
+from .tree import leaves_of, mapped, shaped
 
 
 @dataclass(eq=False)
@@ -27,13 +28,15 @@ class Batch:
     off. A fork by a C library, which Python does not see, is not covered.)
 
     Attributes:
-        data: column name → array (N, *column.shape) of the column's dtype.
+        data: column name → array (N, *column.shape) of the column's dtype, in the form of the table's signature: nested
+            dicts and tuples where that has them. Columns that were not asked for are not there; in a tuple they are
+            None, so that the others keep their places.
         ids: uint64 (N,), for `update_priorities`.
         probabilities: float64 (N,), of drawing each item.
         weights: float32 (N,), (size · P)^−β divided by the batch's maximum.
     """
 
-    data: dict[str, np.ndarray]
+    data: dict[str, Any]
     ids: np.ndarray
     probabilities: np.ndarray
     weights: np.ndarray
@@ -55,13 +58,19 @@ class Batch:
         Without shared memory it does nothing.
         """
         if self.lease is not None:
-            self.data = {name: array for name, array in self.data.items() if not self.lease.holds(array)}
+            kept = {path: array for path, array in self.columns.items() if not self.lease.holds(array)}
+            self.data = shaped(self.data, kept)
             self.lease.release()
             self.lease = None
 
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """`data` by path, such as "obs/image"; without nested dicts, `data`."""
+        return leaves_of(self.data)
+
     def arrays(self) -> list[np.ndarray]:
         """ids, probabilities, weights, then the columns."""
-        return [self.ids, self.probabilities, self.weights, *self.data.values()]
+        return [self.ids, self.probabilities, self.weights, *self.columns.values()]
 
 
 Allocate = Callable[[tuple[int, ...], Any], np.ndarray]
@@ -77,20 +86,20 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, al
     """
     if count < 0:
         raise LimitExceeded(f"expected a batch of at least 1 item, got {count}")
-    names = list(table.columns) if columns is None else list(columns)
-    if unknown := [name for name in names if name not in table.columns]:
-        raise SchemaError(
-            f"table {table.name!r} has no column {unknown[0]!r}: expected some of {', '.join(table.columns)}"
-        )
-    if len(set(names)) != len(names):
-        raise SchemaError(f"expected each column once, got {', '.join(names)}")
+    names = table.chosen(columns)
     shown = table.columns
+    arrays = {name: allocate((count, *shown[name].shape), shown[name].dtype) for name in names}
     return Batch(
-        {name: allocate((count, *shown[name].shape), shown[name].dtype) for name in names},
+        in_form(table, arrays),
         allocate((count,), np.uint64),
         allocate((count,), np.float64),
         allocate((count,), np.float32),
     )
+
+
+def in_form(table: Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Arrays by path in the form of a table's signature."""
+    return arrays if table.leaves is table.signature else shaped(table.signature, arrays)
 
 
 def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None) -> bool:
@@ -100,10 +109,13 @@ def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None
 
 def read_only(batch: Batch) -> Batch:
     """The batch with columns that cannot be written to, over the same memory."""
-    data = {name: array.view() for name, array in batch.data.items()}
-    for array in data.values():
-        array.flags.writeable = False
-    return replace(batch, data=data)
+
+    def protected(array: np.ndarray) -> np.ndarray:
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
+    return replace(batch, data=mapped(batch.data, protected))
 
 
 def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | None = None) -> None:
@@ -112,9 +124,9 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
     Raises:
         SchemaError: an array is missing, read-only, not C-contiguous, or of another dtype or shape.
     """
-    names = list(table.columns) if columns is None else list(columns)
-    if list(out.data) != names:
-        raise SchemaError(f"out has the columns {', '.join(out.data)}; expected {', '.join(names)}")
+    names, given = table.chosen(columns), out.columns
+    if tuple(given) != names:
+        raise SchemaError(f"out has the columns {', '.join(given)}; expected {', '.join(names)}")
     expected: list[tuple[str, np.ndarray, str, tuple[int, ...]]] = [
         ("ids", out.ids, "uint64", (count,)),
         ("probabilities", out.probabilities, "float64", (count,)),
@@ -122,7 +134,7 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
     ]
     for name in names:
         column = table.columns[name]
-        expected.append((name, out.data[name], column.dtype, (count, *column.shape)))
+        expected.append((name, given[name], column.dtype, (count, *column.shape)))
     for name, array, dtype, shape in expected:
         if not isinstance(array, np.ndarray):
             raise SchemaError(f"out's {name!r} must be an array, got {type(array).__name__}")
@@ -157,7 +169,8 @@ class BatchPool:
         """A batch whose arrays nobody else refers to; new arrays where all of the pool's are in use."""
         for arrays, names in self._sets:
             if all(sys.getrefcount(arrays[i]) == self._lone_references for i in range(len(arrays))):
-                batch = Batch(dict(zip(names, arrays[3:], strict=True)), arrays[0], arrays[1], arrays[2])
+                data = in_form(table, dict(zip(names, arrays[3:], strict=True)))
+                batch = Batch(data, arrays[0], arrays[1], arrays[2])
                 try:
                     check_out(batch, table, count, columns)
                 except SchemaError:  # the table was made anew with other columns
@@ -168,5 +181,5 @@ class BatchPool:
         if any(isinstance(array.base, np.ndarray) for array in batch.arrays()):
             raise ValueError("allocate: expected a new array for each column, got a view of another array")
         if len(self._sets) < self._size:
-            self._sets.append((batch.arrays(), list(batch.data)))
+            self._sets.append((batch.arrays(), list(batch.columns)))
         return batch

@@ -14,6 +14,7 @@ from .errors import ReplayError, ServerError, explain
 from .expand import MOST_PLACES, expand_windows
 from .shared_memory import Arena, Lease
 from .table import Table
+from .tree import shaped
 
 _NO_COLUMN = np.empty(0)
 
@@ -44,11 +45,11 @@ def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | Repl
     lease = Lease(arena, shared.lease)
     if not shared.fits:
         return _misfit(shared.what)
-    data = dict(shared.batch.data)
-    for name, offset in shared.places.items():
-        data[name] = lease.array(offset, data[name].dtype, data[name].shape)
     batch = shared.batch
-    return Batch(data, batch.ids, batch.probabilities, batch.weights, lease)
+    columns = dict(batch.columns)
+    for name, offset in shared.places.items():
+        columns[name] = lease.array(offset, columns[name].dtype, columns[name].shape)
+    return Batch(shaped(batch.data, columns), batch.ids, batch.probabilities, batch.weights, lease)
 
 
 def _misfit(what: str) -> ServerError:
@@ -65,19 +66,20 @@ def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
         return explain(what, timeout, (yield from value_after(line)))
     if line[:1] != b"*" or length_of(line) < 3 or length_of(line) % 2 == 0:
         raise not_resp(line)
-    fits = length_of(line) == 3 + 2 * len(out.data)
+    columns = out.columns
+    fits = length_of(line) == 3 + 2 * len(columns)
     for array in (out.ids, out.probabilities, out.weights):
         fits = (yield from bulk_into((yield None), array)) and fits
     places: dict[str, int] = {}
     lease = 0
     for _ in range((length_of(line) - 3) // 2):
         name = bytes((yield from bulk_after((yield None))) or b"").decode("utf-8", "replace")
-        column = out.data.get(name, _NO_COLUMN)
+        column = columns.get(name, _NO_COLUMN)
         header = yield None
         if header == b"*3":
             lease = yield from read_value()
             places[name] = yield from read_value()
-            fits = (yield from read_value()) == column.nbytes and name in out.data and fits
+            fits = (yield from read_value()) == column.nbytes and name in columns and fits
         else:
             fits = (yield from bulk_into(header, column)) and fits
     if places:
@@ -90,9 +92,10 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
     line = yield None
     if line[:1] == b"-":
         return explain(what, timeout, (yield from value_after(line)))
-    own = [name for name in out.data if name not in table.windows]
+    columns = out.columns
+    own = [name for name in columns if name not in table.windows]
     windows: dict[str, list[str]] = {}
-    for name in out.data:
+    for name in columns:
         if name in table.windows:
             windows.setdefault(table.windows[name].source, []).append(name)
     if line[:1] != b"*" or length_of(line) != 3 + 2 * (len(own) + len(windows)):
@@ -102,7 +105,7 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
         fits = (yield from bulk_into((yield None), array)) and fits
     for name in own:
         fits = (yield from bulk_after((yield None))) == name.encode() and fits
-        fits = (yield from bulk_into((yield None), out.data[name])) and fits
+        fits = (yield from bulk_into((yield None), columns[name])) and fits
     for source, names in windows.items():
         fits = (yield from bulk_after((yield None))) == source.encode() and fits
         header = yield None
@@ -112,7 +115,7 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
             continue
         steps = [table.windows[name].steps for name in names]
         try:
-            expand_windows(coded, [out.data[name] for name in names], steps, table.step_columns[source].item_bytes)
+            expand_windows(coded, [columns[name] for name in names], steps, table.step_columns[source].item_bytes)
         except ServerError as error:
             return ServerError(f"{what}: {error}")
     return out if fits else _misfit(what)

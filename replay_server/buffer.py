@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ._native import ffi, lib
-from .batch import Batch, new_batch, read_only
+from .batch import Batch, read_only
 from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
@@ -249,7 +249,6 @@ class Buffer(TableMethods):
         """What a sample of those columns needs to know, kept for the next one."""
         chosen = None if columns is None else tuple(columns)
         plan = SamplePlan(self._table, chosen)
-        new_batch(self._table, 0, chosen)  # refuses unknown columns
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         self._plans[chosen] = plan

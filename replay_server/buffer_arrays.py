@@ -11,6 +11,7 @@ from ._native import ffi
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
 from .table import Table
+from .tree import Leaves
 
 _BYTES = ffi.typeof("uint8_t[]")
 _IDS = ffi.typeof("uint64_t[]")
@@ -37,7 +38,7 @@ class Landing:
 
     def fits(self, plan: SamplePlan, count: int, batch: Batch) -> bool:
         """Whether the batch still has the arrays that were checked, for that many items of those columns."""
-        if self.plan is not plan or self.count != count or tuple(batch.data) != plan.names:
+        if self.plan is not plan or self.count != count or tuple(batch.columns) != plan.names:
             return False
         pairs = zip(batch.arrays(), self.arrays)
         return all([array is known and array.flags.writeable for array, known in pairs])  # noqa: C419 (lists are faster)
@@ -50,9 +51,9 @@ class SamplePlan:
 
     def __init__(self, table: Table, columns: Sequence[str] | None) -> None:
         self.table, self.chosen = table, columns
-        self.names = tuple(table.columns if columns is None else columns)
-        order = {name: index for index, name in enumerate(table.signature)}
-        self.indices = ffi.new("uint32_t[]", [order.get(name, 0) for name in self.names] or 1)
+        self.names = table.chosen(columns)
+        order = {name: index for index, name in enumerate(table.leaves)}
+        self.indices = ffi.new("uint32_t[]", [order[name] for name in self.names] or 1)
         self.count = len(self.names)
 
     def landing(self, count: int, out: Batch | None) -> tuple[Batch, Landing]:
@@ -89,14 +90,14 @@ class AddPlan:
         Raises:
             SchemaError: they do not fit the table.
         """
-        known = self._known(data)
+        known = self._known(self._table.taken_apart(data))
         if known is not None:
             return known
         count, columns = check_columns(self._table, data)
         return count, [ffi.from_buffer(_BYTES, column.reshape(-1).view(np.uint8)) for column in columns]
 
     def _known(self, data: Mapping[str, Any]) -> tuple[int, list[Any]] | None:
-        if type(data) is not dict or len(data) != len(self._columns) or self._table.windows:
+        if type(data) not in (dict, Leaves) or len(data) != len(self._columns) or self._table.windows:
             return None
         count, found = -1, []
         for name, dtype, shape, dimensions in self._columns:

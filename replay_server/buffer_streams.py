@@ -24,7 +24,7 @@ class BufferStreams:
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self._places = {name: place for place, name in enumerate(buffer.table.signature)}
+        self._places = {name: place for place, name in enumerate(buffer.table.leaves)}
         # The core writes the streams' addresses there, and makes them 0 when it frees them: nothing is lost in between.
         self._opened: list[np.ndarray] = []
         self._dropped = weakref.finalize(self, buffer._abandoned.extend, self._opened)

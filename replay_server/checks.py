@@ -18,7 +18,7 @@ def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.n
     are converted where no information but rounding of floats is lost.
 
     Returns:
-        N, and the columns in the signature's order, C-contiguous.
+        N, and the columns in the order of the signature's leaves, C-contiguous.
 
     Raises:
         SchemaError: columns are missing or unknown, or a dtype, shape or length differs.
@@ -30,11 +30,12 @@ def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.n
             f"table {table.name!r} has windows: its items are made from steps; use writer(…) or vector_writer(…), "
             "whose append and create_item take them, instead of add"
         )
-    if data.keys() != table.signature.keys():
-        missing = [name for name in table.signature if name not in data]
-        unknown = [str(name) for name in data if name not in table.signature]
+    data = table.taken_apart(data)
+    if data.keys() != table.leaves.keys():
+        missing = [name for name in table.leaves if name not in data]
+        unknown = [str(name) for name in data if name not in table.leaves]
         problems = "".join(f"; missing: {name}" for name in missing) + "".join(f"; unknown: {name}" for name in unknown)
-        raise SchemaError(f"table {table.name!r} expects the columns {', '.join(table.signature)}{problems}")
+        raise SchemaError(f"table {table.name!r} expects the columns {', '.join(table.leaves)}{problems}")
     count = -1
     columns = []
     for name, column in table.columns.items():

@@ -383,7 +383,7 @@ def add(
     table = served.table
     what = f"add of {count} to {table.name!r}"
     blobs: list[Argument] = []
-    for name, column in zip(table.signature, columns, strict=True):
+    for name, column in zip(table.leaves, columns, strict=True):
         blobs += (name, bytes_of(column))
     given: Argument = b"" if priorities is None else bytes_of(priorities)
     options = (*block(timeout), "INCARNATION", served.incarnation)
@@ -455,6 +455,8 @@ def sample(
     timeout, columns, version = check_timeout(options.timeout), options.columns, options.policy_version
     name = served.table.name
     what = f"sample of {count} from {name!r}"
+    if columns is not None or coded:  # coded columns come in the order asked for, and are read in that of `out`
+        columns = tuple(out.columns)
     chosen = () if columns is None else ("COLUMNS", len(columns), *columns)
     once = () if options.replace else ("REPLACE", 0)
     beta = float(options.importance_sampling_exponent)

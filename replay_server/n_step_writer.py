@@ -17,6 +17,7 @@ from .errors import SchemaError
 from .n_step import FinishedWindows, NStepReturns
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_WINDOW, Column, Table
+from .tree import Leaves
 from .writer import OneEnvironment, VectorWriting
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -142,7 +143,7 @@ class VectorNStepWriting(StepWriting):
         self._writer._check_open()
         if not isinstance(step, Mapping):
             raise SchemaError(f"expected a dict of columns for table {self._table.name!r}, got {type(step).__name__}")
-        given = dict(step)
+        given = Leaves(self._table.taken_apart(step))
         chosen = self._writer._chosen(mask)
         ends = self._flags("terminated", terminated, chosen), self._flags("truncated", truncated, chosen)
         if self._names[0] not in given:
@@ -197,7 +198,7 @@ class VectorNStepWriting(StepWriting):
 
     def _observe(
         self,
-        given: dict[str, Any],
+        given: Leaves,
         chosen: np.ndarray,
         ends: tuple[np.ndarray, np.ndarray],
         action_value: Any,
@@ -246,7 +247,7 @@ class VectorNStepWriting(StepWriting):
             raise
 
     def _append(
-        self, given: dict[str, Any], chosen: np.ndarray, final: np.ndarray, mask: Any, state_values: np.ndarray
+        self, given: Leaves, chosen: np.ndarray, final: np.ndarray, mask: Any, state_values: np.ndarray
     ) -> Operation[None]:
         """Appends observations, and makes the items that see them as their successors."""
         yield from self._writer.append(given, mask=mask, final=self._rows(chosen, final, np.bool_))
@@ -261,10 +262,9 @@ class VectorNStepWriting(StepWriting):
             if self._valued:
                 errors = windows.returns + windows.discounts * self._state_values[chosen] - windows.values
                 priorities = self._rows(chosen, np.abs(errors) + self._epsilon, np.float64)
-            columns = {
-                self._names[0]: self._rows(chosen, windows.returns, self._reward.dtype),
-                self._names[1]: self._rows(chosen, windows.discounts, self._discount.dtype),
-            }
+            columns = Leaves()
+            columns[self._names[0]] = self._rows(chosen, windows.returns, self._reward.dtype)
+            columns[self._names[1]] = self._rows(chosen, windows.discounts, self._discount.dtype)
             everyone = len(chosen) == self._count
             mask = None if everyone else self._rows(chosen, np.ones(len(chosen), bool), np.bool_)
             self._writer.create_items(priorities, -1 - windows.back, columns, mask=mask)
@@ -408,9 +408,10 @@ class NStepWriting(OneEnvironment):
         state_value: float | None = None,
     ) -> Operation[None]:
         """Appends one step, or one observation alone: column name → value. See `VectorNStepWriter.append`."""
-        rows = self._rows.of(step)
-        if isinstance(step, Mapping) and self._reward in step:
-            rows[self._reward] = step[self._reward]  # in its own precision, not the column's
+        given = self._vector._table.taken_apart(step)
+        rows = self._rows.of(given)
+        if isinstance(given, Mapping) and self._reward in given:
+            rows[self._reward] = given[self._reward]  # in its own precision, not the column's
         return self._vector.append(
             rows, terminated=terminated, truncated=truncated, action_value=action_value, state_value=state_value
         )

@@ -178,8 +178,8 @@ class Operations(Written):
 
         Args:
             name: the table.
-            data: column name → array (N, *column.shape) of exactly the column's dtype; lists of Python numbers are
-                converted where that loses nothing but a float's last digits.
+            data: column name → array (N, *column.shape) of exactly the column's dtype, in the form of the signature;
+                lists of Python numbers are converted where that loses nothing but a float's last digits.
             priorities: float64 (N,), raw (before α), at least 0, 0 = never sampled; None = the maximum over the live
                 items, 1.0 if there are none.
             timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
@@ -227,7 +227,7 @@ class Operations(Written):
             timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
             out: a batch of the same size whose arrays are used again; received over the socket also by a client that
                 shares memory with its server.
-            columns: only these; None = all.
+            columns: only these, by name or path ("obs/image"), or all of a dict or tuple ("obs"); None = all.
             replace: whether an item may come more than once. Without, it waits until there are `batch_size` that may be
                 drawn; `probabilities` stay those of a draw with replacement. `Fifo`, `Lifo` and heaps never repeat.
             policy_version: the version of the caller's policy, for tables with a column of that name: items more than
@@ -256,7 +256,7 @@ class Operations(Written):
         """A batch; `shared`: into shared memory where there is some, else into `out`."""
 
         def attempt(served: ServedTable) -> Operation[Batch]:
-            columns, wanted, local = options.columns, options.coded, self._address.is_local
+            columns, wanted, local = served.table.chosen(options.columns), options.coded, self._address.is_local
             if out is not None:
                 check_out(out, served.table, batch_size, columns)
             batch = new_batch(served.table, batch_size, columns) if out is None else out

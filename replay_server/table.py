@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from .codec import pack
 from .errors import SchemaError
+from .tree import Leaves, leaves_of, mapped, part_of, paths_under, shaped, taken_apart, tree_from, tree_of
 
 COLUMN_DTYPES = (
     "bool",
@@ -93,7 +94,7 @@ class Window:
     (length, *source's shape).
 
     Args:
-        source: name of the `Column`.
+        source: name of the `Column`: its path in a nested signature.
         length: steps, up to 16,384; None: a single step, without the length dimension.
         offset: of its last step from the item's own: 0 for the observation, n for the observation n steps later.
 
@@ -268,7 +269,10 @@ class Table:
     Args:
         name: 1 to 255 bytes.
         capacity: the most items. When the table is full, the remover makes room.
-        signature: the columns by name, `Column` or `Window`; their order is kept.
+        signature: the columns by name, `Column` or `Window`, or dicts and tuples of them to any depth (a list counts as
+            a tuple); their order is kept. Data has the same form wherever it goes in and comes out. A nested column's
+            name, in errors and for other clients, is its path: "obs/image", and "obs/0" in a tuple. A window over a
+            dict or a tuple of columns stands for windows over each of them.
         sampler: the rule that draws items: `Prioritized`, `Uniform`, `Fifo`, `Lifo`, `MaxHeap` or `MinHeap`.
         remover: the rule that chooses the item that leaves a full table: one of the same.
         rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
@@ -286,7 +290,7 @@ class Table:
 
     name: str
     capacity: int
-    signature: Mapping[str, Column | Window]
+    signature: Mapping[str, Any]
     sampler: Selector = Prioritized()
     remover: Selector = Fifo()
     rate_limiter: RateLimiter = MinSize(1)
@@ -302,23 +306,31 @@ class Table:
         _whole(self.max_times_sampled, "max_times_sampled", 0)
         _whole(self.max_bytes, "max_bytes", 0)
         _whole(self.seed, "seed", 0)
-        if not isinstance(self.signature, Mapping) or not 1 <= len(self.signature) <= MAX_COLUMNS:
-            raise SchemaError(f"signature must be a dict of 1 to {MAX_COLUMNS} columns, got {self.signature!r}")
-        for name, column in self.signature.items():
-            _check_name(name, "a column's name")
-            if not isinstance(column, Column | Window):
-                raise SchemaError(f"column {name!r} must be an rs.Column or an rs.Window, got {column!r}")
-        object.__setattr__(self, "signature", dict(self.signature))
+        self._check_signature()
         self._check_windows()
         self._check_parts()
 
+    def _check_signature(self) -> None:
+        if not isinstance(self.signature, Mapping) or not self.signature:
+            raise SchemaError(f"signature must be a dict of 1 to {MAX_COLUMNS} columns, got {self.signature!r}")
+        tree = tree_from(self.signature)
+        object.__setattr__(self, "signature", mapped(tree, lambda leaf: _over_subtree(leaf, tree)))
+        if len(self.leaves) > MAX_COLUMNS:
+            raise SchemaError(f"signature must be a dict of 1 to {MAX_COLUMNS} columns, got {len(self.leaves)}")
+        for name, column in self.leaves.items():
+            _check_name(name, "a column's name")
+            if not isinstance(column, Column | Window):
+                raise SchemaError(
+                    f"column {name!r} must be an rs.Column or an rs.Window, or a dict or tuple of them, got {column!r}"
+                )
+
     def _check_windows(self) -> None:
         for name, window in self.windows.items():
-            source = self.signature.get(window.source)
+            source = self.leaves.get(window.source)
             if not isinstance(source, Column):
                 raise SchemaError(f"window {name!r} looks at {window.source!r}: expected the name of an rs.Column")
             window.over(source)
-        for name, column in self.signature.items():
+        for name, column in self.leaves.items():
             if isinstance(column, Column) and column.step_only and name not in self.step_columns:
                 raise SchemaError(
                     f"column {name!r} is step_only and no window looks at it, so nobody could read it; add an "
@@ -337,7 +349,7 @@ class Table:
             object.__setattr__(self, "max_staleness", None)
 
     @classmethod
-    def queue(cls, name: str, signature: Mapping[str, Column | Window], size: int, **settings: Any) -> Table:
+    def queue(cls, name: str, signature: Mapping[str, Any], size: int, **settings: Any) -> Table:
         """A table that gives out every item once, in the order of adding; adding waits while it holds `size` items.
 
         Args:
@@ -348,7 +360,7 @@ class Table:
         return cls._once(name, signature, size, Fifo(), settings)
 
     @classmethod
-    def stack(cls, name: str, signature: Mapping[str, Column | Window], size: int, **settings: Any) -> Table:
+    def stack(cls, name: str, signature: Mapping[str, Any], size: int, **settings: Any) -> Table:
         """Like `queue`, but the newest item first."""
         return cls._once(name, signature, size, Lifo(), settings)
 
@@ -356,7 +368,7 @@ class Table:
     def _once(
         cls,
         name: str,
-        signature: Mapping[str, Column | Window],
+        signature: Mapping[str, Any],
         size: int,
         order: Fifo | Lifo,
         settings: dict[str, Any],
@@ -366,15 +378,50 @@ class Table:
         return cls(**{"name": name, "capacity": int(size), "signature": signature, **parts, **settings})
 
     @cached_property
+    def leaves(self) -> dict[str, Column | Window]:
+        """The signature by path, such as "obs/image"; without nested dicts, the signature."""
+        return leaves_of(self.signature)
+
+    def taken_apart(self, data: Any) -> Any:
+        """Data in the signature's form, as values by path.
+
+        Raises:
+            SchemaError: it has another form.
+        """
+        if self.leaves is self.signature or not isinstance(data, Mapping) or type(data) is Leaves:
+            return data
+        return taken_apart(self.signature, data)
+
+    def chosen(self, columns: Iterable[str] | None) -> tuple[str, ...]:
+        """The paths of a batch's columns that are meant by paths and by dicts of columns; None: all.
+
+        Raises:
+            SchemaError: there is no such column, or one comes twice.
+        """
+        if columns is None:
+            return tuple(self.columns)
+        given = list(columns)
+        under = {name: paths_under(tuple(self.columns), name) for name in given}
+        if unknown := [name for name in given if not under[name]]:
+            raise SchemaError(
+                f"table {self.name!r} has no column {unknown[0]!r}: expected some of {', '.join(self.columns)}"
+            )
+        names = [path for name in given for path in under[name]]
+        if len(set(names)) != len(names):
+            raise SchemaError(f"expected each column once, got {', '.join(given)}")
+        return tuple(names if self.leaves is self.signature else filter(set(names).__contains__, self.columns))
+
+    @cached_property
     def windows(self) -> dict[str, Window]:
-        """The windows of the signature."""
-        return {name: column for name, column in self.signature.items() if isinstance(column, Window)}
+        """The windows of the signature, by path."""
+        return {name: column for name, column in self.leaves.items() if isinstance(column, Window)}
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """The columns of a batch: each column that is not step_only, and each window as the column that it makes."""
+        """The columns of a batch by path: each column that is not step_only, and each window as the column that it
+        makes."""
         shown: dict[str, Column] = {}
-        for name, column in self.signature.items():
+        for name, column in self.leaves.items():
             if isinstance(column, Window):
                 shown[name] = column.over(self.step_columns[column.source])
             elif not column.step_only:
@@ -385,16 +432,14 @@ class Table:
     def item_columns(self) -> dict[str, Column]:
         """What an item has of its own: the columns that are neither step_only nor windows."""
         return {
-            name: column
-            for name, column in self.signature.items()
-            if isinstance(column, Column) and not column.step_only
+            name: column for name, column in self.leaves.items() if isinstance(column, Column) and not column.step_only
         }
 
     @cached_property
     def step_columns(self) -> dict[str, Column]:
         """What a step has: the columns that windows look at."""
         seen = {window.source for window in self.windows.values()}
-        return {name: column for name, column in self.signature.items() if name in seen and isinstance(column, Column)}
+        return {name: column for name, column in self.leaves.items() if name in seen and isinstance(column, Column)}
 
     @cached_property
     def reach(self) -> tuple[int, int]:
@@ -413,7 +458,7 @@ class Table:
         return {
             "name": self.name,
             "capacity": int(self.capacity),
-            "signature": {name: column.to_spec() for name, column in self.signature.items()},
+            "signature": {path: column.to_spec() for path, column in self.leaves.items()},
             "sampler": selector_map(self.sampler, "sampler"),
             "remover": selector_map(self.remover, "remover"),
             "rate_limiter": limiter_map(self.rate_limiter),
@@ -446,7 +491,10 @@ class Table:
             raise SchemaError(f"a table's spec needs {missing[0]!r}")
         if not isinstance(fields["signature"], Mapping):
             raise SchemaError(f"signature must be a map of columns, got {fields['signature']!r}")
-        fields["signature"] = {key: _column_from(key, value) for key, value in fields["signature"].items()}
+        leaves: dict[str, Column | Window] = {}
+        for key, value in fields["signature"].items():
+            _columns_from(key, value, leaves)
+        fields["signature"] = tree_of(leaves)
         parts = (("sampler", _SELECTORS), ("remover", _SELECTORS), ("rate_limiter", _LIMITERS))
         for key, kinds in parts:
             if key in fields:
@@ -509,6 +557,26 @@ def limiter_map(limiter: RateLimiter) -> dict[str, Any]:
             if fields[name] == 0:
                 raise SchemaError(f"{name} must be above 0, got 0")
     return fields
+
+
+def _over_subtree(leaf: Any, signature: Any) -> Any:
+    """A window over a dict or a tuple of columns as a window over each of them; everything else as it is."""
+    source = part_of(signature, leaf.source) if isinstance(leaf, Window) else None
+    if not isinstance(source, dict | tuple):
+        return leaf
+    return shaped(source, {path: replace(leaf, source=f"{leaf.source}/{path}") for path in leaves_of(source)})
+
+
+def _columns_from(path: str, value: Any, leaves: dict[str, Column | Window]) -> None:
+    """Adds a spec's columns at a path and below it: names may be paths, or values maps and lists of others."""
+    if isinstance(value, Mapping) and all(isinstance(part, Mapping | list) for part in value.values()) and value:
+        for key, part in value.items():
+            _columns_from(f"{path}/{key}", part, leaves)
+    elif isinstance(value, list | tuple) and value and not isinstance(value[0], str):
+        for place, part in enumerate(value):
+            _columns_from(f"{path}/{place}", part, leaves)
+    else:
+        leaves[path] = _column_from(path, value)
 
 
 def _column_from(name: str, value: Any) -> Column | Window:

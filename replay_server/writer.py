@@ -19,6 +19,7 @@ from .driver import Operation, operation
 from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
+from .tree import Leaves
 
 STEP_FIRST = 1
 STEP_LAST = 2
@@ -169,9 +170,9 @@ class VectorWriting(StepWriting):
         """Appends one step to each environment's stream.
 
         Args:
-            step: column name → array (n, *column.shape): columns that windows look at, and others of the items, to be
-                taken by `create_items`. Fewer columns than the first append had mean a final observation: what is
-                missing is zero, and the next append begins a new episode.
+            step: column name → array (n, *column.shape), in the form of the signature: columns that windows look at,
+                and others of the items, to be taken by `create_items`. Fewer columns than the first append had mean a
+                final observation: what is missing is zero, and the next append begins a new episode.
             mask: bool (n,), the environments that append; the rows of others are not looked at. None: all.
             final: bool or bool (n,): this step is the last of its episode. None: by the columns, as above.
 
@@ -256,7 +257,7 @@ class VectorWriting(StepWriting):
         self._waiting.append(_Items(chosen, steps, raw, self._item_columns(columns or {}, chosen, steps)))
 
     def _item_columns(self, columns: Mapping[str, Any], chosen: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-        own = self._table.item_columns
+        own, columns = self._table.item_columns, self._table.taken_apart(columns)
         if unknown := [name for name in columns if name not in own]:
             raise SchemaError(f"{unknown[0]!r} is no column of an item's own: expected some of {', '.join(own)}")
         found = {}
@@ -443,7 +444,7 @@ class VectorWriting(StepWriting):
     def _check_step(self, step: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if not isinstance(step, Mapping):
             raise SchemaError(f"expected a dict of columns for table {self._table.name!r}, got {type(step).__name__}")
-        known = self._known
+        known, step = self._known, self._table.taken_apart(step)
         if unknown := [name for name in step if name not in known]:
             raise SchemaError(f"{unknown[0]!r} is no column of a step: expected some of {', '.join(known)}")
         return {name: self._check_rows(name, known[name], value) for name, value in step.items()}
@@ -452,7 +453,7 @@ class VectorWriting(StepWriting):
         if final is None and given.keys() == self._ordinary:
             return np.zeros(self._count, np.bool_)
         ordinary = self._ordinary or frozenset(self._table.step_columns)
-        missing = [name for name in self._table.signature if name in ordinary and name not in given]
+        missing = [name for name in self._table.leaves if name in ordinary and name not in given]
         if missing and self._ordinary is None:
             raise SchemaError(f"the first step of a writer must have column {missing[0]!r}, which windows look at")
         if extra := [name for name in given if self._ordinary is not None and name not in ordinary]:
@@ -480,14 +481,16 @@ class SingleRows:
     """What one environment gives, with a leading dimension of 1; lists stay lists, so that numbers may be converted."""
 
     def __init__(self, table: Table) -> None:
+        self._table = table
         columns = {**table.item_columns, **table.step_columns}
         self._dtypes = {name: np.dtype(column.dtype) for name, column in columns.items() if not column.shape}
 
     def of(self, values: Any) -> Any:
-        """A dict of columns as rows; anything else as it is, to be refused."""
+        """Columns as rows by path; anything else than a dict as it is, to be refused."""
+        values = self._table.taken_apart(values)
         if not isinstance(values, Mapping):
             return values
-        return {name: self._row(name, value) for name, value in values.items()}
+        return Leaves((name, self._row(name, value)) for name, value in values.items())
 
     def _row(self, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray):

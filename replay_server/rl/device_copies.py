@@ -36,8 +36,8 @@ class DeviceBatch:
     """A `replay_server.Batch` on a device.
 
     Attributes:
-        data: column name → tensor (N, *column.shape) on the device. On the CPU they lie over the batch's own arrays,
-            which may be read-only: they must not be written to.
+        data: path of a column → tensor (N, *column.shape) on the device. On the CPU they lie over the batch's own
+            arrays, which may be read-only: they must not be written to.
         weights: float32 (N,), on the device.
         ids: uint64 (N,), a NumPy array, to hand back to `update_priorities`.
         probabilities: float64 (N,), a NumPy array.
@@ -50,6 +50,11 @@ class DeviceBatch:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """`data`, under the name that `replay_server.Batch` has for columns by path."""
+        return self.data
 
 
 class DeviceBatches:
@@ -82,7 +87,7 @@ class DeviceBatches:
             self._let_go(0)
             self._pinned.become(batch.lease.arena)
         with self._streams.stream(self._copying):
-            data = {name: self._copied(array) for name, array in batch.data.items()}
+            data = {name: self._copied(array) for name, array in batch.columns.items()}
             copied = DeviceBatch(data, self._copied(batch.weights), batch.ids.copy(), batch.probabilities.copy())
             done = self._streams.Event()
             done.record(self._copying)

@@ -6,6 +6,7 @@ import replay_server as rs
 from replay_server.rl.environment_spec import EnvironmentSpec
 from replay_server.rl.observations import column, leaves
 from replay_server.rl.settings import ApexSettings
+from replay_server.tree import tree_of
 
 STEP_COLUMN = "step_obs"
 """What a step has: the newest frame of a stack, or the whole of any other observation. Of an observation of several
@@ -45,14 +46,16 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
     return rs.Table(
         settings.table,
         capacity=settings.capacity,
-        signature={
-            **steps,
-            **obs,
-            "action": rs.Column(spec.action_dtype, spec.action_shape),
-            "reward": rs.Column("float32"),
-            **next_obs,
-            "discount": rs.Column("float32"),
-        },
+        signature=tree_of(
+            {
+                **steps,
+                **obs,
+                "action": rs.Column(spec.action_dtype, spec.action_shape),
+                "reward": rs.Column("float32"),
+                **next_obs,
+                "discount": rs.Column("float32"),
+            }
+        ),
         sampler=rs.Prioritized(priority_exponent=settings.priority_exponent),
         remover=rs.Fifo(),
         rate_limiter=rate_limiter,

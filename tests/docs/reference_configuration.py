@@ -71,7 +71,8 @@ TABLES = """
 
 One section a table, created at the start; the keys are the arguments of [`rs.Table`](python.md#rstable). `signature` is
 a section of its own: column name = `{ dtype = …, shape = […] }`, with `step_only = true` for a column of steps, or
-`{ window = COLUMN, length = L, offset = o }`.
+`{ window = COLUMN, length = L, offset = o }`. Nested columns are written as paths, such as `"obs/image"`, or nested in
+the file too: `obs = { image = { dtype = …, shape = […] }, … }`.
 
 | key | default | meaning |
 |---|---|---|

@@ -39,7 +39,7 @@ def act_and_learn(
         observations = step.observations
         if turn >= LEARNS_FROM:
             batch = buffer.sample(settings.batch_size, importance_sampling_exponent=0.4, timeout=0)
-            update = learner.update(batch.data, batch.weights)
+            update = learner.update(batch.columns, batch.weights)
             buffer.update_priorities(batch.ids, update.priorities.double().numpy())
     environments.close()
     return batch

@@ -62,7 +62,7 @@ IDS = [str(space) for space, _ in SPACES]
 def test_a_space_has_these_leaves_and_a_table_columns_for_them(space: Space[Any], tree: Any) -> None:
     assert observation_tree(space) == tree
     settings = ApexSettings(capacity=10, min_size_to_sample=1)
-    signature = apex_table(settings, EnvironmentSpec(tree, 3)).signature
+    signature = apex_table(settings, EnvironmentSpec(tree, 3)).leaves
     suffixes = [f"/{path}" if path else "" for path in leaves(tree)]
     assert set(signature) == {"action", "reward", "discount"} | {
         f"{name}{suffix}" for name in ("step_obs", "obs", "next_obs") for suffix in suffixes

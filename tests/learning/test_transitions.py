@@ -165,7 +165,7 @@ def test_a_dict_of_observations_is_seen_as_it_was_played() -> None:
     assert batch.data["action"].shape == (len(batch), 2)
     for path, recorder in recorders.items():
         seen = {
-            (batch.data[f"obs/{path}"][i].tobytes(), batch.data[f"next_obs/{path}"][i].tobytes(),
+            (batch.columns[f"obs/{path}"][i].tobytes(), batch.columns[f"next_obs/{path}"][i].tobytes(),
              batch.data["action"][i].tobytes(), round(float(batch.data["reward"][i]), 3))
             for i in range(len(batch))
         }  # fmt: skip
