@@ -50,15 +50,12 @@
     (3u << 20) /* where it lies in one piece: cheaper than what is gathered from tables */
 #define LIMIT_TURN_LEAST_BYTES (16u << 10)
 #define LIMIT_TURN_SHARE_BYTES (1u << 18) /* gathered into shared memory, for all clients together */
-#define LIMIT_TURN_SHARE_US 500u /* after which no further piece of it is begun */
 #define LIMIT_TURN_COMMANDS_US 500u /* then its remaining commands wait for the next turn */
-#define LIMIT_TURN_SLICES_US 500u /* replies that are made in slices, for all clients together */
-#define LIMIT_TURN_STORE_US 500u /* background work of the store: expiry, freeing, rehashing */
-#define LIMIT_TURN_SNAPSHOT_US 500u /* copying for a snapshot */
-#define LIMIT_TURN_STREAMS_US 500u /* giving back the steps of closed streams */
-#define LIMIT_TURN_CHANGE_US 500u /* resets and changes of tables, items that are too old */
+#define LIMIT_TURN_US 1000u /* a turn with work that takes many of them ends about so late */
+#define LIMIT_TURN_WORK_US 500u /* that work, all of it together, in one turn */
+#define LIMIT_TURN_WORK_LEAST_US 100u /* of it, however late it is */
+#define LIMIT_MAKE_ROOM_US 500u /* letting keys go before one command */
 #define LIMIT_TURN_EXCLUSIVE_US 800u /* one slice of a script or a transaction */
-#define LIMIT_TURN_METRICS_US 300u /* writing pages of metrics, for all who ask */
 #define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 
 /* stopping */

@@ -366,8 +366,11 @@ static bool write_pages(struct http *http, uint64_t now_us, uint64_t deadline_us
     return more;
 }
 
+uint64_t http_due(const struct http *http, uint64_t now_us) {
+    return http->poked ? now_us : http->next_sweep_us;
+}
+
 uint64_t http_step(struct http *http, uint64_t now_us, uint64_t deadline_us) {
-    if (!http->poked && now_us < http->next_sweep_us) return http->next_sweep_us;
     if (http->poked) look(http, now_us);
     if (now_us >= http->accept_again_us) accept_all(http, now_us);
     bool more = write_pages(http, now_us, deadline_us);

@@ -49,6 +49,8 @@ struct http *http_new(struct transport *kernel, const char *host, uint16_t *port
                       void *context, struct error *error);
 void http_stop_listening(struct http *http);
 void http_free(struct http *http); /* NULL is allowed */
+/* When there is something to do; now_us: at once. */
+uint64_t http_due(const struct http *http, uint64_t now_us);
 /* One slice of what there is to do, pages until the deadline. Returns when to call again, now_us: at once. */
 uint64_t http_step(struct http *http, uint64_t now_us, uint64_t deadline_us);
 

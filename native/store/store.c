@@ -305,18 +305,16 @@ bool store_free_discarded(struct store *store, uint64_t deadline_us) {
     return true;
 }
 
-/* Before a clock is asked, since most turns of the loop find nothing to do. */
-static bool has_work(const struct store *store) {
+bool store_is_idle(struct store *store) {
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         const struct store_database *db = &store->databases[d];
-        if (db->expiry.count > 0 || dict_is_rehashing(&db->keys)) return true;
+        if (db->expiry.count > 0 || dict_is_rehashing(&db->keys)) return false;
     }
-    return false;
+    return free_discarded(store, FREE_SLICE);
 }
 
-uint64_t store_step(struct store *store, uint64_t budget_us) {
-    if (!has_work(store) && free_discarded(store, FREE_SLICE)) return CLOCK_NEVER;
-    uint64_t now_us = clock_monotonic_us(), deadline_us = now_us + budget_us, next_us = CLOCK_NEVER;
+uint64_t store_step(struct store *store, uint64_t deadline_us) {
+    uint64_t now_us = clock_monotonic_us(), next_us = CLOCK_NEVER;
     int64_t at_ms = clock_unix_ms();
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         struct store_database *db = &store->databases[d];

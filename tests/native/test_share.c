@@ -269,15 +269,19 @@ static void a_gather_cut_short_is_answered_all_the_same(void) {
     uint64_t lease;
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\nPING\r\n");
     turn();
-    CHECK(server->blocked_clients == 1 && begins(other, "CLIENT UNBLOCK 1\r\n", ":1\r\n"));
+    CHECK(server->blocked_clients == 1);
+    client_expire(server_client_by_id(server, 1)); /* as a server that stops does */
+    settle();
     size_t length;
     const uint8_t *bytes = memory_peer_received(learner, &length);
     CHECK(memcmp(bytes + length - 7, "+PONG\r\n", 7) == 0 && !reads_shared(learner, base, &lease));
     CHECK(server->replay->shares.leases == 0);
-    say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n");
+    say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n"); /* it waits for nobody: there is nothing to cut short */
     turn();
-    CHECK(begins(other, "CLIENT UNBLOCK 1 ERROR\r\n", ":1\r\n") && received_prefix(learner, "-UNBLOCKED "));
-    CHECK(server->replay->shares.leases == 0 && pinned(other) == 0);
+    CHECK(begins(other, "CLIENT UNBLOCK 1\r\n", ":0\r\n") && reads_shared(learner, base, &lease));
+    char release[64];
+    sprintf(release, "REPLAY.RELEASE %llu\r\n", (unsigned long long)lease);
+    CHECK(begins(learner, release, ":1\r\n") && pinned(other) == 0);
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\n"); /* a table that is dropped meanwhile gives what was drawn from it */
     turn();
     CHECK(begins(other, "REPLAY.DROP t\r\n", "+OK\r\n") && reads_shared(learner, base, &lease));

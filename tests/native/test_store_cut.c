@@ -1,6 +1,7 @@
 /* store_cut: a store that changes while it is cut is handed out as it was at the cut, whatever changes and when. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
@@ -310,7 +311,7 @@ static void cut_once(uint32_t changes_a_step, bool may_flush) {
     blob_release(blob);
     while (store_cut_step(cut)) {
         for (uint32_t i = 0; i < changes_a_step; i++) change(may_flush);
-        if (random_below(&chance, 4) == 0) store_step(store, 20);
+        if (random_below(&chance, 4) == 0) store_step(store, clock_monotonic_us() + 20);
     }
     settle(&stage);
     CHECK(!store_cut_failed(cut));

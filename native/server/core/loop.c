@@ -8,10 +8,9 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/config.h"
-#include "server/core/make_room.h"
+#include "server/core/long_work.h"
 #include "server/core/server.h"
 #include "server/core/service_manager.h"
-#include "server/core/slices.h"
 #include "server/core/subsystem.h"
 #include "server/core/upcalls.h"
 #include "store/store.h"
@@ -220,7 +219,7 @@ static void count_turn(struct server *server) {
     uint64_t took_us = server->now_us - server->turn.began_us;
     if (took_us > server->stats.turn_us_max) server->stats.turn_us_max = took_us;
     if (took_us * 1000 >= server->slow_ns) EACH_PART(turn_took, server, took_us);
-    server->turn.began_us = 0;
+    server->turn.began_us = server->turn.work_until_us = 0;
     server->turn.landings_before = server->turn.landings;
     server->turn.landings = 0;
 }
@@ -245,57 +244,41 @@ static uint64_t exclusive_work(struct server *server) {
     return at_once_if(exclusive_step(server));
 }
 
-static uint64_t expiry_work(struct server *server) {
-    return store_step(server->store, LIMIT_TURN_STORE_US);
-}
-
-static uint64_t room_work(struct server *server) {
-    return at_once_if(make_room_step(server));
-}
-
 static uint64_t sweep_work(struct server *server) {
     if (server->now_us >= server->next_sweep_us) sweep(server);
     return CLOCK_NEVER;
 }
 
-static uint64_t slices_work(struct server *server) {
-    return slices_step(server);
-}
-
 static uint64_t write_work(struct server *server) {
+    uint64_t again_us = parts_before_write(server);
     write_unsent(server);
-    return CLOCK_NEVER;
+    return again_us;
 }
 
-/* A turn from its beginning to its end. `run` is the core's own work, `place` that of the parts. */
+static uint64_t write_more_work(struct server *server) {
+    return long_work_was_done(server) ? write_work(server) : CLOCK_NEVER;
+}
+
+/* A turn from its beginning to its end. */
 static const struct {
     uint64_t (*run)(struct server *server);
-    enum turn_place place;
     bool waits_for_exclusive;
 } steps[] = {
     /* Requests that are here come first: all that follows may take the rest of the turn. */
-    {.run = ready_work},
+    {ready_work},
     /* What they have changed may be what others wait for, who were here before the next requests. */
-    {.run = woken_work},
+    {woken_work},
     /* Ends a pause, so that what it held back may be exclusive; this then runs at once. */
-    {.run = pause_step, .waits_for_exclusive = true},
-    {.run = exclusive_work},
+    {pause_step, .waits_for_exclusive = true},
+    {exclusive_work},
     /* Whoever could be served has been: now those whose time is over are told so. */
-    {.run = server_run_deadlines},
-    /* Keys whose time is over go before room is made, so that fewer others have to. */
-    {.run = expiry_work},
-    {.run = room_work, .waits_for_exclusive = true},
-    {.place = TURN_UPKEEP},
-    {.run = sweep_work},
-    {.place = TURN_LONG_WORK},
-    {.run = slices_work, .waits_for_exclusive = true},
+    {server_run_deadlines},
+    {sweep_work},
     /* Replies may have to wait until what they tell of is written down. */
-    {.place = TURN_BEFORE_WRITE},
-    {.run = write_work},
-    /* Once replies are on their way, a snapshot may take its time. It replies to those who asked for it. */
-    {.place = TURN_AFTER_WRITE},
-    {.run = write_work},
-    {.place = TURN_LAST},
+    {write_work},
+    /* Once replies are on their way, the rest of the turn is for what takes many. It may reply as well. */
+    {long_work_step},
+    {write_more_work},
 };
 
 uint64_t server_step(void *context) {
@@ -305,7 +288,7 @@ uint64_t server_step(void *context) {
     server_begin_turn(server);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         if (steps[i].waits_for_exclusive && server->exclusive.on) continue;
-        next_us = earlier(next_us, steps[i].run ? steps[i].run(server) : parts_work(server, steps[i].place));
+        next_us = earlier(next_us, steps[i].run(server));
     }
     count_turn(server);
     if (server->ready_head || server->woken || server->retry_parts || server->ending.asked != server->ending.begun)

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/core/long_work.h"
 #include "server/core/server.h"
 #include "store/store.h"
 
@@ -15,7 +16,7 @@
 static uint64_t most_us(const struct server *server) {
     int64_t tenacity = server->config.maxmemory_eviction_tenacity;
     uint64_t us = tenacity <= 10 ? (uint64_t)tenacity * 50 : (uint64_t)(500.0 * pow(1.15, (double)tenacity - 10));
-    return us < LIMIT_TURN_STORE_US ? us : LIMIT_TURN_STORE_US;
+    return us < LIMIT_MAKE_ROOM_US ? us : LIMIT_MAKE_ROOM_US;
 }
 
 static bool is_short(const struct server *server, size_t more_bytes) {
@@ -54,5 +55,6 @@ bool make_room_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING) return false; /* its end wakes the loop */
     if (!server->room.is_asked_for && server->room.last != ROOM_LATER) return false;
     server->room.is_asked_for = false;
+    (void)long_work_until(server); /* what this takes is of the turn's time */
     return make_room(server, 0) == ROOM_LATER;
 }

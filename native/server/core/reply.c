@@ -1,7 +1,7 @@
 /* reply: writes replies in the client's version of the protocol. A reply to a client that asked for none (CLIENT
  * REPLY), or that is going away, is dropped here, sources included, so that handlers need not care. */
-#include <ctype.h>
 #include <assert.h>
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -144,6 +144,8 @@ struct unix_time {
 struct turn {
     uint64_t began_us; /* 0: waiting for events */
     uint32_t landings, landings_before; /* large arguments read from in this turn, and in the one before */
+    uint64_t work_until_us; /* of long_work; 0: there was none in this turn */
+    uint32_t first_task; /* of the next turn: those before it have had theirs */
 };
 
 /* For events, before the loop sleeps. */
@@ -162,7 +164,6 @@ struct looks {
 struct slices {
     struct wait_queue working;
     struct wait_queue replying; /* their replies are written as the clients take them */
-    uint64_t until_us;
     bool not_now; /* said by the one that is at it */
 };
 

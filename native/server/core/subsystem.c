@@ -35,14 +35,11 @@ uint32_t parts_descriptors(struct server *server, bool let_go) {
     return count;
 }
 
-uint64_t parts_work(struct server *server, enum turn_place place) {
+uint64_t parts_before_write(struct server *server) {
     uint64_t next_us = CLOCK_NEVER;
     for (const struct subsystem *const *part = server_parts; *part; part++) {
-        for (const struct turn_work *work = (*part)->work; work && work->run; work++) {
-            if (work->place != place || (work->waits_for_exclusive && server->exclusive.on)) continue;
-            uint64_t at_us = work->run(server);
-            if (at_us < next_us) next_us = at_us;
-        }
+        uint64_t at_us = (*part)->before_write ? (*part)->before_write(server) : CLOCK_NEVER;
+        if (at_us < next_us) next_us = at_us;
     }
     return next_us;
 }

@@ -5,29 +5,16 @@
 #define REPLAY_SERVER_SUBSYSTEM_H
 
 #include "server/core/client.h"
+#include "server/core/long_work.h"
 #include "server/core/server.h"
-
-/* Where in a turn of the loop a part's work is done: the table in loop.c says why there. */
-enum turn_place {
-    TURN_UPKEEP, /* before clients that stall are looked for */
-    TURN_LONG_WORK, /* some of what takes many turns */
-    TURN_BEFORE_WRITE, /* before replies are written */
-    TURN_AFTER_WRITE, /* once replies are on their way; may make more */
-    TURN_LAST,
-};
-
-struct turn_work {
-    enum turn_place place;
-    /* Returns when it wants to run again: a time in microseconds, 0 for at once, CLOCK_NEVER when there is no need. */
-    uint64_t (*run)(struct server *server);
-    bool waits_for_exclusive; /* not between the slices of a script or a transaction */
-};
 
 /* NULL for what a part has no use for. */
 struct subsystem {
     const char *name;
     const struct command *const *commands; /* its tables of rows, ended by NULL */
-    const struct turn_work *work; /* ended by a NULL `run` */
+    const struct long_task *tasks; /* ended by a NULL `run` */
+    /* Called before replies are written. Returns when it wants to be called again, as a task does. */
+    uint64_t (*before_write)(struct server *server);
     bool (*create)(struct server *server); /* false: memory is exhausted */
     void (*disconnect)(
         struct server *server); /* after all clients: closes what it has open at transports, which go next */
@@ -61,7 +48,7 @@ void parts_free(struct server *server);
 bool parts_retry(struct server *server, uint64_t until_us);
 bool parts_have_stalled(const struct client *client);
 uint32_t parts_descriptors(struct server *server, bool let_go);
-/* Returns the earliest time at which any of them wants to run again, 0 for at once. */
-uint64_t parts_work(struct server *server, enum turn_place place);
+/* Returns the earliest time at which any of them wants to be called again, 0 for at once. */
+uint64_t parts_before_write(struct server *server);
 
 #endif

@@ -47,18 +47,15 @@ static uint64_t snapshot_work(struct server *server) {
     return again_us;
 }
 
-static const struct turn_work work[] = {
-    {TURN_BEFORE_WRITE, append_work},
-    {TURN_AFTER_WRITE, snapshot_work, .waits_for_exclusive = true},
-    {.run = NULL},
-};
+static const struct long_task tasks[] = {{snapshot_work, .waits_for_exclusive = true}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_snapshot, NULL};
 
 const struct subsystem durability_part = {
     .name = "durability",
     .commands = commands,
-    .work = work,
+    .tasks = tasks,
+    .before_write = append_work,
     .create = create,
     .free = free_part,
 };

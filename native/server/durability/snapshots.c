@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "persist/store_cut.h"
 #include "server/core/client.h"
+#include "server/core/long_work.h"
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
@@ -262,7 +263,7 @@ static void begin_next(struct snapshots *snapshots) {
 uint64_t snapshots_step(struct snapshots *snapshots) {
     uint64_t due_us = restore_step(snapshots), now_us = clock_monotonic_us();
     if (!snapshots->running && !store_cut_may_begin(snapshots->cut)) { /* one that failed is cleared away */
-        while (store_cut_step(snapshots->cut) && clock_monotonic_us() < now_us + LIMIT_TURN_SNAPSHOT_US) continue;
+        while (store_cut_step(snapshots->cut) && clock_monotonic_us() < long_work_until(snapshots->server)) continue;
         return now_us;
     }
     if (!snapshots->running && is_wanted(snapshots, &due_us)) {
@@ -271,7 +272,7 @@ uint64_t snapshots_step(struct snapshots *snapshots) {
     }
     if (!snapshots->running) return due_us;
     struct error error = {.code = ERROR_NONE};
-    switch (snapshot_step(snapshots->running, now_us + LIMIT_TURN_SNAPSHOT_US, &error)) {
+    switch (snapshot_step(snapshots->running, long_work_until(snapshots->server), &error)) {
     case SNAPSHOT_COPYING: return now_us;
     case SNAPSHOT_WRITING: return now_us + LOOK_AGAIN_US < due_us ? now_us + LOOK_AGAIN_US : due_us;
     case SNAPSHOT_DONE:

@@ -86,7 +86,8 @@ int metrics_open(struct server *server, struct transport *kernel, struct error *
 
 static uint64_t step(struct server *server) {
     if (!server->metrics) return CLOCK_NEVER;
-    return http_step(server->metrics, server->now_us, server->now_us + LIMIT_TURN_METRICS_US);
+    uint64_t due_us = http_due(server->metrics, server->now_us);
+    return due_us > server->now_us ? due_us : http_step(server->metrics, server->now_us, long_work_until(server));
 }
 
 static void stop(struct server *server) {
@@ -97,6 +98,6 @@ static void disconnect(struct server *server) {
     http_free(server->metrics);
 }
 
-static const struct turn_work work[] = {{TURN_LAST, step}, {.run = NULL}};
+static const struct long_task tasks[] = {{step}, {.run = NULL}};
 
-const struct subsystem metrics_part = {.name = "metrics", .work = work, .disconnect = disconnect, .stop = stop};
+const struct subsystem metrics_part = {.name = "metrics", .tasks = tasks, .disconnect = disconnect, .stop = stop};

@@ -3,7 +3,6 @@
 
 #include "base/memory.h"
 #include "server/redis/acl/acl.h"
-#include "server/redis/keys/cmd_keys.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_rows.h"
@@ -41,12 +40,6 @@ static void client_left(struct client *client) {
     pubsub_client_gone(client);
 }
 
-static uint64_t search_work(struct server *server) {
-    return keys_step(server) ? 0 : CLOCK_NEVER;
-}
-
-static const struct turn_work work[] = {{TURN_LONG_WORK, search_work}, {.run = NULL}};
-
 static const struct command *const commands[] = {
     commands_acl,      commands_bits,         commands_database,    commands_generic,
     commands_hash,     commands_hash_random,  commands_hyperloglog, commands_keys,
@@ -58,7 +51,6 @@ static const struct command *const commands[] = {
 const struct subsystem redis_part = {
     .name = "redis",
     .commands = commands,
-    .work = work,
     .create = create,
     .free = free_part,
     .configure = configure,

@@ -18,7 +18,6 @@ struct redis_part {
     struct scripts *scripts;           /* NULL: none were yet */
     struct watched_keys *watched_keys; /* NULL: none were yet */
     struct notify notify;
-    struct wait_queue searching; /* clients whose KEYS is not done */
     bool scripts_may_debug;      /* DEBUG SET-DISABLE-DENY-SCRIPTS */
 };
 

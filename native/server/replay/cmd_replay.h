@@ -26,7 +26,7 @@ void replay_open_table_command(struct client *client);
 void replay_reset_command(struct client *client);
 void replay_config_command(struct client *client);
 /* Goes on with resets and changes of tables until the deadline; true if some work is left. */
-bool replay_change_step(struct server *server, uint64_t budget_us);
+bool replay_change_step(struct server *server);
 void replay_info_command(struct client *client);
 /* Whether the client has any right to the table, in the use of a command that tells of tables which it does not name. */
 bool replay_may_be_told(const struct client *client, const struct replay_entry *entry);

@@ -140,7 +140,7 @@ static bool attempt(struct client *client) {
         }
         if (request->begun) have_entered(client, request);
         if (piece > 0) slices_not_now(client);
-        if (!slicing) slices_begin(client, attempt);
+        if (!slicing) slices_begin(client, attempt, NULL);
         return !slicing;
     }
     have_entered(client, request);

@@ -1,5 +1,7 @@
 /* cmd_replay_change: REPLAY.RESET and REPLAY.CONFIG, whose work on a large table is done in slices between other work. */
+#include "base/clock.h"
 #include "server/core/client.h"
+#include "server/core/long_work.h"
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
@@ -13,17 +15,16 @@ static void wake_all(struct server *server, struct replay_entry *entry) {
     wait_queue_wake(server, &entry->samplers);
 }
 
-bool replay_change_step(struct server *server, uint64_t budget_us) {
+bool replay_change_step(struct server *server) {
     bool left = false;
-    uint64_t deadline_us = 0; /* no clock is asked before there is work */
     for (struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         if (entry->coders.length) { /* the first of them does another slice */
             wait_queue_wake(server, &entry->coders);
             left = true;
         }
         if (!table_has_work(entry->table)) continue;
-        if (deadline_us == 0) deadline_us = clock_monotonic_us() + budget_us;
-        if (clock_monotonic_us() >= deadline_us || table_step(entry->table, deadline_us))
+        uint64_t until_us = long_work_until(server);
+        if (clock_monotonic_us() >= until_us || table_step(entry->table, until_us))
             left = true;
         else
             wake_all(server, entry);

@@ -34,24 +34,15 @@ static uint32_t descriptors(struct server *server, bool let_go) {
 }
 
 static uint64_t streams_work(struct server *server) {
-    bool more = replay_streams_step(server->replay->tables, server->now_us + LIMIT_TURN_STREAMS_US);
-    return more ? 0 : CLOCK_NEVER;
+    struct replay_registry *tables = server->replay->tables;
+    return tables->closed_count && replay_streams_step(tables, long_work_until(server)) ? 0 : CLOCK_NEVER;
 }
 
 static uint64_t change_work(struct server *server) {
-    return replay_change_step(server, LIMIT_TURN_CHANGE_US) ? 0 : CLOCK_NEVER;
+    return replay_change_step(server) ? 0 : CLOCK_NEVER;
 }
 
-static uint64_t share_work(struct server *server) {
-    return replay_share_step(server) ? 0 : CLOCK_NEVER;
-}
-
-static const struct turn_work work[] = {
-    {TURN_UPKEEP, streams_work},
-    {TURN_UPKEEP, change_work},
-    {TURN_LONG_WORK, share_work},
-    {.run = NULL},
-};
+static const struct long_task tasks[] = {{streams_work}, {change_work}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
                                                  NULL};
@@ -59,7 +50,7 @@ static const struct command *const commands[] = {commands_gradients, commands_re
 const struct subsystem replay_part = {
     .name = "replay",
     .commands = commands,
-    .work = work,
+    .tasks = tasks,
     .create = create,
     .free = free_part,
     .client_left = replay_streams_client_gone,

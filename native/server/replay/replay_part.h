@@ -14,7 +14,6 @@ struct replay_part {
     struct weights_registry *weights;
     struct gradients_registry *gradients;
     struct share_totals shares;
-    struct wait_queue gathering; /* clients whose batch is being put into shared memory */
     char share_socket[64]; /* name of the abstract socket for clients of this host; "": none */
 };
 

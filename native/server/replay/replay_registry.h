@@ -236,8 +236,6 @@ size_t replay_shared_column_bytes(const struct column *column, uint32_t n); /* w
 bool replay_share_batch(struct client *client, struct replay_request *request, struct replay_batch *batch);
 /* The client went, or its wait was cut short: gives back what the request holds of a gather. */
 void replay_share_drop(struct client *client, struct replay_request *request);
-/* One slice of gathering; whether there is more. */
-bool replay_share_step(struct server *server);
 
 /* ---- slow readers ---- */
 /* Whether the client holds items of replies that it does not take, or takes too slowly, while others lack them. */

@@ -4,6 +4,7 @@
 
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/share.h"
@@ -58,11 +59,10 @@ static size_t gather_piece(struct replay_request *request, uint8_t *region, size
 
 /* One turn's share of the work; true when all of it is done. */
 static bool gather_slice(struct client *client, struct replay_request *request) {
-    uint64_t until_us = clock_monotonic_us() + LIMIT_TURN_SHARE_US;
     uint8_t *region = client->share->base + request->gather.region;
     size_t done = 0;
     while (request->gather.place < request->column_count) {
-        if (done >= LIMIT_TURN_SHARE_BYTES || (done > 0 && clock_monotonic_us() >= until_us)) return false;
+        if (done >= LIMIT_TURN_SHARE_BYTES || (done > 0 && !slices_have_time(client))) return false;
         size_t left = LIMIT_TURN_SHARE_BYTES - done;
         done += gather_piece(request, region, left < GATHER_PIECE_BYTES ? left : GATHER_PIECE_BYTES);
     }
@@ -115,7 +115,7 @@ bool replay_share_batch(struct client *client, struct replay_request *request, s
     }
     request->gather = (struct replay_gather){.batch = batch, .lease = lease->number, .region = lease->offset};
     replay_batch_pin(batch);
-    client_block_next(client, &server->replay->gathering, CLOCK_NEVER, gather_retry, gather_expired);
+    slices_begin(client, gather_retry, gather_expired);
     return true;
 }
 
@@ -124,9 +124,4 @@ void replay_share_drop(struct client *client, struct replay_request *request) {
         share_end(client, request->gather.lease);
         replay_batch_release(take_batch(request));
     }
-}
-
-bool replay_share_step(struct server *server) {
-    if (server->replay->gathering.head) client_retry(server->replay->gathering.head);
-    return server->replay->gathering.head;
 }

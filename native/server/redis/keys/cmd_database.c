@@ -137,9 +137,9 @@ static void break_watches(struct server *server, unsigned first, unsigned second
 
 static void exchange(struct server *server, unsigned first, unsigned second) {
     if (first == second) return;
-    keys_finish(server);
     break_watches(server, first, second);
     store_exchange(server->store, first, second);
+    keys_exchanged(server, first, second);
     break_watches(server, first, second);
     key_wait_exchanged(server, first);
     key_wait_exchanged(server, second);

@@ -7,6 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/output.h"
+#include "server/core/slices.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_part.h"
 #include "server/redis/redis_rows.h"
@@ -18,17 +19,18 @@
 
 struct key_search {
     struct client *client;
+    unsigned database;
     struct dict_walk walk;
     int64_t now_ms;
     size_t found;
     struct output output; /* the keys' part of the reply */
 };
 
-static bool matches(const struct client *client, const struct dict_entry *entry, int64_t now_ms) {
+static bool matches(const struct client *client, unsigned database, const struct dict_entry *entry, int64_t now_ms) {
     const struct resp_argument *pattern = &client->argv[1];
     bool all = pattern->length == 1 && pattern->data[0] == '*';
     if (!all && !glob_match(pattern->data, pattern->length, entry->key, entry->key_length)) return false;
-    return !store_has_expired(client->server->store, (unsigned)client->database, entry, now_ms);
+    return !store_has_expired(client->server->store, database, entry, now_ms);
 }
 
 static void reply_at_once(struct client *client, struct dict *keys) {
@@ -37,7 +39,7 @@ static void reply_at_once(struct client *client, struct dict *keys) {
     struct dict_position position = {0};
     const struct dict_entry *entry;
     while ((entry = dict_next(keys, &position))) {
-        if (!matches(client, entry, now_ms)) continue;
+        if (!matches(client, (unsigned)client->database, entry, now_ms)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         found++;
     }
@@ -48,7 +50,7 @@ static void reply_at_once(struct client *client, struct dict *keys) {
 
 static void visit(void *context, struct dict_entry *entry) {
     struct key_search *search = context;
-    if (!matches(search->client, entry, search->now_ms)) return;
+    if (!matches(search->client, search->database, entry, search->now_ms)) return;
     reply_bulk(search->client, entry->key, entry->key_length);
     search->found++;
 }
@@ -59,16 +61,16 @@ static void exchange_output(struct key_search *search) {
     search->output = output;
 }
 
-/* Looks at keys until the time is over; true when all were seen. */
-static bool search_slice(struct key_search *search, uint64_t until_us) {
+/* Looks at keys until the time is over, or at all of them; true when all were seen. */
+static bool search_slice(struct key_search *search, bool all) {
     struct client *client = search->client;
-    struct dict *keys = &client->server->store->databases[client->database].keys;
+    struct dict *keys = &client->server->store->databases[search->database].keys;
     bool more = true;
     search->now_ms = clock_unix_ms();
     exchange_output(search);
     do {
         for (int i = 0; i < STEPS_PER_CLOCK && more; i++) more = dict_walk_step(&search->walk, keys, visit, search);
-    } while (more && clock_monotonic_us() < until_us);
+    } while (more && (all || slices_have_time(client)));
     exchange_output(search);
     return !more;
 }
@@ -79,9 +81,9 @@ static void reply_found(struct key_search *search) {
     if (reply_is_wanted(client)) output_append_output(&client->output, &search->output);
 }
 
-static bool retry(struct client *client) {
+static bool go_on(struct client *client) {
     struct key_search *search = client_state(client);
-    if (reply_is_wanted(client) && !search_slice(search, clock_monotonic_us() + LIMIT_TURN_STORE_US)) return false;
+    if (reply_is_wanted(client) && !search_slice(search, false)) return false;
     reply_found(search);
     return true;
 }
@@ -89,7 +91,7 @@ static bool retry(struct client *client) {
 /* Not to wait any longer: the rest in one go. */
 static void expired(struct client *client) {
     struct key_search *search = client_state(client);
-    search_slice(search, UINT64_MAX);
+    search_slice(search, true);
     reply_found(search);
 }
 
@@ -111,17 +113,19 @@ static void keys_command(struct client *client) {
         return;
     }
     search->client = client;
+    search->database = (unsigned)client->database;
     client_set_state(client, search, drop);
-    client_block_next(client, &client->server->redis->searching, CLOCK_NEVER, retry, expired);
+    slices_begin(client, go_on, expired);
 }
 
-bool keys_step(struct server *server) {
-    if (server->redis->searching.head) client_retry(server->redis->searching.head);
-    return server->redis->searching.head;
-}
-
-void keys_finish(struct server *server) {
-    while (server->redis->searching.head) client_expire(server->redis->searching.head);
+void keys_exchanged(struct server *server, unsigned first, unsigned second) {
+    for (struct client *client = server->slices.working.head; client; client = client->wait_next) {
+        struct key_search *search = client->retry == go_on ? client_state(client) : NULL;
+        if (search && search->database == first)
+            search->database = second;
+        else if (search && search->database == second)
+            search->database = first;
+    }
 }
 
 const struct command commands_keys[] = {

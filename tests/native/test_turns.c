@@ -1,0 +1,154 @@
+/* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work: each look at it takes as long as
+ * the largest piece that is done between two looks. So the tests see how many pieces one turn does, on any machine. */
+#include "base/clock.h"
+#include "server/replay/replay_part.h"
+#include "server/replay/replay_registry.h"
+#include "server_stage.h"
+#include "store/store.h"
+
+#define ITEMS (1u << 20)
+#define KEYS 60000
+#define LOOK_NS 20000u
+
+static uint64_t looked_ns = 1000000000;
+
+/* In place of base/clock.c. */
+uint64_t clock_monotonic_ns(void) {
+    return looked_ns += LOOK_NS;
+}
+
+uint64_t clock_monotonic_us(void) {
+    return clock_monotonic_ns() / 1000;
+}
+
+int64_t clock_unix_us(void) {
+    return 1700000000000000 + (int64_t)(looked_ns / 1000);
+}
+
+int64_t clock_unix_ms(void) {
+    return clock_unix_us() / 1000;
+}
+
+static void create_floats(struct memory_peer *peer) {
+    struct msgpack_writer spec = {0};
+    msgpack_write_map(&spec, 2);
+    msgpack_write_string(&spec, "capacity", 8);
+    msgpack_write_unsigned(&spec, ITEMS);
+    msgpack_write_string(&spec, "signature", 9);
+    msgpack_write_map(&spec, 1);
+    msgpack_write_string(&spec, "x", 1);
+    msgpack_write_array(&spec, 2);
+    msgpack_write_string(&spec, "float32", 7);
+    msgpack_write_array(&spec, 0);
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, "t");
+    send_bulk(peer, spec.data, spec.length);
+    memory_free(spec.data);
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+}
+
+static void begin_to_add(struct memory_peer *peer) {
+    char text[32];
+    float *values = calloc(ITEMS, sizeof *values);
+    send_arguments(peer, 8);
+    send_word(peer, "REPLAY.ADD");
+    send_word(peer, "t");
+    sprintf(text, "%u", ITEMS);
+    send_word(peer, text);
+    send_word(peer, "");
+    send_word(peer, "COLUMNS");
+    send_word(peer, "1");
+    send_word(peer, "x");
+    send_bulk(peer, values, ITEMS * sizeof *values);
+    free(values);
+}
+
+/* Turns until nothing happens any more; none of them may be long, and there are several. */
+static void settle_in_short_turns(uint64_t least_turns) {
+    uint64_t before = server->stats.turns;
+    server->stats.turn_us_max = 0;
+    settle();
+    CHECK(server->stats.turn_us_max <= LIMIT_TURN_US);
+    CHECK(server->stats.turns - before >= least_turns);
+}
+
+static void a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_floats(peer);
+    begin_to_add(peer);
+    settle_in_short_turns(16);
+    size_t length;
+    const uint8_t *bytes = memory_peer_received(peer, &length);
+    CHECK(length > ITEMS * sizeof(uint64_t));
+    uint64_t *ids = malloc(ITEMS * sizeof *ids);
+    memcpy(ids, bytes + length - 2 - ITEMS * sizeof *ids, ITEMS * sizeof *ids);
+    memory_peer_forget_received(peer);
+
+    double *priorities = malloc(ITEMS * sizeof *priorities);
+    for (uint32_t i = 0; i < ITEMS; i++) priorities[i] = i;
+    send_arguments(peer, 4);
+    send_word(peer, "REPLAY.UPDATE");
+    send_word(peer, "t");
+    send_bulk(peer, ids, ITEMS * sizeof *ids);
+    send_bulk(peer, priorities, ITEMS * sizeof *priorities);
+    settle_in_short_turns(16);
+    CHECK(received(peer, "*2\r\n:1048576\r\n:0\r\n"));
+    free(priorities);
+
+    say(peer, "REPLAY.SAMPLE t 1048576\r\n");
+    settle_in_short_turns(16);
+    CHECK(received_prefix(peer, "*5\r\n$8388608\r\n"));
+    memory_peer_forget_received(peer);
+
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.DEL");
+    send_word(peer, "t");
+    send_bulk(peer, ids, ITEMS * sizeof *ids);
+    settle_in_short_turns(16);
+    CHECK(received(peer, ":1048576\r\n"));
+    free(ids);
+    close_server();
+}
+
+static void fill(struct memory_peer *peer, const char *name, const char *ends) {
+    char line[96];
+    for (int i = 0; i < KEYS; i++) {
+        sprintf(line, "SET %s:%d 1%s\r\n", name, i, ends);
+        say(peer, line);
+        if (i % 64 == 0) settle();
+    }
+    settle();
+    memory_peer_forget_received(peer);
+}
+
+/* A table of a million items is reset and another such batch changes priorities, keys are searched, run out, and are freed:
+ * together they get what one of them would. */
+static void whatever_is_to_be_done_at_once_shares_the_time_of_one_turn(void) {
+    open_server(false, NULL);
+    struct memory_peer *adder = connect_peer(), *searcher = connect_peer(), *resetter = connect_peer();
+    create_floats(adder);
+    begin_to_add(adder);
+    settle();
+    memory_peer_forget_received(adder);
+    fill(searcher, "short", " PX 3600000");
+    say(searcher, "SELECT 1\r\n");
+    fill(searcher, "freed", "");
+    say(searcher, "FLUSHDB ASYNC\r\nSELECT 2\r\n");
+    fill(searcher, "found", "");
+    looked_ns += 3600 * 1000000000ull; /* all that may run out has */
+    say(searcher, "KEYS *\r\n");
+    say(resetter, "REPLAY.RESET t\r\n");
+    settle_in_short_turns(32);
+    CHECK(received_prefix(searcher, "*60000\r\n") && received(resetter, "+OK\r\n"));
+    CHECK(server->store->expired_keys == KEYS);
+    close_server();
+}
+
+int main(void) {
+    a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
+    whatever_is_to_be_done_at_once_shares_the_time_of_one_turn();
+    return 0;
+}
