@@ -109,16 +109,19 @@ class Client(Operations, Awaited):
         replace: bool = True,
         coded: bool | None = None,
         writable: bool = False,
+        workers: int = 1,
+        in_flight: int | None = None,
     ) -> AsyncSampler:
-        """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task. See
-        `replay_server.Client.sampler`."""
+        """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task for
+        each request in flight, and given in the order of their arrival. See `replay_server.Client.sampler`."""
         sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
         shared = bool(self._options.shared_memory) and not coded and not writable
 
         def draw(wanted: SampleOptions) -> Coroutine[Any, Any, Batch]:
             return wait(self._sample(name, batch_size, None, shared, wanted))
 
-        return AsyncSampler(draw, SamplerOptions(batch_size, prefetch, sample, writable))
+        chosen = SamplerOptions(batch_size, prefetch, sample, writable, workers=workers, in_flight=in_flight)
+        return AsyncSampler(draw, chosen)
 
 
 class AsyncTableHandle(TableOperations, Awaited):

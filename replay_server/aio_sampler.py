@@ -26,10 +26,23 @@ class _TaskFeed(Feed):
         super().__init__(options)
         self._draw = draw
         self.ready: asyncio.Queue[Batch | BaseException] = asyncio.Queue()
-        self.room = asyncio.Semaphore(options.prefetch)
+        self.room = asyncio.Semaphore(options.ahead)
 
     async def fill(self) -> None:
         """Samples until it is cancelled, or cannot."""
+        tasks = [asyncio.ensure_future(self._fill()) for _ in range(self.options.requests)]
+        try:
+            await asyncio.gather(*tasks)
+            self.ready.put_nowait(StopAsyncIteration())
+        except Exception as error:
+            self.ready.put_nowait(error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fill(self) -> None:
+        """One request after another, until the table is closed."""
         try:
             while True:
                 await self.room.acquire()
@@ -37,9 +50,6 @@ class _TaskFeed(Feed):
                 self.ready.put_nowait(batch if self.options.writable else read_only(batch))
         except TableClosed as error:
             self.table_closed = error
-            self.ready.put_nowait(StopAsyncIteration())
-        except Exception as error:
-            self.ready.put_nowait(error)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:

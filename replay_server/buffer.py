@@ -18,10 +18,12 @@ from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_streams import BufferStreams
 from .checks import check_ids, check_timeout, check_version
 from .codec import pack
+from .driver import at_once
 from .errors import ConnectionLost, ReplayError, Timeout, error_from_core, explain
 from .n_step_writer import make_writer
 from .options import SampleOptions, SamplerOptions, TableChanges
 from .sampler import Sampler
+from .staying import Staying
 from .table import RateLimiter, Selector, Table, changes_map
 from .table_methods import TableMethods
 
@@ -55,7 +57,7 @@ def _let_go() -> None:
 os.register_at_fork(before=_hold_all, after_in_parent=_let_go, after_in_child=_let_go)
 
 
-class Buffer(TableMethods):
+class Buffer(TableMethods, Staying):
     """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
 
     Any number of threads may share it: every call takes the table for itself, and waits without it. A forked child has
@@ -68,6 +70,8 @@ class Buffer(TableMethods):
         SchemaError: the core refuses the table's spec.
         LimitExceeded: there is no memory for it.
     """
+
+    _send_instead = "processes share a table of a server, by a Client or its handle"
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -314,7 +318,7 @@ class Buffer(TableMethods):
                 options.batch_size, beta, sample.timeout, out, sample.columns, sample.replace, cancelled
             )
 
-        return Sampler(draw, lambda: self._table, cancel, options)
+        return Sampler(at_once(draw), lambda: self._table, cancel, options)
 
     # ---- the table ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from . import commands
 from .batch import Allocate, Batch
 from .connection import Address
 from .connection_pool import BlockingPool
-from .driver import Blocking, run
+from .driver import Blocking, Operation, run
 from .n_step_writer import NStepWriter, VectorNStepWriter
 from .operations import Operations, TableOperations
 from .options import ClientOptions, SampleOptions, SamplerOptions
@@ -46,12 +46,16 @@ class Client(Operations, Blocking):
             socket by itself. The memory is given back when the last array over it has gone; a client that holds on to
             more than the server shares with it (CONFIG shared-memory-client-limit) gets further batches over the
             socket. See `Batch.release`.
+        password_file: file whose first line is the password, in place of the variable.
+        pickle_password: whether a password in the URL may stand in a pickle of the client.
 
-    A client can be pickled, for processes that were spawned: what is sent is the URL as it was given, a password in it
-    included, and the settings. A forked child may go on with its parent's client: it connects anew.
+    A client can be pickled, and so can its handles (`client["atari"]`), for processes that were spawned, Ray's tasks
+    and the workers of a `DataLoader`. What is sent is the URL and the settings. A password of the variable or of a file
+    is read anew where the client arrives; one in the URL is sent only with `pickle_password=True`. A forked child may
+    go on with its parent's client: it connects anew. A client that nobody refers to any more closes its connections.
 
     Raises:
-        ValueError: the URL is malformed. (Connecting happens with the first command.)
+        ValueError: the URL is malformed, or the file cannot be read. (Connecting happens with the first command.)
     """
 
     def __enter__(self) -> Client:
@@ -144,8 +148,10 @@ class Client(Operations, Blocking):
         coded: bool | None = None,
         writable: bool = False,
         allocate: Allocate = np.empty,
+        workers: int = 1,
+        in_flight: int | None = None,
     ) -> Sampler:
-        """An iterator over batches that a background thread samples ahead on a connection of its own.
+        """An iterator over batches that background threads sample ahead on connections of their own.
 
         It ends where the table is closed (`close_table`) and has no further batch to give.
 
@@ -153,7 +159,7 @@ class Client(Operations, Blocking):
             name: the table.
             batch_size: items of each batch.
             importance_sampling_exponent: β; may be set later through the sampler's attribute of that name.
-            prefetch: batches sampled ahead.
+            prefetch: batches sampled ahead: those that are asked for, and those that wait. At least `in_flight` are.
             timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
             columns: only these; None = all.
             replace: as in `sample`.
@@ -161,17 +167,22 @@ class Client(Operations, Blocking):
             writable: as in `sample`; not, unless asked for.
             allocate: makes the arrays that batches are received into, called as np.empty is: for memory of another
                 kind, such as pinned memory. Each must be an array of its own, not a view of another one.
+            workers: threads that receive. One gives the batches in the order in which it asked for them; several give
+                theirs in the order in which they have arrived.
+            in_flight: requests under way at once, over all workers, each on a connection of its own; None: one a
+                worker. More than one fill a link whose round trip is long; the server may then draw them in another
+                order.
         """
         sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
-        return self._sampler(name, SamplerOptions(batch_size, prefetch, sample, writable, allocate))
+        return self._sampler(name, SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))
 
     def _sampler(self, name: str, options: SamplerOptions) -> Sampler:
         shares = self._options.shared_memory is not False
         source = Client(self.url, **{**asdict(self._options), "shared_memory": shares})
         shared = shares and not options.sample.coded and not options.writable
 
-        def draw(wanted: SampleOptions, out: Batch) -> Batch:
-            return run(source._sample(name, options.batch_size, out, shared, wanted))
+        def draw(wanted: SampleOptions, out: Batch) -> Operation[Batch]:
+            return source._sample(name, options.batch_size, out, shared, wanted)
 
         return Sampler(draw, lambda: run(source._known(name)).table, source.close, options)
 

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlsplit
 from . import commands
 from .codec import Buffer, Reading
 from .commands import Command, greet
+from .config import ConfigError, read_password
 from .driver import Operation, run
 from .errors import ConnectionLost, LimitExceeded, ServerError
 from .exchanges import Exchanges
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 PASSWORD_VARIABLE = "REPLAY_SERVER_PASSWORD"
 """Environment variable with the password for URLs that carry none."""
+_URL = "the URL"
 _MOST_DESCRIPTORS = 4  # one is expected; what does not fit is dropped by the kernel
 
 
@@ -51,7 +53,7 @@ class Address:
     """Options of TLS as in the URL; None = no TLS."""
     abstract: str | None = None
     """Name of an abstract unix socket to connect to in place of host and port, as the server there has told it."""
-    password_source: str = "the URL"
+    password_source: str = _URL
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -68,12 +70,31 @@ class Address:
         raise ValueError(f"expected redis://[:password@]host:port, rediss://… for TLS, or unix:///path, got {shown!r}")
 
     @classmethod
-    def of_client(cls, url: str) -> Address:
-        """As `parse`, with the password of the variable REPLAY_SERVER_PASSWORD where the URL carries none."""
-        address, password = cls.parse(url), os.environ.get(PASSWORD_VARIABLE)
+    def of_client(cls, url: str, password_file: str | None = None) -> Address:
+        """As `parse`. Where the URL carries no password, it is that of the file, or else of the variable
+        REPLAY_SERVER_PASSWORD.
+
+        Raises:
+            ValueError: there is a password in the URL and a file too, or the file cannot be read.
+        """
+        address = cls.parse(url)
+        if password_file is not None:
+            if address.has_password_in_url:
+                raise ValueError(f"expected a password in the URL or in password_file, got both for {address}")
+            try:
+                password = read_password(password_file)
+            except ConfigError as error:
+                raise ValueError(f"password_file: {error}") from error
+            return replace(address, password=password, password_source=f"the file {password_file}")
+        password = os.environ.get(PASSWORD_VARIABLE)
         if address.password is not None or not password:
             return address
         return replace(address, password=password, password_source=PASSWORD_VARIABLE)
+
+    @property
+    def has_password_in_url(self) -> bool:
+        """Whether somebody who reads the URL reads a password."""
+        return self.password is not None and self.password_source == _URL
 
     def greeting(self) -> Command[dict[str, Any]]:
         """What a connection begins with."""
@@ -118,7 +139,7 @@ class Address:
         which this server has none of (the refusal would count as an error of its clients); and to check host names in
         certificates, as this client does (redis-py before version 6 does not)."""
         options: dict[str, Any] = {}
-        if self.password is not None and self.password_source == PASSWORD_VARIABLE:
+        if self.password is not None and not self.has_password_in_url:
             options |= {"username": self.username or "default", "password": self.password}
         with contextlib.suppress(ImportError):  # redis-py before version 7 does not ask.
             from redis.maint_notifications import MaintNotificationsConfig

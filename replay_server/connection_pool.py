@@ -145,7 +145,11 @@ class BlockingPool(ConnectionPool[Connection]):
     def open(self, shared: bool) -> Connection:
         """See `ConnectionPool`: every connection may have memory shared with it later."""
         connection = Connection(self.address, *self._timeouts)
-        return on_same_host(connection, self.address, *self._timeouts) if self._near else connection
+        if self._near:
+            connection = on_same_host(connection, self.address, *self._timeouts)
+        if shared:
+            connection.share()  # now: between a request and its reply (`begun`) there is no other one
+        return connection
 
     def pause(self, seconds: float) -> None:
         """See `ConnectionPool`; `close` ends it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from .batch_replies import codes
 from .checks import check_columns, check_ids, check_priorities
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
-from .connection import Address
+from .connection import PASSWORD_VARIABLE, Address
 from .connection_pool import ConnectionPool
 from .driver import Operation, Written, operation
 from .errors import ReplayError, SchemaError, TableNotFound
@@ -65,15 +66,32 @@ class Operations(Written):
         socket_timeout: float = 60.0,
         reconnect_timeout: float = 5.0,
         shared_memory: bool | None = None,
+        password_file: str | os.PathLike[str] | None = None,
+        pickle_password: bool = False,
     ) -> None:
-        self._address = Address.of_client(url)
-        self._options = ClientOptions(connect_timeout, socket_timeout, reconnect_timeout, shared_memory)
+        file = None if password_file is None else os.fspath(password_file)
+        self._address = Address.of_client(url, file)
+        timeouts = connect_timeout, socket_timeout, reconnect_timeout
+        self._options = ClientOptions(*timeouts, shared_memory, file, pickle_password)
         self._pool = self._new_pool(self._address, self._options)
         self._tables: dict[str, ServedTable] = {}
         self._redis: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._address.has_password_in_url and not self._options.pickle_password:
+            raise TypeError(
+                f"expected a client whose password may be pickled, got one of {self._address} with a password in its "
+                f"URL, which would stand in the pickle. Leave it out of the URL, and set the variable "
+                f"{PASSWORD_VARIABLE} or give password_file=… (what travels is the file's name); or allow it: "
+                "Client(url, pickle_password=True)"
+            )
         return functools.partial(type(self), self.url, **asdict(self._options)), ()
+
+    def __copy__(self) -> Any:
+        return type(self)(self.url, **asdict(self._options))
+
+    def __deepcopy__(self, memory: Any) -> Any:
+        return self.__copy__()
 
     @property
     def url(self) -> str:

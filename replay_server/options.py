@@ -20,6 +20,8 @@ class ClientOptions:
     socket_timeout: float = 60.0
     reconnect_timeout: float = 5.0
     shared_memory: bool | None = None
+    password_file: str | None = None
+    pickle_password: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,34 @@ class SamplerOptions:
     sample: SampleOptions = field(default_factory=SampleOptions)
     writable: bool = False
     allocate: Allocate = np.empty
+    workers: int = 1
+    in_flight: int | None = None
 
     def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        if self.in_flight is not None and self.in_flight < self.workers:
+            raise ValueError(
+                f"in_flight must be at least 1 request for each of the {self.workers} workers, got {self.in_flight}"
+            )
         if self.prefetch < 1:
             raise ValueError(f"prefetch must be at least 1 batch, got {self.prefetch}")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+
+    @property
+    def requests(self) -> int:
+        """Under way at once, at most."""
+        return self.workers if self.in_flight is None else self.in_flight
+
+    @property
+    def ahead(self) -> int:
+        """Batches that are asked for or wait for the caller, at most."""
+        return max(self.prefetch, self.requests)
+
+    def of_worker(self, number: int) -> int:
+        """How many of the requests are that worker's."""
+        return self.requests // self.workers + (number < self.requests % self.workers)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Batches sampled ahead by a background thread, into arrays that are used again when the caller has dropped them.
+"""Batches sampled ahead by background threads, into arrays that are used again when the caller has dropped them.
 
-The thread refers to a `_ThreadFeed`, never to the `Sampler`: one that was dropped without `close` is noticed by its
-finalizer, which ends the thread and its connection. What the caller does within `next` are single operations of C, in
-an order in which an interrupt between any two costs a batch at most: the thread looks at the queue, and needs no word.
+The threads refer to a `_ThreadFeed`, never to the `Sampler`: one that was dropped without `close` is noticed by its
+finalizer, which ends the threads and their connections. What the caller does within `next` are single operations of C,
+in an order in which an interrupt between any two costs a batch at most: the threads look at the queue, and need no
+word.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import os
 import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from .batch import Batch, BatchPool, read_only
+from .begun import Begun
+from .driver import Operation
 from .errors import ReplayError, SchemaError, TableClosed
 from .options import SampleOptions, SamplerOptions
+from .staying import Staying
 from .table import Table
 
-Draw = Callable[[SampleOptions, Batch], Batch]
+Draw = Callable[[SampleOptions, Batch], Operation[Batch]]
 """Samples into a batch, or into shared memory."""
 
 
@@ -49,9 +54,10 @@ class Feed:
             )
 
 
-class Annealed:
+class Annealed(Staying):
     """What may be changed of a sampler while it samples, and why it ended."""
 
+    _send_instead = "send the client or its handle, and make a sampler there"
     _feed: Any
 
     @property
@@ -79,61 +85,115 @@ class Annealed:
 
 
 class _ThreadFeed(Feed):
-    """A feed that a thread fills."""
+    """A feed that threads fill, the workers.
+
+    Each has its requests under way, sends one after the other, and reads their replies in that order. What is asked
+    for and what waits for the caller is bounded together: `_asked` and the length of `ready` change under one lock,
+    which workers alone take (but for the caller, who takes from `ready` without it, and makes room only).
+    """
 
     def __init__(
         self, draw: Draw, table: Callable[[], Table], cancel: Callable[[], None], options: SamplerOptions
     ) -> None:
         super().__init__(options)
         self.error: BaseException | None = None
-        """What ended the thread, until it was raised."""
+        """What ended the threads, until it was raised."""
         self.ready: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         """Batches; None wakes whoever waits for one that will not come."""
         self.closed = self.ended = False
         self._draw, self._table, self._cancel = draw, table, cancel
-        # Those in the queue, one being filled, one or two in the caller's hands.
-        self._pool = BatchPool(options.prefetch + 3, options.allocate)
-        self._room = threading.Lock()  # free: look again whether there is room
-        self._room.acquire()
+        # Those that wait or are being filled, one or two in the caller's hands, one that is about to be.
+        self._pool = BatchPool(options.ahead + 3, options.allocate)
+        self._turn = threading.Lock()
+        self._asked = 0
+        self._working = options.workers
+        self._failed = False
+        self._rooms = [threading.Lock() for _ in range(options.workers)]  # free: look again whether there is room
+        for room in self._rooms:
+            room.acquire()
 
-    def fill(self) -> None:
+    def fill(self, worker: int) -> None:
         """Samples until it is closed, or cannot."""
+        under_way: deque[Begun[Batch]] = deque()
         try:
-            while self._await_room():
-                batch = self._sampled()
-                self.ready.put(batch if self.options.writable else read_only(batch))
+            while not self.closed and not self._failed:
+                while len(under_way) < self.options.of_worker(worker) and self._has_room():
+                    under_way.append(self._ask())
+                if under_way:
+                    self._give(under_way.popleft())
+                else:
+                    self._rooms[worker].acquire()
         except TableClosed as error:
             self.table_closed = error
+            for each in under_way:  # the server may have drawn the last items for a later request
+                with contextlib.suppress(ReplayError):
+                    self._give(each)
         except BaseException as error:
-            self.error = error
-        self.ended = True
-        self.ready.put(None)
+            if not self._failed:
+                self.error, self._failed = error, True
+            self._stop()
+        for each in under_way:
+            each.close()
+        with self._turn:
+            self._working -= 1
+            self.ended = self._working == 0
+        if self.ended:
+            self.ready.put(None)
+        else:
+            self.look()  # what this one had asked for has left room
 
-    def _await_room(self) -> bool:
-        while not self.closed and self.ready.qsize() >= self.options.prefetch:
-            self._room.acquire()
-        return not self.closed
+    def _has_room(self) -> bool:
+        """Whether there is room for another batch, which must be asked for then."""
+        with self._turn:
+            if self.ready.qsize() + self._asked >= self.options.ahead:
+                return False
+            self._asked += 1
+            return True
 
-    def _sampled(self) -> Batch:
+    def _ask(self) -> Begun[Batch]:
         try:
-            return self._next()
-        except SchemaError:
-            return self._next()  # the table was made anew with other columns; a second refusal is the caller's mistake
+            return Begun(self._sampled())
+        except BaseException:
+            with self._turn:
+                self._asked -= 1
+            raise
 
-    def _next(self) -> Batch:
-        out = self._pool.take(self._table(), self.options.batch_size, self.options.sample.columns)
-        return self._draw(self.next_options(), out)
+    def _give(self, asked: Begun[Batch]) -> None:
+        batch: Batch | None = None
+        try:
+            batch = asked.finish()
+        finally:
+            with self._turn:
+                self._asked -= 1
+                if batch is not None:
+                    self.ready.put(batch if self.options.writable else read_only(batch))
+
+    def _sampled(self) -> Operation[Batch]:
+        try:
+            return (yield from self._next())
+        except SchemaError:  # the table was made anew with other columns; a second refusal is the caller's mistake
+            return (yield from self._next())
+
+    def _next(self) -> Operation[Batch]:
+        table = self._table()
+        with self._turn:
+            out = self._pool.take(table, self.options.batch_size, self.options.sample.columns)
+        return (yield from self._draw(self.next_options(), out))
 
     def look(self) -> None:
-        """Has the thread look whether there is room, or all is over. From any thread, and without need."""
-        with contextlib.suppress(RuntimeError):  # free already
-            self._room.release()
+        """Has the threads look whether there is room, or all is over. From any thread, and without need."""
+        for room in self._rooms:
+            with contextlib.suppress(RuntimeError):  # free already
+                room.release()
 
-    def close(self) -> None:
-        """Ends the thread, and a sample that waits. From any thread, also from a finalizer; repeatable."""
-        self.closed = True
+    def _stop(self) -> None:
         self.look()
         self._cancel()
+
+    def close(self) -> None:
+        """Ends the threads, and samples that wait. From any thread, also from a finalizer; repeatable."""
+        self.closed = True
+        self._stop()
 
 
 class Sampler(Annealed):
@@ -146,7 +206,7 @@ class Sampler(Annealed):
     that were sampled before it, and ends the iteration. A batch belongs to the caller for as long as anything refers
     to it.
 
-    One that is dropped without `close` ends its thread and its connection. An interrupt, such as Ctrl-C, within
+    One that is dropped without `close` ends its threads and their connections. An interrupt, such as Ctrl-C, within
     `next()` may cost the batch that it was about to return. A forked child cannot use its parent's: `next()` raises
     `ReplayError`.
     """
@@ -157,8 +217,12 @@ class Sampler(Annealed):
         self._feed: _ThreadFeed = _ThreadFeed(draw, table, cancel, options)
         self._dropped = weakref.finalize(self, self._feed.close)
         self._dropped.atexit = False
-        self._thread = threading.Thread(target=self._feed.fill, name="replay-sampler", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._feed.fill, args=(worker,), name="replay-sampler", daemon=True)
+            for worker in range(options.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __iter__(self) -> Sampler:
         return self
@@ -179,10 +243,12 @@ class Sampler(Annealed):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the background thread, cancelling a sample that waits; a `next()` that waits stops."""
+        """Ends the background threads, cancelling samples that wait; a `next()` that waits stops."""
         self._feed.close()
-        if self._feed.process == os.getpid() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
+        if self._feed.process == os.getpid():
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join(timeout=5)
 
     def __enter__(self) -> Sampler:
         return self

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from .driver import Blocking, Operation, Written, operation
+from .staying import Staying
 
 W = TypeVar("W")
 
@@ -49,8 +50,10 @@ class StepSink(Protocol):
         """Gives the streams back."""
 
 
-class StepWriting(Written):
+class StepWriting(Written, Staying):
     """What every writer has; `BlockingWriter` and `aio_writer.AwaitedWriter` are drivers of it."""
+
+    _send_instead = "send the client or its handle, and make a writer there"
 
     @operation
     def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:

@@ -63,7 +63,9 @@ class TableMethods:
         coded: bool | None = None,
         writable: bool = False,
         allocate: Allocate = np.empty,
+        workers: int = 1,
+        in_flight: int | None = None,
     ) -> Sampler:
         """An iterator over batches sampled ahead. See `replay_server.Client.sampler`, and of `coded`, `sample`."""
         sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
-        return self._sampler(SamplerOptions(batch_size, prefetch, sample, writable, allocate))
+        return self._sampler(SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))

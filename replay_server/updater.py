@@ -1,8 +1,7 @@
 """Priorities that are sent while nobody waits for the reply, which is read before the next ones are sent.
 
-The updater runs an update until it would wait for the reply, and finishes it at the next call (`driver` tells of the
-steps of an operation). Meanwhile the update keeps its connection, so nothing else can read its reply. An interrupt, a
-lost connection or an error reply does to it what it does to an update whose caller waits.
+The updater begins an update, and finishes it at the next call (`begun`). An interrupt, a lost connection or an error
+reply does to it what it does to an update whose caller waits.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from .connection import Connection
-from .driver import Operation, Step, after, run
+from .begun import Begun
+from .driver import Operation
 from .errors import ReplayError
+from .staying import Staying
 
 Update = Callable[[Any, Any], Operation[tuple[int, int]]]
 
 
-class Updater:
+class Updater(Staying):
     """Updates priorities of one table without waiting for the replies; a context manager. Made by `Client.updater`.
 
     Every call first reads the reply to the update before it, so updates are done in order and at most one is under way.
@@ -38,10 +38,12 @@ class Updater:
         stale: how many were not, because their item has left.
     """
 
+    _send_instead = "send the client or its handle, and make an updater there"
+
     def __init__(self, update: Update) -> None:
         self.applied = self.stale = 0
         self._update = update
-        self._sent: tuple[Operation[tuple[int, int]], Step] | None = None
+        self._sent: Begun[tuple[int, int]] | None = None
         self._process = os.getpid()
 
     def update_priorities(self, ids: Any, priorities: Any) -> None:
@@ -52,15 +54,7 @@ class Updater:
             ReplayError: the update before this one failed; nothing of this one was sent.
         """
         self.flush()
-        operation = self._update(_own(ids), _own(priorities))
-        try:
-            step = next(operation)
-            while getattr(step[0], "__func__", None) is not Connection.receive:
-                step = after(operation, step)
-            self._sent = operation, step
-        except BaseException:
-            operation.close()
-            raise
+        self._sent = Begun(self._update(_own(ids), _own(priorities)))
 
     def flush(self) -> tuple[int, int]:
         """Reads the reply that was not read yet; `applied` and `stale`, which count all updates so far.
@@ -73,8 +67,8 @@ class Updater:
                 f"{os.getpid()}, forked from it: make another updater here"
             )
         if self._sent is not None:
-            (operation, step), self._sent = self._sent, None
-            applied, stale = run(operation, step)
+            sent, self._sent = self._sent, None
+            applied, stale = sent.finish()
             self.applied += applied
             self.stale += stale
         return self.applied, self.stale

@@ -50,6 +50,10 @@ STEPS = {
 N_STEPS = {**STEPS, "next": rs.Window("number", offset=1)}
 
 
+ONE_OR_SEVERAL = [{}, {"workers": 2, "in_flight": 5}]
+"""How a sampler asks for its batches."""
+
+
 class GivenUp(BaseException):
     """What the signal's handler raises, as Python's own raises KeyboardInterrupt."""
 
@@ -425,10 +429,11 @@ def test_an_n_step_writer_whose_appends_are_given_up_makes_each_item_once(driver
         assert set(range(number + 1, successor)) <= doubtful, "a step that was taken is missing"
 
 
-def test_a_sampler_whose_next_was_given_up_goes_on(driver, items):
+@pytest.mark.parametrize("several", ONE_OR_SEVERAL)
+def test_a_sampler_whose_next_was_given_up_goes_on(driver, items, several):
     holder = driver.table()
     fill(driver, holder, items, 50)
-    with driver.sampling(holder.sampler(16)) as following:
+    with driver.sampling(holder.sampler(16, **several)) as following:
         for _ in range(2 * ROUNDS):
             batch = driver.give_up(following, 1e-6, 1e-3)
             if isinstance(batch, rs.Batch):
@@ -495,6 +500,12 @@ def used_sampler(driver: Driver, holder: Any, stepped: Any) -> Any:
     return batches
 
 
+def used_sampler_of_several(driver: Driver, holder: Any, stepped: Any) -> Any:
+    batches = driver.begun(holder.sampler(4, workers=3, in_flight=6))
+    driver.get(lambda: batches.__anext__() if hasattr(batches, "__anext__") else next(batches))
+    return batches
+
+
 def sampler_in_a_cycle(driver: Driver, holder: Any, stepped: Any) -> Any:
     cycle = [used_sampler(driver, holder, stepped)]
     cycle.append(cycle)
@@ -506,7 +517,16 @@ def waiting_sampler(driver: Driver, holder: Any, stepped: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [used_handle, used_writer, used_n_step_writer, used_sampler, sampler_in_a_cycle, waiting_sampler]
+    "make",
+    [
+        used_handle,
+        used_writer,
+        used_n_step_writer,
+        used_sampler,
+        used_sampler_of_several,
+        sampler_in_a_cycle,
+        waiting_sampler,
+    ],
 )
 def test_what_is_dropped_ends_its_threads_its_tasks_and_its_connections(driver, items, counted, eventually, make):
     holder, stepped = driver.table(), driver.table(100, N_STEPS)
@@ -687,10 +707,11 @@ def test_threads_and_tasks_that_share_a_handle_have_each_its_own_reply(driver, i
         assert [batch.data["k"].tolist() for batch in got] == [list(range(n)) for n in sizes]
 
 
-def test_threads_and_tasks_that_share_a_sampler_have_each_batch_once(driver, items):
+@pytest.mark.parametrize("several", ONE_OR_SEVERAL)
+def test_threads_and_tasks_that_share_a_sampler_have_each_batch_once(driver, items, several):
     holder = driver.table(1000, sampler=rs.Fifo(), max_times_sampled=1)
     fill(driver, holder, items, 240)
-    with driver.sampling(holder.sampler(10)) as following:
+    with driver.sampling(holder.sampler(10, **several)) as following:
         got = [batch for _ in range(4) for batch in driver.beside_each_other([following] * 6)]
         keys = np.concatenate([batch.data["k"] for batch in got])
     assert sorted(keys.tolist()) == list(range(240))

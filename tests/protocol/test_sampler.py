@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -100,7 +101,48 @@ def test_a_table_made_anew_changes_what_the_sampler_yields(client, make_table, i
                 break
 
 
+@pytest.mark.parametrize(("workers", "in_flight"), [(1, 4), (2, None), (2, 5), (3, 3)])
+def test_requests_in_flight_are_bounded_and_each_item_comes_once(client, make_table, items, workers, in_flight):
+    name = make_table(2000, rate_limiter=rs.Queue(2000), sampler=rs.Fifo(), max_times_sampled=1)
+    bound = in_flight or workers
+    with client.sampler(name, 10, prefetch=bound, workers=workers, in_flight=in_flight) as batches:
+        deadline = time.monotonic() + 10
+        while client.info(name)["waiting"] < bound and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert client.info(name)["waiting"] == bound
+        client.add(name, items(*range(2000)))
+        first = next(batches)
+        time.sleep(0.05)
+        assert client.info(name)["sampled"] <= 10 * (bound + 2), "no more is drawn than the caller is ahead of"
+        keys = first.data["k"].tolist()
+        for _ in range(199):
+            keys += next(batches).data["k"].tolist()
+    assert sorted(keys) == list(range(2000))
+
+
+@pytest.mark.parametrize(("workers", "in_flight"), [(1, 4), (3, 5)])
+def test_several_requests_end_with_a_closed_table_after_its_last_batch(client, make_table, items, workers, in_flight):
+    name = make_table(1000, rate_limiter=rs.Queue(1000), sampler=rs.Fifo(), max_times_sampled=1)
+    client.add(name, items(*range(995)))
+    with client.sampler(name, 10, workers=workers, in_flight=in_flight) as batches:
+        got = [next(batches)]
+        client.close_table(name)
+        got += batches
+        assert batches.table_closed is not None
+        assert list(batches) == [], "it stays ended"
+    assert sorted(np.concatenate([batch.data["k"] for batch in got]).tolist()) == list(range(990))
+    assert client.info(name)["size"] == 5
+
+
+def test_a_timeout_of_one_of_several_requests_ends_them_all(client, table, eventually):
+    with client.sampler(table, 1, timeout=0.05, workers=2, in_flight=4) as batches:
+        with pytest.raises(rs.Timeout, match="the table holds 0"):
+            next(batches)
+        assert list(batches) == []
+    eventually(lambda: client.info(table)["waiting"] == 0, "nobody waits any more")
+
+
 def test_settings_that_cannot_be_are_refused(client, table):
-    for arguments in ({"prefetch": 0}, {"batch_size": 0}):
+    for arguments in ({"prefetch": 0}, {"batch_size": 0}, {"workers": 0}, {"workers": 2, "in_flight": 1}):
         with pytest.raises(ValueError):
             client.sampler(table, **{"batch_size": 1, **arguments})
