@@ -54,6 +54,10 @@ class Measured:
     def rounds_per_s(self, role: str) -> float:
         return float(self.content["roles"][role]["rounds_per_s"])
 
+    def received_bytes(self, role: str) -> list[int]:
+        """Of each connection of a role, between the warm-up and the end."""
+        return [int(received) for received in self.content["roles"][role]["received_bytes_by_connection"]]
+
     def count(self) -> int:
         """Requests measured, of all roles."""
         return sum(made["count"] for role in self.content["roles"].values() for made in role["requests"].values())

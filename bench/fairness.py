@@ -7,6 +7,9 @@ sampled batch can cost when nothing but its bytes is moved), so that a slow minu
 
 The same PING is then sent beside a client that does one large batch after another: adds a million numbers, sets their
 priorities, draws, reads or deletes them (`large.add.…` and so on, with the longest turn of the server's loop).
+
+With `--transport` it measures what bulk readers leave to a push and a PING, and to each other, over that transport
+instead, in network namespaces: see `sharing`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import numpy as np
 
 import replay_server as rs
 from replay_server.arguments import Parser
-from replay_server.bench import result
+from replay_server.bench import result, sharing
 from replay_server.bench.items import KINDS, ItemKind
 from replay_server.connection import Address
 
@@ -217,6 +220,13 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     parser.add_argument("--large", type=int, default=1 << 20, help="numbers in a large batch (1048576)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds that each thing is timed (3)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of everything (3)")
+    parser.add_argument(
+        "--transport", nargs="+", choices=sharing.TRANSPORTS, help="what bulk readers leave to others over these"
+    )
+    parser.add_argument("--device", choices=sharing.DEVICES, help="of transports in user space (af_xdp as root)")
+    parser.add_argument("--readers", type=int, nargs="+", default=[1, 4, 16], help="bulk readers (1 4 16)")
+    parser.add_argument("--push", type=int, default=50, help="transitions in a push (50: 2.8 MB)")
+    parser.add_argument("--push-every-s", type=float, default=0.02, help="from a push's end to the next (0.02)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--learner", nargs=2, metavar=("URL", "WAY"), help=argparse.SUPPRESS)
     parser.add_argument("--doing", nargs=2, metavar=("URL", "COMMAND"), help=argparse.SUPPRESS)
@@ -227,9 +237,11 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     if options.learner:
         url, way = options.learner
         return learn(url, way, options.batch, options.seconds)
+    if options.transport:
+        return sharing.main(options, argv, say)
     host = result.machine()
     rounds = measure(options, folder, say)
-    settings = {name: value for name, value in vars(options).items() if name not in ("learner", "doing")}
+    settings = {name: getattr(options, name) for name in ("batch", "capacity", "large", "seconds", "rounds", "json")}
     content: dict[str, Any] = result.document(
         "fairness", " ".join(["replay-server bench fairness", *argv]), host, settings, rounds, RATIOS
     )

@@ -98,8 +98,13 @@ BASELINE = "kernel"
 
 def usual() -> list[str]:
     """The sides of a figure: the kernel's, both stacks in user space, Redis; over AF_XDP where one may."""
-    device = "af_xdp" if os.geteuid() == 0 else "af_packet"
+    device = usual_device()
     return [BASELINE, f"dpdk_{device}", f"fstack_{device}", "redis"]
+
+
+def usual_device() -> str:
+    """Of a server in user space: the fastest that this user may have."""
+    return "af_xdp" if os.geteuid() == 0 else "af_packet"
 
 
 def choose(names: Sequence[str]) -> tuple[list[Side], dict[str, str]]:
@@ -172,6 +177,7 @@ class Host:
 
     Attributes:
         address: of the server, for `load`.
+        client_processor: that clients are to run on.
         client: of this project's server, over a unix socket and so without a transport in user space; None for Redis.
         redis: likewise, of either.
     """
@@ -186,7 +192,7 @@ class Host:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.side = side
-        self._server_processor, self._client_processor = processors()
+        self._server_processor, self.client_processor = processors()
         self._stack = contextlib.ExitStack()
         self.client: rs.Client | None = None
         try:
@@ -268,7 +274,7 @@ class Host:
                 self.lab.folder,
                 seconds=seconds,
                 warm_up_s=warm_up_s,
-                processor=self._client_processor,
+                processor=self.client_processor,
                 prefix=self.lab.client_command,
                 **options,
             )
@@ -293,7 +299,7 @@ class Host:
 
     def line(self, **options: Any) -> Line:
         """A line between server and clients, of a host made with `relayed`."""
-        return Line(self.lab.relay_command, processor=self._client_processor, **options)
+        return Line(self.lab.relay_command, processor=self.client_processor, **options)
 
     def close(self) -> None:
         self._stack.close()

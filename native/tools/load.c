@@ -245,6 +245,17 @@ static double rounds_per_s(const struct load *load, const struct load_role *role
     return rate;
 }
 
+static void append_received(const struct load *load, const struct load_role *role, struct text *out) {
+    const char *between = "";
+    text_append(out, ",\"received_bytes_by_connection\":[");
+    for (uint32_t i = 0; i < load->connection_count; i++) {
+        if (load->connections[i].role != role) continue;
+        text_append(out, "%s%llu", between, (unsigned long long)load->connections[i].received_bytes);
+        between = ",";
+    }
+    text_append(out, "]");
+}
+
 static uint64_t retransmits(const struct load *load) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < load->connection_count; i++) {
@@ -269,6 +280,7 @@ void load_report(const struct load *load, struct text *out) {
         append_string(role->name, out);
         text_append(out, ":{\"connections\":%u,\"rounds\":%llu,\"rounds_per_s\":%.4f,\"sent_bytes_per_s\":%.0f",
                     role->connections, (unsigned long long)rounds, rate, rate * bytes);
+        append_received(load, role, out);
         text_append(out, ",\"requests\":{");
         for (uint32_t j = 0; j < role->request_count; j++) {
             if (j > 0) text_append(out, ",");

@@ -29,6 +29,7 @@ struct load_connection {
     uint64_t measured_rounds;
     uint64_t round_begun_ns;
     uint64_t measured_from_ns, measured_to_ns; /* of the measured rounds, the pause after the last one included */
+    uint64_t received_bytes; /* between the warm-up and the end, of whichever request */
 };
 
 struct load {

@@ -144,11 +144,17 @@ int load_send(struct load *load, struct load_connection *connection, struct erro
     return 0;
 }
 
+static void count_received(const struct load *load, struct load_connection *connection, size_t bytes) {
+    uint64_t now_ns = clock_monotonic_ns();
+    if (now_ns >= load->measure_from_ns && now_ns < load->end_ns) connection->received_bytes += bytes;
+}
+
 int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error) {
     ssize_t got = recv(connection->descriptor, load->buffer, RECEIVE_BYTES, flags);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return load_check_patience(load, error);
     if (got <= 0) return lost(connection, got == 0 ? "the server closed it" : strerror(errno), error);
     load->moved += (uint64_t)got;
+    count_received(load, connection, (size_t)got);
     for (size_t at = 0, used; at < (size_t)got; at += used) {
         struct load_request *request = &connection->role->requests[connection->turn];
         if (!connection->busy)

@@ -14,6 +14,7 @@
 #include "net/lwip/demultiplex.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/recovery.h"
+#include "net/lwip/sending.h"
 
 #define CONNECTIONS 100u
 #define MTU 1500u
@@ -166,6 +167,47 @@ static void test_a_connection_that_ends_under_its_frame_leaves_the_list_whole(vo
     demultiplex_close();
 }
 
+/* ---- whose data goes next -------------------------------------------------------------------------------------- */
+
+static void test_little_goes_at_once_and_much_waits_for_its_turn(void) {
+    struct sending sending;
+    sending_open(&sending);
+    static struct lwip_connection large[2], small;
+    for (int i = 0; i < 2; i++) {
+        large[i].written_bytes = 1u << 20;
+        CHECK(!sending_may(&sending, &large[i], 20000));
+        CHECK(large[i].turn.waits);
+    }
+    small.written_bytes = 500;
+    CHECK(sending_may(&sending, &small, 500));
+    sending_sent(&sending, &small, 500, 1);
+    CHECK(!small.turn.waits && sending.turn_frames == 0);
+    CHECK(round_robin_serve(&sending.line) == &large[0].turn);
+    sending.served = &large[0];
+    CHECK(sending_may(&sending, &large[0], 20000) && !sending_may(&sending, &large[1], 20000));
+    sending_sent(&sending, &large[0], 20000, 14);
+    CHECK(sending.turn_frames == 14);
+    CHECK(!sending_may(&sending, &large[0], 20000) && large[0].turn.waits); /* behind the other */
+    sending.served = NULL;
+    CHECK(round_robin_serve(&sending.line) == &large[1].turn);
+}
+
+static void test_many_with_little_to_say_are_bounded_in_a_turn(void) {
+    struct sending sending;
+    sending_open(&sending);
+    static struct lwip_connection talkers[1000];
+    uint32_t went = 0;
+    for (int i = 0; i < 1000; i++) {
+        talkers[i].written_bytes = 100;
+        if (!sending_may(&sending, &talkers[i], 100)) continue;
+        sending_sent(&sending, &talkers[i], 100, 1);
+        went++;
+    }
+    CHECK(went >= 64 && went < 1000 && sending.line.waiting == 1000 - went);
+    sending_begin_turn(&sending);
+    CHECK(sending_may(&sending, &talkers[999], 100));
+}
+
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 #define ACKNOWLEDGED 1000u
@@ -209,6 +251,8 @@ int main(void) {
     RUN(test_a_frame_finds_its_connection_at_the_front_and_the_list_keeps_its_order);
     RUN(test_a_stranger_has_no_shortcut);
     RUN(test_a_connection_that_ends_under_its_frame_leaves_the_list_whole);
+    RUN(test_little_goes_at_once_and_much_waits_for_its_turn);
+    RUN(test_many_with_little_to_say_are_bounded_in_a_turn);
     RUN(test_selective_acknowledgements_tell_what_is_missing);
     RUN(test_a_block_below_what_is_acknowledged_tells_of_a_duplicate);
     RUN(test_broken_options_tell_nothing);

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,8 @@
 #define PIECES_MOST 4096u /* of memory, under way for one connection */
 #define PIECES_ALWAYS 64u /* so many also when they are short */
 #define SEGMENT_BYTES 23360u /* lwIP's segments: several frames, see output.c */
+static_assert(SEGMENT_BYTES <= SENDING_QUANTUM_BYTES, "a connection in its turn can send a segment");
+static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
 #define WIRE_LEAST_BYTES \
     48u /* a peer that asks for less in a frame would have the server send next to nothing but headers */
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
@@ -86,6 +89,7 @@ static void drop_received(struct lwip_connection *connection) {
 static struct tcp_pcb *detach(struct lwip_connection *connection) {
     struct tcp_pcb *pcb = connection->pcb;
     demultiplex_remove(connection);
+    sending_leave(&stack.sending, connection);
     connection->pcb = NULL;
     tcp_arg(pcb, NULL);
     tcp_recv(pcb, NULL);
@@ -196,6 +200,7 @@ static void on_gone(void *argument, err_t error) {
     struct lwip_connection *connection = argument;
     (void)error;
     demultiplex_remove(connection);
+    sending_leave(&stack.sending, connection);
     connection->pcb = NULL;
     end(connection);
 }
@@ -350,11 +355,8 @@ uint32_t connection_wire_bytes(const struct tcp_pcb *pcb) {
     return connection ? connection->wire_bytes : pcb->mss;
 }
 
-void connection_output_stalled(const struct tcp_pcb *pcb) {
-    struct lwip_connection *connection = connection_of(pcb);
-    if (!connection) return; /* lwIP's timers will see to it */
-    connection->stalled = true;
-    make_ready(connection);
+struct lwip_connection *connection_of_turn(struct round_robin_member *turn) {
+    return (struct lwip_connection *)((char *)turn - offsetof(struct lwip_connection, turn));
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */
@@ -406,10 +408,6 @@ static int deliver(struct lwip_connection *connection) {
     const struct transport_events *events = &connection->all->transport->events;
     void *context = events->context, *owner = connection->base.owner;
     int given = 0;
-    if (connection->stalled) {
-        connection->stalled = false;
-        if (connection->pcb) tcp_output(connection->pcb);
-    }
     if (connection->acknowledged_bytes > 0) {
         size_t bytes = connection->acknowledged_bytes;
         connection->acknowledged_bytes = 0;

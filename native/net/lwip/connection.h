@@ -14,6 +14,7 @@
 #include "net/lwip/demultiplex.h"
 #include "net/lwip/received.h"
 #include "net/lwip/recovery.h"
+#include "net/round_robin.h"
 #include "net/transport.h"
 
 struct connections;
@@ -34,10 +35,10 @@ struct lwip_connection {
     bool hung_up; /* the event was given */
     bool closing; /* by the server: what it wrote is still delivered */
     bool over; /* `closed` is due, or would be if there were an owner */
-    bool stalled; /* a segment did not go out: the port was full */
     bool starved; /* no memory for segments: tried again with the next tick */
     bool ready; /* in the list of those with something to do */
     struct recovery recovery;
+    struct round_robin_member turn; /* in the line of those with much to send */
     struct ends ends;
     struct lwip_connection *next_found; /* of those in one bucket: see demultiplex.c */
     uint64_t deadline_us, last_us; /* of a close: without progress, and whatever it makes */
@@ -85,8 +86,9 @@ void connection_close(struct connection *connection);
 
 /* NULL: it is not one of the server's, or not any more. It stays where it is while frames are taken in. */
 struct lwip_connection *connection_of(const struct tcp_pcb *pcb);
-/* For output.c: the data that fits a frame to this peer; a segment that could not go out. */
+/* Whose place in the line it is. */
+struct lwip_connection *connection_of_turn(struct round_robin_member *turn);
+/* For output.c: the data that fits a frame to this peer. */
 uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
-void connection_output_stalled(const struct tcp_pcb *pcb);
 
 #endif

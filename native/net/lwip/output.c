@@ -14,8 +14,6 @@
 #include "net/lwip/connection.h"
 #include "net/lwip/stack.h"
 
-#define FRAMES_PER_TURN 768u /* then what came in is looked at again */
-
 /* A place in a chain of buffers. */
 struct cursor {
     const struct pbuf *buffer;
@@ -178,8 +176,12 @@ static uint32_t acknowledged(const struct packet *packet, const struct tcp_pcb *
     return done < packet->data_bytes ? done : 0;
 }
 
+static bool is_probe(const struct packet *packet) {
+    return packet->data_bytes == 1; /* of a closed window */
+}
+
 static bool is_retransmission(const struct packet *packet, const struct tcp_pcb *pcb) {
-    if (packet->data_bytes == 1) return false; /* a probe of a closed window */
+    if (is_probe(packet)) return false;
     const struct rte_tcp_hdr *tcp = tcp_of(packet->headers);
     return TCP_SEQ_LT(rte_be_to_cpu_32(tcp->sent_seq), pcb->snd_nxt);
 }
@@ -203,13 +205,16 @@ static struct part choose_part(const struct packet *packet, const struct tcp_pcb
 static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
     struct part part = choose_part(packet, pcb);
     struct rte_mbuf *frames[STACK_FRAMES_PER_PACKET];
-    if (stack.turn_frames > FRAMES_PER_TURN || part.frames > port_room(stack.port) ||
-        rte_pktmbuf_alloc_bulk(stack.port->pool, frames, part.buffers > 0 ? part.buffers : part.frames) < 0) {
-        if (pcb) connection_output_stalled(pcb);
+    /* lwIP gives up after twelve probes without an answer, and counts those that did not go out. */
+    struct lwip_connection *connection = is_probe(packet) ? NULL : connection_of(pcb);
+    if (connection && !sending_may(&stack.sending, connection, part.length)) return ERR_MEM;
+    uint32_t buffers = part.buffers > 0 ? part.buffers : part.frames;
+    if (part.frames > port_room(stack.port) || rte_pktmbuf_alloc_bulk(stack.port->pool, frames, buffers) < 0) {
+        if (connection) sending_wait(&stack.sending, connection); /* of others lwIP's timers see to it */
         return ERR_MEM;
     }
+    if (connection) sending_sent(&stack.sending, connection, part.length, part.frames);
     if (part.again) stack.retransmissions++;
-    stack.turn_frames += part.frames;
     skip(&packet->data, part.from);
     if (part.buffers > 0) {
         write_packet(frames, &part, packet);

@@ -80,6 +80,7 @@ int stack_open(struct port *port, const struct stack_settings *settings, struct 
     memset(&stack, 0, sizeof stack);
     stack.port = port;
     for (int i = 0; i < 2; i++) stack.sequence_key[i] = random_entropy();
+    sending_open(&stack.sending);
     received_set_most(port->frames_usable);
     lwip_init();
     netif_add(&stack.interface, &address, &mask, &gateway, NULL, interface_up, ethernet_input);
@@ -211,10 +212,6 @@ uint64_t stack_run_timers(uint64_t now_us) {
         stack.next_second_us = now_us + SECOND_US;
     }
     return stack.next_tick_us;
-}
-
-void stack_begin_turn(void) {
-    stack.turn_frames = 0;
 }
 
 bool stack_is_closing(void) {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "net/dpdk/port.h"
+#include "net/lwip/sending.h"
 
 #define STACK_FRAMES_PER_PACKET 128u /* that stack_transmit may have to cut a packet into */
 
@@ -26,7 +27,7 @@ struct stack {
     struct port *port;
     uint64_t next_tick_us, next_second_us;
     const struct tcp_pcb *output; /* whose segment is on its way out */
-    uint32_t turn_frames; /* sent since stack_begin_turn */
+    struct sending sending;
     uint64_t retransmissions; /* segments that had been sent before */
     uint64_t refused_frames; /* received but dropped, because too many are held */
     uint64_t sequence_key[2];
@@ -41,7 +42,6 @@ void stack_close(void);
 void stack_input(void);
 /* Runs the timers that are due. Returns when to call it next. */
 uint64_t stack_run_timers(uint64_t now_us);
-void stack_begin_turn(void);
 /* Whether there is a handshake at a connection's end still to be finished. */
 bool stack_is_closing(void);
 

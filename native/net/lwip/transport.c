@@ -15,6 +15,7 @@
 #define BACKLOG 255
 #define CONNECTIONS_MORE 64u /* beyond those served: they are told so, and closed */
 #define HELD_FRAMES 16384u /* that unread input may hold before it is copied */
+#define BURSTS_PER_TURN 4 /* taken in before anything is sent */
 #define LINGER_US 100000u /* at the end, for the last handshakes */
 
 struct lwip_transport {
@@ -84,11 +85,16 @@ static void lwip_stop_listening(struct transport *base) {
 
 /* ---- the loop -------------------------------------------------------------------------------------------------- */
 
-/* One look at the port and the timers. Returns whether there was anything. */
+/* One look at the port and the timers. Returns whether there was anything. What has come is taken in before anything is sent,
+ * or a client's request waits behind the replies of all others. */
 static bool turn(struct lwip_transport *transport, uint64_t now_us) {
-    stack_begin_turn();
-    uint32_t frames = port_receive(transport->port);
-    if (frames > 0) stack_input();
+    sending_begin_turn(&stack.sending);
+    uint32_t frames = 0, burst = PORT_BURST;
+    for (int i = 0; i < BURSTS_PER_TURN && burst >= PORT_BURST; i++) {
+        burst = port_receive(transport->port);
+        if (burst > 0) stack_input();
+        frames += burst;
+    }
     bool ticks = now_us >= stack.next_tick_us;
     stack_run_timers(now_us);
     if (ticks) {
@@ -113,6 +119,7 @@ static int lwip_run(struct transport *base, transport_step step, void *context) 
             step_us = wait_us < UINT64_MAX - now_us ? now_us + wait_us : UINT64_MAX;
             busy = busy || wait_us == 0;
         }
+        sending_serve(&stack.sending);
         port_flush(transport->port);
         if (busy || handled) transport->busy_ns += clock_monotonic_ns() - began_ns;
     }
@@ -129,6 +136,7 @@ static void linger(struct lwip_transport *transport) {
     uint64_t now_us;
     while (stack_is_closing() && (now_us = clock_monotonic_us()) < until_us) {
         turn(transport, now_us);
+        sending_serve(&stack.sending);
         port_flush(transport->port);
     }
 }
@@ -154,6 +162,9 @@ static void lwip_describe(struct transport *base, struct text *out) {
                 (unsigned long long)stack.retransmissions, (unsigned long long)lwip_stats.tcp.drop);
     text_append(out, "transport_frames_held:%u\r\ntransport_frames_refused:%llu\r\ntransport_copies_free_bytes:%zu\r\n",
                 received_frames_held(), (unsigned long long)stack.refused_frames, pools_copy_room());
+    const struct round_robin *line = &stack.sending.line;
+    text_append(out, "transport_senders_waiting_most:%u\r\ntransport_sender_gap_bytes_most:%llu\r\n",
+                line->waiting_most, (unsigned long long)line->gap_most_bytes);
     text_append(out, "transport_pool_refusals:%llu\r\n", (unsigned long long)pools_refusals());
     text_append(out,
                 "transport_connections:%u\r\ntransport_connections_refused:%llu\r\ntransport_closes_aborted:%llu\r\n",
