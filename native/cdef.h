@@ -1,5 +1,5 @@
 /* cdef: all that Python may call of the core; read by cffi, which understands no preprocessor. The declarations repeat
- * replay/table.h, replay/table_batch.h, replay/sum_tree_array.h and base/error.h, and the generated C is compiled against those headers, so a difference does not build. */
+ * the headers that CMakeLists.txt names for the binding, and the generated C is compiled against those headers, so a difference does not build. */
 
 enum error_code {
     ERROR_NONE, ERROR_GENERIC, ERROR_NOTABLE, ERROR_EXISTS, ERROR_BADSCHEMA, ERROR_BADSHAPE, ERROR_BADPRIORITY,
@@ -85,6 +85,14 @@ bool table_has_work(const struct table *table);
 bool table_step(struct table *table, uint64_t deadline_us);
 int table_see_version(struct table *table, int64_t version, struct error *error);
 int table_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error);
+
+struct snapshot;
+struct snapshot *table_file_save(struct table *table, const char *folder, const char *name, struct error *error);
+int table_file_step(struct snapshot *snapshot, uint64_t budget_us, struct error *error);
+void snapshot_free(struct snapshot *snapshot);
+struct table *table_file_load(const char *path, const char *name, struct error *error);
+int table_adopt(struct table *table, const struct table_config *given, bool *changed, struct error *error);
+const struct table_config *table_config(const struct table *table);
 
 struct sum_tree_array;
 struct sum_tree_array *sum_tree_array_new(uint64_t capacity, uint64_t seed, struct error *error);

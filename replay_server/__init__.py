@@ -26,9 +26,7 @@ from .errors import (
 )
 from .gradients import Gradients
 from .sampler import Sampler
-from .server import Server
-from .table import (
-    Column,
+from .selectors import (
     Fifo,
     Lifo,
     MaxHeap,
@@ -37,10 +35,10 @@ from .table import (
     Prioritized,
     Queue,
     SampleToInsertRatio,
-    Table,
     Uniform,
-    Window,
 )
+from .server import Server
+from .table import Column, Table, Window
 from .updater import Updater
 
 if TYPE_CHECKING:

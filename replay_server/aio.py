@@ -13,7 +13,7 @@ from .batch import Batch
 from .connection import Address
 from .driver import Awaited, wait
 from .operations import Operations, TableOperations
-from .options import ClientOptions, SampleOptions, SamplerOptions
+from .options import ClientOptions, SampleOptions, SamplerOptions, exponent
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -102,7 +102,7 @@ class Client(Operations, Awaited):
         self,
         name: str,
         batch_size: int,
-        importance_sampling_exponent: float = 0.4,
+        importance_sampling_exponent: float | None = None,
         prefetch: int = 2,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
@@ -111,10 +111,12 @@ class Client(Operations, Awaited):
         writable: bool = False,
         workers: int = 1,
         in_flight: int | None = None,
+        *,
+        beta: float | None = None,
     ) -> AsyncSampler:
         """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task for
         each request in flight, and given in the order of their arrival. See `replay_server.Client.sampler`."""
-        sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
+        sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)
         shared = bool(self._options.shared_memory) and not coded and not writable
 
         def draw(wanted: SampleOptions) -> Coroutine[Any, Any, Batch]:

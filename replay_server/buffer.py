@@ -15,17 +15,20 @@ import numpy as np
 from ._native import ffi, lib
 from .batch import Batch, read_only
 from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
+from .buffer_files import load_table, save_table, snapshot_path, take_settings
 from .buffer_streams import BufferStreams
-from .checks import check_ids, check_timeout, check_version
+from .checks import check_awaited, check_ids, check_timeout, check_version
 from .codec import pack
 from .driver import at_once
-from .errors import ConnectionLost, ReplayError, Timeout, error_from_core, explain
+from .errors import ConnectionLost, ReplayError, TableClosed, Timeout, error_from_core, explain
 from .n_step_writer import make_writer
-from .options import SampleOptions, SamplerOptions, TableChanges
+from .options import SampleOptions, SamplerOptions, TableChanges, exponent
 from .sampler import Sampler
+from .selectors import RateLimiter, Selector
 from .staying import Staying
-from .table import RateLimiter, Selector, Table, changes_map
+from .table import Table, changes_map
 from .table_methods import TableMethods
+from .updater import Updater
 
 _MAX_PLANS = 64
 """Choices of columns that are remembered."""
@@ -45,13 +48,16 @@ def _hold_all() -> None:
     """Before a fork: no other thread is within a table, so that the child's copies are whole, and their locks free."""
     for reference in _buffers.valuerefs():
         if (buffer := reference()) is not None:
+            buffer._saving.acquire()
             buffer._lock.acquire()
             _held.append(buffer)
 
 
 def _let_go() -> None:
     while _held:
-        _held.pop()._lock.release()
+        buffer = _held.pop()
+        buffer._lock.release()
+        buffer._saving.release()
 
 
 os.register_at_fork(before=_hold_all, after_in_parent=_let_go, after_in_child=_let_go)
@@ -78,9 +84,12 @@ class Buffer(TableMethods, Staying):
         # Reentrant, since a finalizer may run while it is held: that of a sampler tells those who wait to look again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._saving = threading.Lock()
+        """Held by whoever saves or restores; taken before the other."""
         self._waiting_add: set[object] = set()
         """Who waits, so that one who leaves twice, or was interrupted on the way in, is counted right."""
         self._waiting_sample: set[object] = set()
+        self._watching: set[object] = set()
         self._error = ffi.new("struct error *")
         config = ffi.new("struct table_config *")
         spec = table.pack()
@@ -104,6 +113,11 @@ class Buffer(TableMethods, Staying):
         return self.info()["size"]
 
     @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._table.name
+
+    @property
     def table(self) -> Table:
         """What the buffer was made with, changes by `configure` included."""
         return self._table
@@ -117,6 +131,13 @@ class Buffer(TableMethods, Staying):
     def _check(self, status: int) -> None:
         if status != 0:
             raise self._refusal()
+
+    def _refusal_of(self, attempt: Callable[[], int]) -> ReplayError | None:
+        """Why the table does not admit it; None: it does."""
+        try:
+            return self._refusal() if attempt() else None
+        except Timeout as error:
+            return error
 
     def _waited(
         self,
@@ -132,8 +153,8 @@ class Buffer(TableMethods, Staying):
         token = object()
         try:
             waiting.add(token)
-            while attempt():
-                if not isinstance(error := self._refusal(), Timeout):
+            while (error := self._refusal_of(attempt)) is not None:
+                if not isinstance(error, Timeout):
                     raise error
                 if lib.table_has_work(self._core):
                     lib.table_step(self._core, 2**64 - 1)
@@ -157,7 +178,7 @@ class Buffer(TableMethods, Staying):
             raise
 
     def _notify(self) -> None:
-        if self._waiting_add or self._waiting_sample:
+        if self._waiting_add or self._waiting_sample or self._watching:
             self._changed.notify_all()
 
     # ---- items -------------------------------------------------------------------------------------------------------
@@ -191,7 +212,7 @@ class Buffer(TableMethods, Staying):
     def sample(
         self,
         batch_size: int,
-        importance_sampling_exponent: float = 0.4,
+        importance_sampling_exponent: float | None = None,
         timeout: float | None = None,
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
@@ -199,11 +220,14 @@ class Buffer(TableMethods, Staying):
         policy_version: int | None = None,
         coded: bool | None = None,
         writable: bool | None = None,
+        *,
+        beta: float | None = None,
     ) -> Batch:
         """Draws a batch. See `replay_server.Client.sample`; `coded` is for what travels, and without effect here."""
         if policy_version is not None:
             self._see_version(policy_version)
-        batch = self._sample(batch_size, importance_sampling_exponent, timeout, out, columns, replace, None)
+        beta = exponent(importance_sampling_exponent, beta)
+        batch = self._sample(batch_size, beta, timeout, out, columns, replace, None)
         return read_only(batch) if writable is False else batch
 
     def _see_version(self, policy_version: int) -> None:
@@ -294,6 +318,10 @@ class Buffer(TableMethods, Staying):
             self._notify()
             return applied[0], stale[0]
 
+    def updater(self) -> Updater:
+        """What a client has to update priorities without waiting; here each update is done at once."""
+        return Updater(at_once(self.update_priorities))
+
     def delete(self, ids: Any) -> int:
         """Removes items; how many of the ids were live."""
         memory = ids_of(ids)
@@ -376,6 +404,78 @@ class Buffer(TableMethods, Staying):
             fields["waiting_add"], fields["waiting_sample"] = len(self._waiting_add), len(self._waiting_sample)
             fields["waiting"] = fields["waiting_add"] + fields["waiting_sample"]
         return fields
+
+    def await_items(
+        self, *, since: int | None = None, size: int | None = None, timeout: float | None = None
+    ) -> tuple[int, int]:
+        """Waits for what other threads add. See `replay_server.Client.await_items`."""
+        check_awaited(since, size)
+        timeout = check_timeout(timeout)
+        core = ffi.new("struct table_info *")
+
+        def attempt() -> int:
+            lib.table_info(self._core, core)
+            if core.size >= size if size is not None else core.added != since:
+                return 0
+            if core.closed:
+                reason = ffi.string(core.closed_reason).decode("utf-8", "replace")
+                raise TableClosed(f"table '{self._table.name}' is closed{reason and ': '}{reason}")
+            there = f"the table holds {core.size}" if size is not None else f"{core.added} were added"
+            raise Timeout(f"{there}, waiting for {'more' if size is None else size}")
+
+        with self._lock:
+            self._waited(self._watching, f"wait for items of {self._table.name!r}", timeout, attempt)
+        return core.added, core.size
+
+    def checkpoint(self, name: str | None = None) -> str:
+        """Saves the table as it is now, while other threads go on with it; returns when the file is on the disk.
+
+        A server's snapshots have the same format: `restore` takes either's (docs/snapshot.md).
+
+        Args:
+            name: path of the file, replaced if it is there; gets ".snapshot" at its end where it has not. None: a new
+                one in the current folder, named by the time.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            ServerError: it could not be written; no file of that name is there, or the one that was.
+            LimitExceeded: the table changed faster than the disk took the snapshot.
+        """
+        path = snapshot_path(name)
+        folder, file = os.path.split(os.path.abspath(path))
+        with self._saving:
+            save_table(self, folder, file)
+        return path
+
+    def restore(self, name: str) -> list[str]:
+        """Puts the table of a snapshot in the place of this one: items, ids, priorities, order, counters.
+
+        All of it is read and checked first; a damaged file changes nothing. Signature and capacity must be the same;
+        what `configure` changes goes on as it is here. Streams of writers end: a call that sends raises
+        `ConnectionLost`, and the writer goes on after it.
+
+        Args:
+            name: path of the file; gets ".snapshot" at its end where it has not.
+
+        Returns:
+            What was restored, and whether settings were not those saved; a line each.
+
+        Raises:
+            TableNotFound: the file has no table of this name.
+            SchemaError: that table has another signature or capacity.
+            ServerError: the file is damaged or cut short; the message names the place.
+        """
+        path = snapshot_path(name)
+        with self._saving:
+            core = load_table(self, path)
+            with self._lock:
+                said = take_settings(self, core)
+                # Streams of the old table go with it, wherever their writers are.
+                self._core, self._abandoned = core, []
+                self._changed.notify_all()
+        return [f"table '{self._table.name}' of {path}: {len(self)} items", *said]
 
     def reset(self) -> None:
         """Removes every item and forgets the newest policy version; the rate limiter starts anew, ids stay unique."""

@@ -10,6 +10,7 @@ import numpy as np
 from ._native import ffi, lib
 from .buffer_arrays import new_ids
 from .driver import at_once
+from .errors import ConnectionLost
 from .table import MAX_HISTORY
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class BufferStreams:
         self._places = {name: place for place, name in enumerate(buffer.table.leaves)}
         # The core writes the streams' addresses there, and makes them 0 when it frees them: nothing is lost in between.
         self._opened: list[np.ndarray] = []
-        self._dropped = weakref.finalize(self, buffer._abandoned.extend, self._opened)
-        self._dropped.atexit = False
+        self._core: Any = None
+        """The table that they are streams of."""
+        self._dropped: Any = None
 
     @at_once
     def open(self, streams: int, history: int) -> None:
@@ -38,6 +40,8 @@ class BufferStreams:
         addresses = np.zeros(streams, np.uint64)
         with buffer._lock:
             self._free(buffer._abandoned)
+            if self._core is not buffer._core:
+                self._begin_anew()
             self._opened.append(addresses)
             made = lib.table_streams_new(
                 buffer._core, streams, min(history, MAX_HISTORY), _streams(addresses), buffer._error
@@ -47,12 +51,32 @@ class BufferStreams:
     def close(self) -> None:
         """See `StepSink`."""
         with self._buffer._lock:
-            self._free(self._opened)
+            if self._core is self._buffer._core:
+                self._free(self._opened)
+            else:
+                self._opened.clear()  # they went with their table
+
+    def _begin_anew(self) -> None:
+        """From now on for the table that the buffer has."""
+        if self._dropped is not None:
+            self._dropped.detach()
+        self._core, self._opened = self._buffer._core, []
+        self._dropped = weakref.finalize(self, self._buffer._abandoned.extend, self._opened)
+        self._dropped.atexit = False
+
+    def _check(self) -> None:
+        """To be called before a stream is used, with the lock held."""
+        if self._core is not self._buffer._core:
+            name = self._buffer.table.name
+            raise ConnectionLost(
+                f"table {name!r} was restored from a snapshot, and the streams of this writer are gone"
+            )
 
     @at_once
     def end_episodes(self, streams: np.ndarray) -> None:
         """See `StepSink`."""
         with self._buffer._lock:
+            self._check()
             for address in self._opened[0][streams]:
                 lib.stream_end_episode(ffi.cast("struct stream *", int(address)))
 
@@ -63,6 +87,7 @@ class BufferStreams:
         own, count, indices, arrays = _streams(self._opened[0][streams]), *self._columns(columns)
         pointers = ffi.new("void *[]", arrays)
         with buffer._lock:
+            self._check()
             self._free(buffer._abandoned)
             appended = lib.table_append_batch(
                 buffer._core, len(streams), own, _bytes(flags), count, indices, pointers, buffer._error
@@ -88,6 +113,7 @@ class BufferStreams:
         made = ffi.new("uint32_t *")
 
         def enter() -> int:
+            self._check()
             return lib.table_items_batch(
                 buffer._core, len(streams), own, numbers, count, indices, pointers, raw, memory, made, buffer._error
             )

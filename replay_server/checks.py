@@ -151,6 +151,12 @@ def check_timeout(timeout: float | None) -> float | None:
     return None if timeout >= _FOR_EVER_S else timeout
 
 
+def check_awaited(since: int | None, size: int | None) -> None:
+    """Raises ValueError unless one of both says what is waited for."""
+    if (since is None) == (size is None):
+        raise ValueError("expected either since or size, got " + ("neither" if since is None else "both"))
+
+
 def check_version(policy_version: int) -> int:
     """A policy's version, a whole number of 64 bits.
 

@@ -15,7 +15,7 @@ from .connection_pool import BlockingPool
 from .driver import Blocking, Operation, run
 from .n_step_writer import NStepWriter, VectorNStepWriter
 from .operations import Operations, TableOperations
-from .options import ClientOptions, SampleOptions, SamplerOptions
+from .options import ClientOptions, SampleOptions, SamplerOptions, exponent
 from .sampler import Sampler
 from .table import Table
 from .table_methods import TableMethods
@@ -140,7 +140,7 @@ class Client(Operations, Blocking):
         self,
         name: str,
         batch_size: int,
-        importance_sampling_exponent: float = 0.4,
+        importance_sampling_exponent: float | None = None,
         prefetch: int = 2,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
@@ -150,6 +150,8 @@ class Client(Operations, Blocking):
         allocate: Allocate = np.empty,
         workers: int = 1,
         in_flight: int | None = None,
+        *,
+        beta: float | None = None,
     ) -> Sampler:
         """An iterator over batches that background threads sample ahead on connections of their own.
 
@@ -158,7 +160,8 @@ class Client(Operations, Blocking):
         Args:
             name: the table.
             batch_size: items of each batch.
-            importance_sampling_exponent: β; may be set later through the sampler's attribute of that name.
+            importance_sampling_exponent, beta: β, under either name, 0.4 unless it is given; may be set later through
+                the sampler's attributes of these names.
             prefetch: batches sampled ahead: those that are asked for, and those that wait. At least `in_flight` are.
             timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
             columns: only these; None = all.
@@ -173,7 +176,7 @@ class Client(Operations, Blocking):
                 worker. More than one fill a link whose round trip is long; the server may then draw them in another
                 order.
         """
-        sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
+        sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)
         return self._sampler(name, SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))
 
     def _sampler(self, name: str, options: SamplerOptions) -> Sampler:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .batch import Batch
 from .batch_replies import batch_reading, coded_reading
-from .checks import check_ids, check_priorities, check_timeout, check_version
+from .checks import check_awaited, check_ids, check_priorities, check_timeout, check_version
 from .codec import (
     Argument,
     Blob,
@@ -34,8 +34,9 @@ from .codec import (
 )
 from .errors import ReplayError, SchemaError, ServerError, TableNotFound, explain
 from .options import SampleOptions, TableChanges
+from .selectors import RateLimiter, Selector
 from .shared_memory import Arena
-from .table import RateLimiter, Selector, Table, changes_map
+from .table import Table, changes_map
 
 T = TypeVar("T")
 
@@ -359,8 +360,7 @@ def await_items(
         TableClosed: neither will come: the table is closed.
         TableNotFound: there is no such table, or it was dropped meanwhile.
     """
-    if (since is None) == (size is None):
-        raise ValueError("expected either since or size, got " + ("neither" if since is None else "both"))
+    check_awaited(since, size)
     timeout = check_timeout(timeout)
     what = f"wait for items of {name!r}"
     wanted = ("SIZE", int(size)) if size is not None else ("SINCE", int(since or 0))

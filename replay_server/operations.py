@@ -29,7 +29,7 @@ from .driver import Operation, Written, operation
 from .errors import ReplayError, SchemaError, TableNotFound
 from .lost_calls import answered
 from .n_step_writer import make_writer
-from .options import ClientOptions, SampleOptions
+from .options import ClientOptions, SampleOptions, exponent
 from .table import Table
 
 P = ParamSpec("P")
@@ -227,7 +227,7 @@ class Operations(Written):
         self,
         name: str,
         batch_size: int,
-        importance_sampling_exponent: float = 0.4,
+        importance_sampling_exponent: float | None = None,
         timeout: float | None = None,
         out: Batch | None = None,
         columns: Sequence[str] | None = None,
@@ -235,13 +235,15 @@ class Operations(Written):
         policy_version: int | None = None,
         coded: bool | None = None,
         writable: bool | None = None,
+        *,
+        beta: float | None = None,
     ) -> Operation[Batch]:
         """Draws a batch, received straight into its arrays.
 
         Args:
             name: the table.
             batch_size: items.
-            importance_sampling_exponent: β of the weights.
+            importance_sampling_exponent, beta: β of the weights, under either name; 0.4 unless it is given.
             timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
             out: a batch of the same size whose arrays are used again; received over the socket also by a client that
                 shares memory with its server.
@@ -262,7 +264,9 @@ class Operations(Written):
             SchemaError: `out` or `columns` do not fit the table.
             LimitExceeded: no wait could admit the batch.
         """
-        options = SampleOptions(importance_sampling_exponent, timeout, columns, replace, policy_version, coded)
+        options = SampleOptions(
+            exponent(importance_sampling_exponent, beta), timeout, columns, replace, policy_version, coded
+        )
         keeps = is_writable(writable, out, self._options.shared_memory)
         shared = bool(self._options.shared_memory) and not keeps and not coded
         batch = yield from self._sample(name, batch_size, out, shared, options)
@@ -343,3 +347,13 @@ class TableOperations(Written):
     info = _of_table(Operations.info)
     await_items = _of_table(Operations.await_items)
     reset = _of_table(Operations.reset)
+
+    @operation
+    def checkpoint(self, name: str | None = None) -> Operation[str]:
+        """Saves all tables of the server, not this one alone; the file's path. See `Client.checkpoint`."""
+        return Operations.checkpoint.written(self._client, name)
+
+    @operation
+    def restore(self, name: str) -> Operation[list[str]]:
+        """Restores all tables of a snapshot, not this one alone. See `replay_server.Client.restore`."""
+        return Operations.restore.written(self._client, name)

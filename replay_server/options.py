@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .batch import Allocate
-from .table import RateLimiter, Selector
+from .selectors import RateLimiter, Selector, one_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,15 @@ class ClientOptions:
     shared_memory: bool | None = None
     password_file: str | None = None
     pickle_password: bool = False
+
+
+def exponent(importance_sampling_exponent: float | None, beta: float | None) -> float:
+    """β under either of its names.
+
+    Raises:
+        ValueError: it was given under both.
+    """
+    return one_of("importance_sampling_exponent", importance_sampling_exponent, "beta", beta, 0.4)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ class Annealed(Staying):
     def importance_sampling_exponent(self, value: float) -> None:
         self._feed.importance_sampling_exponent = value
 
+    beta = importance_sampling_exponent
+
     @property
     def policy_version(self) -> int | None:
         """Of the caller, for batches drawn from now on; see `Client.sample`."""

@@ -6,13 +6,28 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgpack
 import numpy as np
 
 from .codec import pack
 from .errors import SchemaError
+from .selectors import (
+    LIMITERS,
+    SELECTORS,
+    Fifo,
+    Lifo,
+    MinSize,
+    Prioritized,
+    Queue,
+    RateLimiter,
+    Selector,
+    check_whole,
+    limiter_map,
+    part_from_map,
+    selector_map,
+)
 from .tree import Leaves, leaves_of, mapped, part_of, paths_under, shaped, taken_apart, tree_from, tree_of
 
 COLUMN_DTYPES = (
@@ -29,6 +44,8 @@ COLUMN_DTYPES = (
     "float32",
     "float64",
 )  # fmt: skip
+
+
 COMPRESSIONS = ("none", "lz4", "zstd")
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
@@ -109,8 +126,8 @@ class Window:
     def __post_init__(self) -> None:
         _check_name(self.source, "a window's source")
         if self.length is not None:
-            _whole(self.length, "a window's length", 1)
-        _whole(self.offset, "a window's offset", -MAX_WINDOW)
+            check_whole(self.length, "a window's length", 1)
+        check_whole(self.offset, "a window's offset", -MAX_WINDOW)
         if self.steps > MAX_WINDOW or self.offset > MAX_WINDOW:
             raise SchemaError(
                 f"a window's length and offset are at most {MAX_WINDOW}, got {self.length} and {self.offset}"
@@ -128,130 +145,6 @@ class Window:
     def to_spec(self) -> dict[str, Any]:
         """As in a table's spec."""
         return {"window": self.source, "length": int(self.length or 0), "offset": int(self.offset)}
-
-
-@dataclass(frozen=True)
-class Prioritized:
-    """As a sampler, draws item i with probability p_i^α / Σ p^α, and never an item of priority zero. As a remover,
-    removes item i with that probability, and the oldest item if all priorities are zero.
-
-    Args:
-        priority_exponent: α ≥ 0.
-        stratified: True: for a batch of N items, one draw from each of N equal parts of Σ p^α, which spreads the batch
-            (Schaul et al. 2016). False: independent draws.
-    """
-
-    priority_exponent: float = 0.6
-    stratified: bool = True
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Every item is drawn, or leaves, with the same probability; a sampler draws with replacement."""
-
-
-@dataclass(frozen=True)
-class Fifo:
-    """The oldest items first. A batch holds the oldest items in order, each once."""
-
-
-@dataclass(frozen=True)
-class Lifo:
-    """The newest items first. A batch holds the newest items, the newest first, each once."""
-
-
-@dataclass(frozen=True)
-class MaxHeap:
-    """The items of the highest raw priority first; among equal priorities the oldest. A batch holds the first items in
-    that order, each once."""
-
-
-@dataclass(frozen=True)
-class MinHeap:
-    """The items of the lowest raw priority first; among equal priorities the oldest. A batch holds the first items in
-    that order, each once."""
-
-
-@dataclass(frozen=True)
-class MinSize:
-    """Rate limiter: sampling waits until the table holds `min_size_to_sample` items."""
-
-    min_size_to_sample: int = 1
-
-
-@dataclass(frozen=True)
-class SampleToInsertRatio:
-    """Rate limiter, as Reverb's: keeps sampled / inserted items near `samples_per_insert`. Either side may wait.
-
-    Args:
-        samples_per_insert: how often an item is sampled on average, > 0.
-        min_size_to_sample: items needed before the first sample.
-        error_buffer: how far, in samples, either side may run ahead. Use at least a few times the larger of two
-            numbers: the sampled batch, and the added batch times `samples_per_insert`. Otherwise a batch could never
-            be admitted.
-    """
-
-    samples_per_insert: float
-    min_size_to_sample: int
-    error_buffer: float
-
-
-@dataclass(frozen=True)
-class Queue:
-    """Rate limiter: the table holds at most `size` items, and adding waits while it is full. Use it with the `Fifo`
-    sampler and `max_times_sampled=1`."""
-
-    size: int
-
-
-Selector: TypeAlias = Prioritized | Uniform | Fifo | Lifo | MaxHeap | MinHeap
-RateLimiter: TypeAlias = MinSize | SampleToInsertRatio | Queue
-
-_SELECTORS: dict[str, type[Any]] = {
-    "prioritized": Prioritized,
-    "uniform": Uniform,
-    "fifo": Fifo,
-    "lifo": Lifo,
-    "max_heap": MaxHeap,
-    "min_heap": MinHeap,
-}
-_LIMITERS: dict[str, type[Any]] = {
-    "min_size": MinSize,
-    "sample_to_insert_ratio": SampleToInsertRatio,
-    "queue": Queue,
-}
-
-
-def _to_map(part: Any, kinds: dict[str, type[Any]], what: str) -> dict[str, Any]:
-    """{"kind": …} and the fields of a sampler, remover or rate limiter."""
-    for kind, part_type in kinds.items():
-        if type(part) is part_type:
-            return {"kind": kind, **vars(part)}
-    expected = ", ".join(part_type.__name__ for part_type in kinds.values())
-    raise SchemaError(f"{what} must be one of {expected}, got {part!r}")
-
-
-def _from_map(value: Any, kinds: dict[str, type[Any]], what: str) -> Any:
-    fields = {"kind": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
-    kind = fields.pop("kind", None)
-    if kind not in kinds:
-        raise SchemaError(f'{what} must be one of {", ".join(kinds)}, or a map with such a "kind", got {value!r}')
-    try:
-        return kinds[kind](**fields)
-    except TypeError as error:
-        names = ", ".join(getattr(kinds[kind], "__dataclass_fields__", {})) or "no others"
-        raise SchemaError(f"{what} {kind!r} takes {names}; got {', '.join(fields) or 'none'}") from error
-
-
-def _whole(value: Any, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise SchemaError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def _real(value: Any, name: str, least: float) -> None:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < least:
-        raise SchemaError(f"{name} must be a finite number of at least {least:g}, got {value!r}")
 
 
 def _check_name(name: Any, what: str) -> None:
@@ -291,9 +184,9 @@ class Table:
     name: str
     capacity: int
     signature: Mapping[str, Any]
-    sampler: Selector = Prioritized()
-    remover: Selector = Fifo()
-    rate_limiter: RateLimiter = MinSize(1)
+    sampler: Selector = Prioritized()  # noqa: RUF009 (it is frozen)
+    remover: Selector = Fifo()  # noqa: RUF009 (it is frozen)
+    rate_limiter: RateLimiter = MinSize(1)  # noqa: RUF009 (it is frozen)
     max_times_sampled: int = 0
     max_bytes: int = 0
     max_staleness: int | None = None
@@ -302,10 +195,10 @@ class Table:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "a table's name")
-        _whole(self.capacity, "capacity", 1)
-        _whole(self.max_times_sampled, "max_times_sampled", 0)
-        _whole(self.max_bytes, "max_bytes", 0)
-        _whole(self.seed, "seed", 0)
+        check_whole(self.capacity, "capacity", 1)
+        check_whole(self.max_times_sampled, "max_times_sampled", 0)
+        check_whole(self.max_bytes, "max_bytes", 0)
+        check_whole(self.seed, "seed", 0)
         self._check_signature()
         self._check_windows()
         self._check_parts()
@@ -373,7 +266,7 @@ class Table:
         order: Fifo | Lifo,
         settings: dict[str, Any],
     ) -> Table:
-        _whole(size, "size", 1)
+        check_whole(size, "size", 1)
         parts = {"sampler": order, "remover": order, "rate_limiter": Queue(int(size)), "max_times_sampled": 1}
         return cls(**{"name": name, "capacity": int(size), "signature": signature, **parts, **settings})
 
@@ -495,10 +388,10 @@ class Table:
         for key, value in fields["signature"].items():
             _columns_from(key, value, leaves)
         fields["signature"] = tree_of(leaves)
-        parts = (("sampler", _SELECTORS), ("remover", _SELECTORS), ("rate_limiter", _LIMITERS))
+        parts = (("sampler", SELECTORS), ("remover", SELECTORS), ("rate_limiter", LIMITERS))
         for key, kinds in parts:
             if key in fields:
-                fields[key] = _from_map(fields[key], kinds, key)
+                fields[key] = part_from_map(fields[key], kinds, key)
         return cls(**fields)
 
     @classmethod
@@ -507,24 +400,11 @@ class Table:
         return cls.from_spec(msgpack.unpackb(spec), name)
 
 
-def selector_map(selector: Selector, what: str) -> dict[str, Any]:
-    """A sampler or remover as in a table's spec, after checking its numbers."""
-    fields = _to_map(selector, _SELECTORS, what)
-    if "priority_exponent" in fields:
-        _real(fields["priority_exponent"], "priority_exponent", 0)
-        fields["priority_exponent"] = float(fields["priority_exponent"])
-        if not isinstance(fields["stratified"], bool):
-            raise SchemaError(f"stratified must be True or False, got {fields['stratified']!r}")
-        if what == "remover":
-            del fields["stratified"]  # items leave one by one
-    return fields
-
-
 def staleness_number(max_staleness: int | None) -> int:
     """max_staleness as in a table's spec: -1 = no limit."""
     if max_staleness is None:
         return -1
-    _whole(max_staleness, "max_staleness", -1)
+    check_whole(max_staleness, "max_staleness", -1)
     return int(max_staleness)
 
 
@@ -538,24 +418,8 @@ def changes_map(changes: Mapping[str, Any]) -> dict[str, Any]:
         fields["rate_limiter"] = limiter_map(fields["rate_limiter"])
     for key, least in (("max_times_sampled", 0), ("max_bytes", 0), ("max_staleness", -1)):
         if key in fields:
-            _whole(fields[key], key, least)
+            check_whole(fields[key], key, least)
             fields[key] = int(fields[key])
-    return fields
-
-
-def limiter_map(limiter: RateLimiter) -> dict[str, Any]:
-    """A rate limiter as in a table's spec, after checking its numbers."""
-    fields = _to_map(limiter, _LIMITERS, "rate_limiter")
-    for name in ("min_size_to_sample", "size"):
-        if name in fields:
-            _whole(fields[name], name, 1)
-            fields[name] = int(fields[name])
-    for name in ("samples_per_insert", "error_buffer"):
-        if name in fields:
-            _real(fields[name], name, 0)
-            fields[name] = float(fields[name])
-            if fields[name] == 0:
-                raise SchemaError(f"{name} must be above 0, got 0")
     return fields
 
 

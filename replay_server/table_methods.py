@@ -9,7 +9,7 @@ import numpy as np
 
 from .batch import Allocate
 from .n_step_writer import NStepWriter, VectorNStepWriter
-from .options import SampleOptions, SamplerOptions
+from .options import SampleOptions, SamplerOptions, exponent
 from .sampler import Sampler
 from .writer import VectorWriter, Writer
 
@@ -55,7 +55,7 @@ class TableMethods:
     def sampler(
         self,
         batch_size: int,
-        importance_sampling_exponent: float = 0.4,
+        importance_sampling_exponent: float | None = None,
         prefetch: int = 2,
         timeout: float | None = None,
         columns: Sequence[str] | None = None,
@@ -65,7 +65,9 @@ class TableMethods:
         allocate: Allocate = np.empty,
         workers: int = 1,
         in_flight: int | None = None,
+        *,
+        beta: float | None = None,
     ) -> Sampler:
         """An iterator over batches sampled ahead. See `replay_server.Client.sampler`, and of `coded`, `sample`."""
-        sample = SampleOptions(importance_sampling_exponent, timeout, columns, replace, None, coded)
+        sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)
         return self._sampler(SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))

@@ -21,7 +21,8 @@ Update = Callable[[Any, Any], Operation[tuple[int, int]]]
 
 
 class Updater(Staying):
-    """Updates priorities of one table without waiting for the replies; a context manager. Made by `Client.updater`.
+    """Updates priorities of one table without waiting for the replies; a context manager. Made by `Client.updater`
+    and `Buffer.updater`, which does them at once.
 
     Every call first reads the reply to the update before it, so updates are done in order and at most one is under way.
     Other calls of the client go over other connections and may overtake the newest update: call `flush` before them

@@ -12,7 +12,7 @@ import replay_server as rs
 from replay_server import config
 from replay_server.build_info import native_settings
 from replay_server.config import ServeConfig
-from replay_server.table import _LIMITERS, _SELECTORS
+from replay_server.selectors import LIMITERS, SELECTORS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "native/server/core/config.c"
@@ -216,7 +216,7 @@ def _top_rows() -> list[str]:
 
 def _table_rows() -> list[str]:
     meanings = _attributes(rs.Table)
-    kinds = {**_SELECTORS, **_LIMITERS}
+    kinds = {**SELECTORS, **LIMITERS}
     names = {each.__name__: kind for kind, each in kinds.items()}
     rows = []
     for field in dataclasses.fields(rs.Table):
@@ -229,7 +229,7 @@ def _table_rows() -> list[str]:
 
 
 def _toml(value: object) -> str:
-    for kind, part in {**_SELECTORS, **_LIMITERS}.items():
+    for kind, part in {**SELECTORS, **LIMITERS}.items():
         if isinstance(value, part):
             fields = "".join(f", {name} = {_toml(each)}" for name, each in vars(value).items())
             return f'{{ kind = "{kind}"{fields} }}'

@@ -161,7 +161,8 @@ def _methods(thing: type) -> Iterator[tuple[str, Any, bool]]:
     """Public methods and properties with a docstring, own ones and those of bases of this package, in their order."""
     seen: set[str] = set()
     for base in thing.__mro__:
-        if not base.__module__.startswith("replay_server") or base.__module__ == "replay_server.table":
+        plain = ("replay_server.table", "replay_server.selectors")
+        if not base.__module__.startswith("replay_server") or base.__module__ in plain:
             continue
         if issubclass(thing, BaseException):
             continue

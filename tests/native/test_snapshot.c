@@ -13,6 +13,8 @@
 #include "persist/snapshot.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_reader.h"
+#include "persist/table_file.h"
+#include "replay/table_adopt.h"
 #include "table_stage.h"
 
 /* Takes a whole snapshot of tables into a file of the current folder. */
@@ -69,6 +71,27 @@ static void what_is_written_is_read_back(void) {
     snapshot_content_free(&content);
     CHECK(count_files("partial") == 0);
     unlink("both");
+}
+
+static void one_table_is_saved_and_loaded_without_a_server(void) {
+    struct table *table = filled("one", 300), *other = filled("other", 5);
+    struct snapshot *snapshot = table_file_save(table, ".", "alone", &error);
+    CHECK(snapshot);
+    int state;
+    while ((state = table_file_step(snapshot, 100, &error)) > 0) continue;
+    CHECK(state == 0);
+    snapshot_free(snapshot);
+    CHECK(!table_file_load("alone", "other", &error) && strstr(error.message, "has no table 'other'"));
+    CHECK(!table_file_save(table, ".", "../elsewhere", &error) && strstr(error.message, "expected the name of a file"));
+    struct table *loaded = table_file_load("alone", "one", &error);
+    CHECK(loaded && info_of(loaded).size == 300);
+    bool changed = true;
+    CHECK(table_adopt(loaded, table_config(table), &changed, &error) == 0 && !changed);
+    CHECK(table_adopt(loaded, table_config(other), &changed, &error) == -1 && error.code == ERROR_EXISTS);
+    table_free(loaded);
+    table_free(table);
+    table_free(other);
+    unlink("alone");
 }
 
 /* ---- damage -------------------------------------------------------------------------------------------------------- */
@@ -212,6 +235,7 @@ static void the_newest_is_found_and_too_many_are_removed(void) {
 int main(void) {
     enter_own_folder();
     RUN(what_is_written_is_read_back);
+    RUN(one_table_is_saved_and_loaded_without_a_server);
     RUN(every_damaged_byte_and_every_end_that_is_missing_is_refused_with_the_place);
     RUN(a_disk_that_is_full_fails_the_snapshot_and_leaves_what_was_there);
     RUN(changes_that_outrun_the_disk_fail_the_snapshot_and_nothing_else);

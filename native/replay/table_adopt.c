@@ -1,0 +1,52 @@
+/* table_adopt: settings that are in force go on over those of a snapshot. */
+#include "replay/table_adopt.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+/* Same spec, byte by byte. -1 with `error`: out of memory. */
+static int compare(const struct table_config *left, const struct table_config *right, bool *same, struct error *error) {
+    uint8_t *a = NULL, *b = NULL;
+    size_t a_length = 0, b_length = 0;
+    int failed = table_config_write(left, &a, &a_length, error) || table_config_write(right, &b, &b_length, error);
+    *same = !failed && a_length == b_length && memcmp(a, b, a_length) == 0;
+    memory_free(a);
+    memory_free(b);
+    return failed ? -1 : 0;
+}
+
+/* Whether the settings of `given` can be put over those of a table: what a live table cannot change must not differ.
+ * `*differ`: something else does. */
+static int compare_but_settings(const struct table *table, const struct table_config *given, bool *differ,
+                                struct error *error) {
+    struct table_config *mixed = memory_alloc(sizeof *mixed);
+    bool same_but_settings = false, same = false;
+    if (!mixed) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
+    *mixed = *table_config(table);
+    table_config_take_changeable(mixed, given);
+    mixed->seed = given->seed; /* of a table made anew; this one goes on with its random state */
+    int failed = compare(mixed, given, &same_but_settings, error);
+    mixed->seed = table_config(table)->seed;
+    failed = failed || compare(mixed, table_config(table), &same, error);
+    memory_free(mixed);
+    if (failed) return -1;
+    *differ = !same;
+    return same_but_settings ? 0
+                             : error_set(error, ERROR_EXISTS,
+                                         "table '%s' of the snapshot differs from the one here in more than can be "
+                                         "changed in a live table; give it the same signature and capacity, or drop it "
+                                         "first",
+                                         given->name);
+}
+
+int table_adopt(struct table *table, const struct table_config *given, bool *changed, struct error *error) {
+    uint8_t *settings;
+    size_t length;
+    if (compare_but_settings(table, given, changed, error)) return -1;
+    if (!*changed) return 0;
+    if (table_config_write_changeable(given, &settings, &length, error)) return -1;
+    int failed = table_begin_configure(table, settings, length, error);
+    memory_free(settings);
+    return failed;
+}
