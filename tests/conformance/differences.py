@@ -57,12 +57,12 @@ DIFFERENCES: dict[str, str] = {
     "ping": "Answered also while writes are refused for the disk's sake.",
     "pfcount": "The estimate that a sketch keeps is not written to the append-only file: it is made again.",
     "pfadd": "A damaged sketch is left as it is, where Redis may have added some of the elements.",
+    "geosearch": "Members that are equally far stay in the order in which they were found.",
     "sync": "Unknown, as there is no replication.",
 }
 
 NOT_WANTED = {
     "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",
-    "geo": "Answered as unknown commands are.",
     "cluster": "One server is one shard: all of these are refused, as by a Redis with cluster support disabled.",
     "sentinel": "Answered as unknown commands are.",
 }

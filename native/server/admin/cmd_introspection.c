@@ -77,21 +77,26 @@ static void reply_categories(struct client *client, const struct command *comman
 }
 
 static void reply_begin(struct client *client, const struct key_specification *specification) {
-    bool is_known = specification->find != KEY_UNKNOWN;
+    bool is_known = specification->find != KEY_UNKNOWN, has_word = specification->find == KEY_AFTER_WORD;
     reply_bulk_string(client, "begin_search");
     reply_map(client, 2);
     reply_bulk_string(client, "type");
-    reply_bulk_string(client, is_known ? "index" : "unknown");
+    reply_bulk_string(client, has_word ? "keyword" : is_known ? "index" : "unknown");
     reply_bulk_string(client, "spec");
-    reply_map(client, is_known);
+    reply_map(client, (size_t)is_known + has_word);
     if (!is_known) return;
-    reply_bulk_string(client, "index");
+    if (has_word) {
+        reply_bulk_string(client, "keyword");
+        reply_bulk_string(client, specification->word);
+    }
+    reply_bulk_string(client, has_word ? "startfrom" : "index");
     reply_integer(client, specification->index);
 }
 
 static void reply_find(struct client *client, const struct key_specification *specification) {
-    static const char *const words[2][3] = {{"lastkey", "keystep", "limit"}, {"keynumidx", "firstkey", "keystep"}};
-    static const char *const types[] = {"range", "keynum", "unknown"};
+    static const char *const words[][3] = {
+        {"lastkey", "keystep", "limit"}, {"keynumidx", "firstkey", "keystep"}, {"lastkey", "keystep", "limit"}};
+    static const char *const types[] = {"range", "keynum", "range", "unknown"};
     reply_bulk_string(client, "find_keys");
     reply_map(client, 2);
     reply_bulk_string(client, "type");

@@ -102,6 +102,8 @@ struct key_place {
 enum key_find {
     KEY_RANGE, /* numbers: last key, counted from the first one or (< 0) from the end; step; limit */
     KEY_COUNTED, /* numbers: place of the number of keys, of the first key, both counted from `index`; step */
+    KEY_AFTER_WORD, /* numbers as for KEY_RANGE, counted from behind `word`, which is looked for from `index` on; from the end
+                     on backwards where that is < 0 */
     KEY_UNKNOWN, /* the arguments lead to keys that they do not name, or only find_keys can tell */
 };
 
@@ -112,6 +114,7 @@ struct key_specification {
     uint8_t find; /* of enum key_find */
     int8_t index; /* of the argument to begin at */
     int8_t numbers[3];
+    const char *word;
 };
 
 /* Finds the keys of a request whose arity holds: fills at most `max` places and returns how many keys there are, or -1

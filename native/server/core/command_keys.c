@@ -29,7 +29,7 @@ int command_keys(const struct command *command, uint32_t argc, const struct resp
     int count = 0;
     for (const struct key_specification *each = command->keys; each && each->flags; each++) {
         struct run run;
-        if (each->find == KEY_UNKNOWN || each->index >= (int64_t)argc) continue;
+        if (each->find == KEY_UNKNOWN || each->find == KEY_AFTER_WORD || each->index >= (int64_t)argc) continue;
         if (!run_of(each, argc, argv, &run)) return -1;
         for (int64_t i = run.first; i <= run.last && i < (int64_t)argc; i += run.step, count++)
             if (count < max) places[count] = (struct key_place){(uint32_t)i, each->access, each->flags};

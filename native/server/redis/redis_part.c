@@ -40,13 +40,19 @@ static void client_left(struct client *client) {
     pubsub_client_gone(client);
 }
 
-static const struct command *const commands[] = {
-    commands_acl,      commands_bits,         commands_database,    commands_generic,
-    commands_hash,     commands_hash_random,  commands_hyperloglog, commands_keys,
-    commands_lcs,      commands_list,         commands_list_move,   commands_object,
-    commands_pubsub,   commands_scripts,      commands_set,         commands_sort,
-    commands_string,   commands_transactions, commands_zset,        commands_zset_algebra,
-    commands_zset_pop, commands_zset_random,  commands_zset_range,  NULL};
+static const struct command *const commands[] = {commands_acl,         commands_bits,
+                                                 commands_database,    commands_generic,
+                                                 commands_geo,         commands_geo_search,
+                                                 commands_hash,        commands_hash_random,
+                                                 commands_hyperloglog, commands_keys,
+                                                 commands_lcs,         commands_list,
+                                                 commands_list_move,   commands_object,
+                                                 commands_pubsub,      commands_scripts,
+                                                 commands_set,         commands_sort,
+                                                 commands_string,      commands_transactions,
+                                                 commands_zset,        commands_zset_algebra,
+                                                 commands_zset_pop,    commands_zset_random,
+                                                 commands_zset_range,  NULL};
 
 const struct subsystem redis_part = {
     .name = "redis",

@@ -58,10 +58,6 @@ void zset_store_result(struct client *client, uint32_t index, struct zset *resul
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
-struct add_options {
-    bool nx, xx, gt, lt, changed, increment;
-};
-
 struct add_counts {
     int64_t added, updated;
     bool refused; /* the last one: by NX, XX, GT or LT */
@@ -70,7 +66,7 @@ struct add_counts {
 
 enum add_result { ADD_DONE, ADD_NAN, ADD_EXHAUSTED };
 
-static enum add_result add_member(struct zset *zset, const struct add_options *options, double score,
+static enum add_result add_member(struct zset *zset, const struct zset_add_options *options, double score,
                                   const struct resp_argument *member, struct add_counts *counts) {
     struct zset_place place;
     bool found = zset_find(zset, member->data, member->length, &place);
@@ -89,18 +85,18 @@ static enum add_result add_member(struct zset *zset, const struct add_options *o
     return ADD_DONE;
 }
 
-/* Adds the pairs from argument `first` on. */
-static enum add_result add_members(struct client *client, struct zset *zset, const struct add_options *options,
-                                   uint32_t first, const double *scores, struct add_counts *counts) {
+/* Adds every `stride`-th argument from `first` on. */
+static enum add_result add_members(struct client *client, struct zset *zset, const struct zset_add_options *options,
+                                   uint32_t first, uint32_t stride, const double *scores, struct add_counts *counts) {
     enum add_result result = ADD_DONE;
-    for (uint32_t i = first; i < client->argc && result == ADD_DONE; i += 2)
-        result = add_member(zset, options, scores[(i - first) / 2], &client->argv[i + 1], counts);
+    for (uint32_t i = first; i < client->argc && result == ADD_DONE; i += stride)
+        result = add_member(zset, options, *scores++, &client->argv[i], counts);
     return result;
 }
 
 /* To the set that is there, or to a new one, which is stored when it is complete. False: an error is replied. */
-static bool add_to_key(struct client *client, const struct add_options *options, uint32_t first, const double *scores,
-                       struct add_counts *counts) {
+static bool add_to_key(struct client *client, const struct zset_add_options *options, uint32_t first, uint32_t stride,
+                       const double *scores, struct add_counts *counts) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SORTED_SET)) return false;
     if (!entry && options->xx) {
@@ -108,7 +104,7 @@ static bool add_to_key(struct client *client, const struct add_options *options,
         return true;
     }
     struct zset *zset = entry ? zset_of(entry) : zset_new();
-    enum add_result result = zset ? add_members(client, zset, options, first, scores, counts) : ADD_EXHAUSTED;
+    enum add_result result = zset ? add_members(client, zset, options, first, stride, scores, counts) : ADD_EXHAUSTED;
     if (entry && counts->added + counts->updated > 0) keyspace_changed(client, entry);
     if (result == ADD_DONE) return entry || keyspace_put(client, 1, &zset->head, false);
     if (!entry && zset) value_free(&zset->head);
@@ -119,9 +115,21 @@ static bool add_to_key(struct client *client, const struct add_options *options,
     return false;
 }
 
+void zset_add(struct client *client, const struct zset_add_options *options, uint32_t first, uint32_t stride,
+              const double *scores) {
+    struct add_counts counts = {0};
+    if (!add_to_key(client, options, first, stride, scores, &counts)) return;
+    if (!options->increment)
+        reply_integer(client, options->changed ? counts.added + counts.updated : counts.added);
+    else if (counts.refused)
+        reply_null(client);
+    else
+        reply_double(client, counts.score);
+}
+
 #define SCORES_AT_HAND 16
 
-static void add_pairs(struct client *client, const struct add_options *options, uint32_t first) {
+static void add_pairs(struct client *client, const struct zset_add_options *options, uint32_t first) {
     double few[SCORES_AT_HAND], *scores = few;
     uint32_t count = (client->argc - first) / 2;
     if (count > SCORES_AT_HAND && !(scores = memory_alloc(count * sizeof *scores))) {
@@ -131,20 +139,12 @@ static void add_pairs(struct client *client, const struct add_options *options, 
     /* All scores are checked before anything is added. */
     bool valid = true;
     for (uint32_t i = 0; i < count && valid; i++) valid = score_argument(client, first + 2 * i, &scores[i], NULL);
-    struct add_counts counts = {0};
-    if (valid && add_to_key(client, options, first, scores, &counts)) {
-        if (!options->increment)
-            reply_integer(client, options->changed ? counts.added + counts.updated : counts.added);
-        else if (counts.refused)
-            reply_null(client);
-        else
-            reply_double(client, counts.score);
-    }
+    if (valid) zset_add(client, options, first + 1, 2, scores);
     if (scores != few) memory_free(scores);
 }
 
 /* Reads the words before the first score; returns where that is. */
-static uint32_t parse_add_options(struct client *client, struct add_options *options) {
+static uint32_t parse_add_options(struct client *client, struct zset_add_options *options) {
     uint32_t i = 2;
     for (; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
@@ -162,7 +162,7 @@ static uint32_t parse_add_options(struct client *client, struct add_options *opt
 }
 
 static void zadd_command(struct client *client) {
-    struct add_options options = {0};
+    struct zset_add_options options = {0};
     uint32_t first = parse_add_options(client, &options), rest = client->argc - first;
     if (rest == 0 || rest % 2 == 1)
         reply_syntax_error(client);
@@ -177,7 +177,7 @@ static void zadd_command(struct client *client) {
 }
 
 static void zincrby_command(struct client *client) {
-    add_pairs(client, &(struct add_options){.increment = true}, 2);
+    add_pairs(client, &(struct zset_add_options){.increment = true}, 2);
 }
 
 static void zrem_command(struct client *client) {

@@ -28,6 +28,14 @@ void zset_store_items(struct client *client, uint32_t index, const struct zset *
 /* All members of a set that is the command's own, from here. */
 void reply_items_here(struct client *client, const struct zset *zset, bool with_scores);
 
+struct zset_add_options {
+    bool nx, xx, gt, lt, changed, increment;
+};
+/* Adds every `stride`-th argument from `first` on to the sorted set of argument 1, with these scores, and replies as ZADD
+ * does. */
+void zset_add(struct client *client, const struct zset_add_options *options, uint32_t first, uint32_t stride,
+              const double *scores);
+
 #define ZSET_PARTS_AT_ONCE 2000 /* what has to do with more members is done in slices */
 #define ZSET_PARTS_TO_REST 64   /* and may be put down after so many */
 /* Puts the client's command down if its slice is over. False: the client is lost, the command must end and not touch it. */
