@@ -190,7 +190,7 @@ static void readers_that_stop_do_not_keep_items_from_others(void) {
         CHECK(!memory_peer_is_closed(stalled[i]));
         for (struct client *client = server->clients.head; client; client = client->next)
             client->output_us -= LIMIT_PINNED_STALL_US + 1;
-        server->next_sweep_us = 0;
+        server->clients.next_sweep_us = 0;
         settle();
         CHECK(memory_peer_is_closed(stalled[i]));
     }
@@ -209,14 +209,14 @@ static void a_reader_that_only_trickles_goes_when_others_lack_items(void) {
         server->clients.head->next->pinned_us -= 1000000;
         server->clients.head->pinned_us -= 1000000;
         memory_peer_open_window(slow, 100);
-        server->next_sweep_us = 0;
+        server->clients.next_sweep_us = 0;
         settle();
     }
     CHECK(!memory_peer_is_closed(slow));
     say(other, "REPLAY.SAMPLE t 8192 REPLACE 0 BLOCK 0\r\n");
     settle();
     memory_peer_open_window(slow, 100);
-    server->next_sweep_us = 0;
+    server->clients.next_sweep_us = 0;
     settle();
     CHECK(memory_peer_is_closed(slow) && received_prefix(other, "*5\r\n"));
     close_server();

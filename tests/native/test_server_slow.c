@@ -25,7 +25,7 @@ static void a_client_that_does_not_read_runs_nothing_more(void) {
     settle();
     CHECK(!memory_peer_is_closed(slow));
     client->output_us -= (LIMIT_CLIENT_STALL_TIMEOUT_S + 1) * 1000000ull;
-    server->next_sweep_us = 0;
+    server->clients.next_sweep_us = 0;
     settle();
     CHECK(memory_peer_is_closed(slow) && server->stats.stall_closes == 1 && server->clients.count == 1);
     close_server();
@@ -92,7 +92,7 @@ static void a_request_of_empty_arguments_that_stalls_is_cut_off(void) {
     for (int i = 0; i < 50000; i++) send_bulk(peer, "", 0);
     settle();
     server->clients.head->input_us -= (LIMIT_CLIENT_STALL_TIMEOUT_S + 1) * 1000000ull;
-    server->next_sweep_us = 0;
+    server->clients.next_sweep_us = 0;
     settle();
     CHECK(memory_peer_is_closed(peer) && server->stats.stall_closes == 1);
     close_server();

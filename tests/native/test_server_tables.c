@@ -16,7 +16,7 @@ static void whoever_vanishes_in_mid_request_gives_its_reservation_back(void) {
             CHECK(table_field(watcher, "reserved_slots") == 16);
             if (way == 2) { /* one that merely stalls is cut off in the end */
                 server->clients.tail->input_us -= (LIMIT_CLIENT_STALL_TIMEOUT_S + 1) * 1000000ull;
-                server->next_sweep_us = 0;
+                server->clients.next_sweep_us = 0;
             } else if (way == 1) {
                 memory_peer_finish(peer);
             } else {

@@ -110,6 +110,23 @@ def test_the_server_knows_transports_only_through_their_interface() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_core_calls_no_part_by_name() -> None:
+    """Whatever a header of the core declares is defined in the core; what it asks of parts stands in tables of theirs."""
+    core = NATIVE / "server/core"
+    defined = {
+        name
+        for path in core.glob("*.c")
+        for name in re.findall(r"^\w[\w *]*?\b(\w+)\([^;{]*\)\s*\{", path.read_text(), re.MULTILINE)
+    }
+    declared = re.compile(r"^(?!static|typedef|#|\s)\w[\w *]*?\b(\w+)\([^;{]*\)[^;{]*;", re.MULTILINE)
+    headers = {path.name: re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL) for path in core.glob("*.h")}
+    names = {(file, name) for file, text in headers.items() for name in declared.findall(text)}
+    assert len(names) > 150
+    assert not {(file, name) for file, name in names if name not in defined and name != "__attribute__"}
+    outside = {(file, name) for file, text in headers.items() for name in re.findall(r"extern const [^;]*?(\w+)[;[]", text)}
+    assert {name for file, name in outside if file in ("subsystem.h", "upcalls.h")} == {"server_parts", "upcalls"}
+
+
 def test_every_file_of_the_server_belongs_to_one_of_its_floors() -> None:
     folders = {path.relative_to(NATIVE / "server").parts[0] for path in (NATIVE / "server").rglob("*.[ch]")}
     assert folders == set(SERVER_FLOORS)

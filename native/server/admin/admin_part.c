@@ -4,7 +4,6 @@
 #include "base/memory.h"
 #include "server/admin/rewrite.h"
 #include "server/core/command_table.h"
-#include "server/core/upcalls.h"
 
 static bool create(struct server *server) {
     server->admin = memory_calloc(1, sizeof *server->admin);

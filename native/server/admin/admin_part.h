@@ -24,6 +24,11 @@ struct admin_part {
 };
 
 extern const struct subsystem admin_part;
+/* See struct upcalls. */
+void admin_command_took(struct client *client, const struct command_entry *entry, uint64_t took_ns);
+/* Sets the name shown in CLIENT LIST; false: the error is replied. */
+bool client_set_name(struct client *client, const struct resp_argument *name);
+void client_describe(struct text *out, const struct client *client);
 
 extern const struct command commands_absent[], commands_client[], commands_config[], commands_connection[],
     commands_debug[], commands_introspection[], commands_memory[], commands_monitor[], commands_server[],

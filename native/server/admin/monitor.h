@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "server/core/upcalls.h"
+#include "server/core/command.h"
 
 struct monitors {
     struct client **clients;
@@ -13,6 +13,7 @@ struct monitors {
 
 /* Tells every monitor of the command that the client ran. Called only while there are some. */
 void monitor_feed(struct client *client, const struct command *command);
+void monitor_feed_script(struct client *client); /* see struct upcalls */
 void monitor_client_gone(struct client *client);
 
 #endif

@@ -67,7 +67,7 @@ bool client_is_from_this_host(const struct client *client) {
 void *client_opened(void *context, struct connection *connection) {
     struct server *server = context;
     server->stats.connections++;
-    if (server->config.protected_mode && acl_lets_strangers_in(server) && !is_from_this_host(connection)) {
+    if (server->config.protected_mode && upcalls.acl_lets_strangers_in(server) && !is_from_this_host(connection)) {
         turn_away(
             server, connection,
             "-DENIED Redis is running in protected mode: no password is set for the default user, so that "
@@ -95,7 +95,7 @@ void *client_opened(void *context, struct connection *connection) {
     client->reading = true;
     client->created_us = client->active_us = client->input_us = client->output_us = server->now_us;
     resp_parser_init(&client->parser, &server->limits.known, client_land, client);
-    acl_welcome(client);
+    upcalls.acl_welcome(client);
     link_client(&server->clients, client);
     log_event(LOG_DEBUG, "client_connected",
               LOG_FIELDS({"client", .number = (int64_t)client->id}, {"peer", .text = connection->peer}),
@@ -496,5 +496,5 @@ void client_released(void *context, void *owner, size_t size_bytes) {
 size_t client_held_bytes(const struct client *client) {
     return sizeof *client + resp_parser_held_bytes(&client->parser) +
            (client->pending ? LIMIT_PENDING_INPUT_BYTES : 0) + client->output.inline_bytes +
-           output_waiting(&client->output).blob_bytes + transaction_bytes(client);
+           output_waiting(&client->output).blob_bytes + upcalls.transaction_bytes(client);
 }

@@ -158,13 +158,9 @@ void client_let_go(struct client *client);
 void client_expire(struct client *client);
 /* Ends a wait with this error ("CODE text") in place of a reply of the command's own. */
 void client_interrupt(struct client *client, const char *error);
-/* Sets the name shown in CLIENT LIST; false: the error is replied. */
-bool client_set_name(struct client *client, const struct resp_argument *name);
 /* Tries a blocked client again; true if it is no longer blocked. */
 bool client_retry(struct client *client);
 void client_use_limits(struct client *client);   /* after AUTH or CONFIG SET */
 size_t client_held_bytes(const struct client *client);
-/* Its line of CLIENT LIST. */
-void client_describe(struct text *out, const struct client *client);
 
 #endif

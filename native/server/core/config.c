@@ -339,7 +339,7 @@ int config_assign(struct server_config *config, const char *name, const char *va
         if (setting->kind == SETTING_FLAG) return assign_flag(config, setting, value, error);
         if (setting->kind == SETTING_EVENTS) return assign_events(config, setting, value, error);
         if (setting->kind == SETTING_CHOICE) return assign_choice(config, setting, value, error);
-        if (strcmp(setting->name, "save") == 0 && !snapshots_rules_are_valid(value))
+        if (strcmp(setting->name, "save") == 0 && !upcalls.snapshots_rules_are_valid(value))
             return error_set(error, ERROR_GENERIC, "Invalid save parameters");
         if (strcmp(setting->name, "latency-tracking-info-percentiles") == 0)
             return percentiles_tidy(value, config->latency_percentiles, sizeof config->latency_percentiles, error);

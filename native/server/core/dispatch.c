@@ -38,7 +38,7 @@ static const char *refuse_landing(struct client *client, const struct command_en
     const char *stranger = refuse_stranger(client, entry);
     if (stranger) return stranger;
     if (client->transaction && (entry->command->flags & COMMAND_NO_MULTI)) return MULTI_REFUSAL;
-    if (!acl_may_become_allowed(client, entry, argc, argv)) return ""; /* told when the request is complete */
+    if (!upcalls.acl_may_become_allowed(client, entry, argc, argv)) return ""; /* told when the request is complete */
     if ((entry->command->flags & COMMAND_DENYOOM) && make_room(client->server, length) == ROOM_NONE) return OOM_REFUSAL;
     return NULL;
 }
@@ -106,7 +106,7 @@ __attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, 
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    const char *prefix = client->command ? transaction_refusal_prefix(client, client->command) : NULL;
+    const char *prefix = client->command ? upcalls.transaction_refusal_prefix(client, client->command) : NULL;
     const char *reason = prefix && strncmp(message, "ERR ", 4) == 0 ? message + 4 : message;
     reply_error(client, "%s%s", prefix ? prefix : "", reason);
     return false;
@@ -119,7 +119,7 @@ static bool lacks_replicas(const struct server *server) {
 
 /* Why nothing may be written to the store now; NULL: it may. */
 static const char *refuse_writes(const struct server *server, char *text, size_t size) {
-    const char *unkept = durability_refuses_writes(server, text, size);
+    const char *unkept = upcalls.durability_refuses_writes(server, text, size);
     return unkept ? unkept : lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
 }
 
@@ -132,22 +132,23 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     if (stranger) return refuse(client, "%s", stranger);
     if (client->transaction && (command->flags & COMMAND_NO_MULTI)) return refuse(client, MULTI_REFUSAL);
     char message[256];
-    const char *forbidden = acl_refusal(client, entry, message, sizeof message);
+    const char *forbidden = upcalls.acl_refusal(client, entry, message, sizeof message);
     if (forbidden) return refuse(client, "%s", forbidden);
     /* Whose right was granted while the arguments came may run it, but there is nothing to run. */
     if (client->refusal) return refuse(client, "%s", *client->refusal ? client->refusal : LOST_REFUSAL);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
     if (server->config.maxmemory > 0 &&
         (client->deny_blocking ? server->room.last : make_room(server, 0)) == ROOM_NONE &&
-        !client->goes_on_over_memory && (transaction_flags(client, command) & COMMAND_DENYOOM))
+        !client->goes_on_over_memory && (upcalls.transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
     char text[640];
     const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, text, sizeof text);
-    if (unwritten && (transaction_flags(client, command) & COMMAND_WRITE) && command->group->data != DATA_TABLES)
+    if (unwritten && (upcalls.transaction_flags(client, command) & COMMAND_WRITE) &&
+        command->group->data != DATA_TABLES)
         return refuse(client, "%s", unwritten);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
         return refuse(client, BUSY_REFUSAL);
-    if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && pubsub_is_subscriber(client)) {
+    if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && upcalls.pubsub_is_subscriber(client)) {
         return refuse(
             client,
             "ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "
@@ -166,7 +167,7 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
     entry->stats.total_ns += took_ns;
     if (server->config.latency_tracking) histogram_record(&entry->stats.latency_ns, took_ns);
     if (entry->times) recent_histogram_record(&entry->times->handlers, took_ns, server->now_us);
-    admin_command_took(client, entry, took_ns);
+    upcalls.admin_command_took(client, entry, took_ns);
     if (client->error_replied) entry->stats.failed++;
     client->active_us = server->now_us;
     client->commands++;
@@ -174,7 +175,7 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
 }
 
 void command_replied(struct client *client, bool changed) {
-    notify_command(client);
+    upcalls.notify_command(client);
     propagate_call(client, changed);
 }
 
@@ -191,13 +192,13 @@ void command_call(struct client *client, struct command_entry *entry) {
 /* A request that was admitted: it waits for the end of a pause, for a snapshot, or for EXEC, or runs. */
 static void execute(struct client *client, struct command_entry *entry) {
     if (entry->times) request_timed_begin(client, entry);
-    if (pause_holds(client, entry->command) || transaction_queue(client, entry)) return;
-    if (client->server->copying && durability_holds(client)) return;
+    if (pause_holds(client, entry->command) || upcalls.transaction_queue(client, entry)) return;
+    if (client->server->copying && upcalls.durability_holds(client)) return;
     command_call(client, entry);
 }
 
 static void count_rejected(struct client *client, struct command_entry *entry) {
-    transaction_refused(client);
+    upcalls.transaction_refused(client);
     if (entry) entry->stats.rejected++;
     if (entry) server_tick(client->server);
 }

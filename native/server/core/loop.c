@@ -71,7 +71,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
     look_at_unix_time(server);
     server->stats.started_us = server->stats.sample_us = server->now_us;
     server->start.unix_ms = clock_unix_ms();
-    server->next_sweep_us = server->now_us + SWEEP_US;
+    server->clients.next_sweep_us = server->now_us + SWEEP_US;
     server->events = (struct transport_events){
         .context = server,
         .opened = client_opened,
@@ -93,6 +93,7 @@ void server_free(struct server *server) {
         server->transports.all[i]->operations->free(server->transports.all[i]);
     exclusive_free(server);
     parts_free(server);
+    append_buffer_free(&server->changes.instead);
     if (server->store) store_free(server->store);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
@@ -161,7 +162,7 @@ static bool has_stalled(const struct client *client, uint64_t now_us) {
 
 static bool is_idle(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.timeout_s * 1000000u;
-    return limit_us > 0 && !client->blocked && !pubsub_is_subscriber(client) && !client->writing &&
+    return limit_us > 0 && !client->blocked && !upcalls.pubsub_is_subscriber(client) && !client->writing &&
            now_us > client->active_us + limit_us && now_us > client->input_us + limit_us;
 }
 
@@ -198,7 +199,7 @@ static void sweep(struct server *server) {
         stats->sample_commands = stats->commands;
         stats->sample_us = server->now_us;
     }
-    server->next_sweep_us = server->now_us + SWEEP_US;
+    server->clients.next_sweep_us = server->now_us + SWEEP_US;
 }
 
 static uint64_t earlier(uint64_t left, uint64_t right) {
@@ -245,7 +246,7 @@ static uint64_t exclusive_work(struct server *server) {
 }
 
 static uint64_t sweep_work(struct server *server) {
-    if (server->now_us >= server->next_sweep_us) sweep(server);
+    if (server->now_us >= server->clients.next_sweep_us) sweep(server);
     return CLOCK_NEVER;
 }
 
@@ -293,7 +294,7 @@ uint64_t server_step(void *context) {
     count_turn(server);
     if (server->ready_head || server->woken || server->retry_parts || server->ending.asked != server->ending.begun)
         return 0;
-    if (server->clients.count > 0) next_us = earlier(next_us, server->next_sweep_us);
+    if (server->clients.count > 0) next_us = earlier(next_us, server->clients.next_sweep_us);
     if (server->ending.begun) next_us = earlier(next_us, server->ending.deadline_us);
     if (next_us == CLOCK_NEVER) return UINT64_MAX;
     return next_us > server->now_us ? next_us - server->now_us : 0;

@@ -93,7 +93,7 @@ static size_t waiting_bytes(const struct client *client, enum output_class class
 
 bool output_limit_is_exceeded(struct client *client, size_t more_bytes) {
     if (!client->connection) return false;
-    enum output_class class = pubsub_is_subscriber(client) ? OUTPUT_PUBSUB : OUTPUT_NORMAL;
+    enum output_class class = upcalls.pubsub_is_subscriber(client) ? OUTPUT_PUBSUB : OUTPUT_NORMAL;
     const struct output_limit *limit = &client->server->config.output_limits[class];
     size_t bytes = waiting_bytes(client, class) + more_bytes;
     if (limit->hard_bytes > 0 && bytes > (size_t)limit->hard_bytes) return true;

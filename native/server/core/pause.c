@@ -53,7 +53,7 @@ bool pause_holds(struct client *client, const struct command *command) {
     struct server *server = client->server;
     bool holds = server->pause.kind == PAUSE_ALL;
     if (server->pause.kind == PAUSE_WRITES || server->pause.for_stop)
-        holds |= (transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
+        holds |= (upcalls.transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
     if (!holds || client->deny_blocking) return false;
     client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);
     return true;

@@ -8,7 +8,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/core/client.h"
+#include "persist/append_buffer.h"
+
+struct client;
+struct resp_argument;
+struct server;
+
+/* What is known of the commands that are taken down. */
+struct changes {
+    struct append_buffer instead; /* of the command that runs: what is taken down in its place */
+    uint32_t instead_count;
+    bool nothing;        /* of the command that runs is taken down */
+    unsigned depth;      /* of transactions and scripts that run */
+    bool in_transaction; /* MULTI was written */
+    int database;        /* that whoever reads what was taken down has selected; −1: it must be told */
+};
 
 /* These words in place of the command that the client runs; when called again, those too, in order. The bytes need last
  * only for the call. */

@@ -20,6 +20,7 @@
 #include "server/core/output.h"
 #include "server/core/output_limits.h"
 #include "server/core/pause.h"
+#include "server/core/propagate.h"
 
 struct client;
 struct command_table;
@@ -116,6 +117,7 @@ struct client_list {
     uint32_t count;
     uint64_t last_id;
     struct client *sweep; /* where the next look for stalled clients begins */
+    uint64_t next_sweep_us; /* and when */
 };
 
 /* Clients whose replies wait until a file has come so far. */
@@ -209,6 +211,7 @@ struct server {
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
     struct pause pause;         /* of clients' commands */
     struct slices slices;
+    struct changes changes; /* that are taken down */
     bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is written down */
     bool copying;     /* a snapshot is: durability_holds is asked before a request runs */
     uint64_t slow_ns; /* commands and turns that take so long are told of */
@@ -222,7 +225,6 @@ struct server {
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
     struct unix_time unix_time;
     struct turn turn;
-    uint64_t next_sweep_us;
     uint32_t writers; /* clients whose output waits for room */
     struct looks looks;
     struct ending ending;

@@ -1,6 +1,6 @@
-/* upcalls: what the core asks of the parts above it on the path of every request. They define these functions; whatever is
- * asked less often goes through struct subsystem. Tables of experience ask for rights by them too. What is written down has
- * a file of its own, propagate.h. */
+/* upcalls: what the core, and tables of experience, ask of the other parts on the path of every request. The program says
+ * which functions answer (process/parts.c): the core calls none of a part's by name. Whatever is asked less often goes
+ * through struct subsystem. One table, and not a question to every part: a request would walk the list of parts ten times. */
 #ifndef REPLAY_SERVER_UPCALLS_H
 #define REPLAY_SERVER_UPCALLS_H
 
@@ -10,59 +10,72 @@
 
 #include "server/core/command.h"
 
+struct append_buffer;
 struct command_entry;
+struct text;
 
-/* ---- rights (redis/acl) ---------------------------------------------------------------------------------------------- */
+struct upcalls {
+    /* ---- rights (redis/acl) ---- */
 
-/* Whether a connection may run commands without having logged in. */
-bool acl_lets_strangers_in(const struct server *server);
-/* Makes the client what a new connection is. */
-void acl_welcome(struct client *client);
-/* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
-const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
-/* Whether a request that has begun with these arguments may become one that is allowed. */
-bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,
-                            const struct resp_argument *argv);
-/* Whether a part of the client's rights lets it run its request and gives it any of these accesses to a key: for commands
- * that tell of keys which their arguments do not name. */
-bool acl_may_access_key(const struct client *client, const struct resp_argument *key, uint32_t access);
+    /* Whether a connection may run commands without having logged in. */
+    bool (*acl_lets_strangers_in)(const struct server *server);
+    /* Makes the client what a new connection is. */
+    void (*acl_welcome)(struct client *client);
+    /* Checks a client's request, and notes a refusal in the log. NULL: it may go on; else the error. */
+    const char *(*acl_refusal)(struct client *client, const struct command_entry *entry, char *message, size_t size);
+    /* Whether a request that has begun with these arguments may become one that is allowed. */
+    bool (*acl_may_become_allowed)(const struct client *client, const struct command_entry *entry, uint32_t argc,
+                                   const struct resp_argument *argv);
+    /* Whether a part of the client's rights lets it run its request and gives it any of these accesses to a key: for
+     * commands that tell of keys which their arguments do not name. */
+    bool (*acl_may_access_key)(const struct client *client, const struct resp_argument *key, uint32_t access);
 
-/* ---- transactions (redis/transaction) -------------------------------------------------------------------------------- */
+    /* ---- transactions (redis/transaction) ---- */
 
-/* Puts the request off until EXEC where the client is in a transaction and the command is one that waits for it; the
- * reply is made. False: it is to be run now. */
-bool transaction_queue(struct client *client, struct command_entry *entry);
-/* A request was refused: EXEC will refuse them all. */
-void transaction_refused(struct client *client);
-/* A request for EXEC that is refused ends the transaction, and says so: what precedes the reason. NULL: another one. */
-const char *transaction_refusal_prefix(struct client *client, const struct command *command);
-/* What the client's request may do: the command's flags, or those that its arguments tell (of a script); and with EXEC
- * those of all requests queued. */
-uint32_t transaction_flags(const struct client *client, const struct command *command);
-size_t transaction_bytes(const struct client *client); /* that its queue holds */
+    /* Puts the request off until EXEC where the client is in a transaction and the command is one that waits for it; the
+     * reply is made. False: it is to be run now. */
+    bool (*transaction_queue)(struct client *client, struct command_entry *entry);
+    /* A request was refused: EXEC will refuse them all. */
+    void (*transaction_refused)(struct client *client);
+    /* A request for EXEC that is refused ends the transaction, and says so: what precedes the reason. NULL: another one. */
+    const char *(*transaction_refusal_prefix)(struct client *client, const struct command *command);
+    /* What the client's request may do: the command's flags, or those that its arguments tell (of a script); and with EXEC
+     * those of all requests queued. */
+    uint32_t (*transaction_flags)(const struct client *client, const struct command *command);
+    size_t (*transaction_bytes)(const struct client *client); /* that its queue holds */
 
-/* ---- subscriptions (redis/pubsub) ------------------------------------------------------------------------------------ */
+    /* ---- subscriptions (redis/pubsub) ---- */
 
-bool pubsub_is_subscriber(const struct client *client);
-/* The client's command has replied: tells subscribers of the keys that it changed. */
-void notify_command(struct client *client);
+    bool (*pubsub_is_subscriber)(const struct client *client);
+    /* The client's command has replied: tells subscribers of the keys that it changed. */
+    void (*notify_command)(struct client *client);
 
-/* ---- what is written down (durability) --------------------------------------------------------------------------------- */
+    /* ---- what is written down (durability) ---- */
 
-/* Why nothing may be written to the store now, for want of a file that takes it down; NULL: it may. `text` has room for
- * the answer. */
-const char *durability_refuses_writes(const struct server *server, char *text, size_t size);
-/* Has the client's request, which was admitted, wait where it changes a large value that a snapshot has still to copy: then
- * true. */
-bool durability_holds(struct client *client);
-/* "3600 1 300 100": the setting `save`: after so many seconds if so many changes were made. False: it is none. */
-bool snapshots_rules_are_valid(const char *rules);
+    /* Why nothing may be written to the store now, for want of a file that takes it down; NULL: it may. `text` has room for
+     * the answer. */
+    const char *(*durability_refuses_writes)(const struct server *server, char *text, size_t size);
+    /* Has the client's request, which was admitted, wait where it changes a large value that a snapshot has still to copy:
+     * then true. */
+    bool (*durability_holds)(struct client *client);
+    /* Where changes are taken down (propagate.h); NULL: nowhere. */
+    struct append_buffer *(*append_log_buffer)(const struct server *server);
+    void (*append_log_added)(struct server *server);
+    void (*append_log_lost)(struct server *server); /* memory is exhausted: one could not be */
+    /* A command has replied: has the client wait for its reply until what the command changed is on the disk. */
+    void (*append_log_replied)(struct client *client);
+    /* "3600 1 300 100": the setting `save`: after so many seconds if so many changes were made. False: it is none. */
+    bool (*snapshots_rules_are_valid)(const char *rules);
 
-/* ---- who is told (admin) ----------------------------------------------------------------------------------------------- */
+    /* ---- who is told (admin) ---- */
 
-/* Shows monitors the script that the client runs, before what it calls. */
-void monitor_feed_script(struct client *client);
-/* The client's command has replied, and its handler took so long: for monitors and the slow log. */
-void admin_command_took(struct client *client, const struct command_entry *entry, uint64_t took_ns);
+    void (*client_describe)(struct text *out, const struct client *client); /* a line of CLIENT LIST */
+    /* Shows monitors the script that the client runs, before what it calls. */
+    void (*monitor_feed_script)(struct client *client);
+    /* The client's command has replied, and its handler took so long: for monitors and the slow log. */
+    void (*admin_command_took)(struct client *client, const struct command_entry *entry, uint64_t took_ns);
+};
+
+extern const struct upcalls upcalls;
 
 #endif

@@ -15,6 +15,7 @@
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
 #include "server/durability/append_rewrite.h"
+#include "server/durability/durability_part.h"
 #include "server/redis/redis_part.h"
 #include "store/store.h"
 
@@ -31,7 +32,7 @@ struct append_log *append_log_new(struct server *server) {
     if (!log) return NULL;
     log->server = server;
     log->notifier = -1;
-    log->database = -1;
+    log->server->changes.database = -1;
     return log;
 }
 
@@ -60,7 +61,8 @@ static bool may_show_changes(const struct command *command) {
     return (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) || command->group->data != DATA_SERVER;
 }
 
-void append_log_replied(struct append_log *log, struct client *client) {
+void append_log_replied(struct client *client) {
+    struct append_log *log = client->server->durability->append_log;
     if (!append_log_takes(log) || log->failing || log->beginning || log->writer->appended == come_to(log)) return;
     if (!client->connection || client->closing || !client->command || !may_show_changes(client->command)) return;
     if (policy_of(log) != APPEND_SYNC_ALWAYS) {
@@ -92,11 +94,21 @@ static void close_held(struct append_log *log) {
 
 /* ---- handing over, taking back ------------------------------------------------------------------------------------- */
 
-void append_log_added(struct append_log *log) {
+struct append_buffer *append_log_buffer(const struct server *server) {
+    struct append_log *log = server->durability->append_log;
+    return log && append_log_takes(log) && !server->loading ? &log->writer->open : NULL;
+}
+
+void append_log_added(struct server *server) {
+    struct append_log *log = server->durability->append_log;
     struct append_writer *writer = log->writer;
     writer->appended = writer->handed + writer->open.total;
     if (log->waiting_us == 0) log->waiting_us = log->server->now_us;
     if (log->unsynced_us == 0) log->unsynced_us = log->server->now_us;
+}
+
+void append_log_lost(struct server *server) {
+    append_log_break(server->durability->append_log, "out of memory for a change");
 }
 
 static void say_failure(const struct append_log *log, const char *what) {
@@ -253,7 +265,7 @@ static int begin_empty(struct append_log *log, struct error *error) {
 }
 
 static int open_writer(struct append_log *log, int folder, struct error *error) {
-    log->database = -1;
+    log->server->changes.database = -1;
     log->newest_base = log->manifest.base;
     log->newest_increment = log->manifest.first + log->manifest.count - 1;
     log->writer = append_writer_new(folder, notify, log);
@@ -358,7 +370,8 @@ static void turn_off(struct append_log *log) {
     while (log->server->held.head) client_let_go(log->server->held.head);
     append_writer_free(log->writer);
     log->writer = NULL;
-    log->failing = log->broken = log->renewing = log->beginning = log->rewrite_wanted = log->in_transaction = false;
+    log->failing = log->broken = log->renewing = log->beginning = log->rewrite_wanted = false;
+    log->server->changes.in_transaction = false;
     log->unsynced_us = log->waiting_us = log->base_bytes = log->earlier_bytes = log->grown_from_bytes = 0;
 }
 
@@ -375,7 +388,6 @@ void append_log_free(struct append_log *log) {
         append_writer_free(log->writer);
     }
     if (log->notifier >= 0) close(log->notifier);
-    append_buffer_free(&log->instead);
     memory_free(log);
 }
 

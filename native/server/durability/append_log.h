@@ -21,13 +21,6 @@ struct append_log {
     struct append_writer *writer; /* NULL: there is no append-only file */
     struct append_manifest manifest; /* as it is on the disk, or about to be */
     int notifier; /* descriptor that is readable when the writer has finished something; -1: none */
-    /* what is being taken down (propagate.c) */
-    struct append_buffer instead; /* of the command that runs */
-    uint32_t instead_count;
-    bool nothing; /* nothing of it is to be taken down */
-    int database; /* of the last command in the file; -1: none yet */
-    unsigned depth; /* of transactions and scripts that run */
-    bool in_transaction; /* MULTI was written */
     /* the disk */
     bool failing; /* the last write did not succeed; it is tried again */
     bool broken; /* the file no longer tells the whole: a rewrite is needed */
@@ -83,11 +76,12 @@ static inline bool append_log_takes(const struct append_log *log) {
 }
 uint64_t append_log_bytes(const struct append_log *log);
 void append_log_hand_over(struct append_log *log, bool sync);
-/* Something was added; or nothing more can be, since memory is exhausted. */
-void append_log_added(struct append_log *log);
 void append_log_break(struct append_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The client has been replied to with what may not be on the disk yet: its replies may have to wait. */
-void append_log_replied(struct append_log *log, struct client *client);
+/* See struct upcalls. */
+struct append_buffer *append_log_buffer(const struct server *server);
+void append_log_added(struct server *server);
+void append_log_lost(struct server *server);
+void append_log_replied(struct client *client);
 
 /* Once a turn, before replies are written: hands over, takes back, lets go of replies. Returns when to call again. */
 uint64_t append_log_step(struct append_log *log);

@@ -62,7 +62,7 @@ static bool has_grown(const struct append_log *log) {
 
 /* Not in the midst of what is to be loaded whole or not at all, nor with something that could not be written yet. */
 static bool may_cut(const struct append_log *log) {
-    return log->depth == 0 && !log->writer->retry && !log->failing &&
+    return log->server->changes.depth == 0 && !log->writer->retry && !log->failing &&
            snapshots_may_begin(log->server->durability->snapshots) && !log->server->ending.begun &&
            log->server->now_us >= log->rewrite_retry_us &&
            (log->broken || log->manifest.count < APPEND_MOST_INCREMENTS);
@@ -93,7 +93,7 @@ static void begin(struct append_log *log) {
         failed(log);
         return;
     }
-    log->database = -1; /* the new file knows of none */
+    log->server->changes.database = -1; /* the new file knows of none */
     log->rewrite = REWRITE_OPENING;
     const struct append_writer *writer = log->writer;
     if (!log->broken && (writer->open.total > 0 || writer->synced < writer->handed)) append_log_hand_over(log, true);

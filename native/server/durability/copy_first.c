@@ -8,7 +8,6 @@
 #include "persist/store_cut.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
-#include "server/core/upcalls.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/transaction/transaction.h"

@@ -7,6 +7,7 @@
 
 /* Runs the requests whose values are copied by now. */
 void copy_first_step(struct server *server);
+bool durability_holds(struct client *client); /* see struct upcalls */
 bool copy_first_is_waiting(const struct client *client);
 
 #endif

@@ -2,7 +2,6 @@
 #include "server/durability/durability_part.h"
 
 #include "base/memory.h"
-#include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
 #include "server/durability/copy_first.h"
 #include "server/durability/keyspace_events.h"

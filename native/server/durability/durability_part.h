@@ -17,6 +17,9 @@ struct durability_part {
 
 extern const struct subsystem durability_part;
 
+/* See struct upcalls. */
+const char *durability_refuses_writes(const struct server *server, char *text, size_t size);
+
 extern const struct command commands_snapshot[];
 
 #endif

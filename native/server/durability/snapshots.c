@@ -13,7 +13,6 @@
 #include "server/core/client.h"
 #include "server/core/long_work.h"
 #include "server/core/server.h"
-#include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/cmd_snapshot.h"
@@ -248,7 +247,7 @@ static bool is_wanted(struct snapshots *snapshots, uint64_t *due_us) {
 /* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
 static void begin_next(struct snapshots *snapshots) {
     if (snapshots->server->ending.begun || !tables_are_ready(snapshots)) return;
-    if (snapshots->server->durability->append_log->depth > 0) return; /* in the midst of a script */
+    if (snapshots->server->changes.depth > 0) return; /* in the midst of a script */
     uint64_t due_us = CLOCK_NEVER;
     snapshots_refuse_names(snapshots);
     if (!is_wanted(snapshots, &due_us)) return;

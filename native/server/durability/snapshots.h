@@ -62,6 +62,7 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
 bool snapshots_may_begin(const struct snapshots *snapshots);
 void snapshots_give_up_base(struct snapshots *snapshots);
 /* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
+bool snapshots_rules_are_valid(const char *rules); /* see struct upcalls */
 bool snapshots_refuse_writes(const struct snapshots *snapshots);
 
 /* The tables are as a file has them: what they lose is counted from here. */

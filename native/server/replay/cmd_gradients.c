@@ -272,7 +272,7 @@ static void list_command(struct client *client) {
     size_t mark = reply_array_deferred(client), count = 0;
     for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next) {
         const struct resp_argument key = {.data = (const uint8_t *)entry->key, .length = entry->key_length};
-        if (!entry->queue || !acl_may_access_key(client, &key, KEY_READ | KEY_WRITE)) continue;
+        if (!entry->queue || !upcalls.acl_may_access_key(client, &key, KEY_READ | KEY_WRITE)) continue;
         reply_bulk(client, entry->key, entry->key_length);
         count++;
     }

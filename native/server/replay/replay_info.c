@@ -155,7 +155,7 @@ void replay_info_command(struct client *client) {
 bool replay_may_be_told(const struct client *client, const struct replay_entry *entry) {
     const char *name = table_config(entry->table)->name;
     const struct resp_argument key = {.data = (const uint8_t *)name, .length = strlen(name)};
-    return acl_may_access_key(client, &key, KEY_READ | KEY_WRITE);
+    return upcalls.acl_may_access_key(client, &key, KEY_READ | KEY_WRITE);
 }
 
 void replay_info(const struct client *client, struct text *out) {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "server/core/upcalls.h"
+#include "server/core/command.h"
 #include "server/redis/acl/acl_user.h"
 
 struct client;
@@ -45,6 +45,15 @@ struct acl {
 /* With the default user alone. NULL: memory is exhausted. */
 struct acl *acl_new(struct server *server);
 void acl_free(struct acl *acl);
+
+/* See struct upcalls. */
+bool acl_lets_strangers_in(const struct server *server);
+void acl_welcome(struct client *client);
+const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
+bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,
+                            const struct resp_argument *argv);
+bool acl_may_access_key(const struct client *client, const struct resp_argument *key, uint32_t access);
+
 /* What rules are read with, by the settings now. */
 struct acl_terms acl_terms(const struct acl *acl);
 /* After a change of settings: gives a new requirepass to the default user. */

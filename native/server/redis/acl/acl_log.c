@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/redis_part.h"
 
@@ -43,7 +44,7 @@ static char *copy(const void *bytes, size_t length) {
 
 static char *describe(const struct client *client) {
     struct text text = {0};
-    if (client->connection) client_describe(&text, client);
+    if (client->connection) upcalls.client_describe(&text, client);
     size_t length = text.length;
     if (length > 0 && text.data[length - 1] == '\n') length--;
     char *described = copy(text.data, length);

@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/core/upcalls.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_part.h"
 #include "store/store.h"

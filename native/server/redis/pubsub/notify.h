@@ -49,6 +49,7 @@ struct notify {
 };
 
 void notify_free(struct notify *notify);
+void notify_command(struct client *client); /* see struct upcalls */
 /* From the store: a key has changed. */
 void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length);
 /* From the store: the change that follows adds a key. */

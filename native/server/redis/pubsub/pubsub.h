@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "base/blob.h"
-#include "server/core/upcalls.h"
 #include "store/dict.h"
 
 struct client;
@@ -55,6 +54,7 @@ bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void
 /* Ends all of the client's subscriptions without telling it. */
 void pubsub_client_gone(struct client *client);
 
+bool pubsub_is_subscriber(const struct client *client);
 uint64_t pubsub_count(const struct client *client, enum pubsub_kind kind); /* of the client's subscriptions */
 uint64_t pubsub_topics(const struct server *server, enum pubsub_kind kind);
 uint64_t pubsub_subscribers(struct server *server, enum pubsub_kind kind, const void *name, size_t length);

@@ -360,7 +360,7 @@ static bool take_key_count(struct client *client, int64_t *keys) {
 
 static void evaluate(struct client *client, bool read_only) {
     int64_t keys;
-    monitor_feed_script(client);
+    upcalls.monitor_feed_script(client);
     if (!take_key_count(client, &keys)) return;
     struct scripts *scripts = scripts_get(client->server);
     if (!scripts) {
@@ -374,7 +374,7 @@ static void evaluate(struct client *client, bool read_only) {
 static void evaluate_sha(struct client *client, bool read_only) {
     struct scripts *scripts = client->server->redis->scripts;
     int64_t keys;
-    monitor_feed_script(client);
+    upcalls.monitor_feed_script(client);
     struct script *script =
         scripts && scripts->lua ? find_script(scripts, client->argv[1].data, client->argv[1].length) : NULL;
     if (client->argv[1].length == SHA_BYTES && !take_key_count(client, &keys)) return;

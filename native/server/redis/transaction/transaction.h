@@ -7,8 +7,13 @@
 #include <stdint.h>
 
 #include "server/core/client.h"
-#include "server/core/upcalls.h"
 
+/* See struct upcalls. */
+bool transaction_queue(struct client *client, struct command_entry *entry);
+void transaction_refused(struct client *client);
+const char *transaction_refusal_prefix(struct client *client, const struct command *command);
+uint32_t transaction_flags(const struct client *client, const struct command *command);
+size_t transaction_bytes(const struct client *client);
 /* How many are queued, -1 outside of a transaction: for CLIENT LIST. */
 int64_t transaction_count(const struct client *client);
 /* Whether any of the requests that the client's request runs, if it is EXEC, is as asked for. */
