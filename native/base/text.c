@@ -65,3 +65,16 @@ size_t text_character(const void *bytes, size_t left) {
     bool is_none = (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf4 && at[1] > 0x8f);
     return is_overlong || is_none ? 0 : length;
 }
+
+void text_human_bytes(char *out, size_t size, double bytes) {
+    static const char units[] = "BKMGT";
+    int unit = 0;
+    while (bytes >= 1024 && units[unit + 1]) {
+        bytes /= 1024;
+        unit++;
+    }
+    if (unit == 0)
+        snprintf(out, size, "%.0fB", bytes);
+    else
+        snprintf(out, size, "%.2f%c", bytes, units[unit]);
+}

@@ -22,4 +22,7 @@ void text_free(struct text *text);
 /* The bytes of the UTF-8 character that `bytes` begin with, at most `left` >= 1; 0: they begin with none. */
 size_t text_character(const void *bytes, size_t left);
 
+/* "1.50M" */
+void text_human_bytes(char *out, size_t size, double bytes);
+
 #endif

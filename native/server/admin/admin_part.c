@@ -2,6 +2,7 @@
 #include "server/admin/admin_part.h"
 
 #include "base/memory.h"
+#include "server/admin/info_more.h"
 #include "server/admin/rewrite.h"
 #include "server/core/command_table.h"
 
@@ -46,6 +47,7 @@ static const struct command *const commands[] = {commands_absent,
 
 const struct subsystem admin_part = {
     .name = "admin",
+    .info = info_admin,
     .commands = commands,
     .create = create,
     .disconnect = disconnect,

@@ -1,6 +1,7 @@
 /* info: the sections of INFO. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -13,15 +14,10 @@
 #include "server/core/command_table.h"
 #include "server/core/percentiles.h"
 #include "server/core/server.h"
-#include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
-#include "server/durability/snapshots.h"
-#include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
-#include "server/replay/replay_part.h"
 #include "store/store.h"
 
-static void server_section(struct server *server, struct text *out) {
+static void server_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     struct utsname name = {0};
     uname(&name);
     uint64_t uptime_s = (server->now_us - server->stats.started_us) / 1000000;
@@ -40,7 +36,8 @@ static void server_section(struct server *server, struct text *out) {
     info_more_server(server, out);
 }
 
-static void transport_section(struct server *server, struct text *out) {
+static void transport_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     text_append(out, "# Transport\r\n");
     for (int i = 0; i < server->transports.count; i++) {
         struct transport *transport = server->transports.all[i];
@@ -49,12 +46,13 @@ static void transport_section(struct server *server, struct text *out) {
     }
 }
 
-static void clients_section(struct server *server, struct text *out) {
+static void clients_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     text_append(out, "# Clients\r\nconnected_clients:%u\r\nmaxclients:%" PRId64 "\r\nblocked_clients:%u\r\n",
                 server->clients.count, server->config.maxclients, server->blocked_clients);
     size_t most_output = 0;
-    for (const struct client *client = server->clients.head; client; client = client->next)
-        if (client->output.unsent_bytes > most_output) most_output = client->output.unsent_bytes;
+    for (const struct client *each = server->clients.head; each; each = each->next)
+        if (each->output.unsent_bytes > most_output) most_output = each->output.unsent_bytes;
     text_append(out, "client_recent_max_output_buffer:%zu\r\n", most_output);
     info_more_clients(server, out);
 }
@@ -68,36 +66,28 @@ size_t server_resident_bytes(void) {
     return read == 2 ? resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-static void memory_section(struct server *server, struct text *out) {
-    char used[32], peak[32], most[32];
-    info_human(used, sizeof used, (double)memory_used_bytes());
-    info_human(peak, sizeof peak, (double)memory_peak_bytes());
-    info_human(most, sizeof most, (double)server->config.maxmemory);
+static void memory_section(const struct client *client, struct text *out) {
+    (void)client;
+    char used[32], peak[32];
+    text_human_bytes(used, sizeof used, (double)memory_used_bytes());
+    text_human_bytes(peak, sizeof peak, (double)memory_peak_bytes());
     text_append(out,
                 "# Memory\r\nused_memory:%zu\r\nused_memory_human:%s\r\nused_memory_rss:%zu\r\nused_memory_peak:%zu\r\n"
-                "used_memory_peak_human:%s\r\nused_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
-                memory_used_bytes(), used, server_resident_bytes(), memory_peak_bytes(), peak,
-                memory_mapped_bytes() - server->replay->shares.bytes, server->output_pool.inline_bytes);
-    share_forget_let_go(server);
-    text_append(out,
-                "used_memory_shared:%zu\r\nused_memory_shared_left:%zu\r\nshared_memory_clients:%u\r\n"
-                "shared_memory_leases:%u\r\n",
-                server->replay->shares.bytes, server->replay->shares.left_bytes, server->replay->shares.arenas,
-                server->replay->shares.leases);
+                "used_memory_peak_human:%s\r\n",
+                memory_used_bytes(), used, server_resident_bytes(), memory_peak_bytes(), peak);
+}
+
+static void memory_limit_section(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
+    char most[32];
+    text_human_bytes(most, sizeof most, (double)server->config.maxmemory);
     text_append(out, "maxmemory:%" PRId64 "\r\nmaxmemory_human:%s\r\nmaxmemory_policy:%s\r\nmem_allocator:libc\r\n",
                 server->config.maxmemory, most, eviction_policy_names[server->store->eviction.policy]);
     info_more_memory(server, out);
 }
 
-static void persistence_section(const struct client *client, struct text *out) {
-    const struct server *server = client->server;
-    text_append(out, "# Persistence\r\n");
-    snapshots_info(client, out);
-    append_log_info(server->durability->append_log, out);
-    info_more_persistence(server, out);
-}
-
-static void stats_section(struct server *server, struct text *out) {
+static void stats_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     const struct stats *stats = &server->stats;
     text_append(out,
                 "# Stats\r\ntotal_connections_received:%" PRIu64 "\r\ntotal_commands_processed:%" PRIu64
@@ -108,28 +98,27 @@ static void stats_section(struct server *server, struct text *out) {
                 stats->connections_rejected, stats->errors, stats->protocol_errors);
     text_append(out,
                 "client_output_limit_closes:%" PRIu64 "\r\nclient_stall_closes:%" PRIu64 "\r\nloop_turns:%" PRIu64
-                "\r\nloop_turn_us_max:%" PRIu64 "\r\nshared_batches:%" PRIu64 "\r\nshared_batches_without_room:%" PRIu64
-                "\r\n",
-                stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max,
-                server->replay->shares.batches, server->replay->shares.refused);
+                "\r\nloop_turn_us_max:%" PRIu64 "\r\n",
+                stats->output_limit_closes, stats->stall_closes, stats->turns, stats->turn_us_max);
+}
+
+static void store_stats_section(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
     text_append(out,
                 "expired_keys:%" PRIu64 "\r\nevicted_keys:%" PRIu64 "\r\nkeyspace_hits:%" PRIu64
                 "\r\nkeyspace_misses:%" PRIu64 "\r\n",
                 server->store->expired_keys, server->store->evicted_keys, server->store->keyspace_hits,
                 server->store->keyspace_misses);
-    text_append(out,
-                "pubsub_channels:%" PRIu64 "\r\npubsub_patterns:%" PRIu64 "\r\npubsubshard_channels:%" PRIu64 "\r\n",
-                pubsub_topics(server, PUBSUB_CHANNEL), pubsub_topics(server, PUBSUB_PATTERN),
-                pubsub_topics(server, PUBSUB_SHARD));
-    info_more_stats(server, out);
 }
 
-static void replication_section(struct server *server, struct text *out) {
+static void replication_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     text_append(out, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
     info_more_replication(server, out);
 }
 
-static void cpu_section(struct server *server, struct text *out) {
+static void cpu_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     struct rusage usage = {0};
     getrusage(RUSAGE_SELF, &usage);
     text_append(out, "# CPU\r\nused_cpu_sys:%ld.%06ld\r\nused_cpu_user:%ld.%06ld\r\n", (long)usage.ru_stime.tv_sec,
@@ -137,7 +126,8 @@ static void cpu_section(struct server *server, struct text *out) {
     info_more_cpu(server, out);
 }
 
-static void limits_section(struct server *server, struct text *out) {
+static void limits_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     const struct server_config *config = &server->config;
     text_append(out,
                 "# Limits\r\nmax_request_bytes:%" PRId64 "\r\nmax_bulk_bytes:%" PRId64 "\r\nmax_arguments:%" PRId64
@@ -148,10 +138,10 @@ static void limits_section(struct server *server, struct text *out) {
                 "client_output_limit_bytes:%" PRId64 "\r\nclient_output_backlog_bytes:%" PRId64
                 "\r\nclient_pending_input_bytes:%u\r\n"
                 "client_stall_timeout_s:%" PRId64 "\r\nshared_memory_limit_bytes:%" PRId64
-                "\r\nshared_memory_client_limit_bytes:%" PRId64 "\r\nshared_memory_client_leases:%u\r\n",
+                "\r\nshared_memory_client_limit_bytes:%" PRId64 "\r\n",
                 config->output_limits[OUTPUT_NORMAL].hard_bytes, config->client_output_backlog_bytes,
                 LIMIT_PENDING_INPUT_BYTES, config->client_stall_timeout_s, config->shared_memory_limit_bytes,
-                config->shared_memory_client_limit_bytes, SHARE_LEASES);
+                config->shared_memory_client_limit_bytes);
 }
 
 static void append_calls(const struct server *server, const struct command_entry *entry, struct text *out) {
@@ -191,76 +181,76 @@ static void each_command(struct server *server, struct text *out,
     }
 }
 
-static void commandstats_section(struct server *server, struct text *out) {
+static void commandstats_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     text_append(out, "# Commandstats\r\n");
     each_command(server, out, append_calls);
 }
 
-static void latencystats_section(struct server *server, struct text *out) {
+static void latencystats_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     text_append(out, "# Latencystats\r\n");
     each_command(server, out, append_latency);
 }
 
-static void modules_section(struct server *server, struct text *out) {
-    (void)server;
+static void modules_section(const struct client *client, struct text *out) {
+    (void)client;
     text_append(out, "# Modules\r\n");
 }
 
-static void errorstats_section(struct server *server, struct text *out) {
+static void errorstats_section(const struct client *client, struct text *out) {
+    struct server *server = client->server;
     text_append(out, "# Errorstats\r\n");
     error_stats_info(&server->error_stats, out);
 }
 
-static void cluster_section(struct server *server, struct text *out) {
-    (void)server;
+static void cluster_section(const struct client *client, struct text *out) {
+    (void)client;
     text_append(out, "# Cluster\r\ncluster_enabled:0\r\n");
 }
 
-static const struct {
-    const char *name;
-    void (*write)(struct server *server, struct text *out);
-    bool by_default;
-    void (*write_for)(const struct client *client, struct text *out); /* in place of `write`: what the client may see */
-} sections[] = {
-    {"server", server_section, true},
-    {"transport", transport_section, true},
-    {"clients", clients_section, true},
-    {"memory", memory_section, true},
-    {"persistence", NULL, true, persistence_section},
-    {"stats", stats_section, true},
-    {"replication", replication_section, true},
-    {"cpu", cpu_section, true},
-    {"limits", limits_section, true},
-    {"replay", NULL, true, replay_info},
-    {"gradients", gradients_info, true},
-    {"requests", request_times_info, true},
-    {"modules", modules_section, true},
-    {"commandstats", commandstats_section, false},
-    {"errorstats", errorstats_section, true},
-    {"latencystats", latencystats_section, false},
-    {"cluster", cluster_section, true},
-    {"keyspace", keyspace_info, true},
+static void requests_section(const struct client *client, struct text *out) {
+    request_times_info(client->server, out);
+}
+
+const struct info_section info_admin[] = {
+    {"server", 10, server_section},           {"transport", 20, transport_section},
+    {"clients", 30, clients_section},         {"memory", 40, memory_section},
+    {"memory", 42, memory_limit_section},     {"stats", 60, stats_section},
+    {"stats", 62, store_stats_section},       {"stats", 64, info_more_stats},
+    {"replication", 70, replication_section}, {"cpu", 80, cpu_section},
+    {"limits", 90, limits_section},           {"requests", 120, requests_section},
+    {"modules", 130, modules_section},        {"commandstats", 140, commandstats_section, .only_if_asked = true},
+    {"errorstats", 150, errorstats_section},  {"latencystats", 160, latencystats_section, .only_if_asked = true},
+    {"cluster", 170, cluster_section},        {0},
 };
 
-static bool is_wanted(size_t section, const struct resp_argument *names, uint32_t count) {
-    if (count == 0) return sections[section].by_default;
+static bool is_wanted(const struct info_section *section, const struct resp_argument *names, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         if (argument_is(&names[i], "all") || argument_is(&names[i], "everything") ||
-            argument_is(&names[i], sections[section].name))
+            argument_is(&names[i], section->name))
             return true;
-        if (argument_is(&names[i], "default") && sections[section].by_default) return true;
+        if (argument_is(&names[i], "default") && !section->only_if_asked) return true;
     }
-    return false;
+    return count == 0 && !section->only_if_asked;
+}
+
+/* The section behind that of a place; NULL: there is none. */
+static const struct info_section *section_after(unsigned place) {
+    const struct info_section *next = NULL;
+    for (const struct subsystem *const *part = server_parts; *part; part++)
+        for (const struct info_section *section = (*part)->info; section && section->name; section++)
+            if (section->place > place && (!next || section->place < next->place)) next = section;
+    return next;
 }
 
 void server_info_text(const struct client *client, const struct resp_argument *names, uint32_t count,
                       struct text *out) {
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        if (!is_wanted(i, names, count)) continue;
-        if (out->length > 0) text_append(out, "\r\n");
-        if (sections[i].write_for)
-            sections[i].write_for(client, out);
-        else
-            sections[i].write(client->server, out);
+    const char *last = "";
+    for (const struct info_section *section = section_after(0); section; section = section_after(section->place)) {
+        if (!is_wanted(section, names, count)) continue;
+        if (out->length > 0 && strcmp(section->name, last) != 0) text_append(out, "\r\n");
+        section->write(client, out);
+        last = section->name;
     }
 }

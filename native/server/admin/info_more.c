@@ -11,24 +11,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
-#include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
-#include "server/durability/snapshots.h"
-#include "server/redis/script/scripts.h"
 #include "store/store.h"
-
-void info_human(char *out, size_t size, double bytes) {
-    static const char units[] = "BKMGT";
-    int unit = 0;
-    while (bytes >= 1024 && units[unit + 1]) {
-        bytes /= 1024;
-        unit++;
-    }
-    if (unit == 0)
-        snprintf(out, size, "%.0fB", bytes);
-    else
-        snprintf(out, size, "%.2f%c", bytes, units[unit]);
-}
 
 void info_more_server(const struct server *server, struct text *out) {
     char path[512];
@@ -69,31 +52,13 @@ static size_t overhead_bytes(const struct server *server, size_t *clients) {
     return bytes + *clients;
 }
 
-/* Functions are not there, and take nothing. */
-static void scripts_describe(const struct server *server, struct text *out) {
-    size_t engine = scripts_memory_bytes(server), cache = scripts_cache_bytes(server);
-    char engine_text[32], cache_text[32];
-    info_human(engine_text, sizeof engine_text, (double)engine);
-    info_human(cache_text, sizeof cache_text, (double)cache);
-    text_append(out, "used_memory_lua:%zu\r\nused_memory_lua_human:%s\r\nused_memory_vm_eval:%zu\r\n", engine,
-                engine_text, engine);
-    text_append(out, "used_memory_vm_functions:0\r\nused_memory_vm_total:%zu\r\nused_memory_vm_total_human:%s\r\n",
-                engine, engine_text);
-    text_append(out, "used_memory_scripts_eval:%zu\r\nused_memory_functions:0\r\nused_memory_scripts:%zu\r\n", cache,
-                cache);
-    text_append(out,
-                "used_memory_scripts_human:%s\r\nnumber_of_cached_scripts:%" PRIu32
-                "\r\nnumber_of_functions:0\r\nnumber_of_libraries:0\r\n",
-                cache_text, scripts_count(server));
-}
-
 void info_more_memory(const struct server *server, struct text *out) {
     size_t used = memory_used_bytes(), peak = memory_peak_bytes(), resident = server_resident_bytes(), clients;
     size_t overhead = overhead_bytes(server, &clients), dataset = used > overhead ? used - overhead : 0;
     size_t net = used > server->start.heap_bytes ? used - server->start.heap_bytes : 0;
     char resident_text[32], system_text[32];
-    info_human(resident_text, sizeof resident_text, (double)resident);
-    info_human(system_text, sizeof system_text, (double)system_bytes());
+    text_human_bytes(resident_text, sizeof resident_text, (double)resident);
+    text_human_bytes(system_text, sizeof system_text, (double)system_bytes());
     text_append(out, "used_memory_rss_human:%s\r\nused_memory_peak_perc:%.2f%%\r\nused_memory_overhead:%zu\r\n",
                 resident_text, peak > 0 ? 100.0 * (double)used / (double)peak : 100.0, overhead);
     text_append(out, "used_memory_startup:%zu\r\nused_memory_dataset:%zu\r\nused_memory_dataset_perc:%.2f%%\r\n",
@@ -110,27 +75,10 @@ void info_more_memory(const struct server *server, struct text *out) {
                 "mem_clients_slaves:0\r\nmem_clients_normal:%zu\r\nmem_cluster_links:0\r\nmem_aof_buffer:0\r\n"
                 "active_defrag_running:0\r\nlazyfree_pending_objects:%" PRIu64 "\r\nlazyfreed_objects:%" PRIu64 "\r\n",
                 clients, server->store->discarded_count, server->store->freed_in_slices);
-    scripts_describe(server, out);
 }
 
-/* Beside what is told of snapshots and the append-only file. Nothing forks: what a child would take is zero. */
-void info_more_persistence(const struct server *server, struct text *out) {
-    const struct snapshots *snapshots = server->durability->snapshots;
-    bool runs = snapshots->running && !snapshots->is_base;
-    int64_t running_s = runs ? (int64_t)((server->now_us - snapshots->began_us) / 1000000) : -1;
-    int64_t took_s = snapshots->done_number > 0 ? (int64_t)(snapshots->took_us / 1000000) : -1;
-    text_append(out,
-                "rdb_saves:%" PRIu64 "\r\nrdb_last_bgsave_time_sec:%" PRId64 "\r\nrdb_current_bgsave_time_sec:%" PRId64
-                "\r\nrdb_last_load_keys_expired:0\r\nrdb_last_load_keys_loaded:%" PRIu64 "\r\n",
-                snapshots->saved, took_s, running_s, snapshots->loaded_keys);
-    text_append(out, "aof_rewrites_consecutive_failures:%" PRIu64 "\r\n",
-                server->durability->append_log->rewrites_failed_in_a_row);
-    text_append(out, "rdb_last_cow_size:0\r\naof_last_cow_size:0\r\ncurrent_cow_size:0\r\ncurrent_cow_peak:0\r\n"
-                     "current_cow_size_age:0\r\ncurrent_fork_perc:0.00\r\nmodule_fork_in_progress:0\r\n"
-                     "module_fork_last_cow_size:0\r\n");
-}
-
-void info_more_stats(const struct server *server, struct text *out) {
+void info_more_stats(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
     /* No threads move bytes of clients, and buffers of replies change no size: they come in pieces. */
     text_append(out,
                 "total_reads_processed:%" PRIu64 "\r\ntotal_writes_processed:%" PRIu64

@@ -8,10 +8,19 @@
 #include "server/core/long_work.h"
 #include "server/core/server.h"
 
+/* Some lines of INFO. All of one name are one section, which begins with a heading. */
+struct info_section {
+    const char *name;
+    unsigned place; /* among all: INFO is in this order */
+    void (*write)(const struct client *client, struct text *out); /* as far as the client may know of it */
+    bool only_if_asked;
+};
+
 /* NULL for what a part has no use for. */
 struct subsystem {
     const char *name;
     const struct command *const *commands; /* its tables of rows, ended by NULL */
+    const struct info_section *info; /* ended by a NULL name */
     const struct long_task *tasks; /* ended by a NULL `run` */
     /* Called before replies are written. Returns when it wants to be called again, as a task does. */
     uint64_t (*before_write)(struct server *server);

@@ -1,6 +1,8 @@
 /* durability_part: how snapshots and the append-only file enter the server. */
 #include "server/durability/durability_part.h"
 
+#include <inttypes.h>
+
 #include "base/memory.h"
 #include "server/durability/append_log.h"
 #include "server/durability/copy_first.h"
@@ -46,6 +48,29 @@ static uint64_t snapshot_work(struct server *server) {
     return again_us;
 }
 
+/* Nothing forks: what a child would take is zero. */
+static void persistence_info(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
+    text_append(out, "# Persistence\r\n");
+    snapshots_info(client, out);
+    append_log_info(server->durability->append_log, out);
+    const struct snapshots *snapshots = server->durability->snapshots;
+    bool runs = snapshots->running && !snapshots->is_base;
+    int64_t running_s = runs ? (int64_t)((server->now_us - snapshots->began_us) / 1000000) : -1;
+    int64_t took_s = snapshots->done_number > 0 ? (int64_t)(snapshots->took_us / 1000000) : -1;
+    text_append(out,
+                "rdb_saves:%" PRIu64 "\r\nrdb_last_bgsave_time_sec:%" PRId64 "\r\nrdb_current_bgsave_time_sec:%" PRId64
+                "\r\nrdb_last_load_keys_expired:0\r\nrdb_last_load_keys_loaded:%" PRIu64 "\r\n",
+                snapshots->saved, took_s, running_s, snapshots->loaded_keys);
+    text_append(out, "aof_rewrites_consecutive_failures:%" PRIu64 "\r\n",
+                server->durability->append_log->rewrites_failed_in_a_row);
+    text_append(out, "rdb_last_cow_size:0\r\naof_last_cow_size:0\r\ncurrent_cow_size:0\r\ncurrent_cow_peak:0\r\n"
+                     "current_cow_size_age:0\r\ncurrent_fork_perc:0.00\r\nmodule_fork_in_progress:0\r\n"
+                     "module_fork_last_cow_size:0\r\n");
+}
+
+static const struct info_section info[] = {{"persistence", 50, persistence_info}, {0}};
+
 static const struct long_task tasks[] = {{snapshot_work, .waits_for_exclusive = true}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_snapshot, NULL};
@@ -53,6 +78,7 @@ static const struct command *const commands[] = {commands_snapshot, NULL};
 const struct subsystem durability_part = {
     .name = "durability",
     .commands = commands,
+    .info = info,
     .tasks = tasks,
     .before_write = append_work,
     .create = create,

@@ -1,6 +1,8 @@
 /* redis_part: how keys, publishing, scripts, transactions and access enter the server. */
 #include "server/redis/redis_part.h"
 
+#include <inttypes.h>
+
 #include "base/memory.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/key_wait.h"
@@ -40,6 +42,36 @@ static void client_left(struct client *client) {
     pubsub_client_gone(client);
 }
 
+/* Functions are not there, and take nothing. */
+static void scripts_info(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
+    size_t engine = scripts_memory_bytes(server), cache = scripts_cache_bytes(server);
+    char engine_text[32], cache_text[32];
+    text_human_bytes(engine_text, sizeof engine_text, (double)engine);
+    text_human_bytes(cache_text, sizeof cache_text, (double)cache);
+    text_append(out, "used_memory_lua:%zu\r\nused_memory_lua_human:%s\r\nused_memory_vm_eval:%zu\r\n", engine,
+                engine_text, engine);
+    text_append(out, "used_memory_vm_functions:0\r\nused_memory_vm_total:%zu\r\nused_memory_vm_total_human:%s\r\n",
+                engine, engine_text);
+    text_append(out, "used_memory_scripts_eval:%zu\r\nused_memory_functions:0\r\nused_memory_scripts:%zu\r\n", cache,
+                cache);
+    text_append(out,
+                "used_memory_scripts_human:%s\r\nnumber_of_cached_scripts:%" PRIu32
+                "\r\nnumber_of_functions:0\r\nnumber_of_libraries:0\r\n",
+                cache_text, scripts_count(server));
+}
+
+static void pubsub_info(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
+    text_append(out,
+                "pubsub_channels:%" PRIu64 "\r\npubsub_patterns:%" PRIu64 "\r\npubsubshard_channels:%" PRIu64 "\r\n",
+                pubsub_topics(server, PUBSUB_CHANNEL), pubsub_topics(server, PUBSUB_PATTERN),
+                pubsub_topics(server, PUBSUB_SHARD));
+}
+
+static const struct info_section info[] = {
+    {"memory", 43, scripts_info}, {"stats", 63, pubsub_info}, {"keyspace", 180, keyspace_info}, {0}};
+
 static const struct command *const commands[] = {commands_acl,         commands_bits,
                                                  commands_database,    commands_generic,
                                                  commands_geo,         commands_geo_search,
@@ -57,6 +89,7 @@ static const struct command *const commands[] = {commands_acl,         commands_
 const struct subsystem redis_part = {
     .name = "redis",
     .commands = commands,
+    .info = info,
     .create = create,
     .free = free_part,
     .configure = configure,

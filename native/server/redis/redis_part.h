@@ -24,6 +24,6 @@ struct redis_part {
 extern const struct subsystem redis_part;
 
 /* Section of INFO: "# Keyspace\r\n…". */
-void keyspace_info(struct server *server, struct text *out);
+void keyspace_info(const struct client *client, struct text *out);
 
 #endif

@@ -313,7 +313,8 @@ static void info_command(struct client *client) {
     reply_bulk_string(client, oldest ? vector_type_name(queue->type) : "");
 }
 
-void gradients_info(struct server *server, struct text *out) {
+void gradients_info(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
     struct gradient_counters sum = {0};
     uint64_t keys = 0, waiting = 0, bytes = 0, remembered = 0, takers = server->replay->gradients->absent.length;
     for (const struct gradients_entry *entry = server->replay->gradients->entries; entry; entry = entry->next) {

@@ -1,6 +1,8 @@
 /* replay_part: how tables, weights, gradients and shared memory enter the server. */
 #include "server/replay/replay_part.h"
 
+#include <inttypes.h>
+
 #include "base/memory.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/gradients_registry.h"
@@ -42,6 +44,34 @@ static uint64_t change_work(struct server *server) {
     return replay_change_step(server) ? 0 : CLOCK_NEVER;
 }
 
+static void memory_info(const struct client *client, struct text *out) {
+    struct server *server = client->server;
+    const struct share_totals *shares = &server->replay->shares;
+    text_append(out, "used_memory_tables_mapped:%zu\r\nused_memory_replies:%zu\r\n",
+                memory_mapped_bytes() - shares->bytes, server->output_pool.inline_bytes);
+    share_forget_let_go(server);
+    text_append(out,
+                "used_memory_shared:%zu\r\nused_memory_shared_left:%zu\r\nshared_memory_clients:%u\r\n"
+                "shared_memory_leases:%u\r\n",
+                shares->bytes, shares->left_bytes, shares->arenas, shares->leases);
+}
+
+static void stats_info(const struct client *client, struct text *out) {
+    const struct share_totals *shares = &client->server->replay->shares;
+    text_append(out, "shared_batches:%" PRIu64 "\r\nshared_batches_without_room:%" PRIu64 "\r\n", shares->batches,
+                shares->refused);
+}
+
+static void limits_info(const struct client *client, struct text *out) {
+    (void)client;
+    text_append(out, "shared_memory_client_leases:%u\r\n", SHARE_LEASES);
+}
+
+static const struct info_section info[] = {
+    {"memory", 41, memory_info},  {"stats", 61, stats_info},          {"limits", 91, limits_info},
+    {"replay", 100, replay_info}, {"gradients", 110, gradients_info}, {0},
+};
+
 static const struct long_task tasks[] = {{streams_work}, {change_work}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
@@ -50,6 +80,7 @@ static const struct command *const commands[] = {commands_gradients, commands_re
 const struct subsystem replay_part = {
     .name = "replay",
     .commands = commands,
+    .info = info,
     .tasks = tasks,
     .create = create,
     .free = free_part,

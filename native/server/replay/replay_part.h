@@ -21,6 +21,6 @@ extern const struct subsystem replay_part;
 
 /* Sections of INFO: "# Replay\r\n…" as far as the client may see tables, "# Gradients\r\n…". */
 void replay_info(const struct client *client, struct text *out);
-void gradients_info(struct server *server, struct text *out);
+void gradients_info(const struct client *client, struct text *out);
 
 #endif

@@ -247,11 +247,11 @@ void reply_scan_cursor(struct client *client, uint64_t cursor) {
     reply_bulk_format(client, "%" PRIu64, cursor);
 }
 
-void keyspace_info(struct server *server, struct text *out) {
+void keyspace_info(const struct client *client, struct text *out) {
     int64_t now_ms = clock_unix_ms();
     text_append(out, "# Keyspace\r\n");
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
-        const struct store_database *database = &server->store->databases[d];
+        const struct store_database *database = &client->server->store->databases[d];
         uint64_t keys = dict_count(&database->keys);
         if (keys == 0) continue;
         uint32_t ending = database->expiry.count;
