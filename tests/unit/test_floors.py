@@ -111,7 +111,7 @@ def test_the_server_knows_transports_only_through_their_interface() -> None:
 
 
 def test_the_core_calls_no_part_by_name() -> None:
-    """Whatever a header of the core declares is defined in the core; what it asks of parts stands in tables of theirs."""
+    """Whatever a header of the core declares is defined in the core. What it asks of parts stands in two tables."""
     core = NATIVE / "server/core"
     defined = {
         name
@@ -123,7 +123,9 @@ def test_the_core_calls_no_part_by_name() -> None:
     names = {(file, name) for file, text in headers.items() for name in declared.findall(text)}
     assert len(names) > 150
     assert not {(file, name) for file, name in names if name not in defined and name != "__attribute__"}
-    outside = {(file, name) for file, text in headers.items() for name in re.findall(r"extern const [^;]*?(\w+)[;[]", text)}
+    outside = {
+        (file, name) for file, text in headers.items() for name in re.findall(r"extern const [^;]*?(\w+)[;[]", text)
+    }
     assert {name for file, name in outside if file in ("subsystem.h", "upcalls.h")} == {"server_parts", "upcalls"}
 
 
