@@ -38,6 +38,7 @@ from .selectors import (
     Uniform,
 )
 from .server import Server
+from .spaces import signature_of
 from .table import Column, Table, Window
 from .updater import Updater
 
@@ -84,6 +85,7 @@ __all__ = [
     "Updater",
     "Window",
     "aio",
+    "signature_of",
 ]
 
 

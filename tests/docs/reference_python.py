@@ -14,7 +14,7 @@ import replay_server as rs
 from replay_server import aio, client, errors, n_step_writer, sampler, writer
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Tables": ("Table", "Column", "Window"),
+    "Tables": ("Table", "Column", "Window", "signature_of"),
     "Samplers and removers": ("Prioritized", "Uniform", "Fifo", "Lifo", "MaxHeap", "MinHeap"),
     "Rate limiters": ("MinSize", "SampleToInsertRatio", "Queue"),
     "In process": ("Buffer", "SumTree"),
@@ -130,7 +130,7 @@ def _linked(text: str) -> str:
 def _section(name: str, thing: type) -> str:
     shown = _shown(name)
     text = f"### {shown}\n\n"
-    if issubclass(thing, BaseException):
+    if isinstance(thing, type) and issubclass(thing, BaseException):
         bases = ", ".join(_linked(f"`{base.__name__}`") for base in thing.__bases__)
         text += f"Is {'an' if re.match('[^a-z]*[aeiou]', bases, re.IGNORECASE) else 'a'} {bases}.\n\n"
     elif name not in MADE_BY:
@@ -160,7 +160,7 @@ def _told(name: str, method: str, function: Any) -> str:
 def _methods(thing: type) -> Iterator[tuple[str, Any, bool]]:
     """Public methods and properties with a docstring, own ones and those of bases of this package, in their order."""
     seen: set[str] = set()
-    for base in thing.__mro__:
+    for base in getattr(thing, "__mro__", ()):  # of a function none
         plain = ("replay_server.table", "replay_server.selectors")
         if not base.__module__.startswith("replay_server") or base.__module__ in plain:
             continue
