@@ -48,12 +48,12 @@ from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
 from replay_server.learner.replay_algorithms import make_learner
 from replay_server.learner.replay_learner import ReplayLearner, choose_device, make_optimizer
-from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, host_arrays
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.observations import channels_first
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
+from replay_server.torch import DeviceBatch, DeviceBatches, host_arrays
 
 RATIOS = {
     "loop / plain": ("loop.updates_per_s", "plain.updates_per_s"),

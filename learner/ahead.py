@@ -9,7 +9,7 @@ from typing import TypeVar
 import replay_server as rs
 from replay_server.learner.graph import GraphedLearner
 from replay_server.learner.replay_learner import Prepared, ReplayLearner, Update
-from replay_server.rl.device_copies import DeviceBatch
+from replay_server.torch import DeviceBatch
 
 AnyBatch = TypeVar("AnyBatch", rs.Batch, DeviceBatch)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from replay_server.learner.replay_learner import ReplayLearner, Update, Values
-from replay_server.rl.device_copies import tensor_over
+from replay_server.torch.device_batches import tensor_over
 
 WARM_UP = 3
 """Updates that are done plainly first, in which libraries choose their kernels and the optimizer makes its state."""

@@ -23,13 +23,13 @@ from replay_server.learner.metrics import Metrics
 from replay_server.learner.replay_algorithms import make_learner
 from replay_server.learner.replay_learner import ReplayLearner, Update, choose_device, learning_rate_at
 from replay_server.rl.connection import LOST, PersistentClient
-from replay_server.rl.device_copies import DeviceBatch, DeviceBatches, HostCopy, host_arrays
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import join
 from replay_server.rl.weights import module_arrays
+from replay_server.torch import DeviceBatch, DeviceBatches, HostCopy, host_arrays
 
 REPORT_EVERY_S = 1.0
 """Seconds between reports: the hash <table>:learner on the server (decimal strings), metrics.jsonl, TensorBoard."""

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from replay_server.rl.device_copies import tensor_over
 from replay_server.rl.observations import channels_first
 from replay_server.rl.settings import ApexSettings
+from replay_server.torch.device_batches import tensor_over
 
 Values: TypeAlias = np.ndarray | Tensor
 """Of a column: an array, or a tensor that is on the learner's device already."""

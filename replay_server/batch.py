@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from .errors import LimitExceeded, SchemaError
 from .shared_memory import Lease
 from .table import Table
 from .tree import leaves_of, mapped, shaped
+
+if TYPE_CHECKING:
+    from .torch import DeviceBatch
 
 
 @dataclass(eq=False)
@@ -67,6 +71,15 @@ class Batch:
     def columns(self) -> dict[str, np.ndarray]:
         """`data` by path, such as "obs/image"; without nested dicts, `data`."""
         return leaves_of(self.data)
+
+    def torch(self) -> DeviceBatch:
+        """The batch as tensors over the same memory, on the CPU. Over columns that are read-only they must not be
+        written to. Needs torch."""
+        return importlib.import_module(".torch", __package__).on_cpu(self)
+
+    def to(self, device: Any) -> DeviceBatch:
+        """The batch as tensors on a device of torch; on the CPU nothing is copied. Needs torch."""
+        return self.torch().to(device)
 
     def arrays(self) -> list[np.ndarray]:
         """ids, probabilities, weights, then the columns."""

@@ -26,20 +26,13 @@ from replay_server.learner.dqn import Dqn  # noqa: E402
 from replay_server.learner.execution import Way, choose_execution  # noqa: E402
 from replay_server.learner.graph import WARM_UP, GraphedLearner  # noqa: E402
 from replay_server.learner.replay_learner import Update  # noqa: E402
-from replay_server.rl import device_copies  # noqa: E402
-from replay_server.rl.device_copies import (  # noqa: E402
-    HELD,
-    DeviceBatches,
-    HostCopy,
-    PinnedArena,
-    host_arrays,
-    tensor_over,
-)
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
 from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 from replay_server.rl.tables import STEP_COLUMN, apex_table  # noqa: E402
+from replay_server.torch import DeviceBatch, DeviceBatches, HostCopy, host_arrays, tensor_over  # noqa: E402
+from replay_server.torch.device_batches import HELD, PinnedArenas  # noqa: E402
 
 CPU = torch.device("cpu")
 SETTINGS = ApexSettings(
@@ -188,7 +181,7 @@ def test_batches_are_received_into_arrays_of_the_callers_kind_which_are_used_aga
         made.append(array.__array_interface__["data"][0])
         return array
 
-    def lies_at(batch: device_copies.DeviceBatch) -> int:
+    def lies_at(batch: DeviceBatch) -> int:
         return batch.data["x"].data_ptr()
 
     buffer = rs.Buffer(table())
@@ -333,7 +326,7 @@ def test_memory_that_cuda_cannot_pin_is_told_and_the_next_kernel_does_not_fail()
 
     device = torch.device("cuda")
     with pytest.warns(RuntimeWarning, match="CUDA cannot pin 4096 bytes"):
-        PinnedArena(device).become(Nowhere())  # pyright: ignore[reportArgumentType]
+        PinnedArenas(device).add(Nowhere())  # pyright: ignore[reportArgumentType]
     assert float(torch.ones(8, device=device).sum()) == 8
 
 

@@ -1,4 +1,4 @@
-"""What goes to the device that learns, and what returns from it, while neither the device nor the host stops for it.
+"""Batches on their way to the device that learns, while neither the device nor the host stops for it.
 
 CUDA copies beside its kernels only from and to memory that is pinned. So batches lie in such memory at once: they
 are received into pinned arrays (`host_arrays`), and memory that a server on this host shares is pinned where it lies.
@@ -12,18 +12,16 @@ import contextlib
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from replay_server.batch import Batch
-from replay_server.rl.observations import map_tree
-from replay_server.shared_memory import Arena
-
-T = TypeVar("T")
+from ..batch import Batch
+from ..shared_memory import Arena
+from ..tree import leaves_of, mapped
 
 HELD = 2
 """Batches whose arrays are held at most, for copies that may not have ended: a sampler's pool has as many to spare."""
@@ -36,14 +34,14 @@ class DeviceBatch:
     """A `replay_server.Batch` on a device.
 
     Attributes:
-        data: path of a column → tensor (N, *column.shape) on the device. On the CPU they lie over the batch's own
-            arrays, which may be read-only: they must not be written to.
+        data: as in `Batch`, with a tensor (N, *column.shape) on the device in the place of each array. On the CPU they
+            lie over the batch's own arrays, which may be read-only: then they must not be written to.
         weights: float32 (N,), on the device.
         ids: uint64 (N,), a NumPy array, to hand back to `update_priorities`.
         probabilities: float64 (N,), a NumPy array.
     """
 
-    data: dict[str, Tensor]
+    data: dict[str, Any]
     weights: Tensor
     ids: np.ndarray
     probabilities: np.ndarray
@@ -53,8 +51,24 @@ class DeviceBatch:
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """`data`, under the name that `replay_server.Batch` has for columns by path."""
-        return self.data
+        """`data` by path, such as "obs/image"."""
+        return leaves_of(self.data)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> DeviceBatch:
+        """The batch on another device; see `torch.Tensor.to`."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> DeviceBatch:
+        """The batch in pinned memory, as `DataLoader(pin_memory=True)` asks for."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> DeviceBatch:
+        return replace(self, data=mapped(self.data, function), weights=function(self.weights))
+
+
+def on_cpu(batch: Batch) -> DeviceBatch:
+    """A batch as tensors over its own arrays; nothing is copied."""
+    return DeviceBatch(mapped(batch.data, tensor_over), tensor_over(batch.weights), batch.ids, batch.probabilities)
 
 
 class DeviceBatches:
@@ -67,15 +81,16 @@ class DeviceBatches:
     Args:
         batches: those of a `Client.sampler` or `Buffer.sampler`, best made with `allocate=host_arrays(device)`.
         device: where to.
+        arenas: connections whose shared memory the batches come through in turn (a sampler's requests in flight).
     """
 
-    def __init__(self, batches: Iterable[Batch], device: torch.device) -> None:
+    def __init__(self, batches: Iterable[Batch], device: torch.device, arenas: int = 1) -> None:
         self._batches = iter(batches)
         self._device = device
         self._streams: Any = torch.get_device_module(device)
         self._copying: Any = torch.cuda.Stream(device) if device.type == "cuda" else torch.cpu.Stream()
         self._under_way: deque[tuple[Any, Batch]] = deque()
-        self._pinned = PinnedArena(device)
+        self._pinned = PinnedArenas(device, arenas)
 
     def __iter__(self) -> DeviceBatches:
         return self
@@ -83,11 +98,11 @@ class DeviceBatches:
     def __next__(self) -> DeviceBatch:
         self._let_go(HELD - 1)
         batch = next(self._batches)
-        if batch.lease is not None and self._device.type == "cuda" and batch.lease.arena is not self._pinned.arena:
-            self._let_go(0)
-            self._pinned.become(batch.lease.arena)
+        if batch.lease is not None and self._device.type == "cuda" and batch.lease.arena not in self._pinned:
+            self._let_go(0)  # one may have to go from which copies are under way
+            self._pinned.add(batch.lease.arena)
         with self._streams.stream(self._copying):
-            data = {name: self._copied(array) for name, array in batch.columns.items()}
+            data = mapped(batch.data, self._copied)
             copied = DeviceBatch(data, self._copied(batch.weights), batch.ids.copy(), batch.probabilities.copy())
             done = self._streams.Event()
             done.record(self._copying)
@@ -95,7 +110,7 @@ class DeviceBatches:
         working = self._streams.current_stream(self._device)
         working.wait_event(done)
         if self._device.type == "cuda":
-            for tensor in (copied.weights, *data.values()):
+            for tensor in (copied.weights, *copied.columns.values()):
                 tensor.record_stream(working)  # its memory is used again only after what is launched there by then
         return copied
 
@@ -111,7 +126,7 @@ class DeviceBatches:
     def close(self) -> None:
         """Waits for the copies that are under way and lets go of all; repeatable. The sampler stays open."""
         self._let_go(0)
-        self._pinned.become(None)
+        self._pinned.clear()
 
     def __enter__(self) -> DeviceBatches:
         return self
@@ -120,31 +135,33 @@ class DeviceBatches:
         self.close()
 
 
-class PinnedArena:
+class PinnedArenas:
     """The shared memory that batches lie in at present, registered with CUDA.
 
-    Only one is: a connection that was lost takes its memory along, and pinned memory must not pile up.
+    So much as there are connections, and no more: one that was lost takes its memory along, and pinned memory must not
+    pile up.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.arena: Arena | None = None
-        self._device = device
-        self._registered = False
+    def __init__(self, device: torch.device, most: int = 1) -> None:
+        self._device, self._most = device, most
+        self._registered: dict[Arena, bool] = {}
+        """Whether CUDA took it; the oldest first."""
 
-    def become(self, arena: Arena | None) -> None:
-        """Registers this one in the place of the one before, from which no copy may be under way.
+    def __contains__(self, arena: Arena) -> bool:
+        return arena in self._registered
+
+    def add(self, arena: Arena) -> None:
+        """Registers this one. The oldest has to go where there are too many: no copy from it may be under way.
 
         Where CUDA refuses, it warns: copies from there take longer, and nothing else changes.
         """
-        if self.arena is not None and self._registered:
-            torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(self.arena.address))  # pyright: ignore
-        self.arena, self._registered = arena, False
-        if arena is None:
-            return
+        while len(self._registered) >= self._most:
+            self._remove(next(iter(self._registered)))
+        self._registered[arena] = False
         try:
             flags = REGISTER_PORTABLE | REGISTER_READ_ONLY
             torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(arena.address, arena.size_bytes, flags))  # pyright: ignore
-            self._registered = True
+            self._registered[arena] = True
         except RuntimeError as error:
             # CUDA keeps the error for whoever looks next: that shall be this, not the learner's next kernel.
             with contextlib.suppress(RuntimeError):
@@ -155,6 +172,15 @@ class PinnedArena:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    def _remove(self, arena: Arena) -> None:
+        if self._registered.pop(arena):
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(arena.address))  # pyright: ignore
+
+    def clear(self) -> None:
+        """Lets go of all; no copy may be under way."""
+        while self._registered:
+            self._remove(next(iter(self._registered)))
 
 
 def host_arrays(device: torch.device) -> Callable[[tuple[int, ...], Any], np.ndarray]:
@@ -172,36 +198,14 @@ def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def tensor_over(array: np.ndarray) -> Tensor:
-    """A tensor over the array's memory; over shared memory, which is read-only, one that must not be written to."""
+    """A tensor over the array's memory; over shared memory, which is read-only, one that must not be written to.
+
+    bfloat16, which NumPy has by ml_dtypes, becomes torch's own.
+    """
+    if array.dtype.name == "bfloat16":
+        return tensor_over(array.view(np.int16)).view(torch.bfloat16)
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
-
-
-class HostCopy(Generic[T]):
-    """What the device has computed, on its way to the host: a dataclass, some of whose fields are tensors or maps of
-    tensors.
-
-    The copy is asked for at once, behind what computes it; the device goes on with what is launched after.
-    """
-
-    def __init__(self, value: T, device: torch.device) -> None:
-        assert is_dataclass(value)
-        held = {each.name: getattr(value, each.name) for each in fields(value)}
-        # Torch puts what is copied to the host without waiting into pinned memory.
-        copied: dict[str, Any] = {
-            name: map_tree(lambda tensor: tensor.to("cpu", non_blocking=True), each)
-            for name, each in held.items()
-            if isinstance(each, Tensor | dict)
-        }
-        self._value: T = replace(cast(Any, value), **copied)
-        streams: Any = torch.get_device_module(device)
-        self._done = streams.Event()
-        self._done.record(streams.current_stream(device))
-
-    def wait(self) -> T:
-        """The same dataclass with its tensors on the CPU. Waits for them, and for nothing that was launched later."""
-        self._done.synchronize()
-        return self._value

@@ -1,0 +1,283 @@
+"""Tensors from a table: in this process, in the workers of a DataLoader, and in tasks of Ray; and priorities back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+import replay_server as rs  # noqa: E402
+from replay_server.torch import IterableDataset, PriorityUpdates, sampler  # noqa: E402
+
+SIGNATURE = {
+    "obs": {"image": rs.Column("uint8", (96, 96)), "state": rs.Column("float32", (3,))},
+    "pair": (rs.Column("int64"), rs.Column("uint8")),
+    "k": rs.Column("int64"),
+}
+
+
+def rows(*keys: int) -> dict[str, Any]:
+    numbers = np.array(keys)
+    image = np.broadcast_to(numbers.astype(np.uint8)[:, None, None], (len(keys), 96, 96)).copy()
+    state = np.repeat(numbers.astype(np.float32)[:, None], 3, axis=1)
+    return {"obs": {"image": image, "state": state}, "pair": (numbers, numbers.astype(np.uint8)), "k": numbers}
+
+
+def check(batch: Any) -> None:
+    for column in (batch.data["obs"]["state"][:, 2], batch.data["obs"]["image"][:, 5, 7], *batch.data["pair"]):
+        assert torch.equal(column.long() % 256, batch.data["k"] % 256)
+    assert batch.data["obs"]["image"].dtype == torch.uint8
+    assert batch.weights.dtype == torch.float32
+    assert batch.ids.dtype == np.uint64
+
+
+@pytest.fixture(params=["in process", "socket", "shared memory"])
+def handle(request, server, make_table):
+    """A table of 200 items."""
+    if request.param == "in process":
+        made = rs.Buffer(rs.Table("t", 1000, SIGNATURE))
+        made.add(rows(*range(200)))
+        yield made
+        return
+    with rs.Client(server.url, shared_memory=None if request.param == "shared memory" else False) as client:
+        made = client[make_table(1000, SIGNATURE)]
+        made.add(rows(*range(200)))
+        yield made
+
+
+@pytest.mark.parametrize("several", [{}, {"workers": 2, "in_flight": 4}])
+def test_batches_are_tensors_in_the_form_of_the_signature_and_stay_as_they_were(handle, several):
+    kept = []
+    with sampler(handle, 32, prefetch=3, beta=0.4, **several) as batches:
+        for _ in range(40):
+            batch = next(batches)
+            check(batch)
+            kept.append(batch)
+    for batch in kept:
+        check(batch)
+
+
+def test_a_tensor_on_the_cpu_lies_over_what_was_received(handle):
+    batch = handle.sample(8)
+    tensors = batch.torch()
+    check(tensors)
+    assert tensors.data["obs"]["image"].data_ptr() == batch.data["obs"]["image"].ctypes.data
+    assert batch.to("cpu").columns["obs/image"].data_ptr() == batch.data["obs"]["image"].ctypes.data
+    doubled = batch.to("cpu").to("meta")
+    assert doubled.data["pair"][0].device.type == doubled.weights.device.type == "meta"
+
+
+def test_tensors_of_a_writable_sampler_may_be_written_to(handle):
+    with sampler(handle, 16, writable=True) as batches:
+        for _ in range(20):
+            batch = next(batches)
+            check(batch)
+            batch.data["obs"]["state"] /= 255
+
+
+def test_beta_is_annealed_and_columns_are_chosen(handle):
+    handle.update_priorities(handle.sample(200, replace=False).ids, np.linspace(1, 3, 200))
+    with sampler(handle, 64, beta=0.0, prefetch=1, columns=["k"]) as batches:
+        batch = next(batches)
+        assert list(batch.data) == ["k"]
+        assert (batch.weights == 1).all()
+        batches.beta = 1.0
+        for _ in range(3):
+            batch = next(batches)
+        assert batch.weights.min() < 1
+
+
+def test_priorities_come_from_a_tensor_and_the_last_ones_with_the_end(handle):
+    with sampler(handle, 50, replace=False) as batches:
+        for _ in range(10):
+            batch = next(batches)
+            priorities = torch.full((50,), 2.0)
+            batches.update_priorities(batch.ids, priorities)
+            priorities.zero_()  # what was handed over is a copy
+    assert handle.info()["max_priority"] == 2.0
+    assert handle.info()["updates_applied"] == 500
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_priorities_may_be_of_any_float(handle, dtype):
+    ids = handle.sample(10, replace=False).ids
+    with PriorityUpdates(handle) as updates:
+        updates.update_priorities(ids, torch.full((10,), 1.5, dtype=dtype))
+    assert handle.info()["max_priority"] == 1.5
+
+
+def test_priorities_with_a_graph_are_refused_and_say_what_to_do(handle):
+    ids = handle.sample(2).ids
+    graph = torch.ones(2, requires_grad=True) * 2
+    with PriorityUpdates(handle) as updates, pytest.raises(rs.PriorityError, match=r"requires grad: \.detach\(\) it"):
+        updates.update_priorities(ids, graph)
+    with pytest.raises(rs.PriorityError, match="detach"):
+        handle.update_priorities(ids, graph)
+    assert handle.info()["updates_applied"] == 0
+
+
+def test_a_wrong_priority_is_raised_by_this_call_or_a_later_one(handle):
+    ids = handle.sample(2).ids
+    updates = PriorityUpdates(handle)
+
+    def update() -> None:
+        updates.update_priorities(ids, torch.full((2,), float("nan")))
+        updates.flush()
+
+    with pytest.raises(rs.PriorityError, match=r"NaN|finite|nan"):
+        update()
+    updates.close()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_workers_of_a_data_loader_share_the_batches(client, make_table, start, eventually):
+    name = make_table(1000, SIGNATURE)
+    handle = client[name]
+    handle.add(rows(*range(200)))
+    before = connections(client)
+    dataset = IterableDataset(handle, 16, batches=21)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
+    batches = list(loader)
+    assert len(batches) == 21
+    for batch in batches:
+        check(batch)
+        assert handle.update_priorities(batch.ids, np.ones(16))[1] == 0
+    eventually(lambda: connections(client) <= before, "the workers' connections are gone")
+    assert handle.info()["pinned_slots"] == 0
+
+
+def test_workers_end_where_the_table_is_closed_and_each_item_comes_once(client, make_table):
+    name = make_table(1000, SIGNATURE, rate_limiter=rs.Queue(1000), sampler=rs.Fifo(), max_times_sampled=1)
+    client.add(name, rows(*range(200)))
+    client.close_table(name)
+    loader = DataLoader(
+        IterableDataset(client[name], 10), batch_size=None, num_workers=2, multiprocessing_context="spawn"
+    )
+    keys = torch.cat([batch.data["k"] for batch in loader])
+    assert sorted(keys.tolist()) == list(range(200))
+
+
+def test_a_data_set_without_workers_takes_a_buffer_and_with_them_refuses_it():
+    buffer = rs.Buffer(rs.Table("t", 100, SIGNATURE))
+    buffer.add(rows(*range(50)))
+    dataset = IterableDataset(buffer, 8, batches=5)
+    assert [len(batch) for batch in DataLoader(dataset, batch_size=None)] == [8] * 5
+    with pytest.raises(TypeError, match="on the CPU"):
+        IterableDataset(buffer, 8, device="cuda")
+    with pytest.raises(TypeError, match="would sample from a copy of this Buffer"):
+        list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+
+
+def connections(client: rs.Client) -> int:
+    return len(client.redis.client_list())
+
+
+class Struck(BaseException):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_interrupts_at_random_points_leave_nothing_over(client, make_table, eventually):
+    """1,000 operations of samplers, handles and priorities: no thread, connection, lease or pinned slot is left."""
+    name = make_table(1000, SIGNATURE)
+    client.add(name, rows(*range(200)))
+    client.redis.ping()
+    draws = random.Random(11)
+    threads, open_before = threading.active_count(), connections(client)
+
+    def strike(number: int, frame: object) -> None:
+        raise Struck
+
+    def work(handle: Any) -> None:
+        with sampler(handle, 32, workers=1 + (draws.random() < 0.3), prefetch=2) as batches:
+            for _ in range(draws.randint(1, 4)):
+                batch = next(batches)
+                check(batch)
+                batches.update_priorities(batch.ids, torch.ones(32))
+
+    operations = 0
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        own = rs.Client(client.url)
+        while operations < 1000:
+            operations += 4
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 10 ** draws.uniform(-4, -1.5))
+                work(own[name])
+            except (Struck, rs.ConnectionLost):
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        own.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    del own
+
+    def nothing_left() -> bool:
+        gc.collect()
+        info = client.info(name)
+        return (
+            threading.active_count() <= threads
+            and connections(client) <= open_before
+            and info["pinned_slots"] == info["waiting"] == info["reserved_slots"] == 0
+        )
+
+    eventually(nothing_left, "as many threads and connections as before, and nothing pinned")
+    assert client.info(name)["size"] == 200
+
+
+@pytest.mark.slow
+def test_a_handle_goes_to_tasks_of_ray(client, make_table):
+    ray = pytest.importorskip("ray")
+    name = make_table(1000, SIGNATURE)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+
+        @ray.remote
+        def add_and_sample(handle: Any, key: int) -> int:
+            handle.add(_rows(key))
+            with handle.sampler(4) as batches:
+                return len(next(batches))
+
+        def _rows(key: int) -> dict[str, Any]:
+            numbers = np.array([key])
+            image, state = np.zeros((1, 96, 96), np.uint8), np.zeros((1, 3), np.float32)
+            return {"obs": {"image": image, "state": state}, "pair": (numbers, np.zeros(1, np.uint8)), "k": numbers}
+
+        assert ray.get([add_and_sample.remote(client[name], key) for key in range(4)]) == [4] * 4
+    finally:
+        ray.shutdown()
+    assert sorted(client.sample(name, 4, replace=False).data["k"].tolist()) == [0, 1, 2, 3]
+
+
+def test_a_sampler_is_refused_to_a_forked_child(client, make_table):
+    from forked import Child
+
+    name = make_table(100, SIGNATURE)
+    client.add(name, rows(1, 2))
+    with sampler(client[name], 4) as batches:
+        next(batches)
+
+        def told() -> str:
+            try:
+                next(batches)
+            except rs.ReplayError as error:
+                return str(error)
+            return "nothing"
+
+        assert f"used by process {os.getpid()}" in Child(told).result()
+        time.sleep(0)
+        check(next(batches))
