@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
+from ..staying import Staying
 from .device_batches import DeviceBatch
 from .sampler import sampler
 
@@ -40,7 +41,7 @@ class IterableDataset(torch.utils.data.IterableDataset[DeviceBatch]):
         left = self._batches
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
-            if not hasattr(self._handle, "updater"):
+            if isinstance(self._handle, Staying):
                 raise TypeError(
                     "a DataLoader's workers are processes of their own, and would sample from a copy of this Buffer: "
                     "use a server, rs.Server([table]) and rs.Client(server.url)[name], or num_workers=0"

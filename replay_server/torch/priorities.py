@@ -36,8 +36,7 @@ class PriorityUpdates:
     """
 
     def __init__(self, handle: Any) -> None:
-        self._updater = handle.updater() if hasattr(handle, "updater") else None
-        self._update = handle.update_priorities if self._updater is None else self._updater.update_priorities
+        self._updater = handle.updater()
         self._under_way: deque[HostCopy[_Priorities]] = deque()
 
     def update_priorities(self, ids: Any, priorities: Tensor) -> None:
@@ -63,21 +62,19 @@ class PriorityUpdates:
         """Sends what is on the host; waits for the oldest where there are more than `keep`."""
         while self._under_way and (len(self._under_way) > keep or self._under_way[0].is_done):
             done = self._under_way.popleft().wait()
-            self._update(done.ids, done.values.to(torch.float64).numpy())
+            self._updater.update_priorities(done.ids, done.values.to(torch.float64).numpy())
 
     def flush(self) -> None:
         """Waits until all are sent and answered."""
         self._send(0)
-        if self._updater is not None:
-            self._updater.flush()
+        self._updater.flush()
 
     def close(self, flush: bool = True) -> None:
         """Sends the last ones, unless told not to."""
         if flush:
             self.flush()
         self._under_way.clear()
-        if self._updater is not None:
-            self._updater.close(flush)
+        self._updater.close(flush)
 
     def __enter__(self) -> PriorityUpdates:
         return self
