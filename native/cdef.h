@@ -67,6 +67,12 @@ void stream_end_episode(struct stream *stream);
 int table_update(struct table *table, uint32_t n, const uint64_t *ids, const double *priorities, uint64_t *applied,
                  uint64_t *stale, struct error *error);
 uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids);
+struct table_rows {
+    int64_t *offsets;
+    uint8_t *rows;
+    size_t length;
+};
+
 int table_add_batch(struct table *table, uint32_t n, const void *const *items, const double *priorities, uint64_t *ids,
                     struct error *error);
 int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
@@ -74,6 +80,9 @@ int table_sample_batch(struct table *table, uint32_t n, double beta, bool replac
                        double *probabilities, float *weights, struct error *error);
 int table_get_batch(struct table *table, uint32_t n, const uint64_t *ids, uint32_t column_count, const uint32_t *columns,
                     void *const *out, uint32_t *slots, double *probabilities, struct error *error);
+void table_take_rows(struct table *table, uint32_t n, uint32_t *slots, uint32_t column_count, const uint32_t *columns,
+                     void *const *out);
+void table_let_go(struct table *table, uint32_t n, uint32_t *slots);
 int table_streams_new(struct table *table, uint32_t n, uint32_t history, struct stream **streams, struct error *error);
 void table_streams_free(struct table *table, uint32_t n, struct stream **streams);
 int table_append_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,

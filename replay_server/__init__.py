@@ -25,6 +25,7 @@ from .errors import (
     Timeout,
 )
 from .gradients import Gradients
+from .ragged import Ragged
 from .sampler import Sampler
 from .selectors import (
     Fifo,
@@ -69,6 +70,7 @@ __all__ = [
     "Prioritized",
     "PriorityError",
     "Queue",
+    "Ragged",
     "ReplayError",
     "SampleToInsertRatio",
     "Sampler",

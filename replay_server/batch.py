@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import LimitExceeded, SchemaError
+from .ragged import Ragged, Room
 from .shared_memory import Lease
-from .table import Table
+from .table import Column, Table
 from .tree import leaves_of, mapped, shaped
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class Batch:
     off. A fork by a C library, which Python does not see, is not covered.)
 
     Attributes:
-        data: column name → array (N, *column.shape) of the column's dtype, in the form of the table's signature: nested
-            dicts and tuples where that has them. Columns that were not asked for are not there; in a tuple they are
-            None, so that the others keep their places.
+        data: column name → array (N, *column.shape) of the column's dtype, or `Ragged`, in the form of the table's
+            signature: nested dicts and tuples where that has them. Columns that were not asked for are not there; in a
+            tuple they are None, so that the others keep their places.
         ids: uint64 (N,), for `update_priorities`.
         probabilities: float64 (N,), of drawing each item.
         weights: float32 (N,), (size · P)^−β divided by the batch's maximum.
@@ -62,13 +63,13 @@ class Batch:
         Without shared memory it does nothing.
         """
         if self.lease is not None:
-            kept = {path: array for path, array in self.columns.items() if not self.lease.holds(array)}
+            kept = {path: column for path, column in self.columns.items() if not self.lease.holds(_memory_of(column))}
             self.data = shaped(self.data, kept)
             self.lease.release()
             self.lease = None
 
     @property
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Any]:
         """`data` by path, such as "obs/image"; without nested dicts, `data`."""
         return leaves_of(self.data)
 
@@ -82,8 +83,17 @@ class Batch:
         return self.torch().to(device)
 
     def arrays(self) -> list[np.ndarray]:
-        """ids, probabilities, weights, then the columns."""
-        return [self.ids, self.probabilities, self.weights, *self.columns.values()]
+        """ids, probabilities, weights, then the columns but for ragged ones."""
+        fixed = [column for column in self.columns.values() if not isinstance(column, Ragged)]
+        return [self.ids, self.probabilities, self.weights, *fixed]
+
+    def ragged(self) -> list[Ragged]:
+        """The ragged columns."""
+        return [column for column in self.columns.values() if isinstance(column, Ragged)]
+
+
+def _memory_of(column: Any) -> np.ndarray:
+    return column.offsets if isinstance(column, Ragged) else column
 
 
 Allocate = Callable[[tuple[int, ...], Any], np.ndarray]
@@ -101,7 +111,7 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, al
         raise LimitExceeded(f"expected a batch of at least 1 item, got {count}")
     names = table.chosen(columns)
     shown = table.columns
-    arrays = {name: allocate((count, *shown[name].shape), shown[name].dtype) for name in names}
+    arrays = {name: _new_column(shown[name], count, allocate) for name in names}
     return Batch(
         in_form(table, arrays),
         allocate((count,), np.uint64),
@@ -110,9 +120,15 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, al
     )
 
 
-def in_form(table: Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def in_form(table: Table, arrays: dict[str, Any]) -> dict[str, Any]:
     """Arrays by path in the form of a table's signature."""
     return arrays if table.leaves is table.signature else shaped(table.signature, arrays)
+
+
+def _new_column(column: Column, count: int, allocate: Allocate) -> Any:
+    if column.ragged:
+        return Ragged.into(Room(column.dtype, column.shape[1:], allocate), count)
+    return allocate((count, *column.shape), column.dtype)
 
 
 def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None) -> bool:
@@ -122,13 +138,15 @@ def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None
 
 def read_only(batch: Batch) -> Batch:
     """The batch with columns that cannot be written to, over the same memory."""
+    return replace(batch, data=mapped(batch.data, _read_only_column))
 
-    def protected(array: np.ndarray) -> np.ndarray:
-        view = array.view()
-        view.flags.writeable = False
-        return view
 
-    return replace(batch, data=mapped(batch.data, protected))
+def _read_only_column(column: Any) -> Any:
+    if isinstance(column, Ragged):
+        return column.read_only()
+    view = column.view()
+    view.flags.writeable = False
+    return view
 
 
 def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | None = None) -> None:
@@ -147,7 +165,10 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
     ]
     for name in names:
         column = table.columns[name]
-        expected.append((name, given[name], column.dtype, (count, *column.shape)))
+        if column.ragged:
+            _check_room(name, given[name], column)
+        else:
+            expected.append((name, given[name], column.dtype, (count, *column.shape)))
     for name, array, dtype, shape in expected:
         if not isinstance(array, np.ndarray):
             raise SchemaError(f"out's {name!r} must be an array, got {type(array).__name__}")
@@ -157,6 +178,21 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
             )
         if not array.flags.writeable:
             raise SchemaError(f"out's {name!r} is read-only: samples are received into it")
+
+
+def _check_room(name: str, given: Any, column: Column) -> None:
+    """Checks that a ragged column can be received into `given`, and gives it room where it has none."""
+    if not isinstance(given, Ragged):
+        raise SchemaError(f"out's {name!r} must be an rs.Ragged, such as a batch has, got {type(given).__name__}")
+    room = given.room or Room(column.dtype, column.shape[1:], np.empty)
+    if room.dtype != np.dtype(column.dtype) or room.shape != column.shape[1:]:
+        raise SchemaError(
+            f"out's {name!r} must have rows of {column.dtype} of shape {column.shape[1:]}, got {room.dtype} of "
+            f"{room.shape}"
+        )
+    if not (given.values.flags.writeable and given.offsets.flags.writeable):
+        raise SchemaError(f"out's {name!r} is read-only: samples are received into it")
+    given.room = room
 
 
 class BatchPool:
@@ -174,16 +210,17 @@ class BatchPool:
     def __init__(self, size: int, allocate: Allocate = np.empty) -> None:
         self._size = size
         self._allocate = allocate
-        self._sets: list[tuple[list[np.ndarray], list[str]]] = []
+        self._sets: list[tuple[list[np.ndarray], dict[str, Room | None]]] = []
+        """ids, probabilities, weights and fixed columns; column name → room of a ragged one."""
         lone = [np.empty(0)]
         self._lone_references = sys.getrefcount(lone[0])
 
     def take(self, table: Table, count: int, columns: Iterable[str] | None = None) -> Batch:
         """A batch whose arrays nobody else refers to; new arrays where all of the pool's are in use."""
-        for arrays, names in self._sets:
-            if all(sys.getrefcount(arrays[i]) == self._lone_references for i in range(len(arrays))):
-                data = in_form(table, dict(zip(names, arrays[3:], strict=True)))
-                batch = Batch(data, arrays[0], arrays[1], arrays[2])
+        for arrays, rooms in self._sets:
+            free = all(sys.getrefcount(arrays[i]) == self._lone_references for i in range(len(arrays)))
+            if free and all(room is None or self._is_lone(room) for room in rooms.values()):
+                batch = self._again(table, arrays, rooms)
                 try:
                     check_out(batch, table, count, columns)
                 except SchemaError:  # the table was made anew with other columns
@@ -191,8 +228,22 @@ class BatchPool:
                     break
                 return batch
         batch = new_batch(table, count, columns, self._allocate)
-        if any(isinstance(array.base, np.ndarray) for array in batch.arrays()):
+        rooms = {name: column.room if isinstance(column, Ragged) else None for name, column in batch.columns.items()}
+        memories = [room.memory for room in rooms.values() if room is not None]
+        if any(isinstance(array.base, np.ndarray) for array in (*batch.arrays(), *memories)):
             raise ValueError("allocate: expected a new array for each column, got a view of another array")
         if len(self._sets) < self._size:
-            self._sets.append((batch.arrays(), list(batch.columns)))
+            self._sets.append((batch.arrays(), rooms))
         return batch
+
+    def _is_lone(self, room: Room) -> bool:
+        """Whether nobody but the room refers to its memory."""
+        return sys.getrefcount(room.memory) == self._lone_references
+
+    @staticmethod
+    def _again(table: Table, arrays: list[np.ndarray], rooms: dict[str, Room | None]) -> Batch:
+        fixed = iter(arrays[3:])
+        data = {
+            name: next(fixed) if room is None else Ragged.into(room, len(arrays[0])) for name, room in rooms.items()
+        }
+        return Batch(in_form(table, data), arrays[0], arrays[1], arrays[2])

@@ -10,8 +10,9 @@ import numpy as np
 
 from .batch import Batch
 from .codec import Reading, bulk_after, bulk_into, length_of, not_resp, read_value, value_after
-from .errors import ReplayError, ServerError, explain
+from .errors import ReplayError, SchemaError, ServerError, explain
 from .expand import MOST_PLACES, expand_windows
+from .ragged import Ragged
 from .shared_memory import Arena, Lease
 from .table import Table
 from .tree import shaped
@@ -26,14 +27,14 @@ class SharedBatch:
     Attributes:
         what: for error messages.
         batch: its other arrays are filled.
-        places: column name → where it lies in the connection's arena.
+        places: column name → where it lies in the connection's arena, and its bytes.
         lease: of all of them.
         fits: whether the reply fits the arrays of `batch`.
     """
 
     what: str
     batch: Batch
-    places: dict[str, int]
+    places: dict[str, tuple[int, int]]
     lease: int
     fits: bool
 
@@ -47,8 +48,16 @@ def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | Repl
         return _misfit(shared.what)
     batch = shared.batch
     columns = dict(batch.columns)
-    for name, offset in shared.places.items():
-        columns[name] = lease.array(offset, columns[name].dtype, columns[name].shape)
+    for name, (offset, size_bytes) in shared.places.items():
+        column: Any = columns[name]
+        if not isinstance(column, Ragged):
+            columns[name] = lease.array(offset, column.dtype, column.shape)
+            continue
+        memory = lease.array(offset, np.dtype(np.uint8), (size_bytes,))
+        try:
+            columns[name] = Ragged.over(memory, len(batch), column.values.dtype, column.values.shape[1:])
+        except SchemaError as error:
+            return ServerError(f"{shared.what}: {error}")
     return Batch(shaped(batch.data, columns), batch.ids, batch.probabilities, batch.weights, lease)
 
 
@@ -70,7 +79,7 @@ def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
     fits = length_of(line) == 3 + 2 * len(columns)
     for array in (out.ids, out.probabilities, out.weights):
         fits = (yield from bulk_into((yield None), array)) and fits
-    places: dict[str, int] = {}
+    places: dict[str, tuple[int, int]] = {}
     lease = 0
     for _ in range((length_of(line) - 3) // 2):
         name = bytes((yield from bulk_after((yield None))) or b"").decode("utf-8", "replace")
@@ -78,13 +87,30 @@ def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
         header = yield None
         if header == b"*3":
             lease = yield from read_value()
-            places[name] = yield from read_value()
-            fits = (yield from read_value()) == column.nbytes and name in columns and fits
+            at, size_bytes = (yield from read_value()), (yield from read_value())
+            places[name] = at, size_bytes
+            fits = (isinstance(column, Ragged) or size_bytes == column.nbytes) and name in columns and fits
         else:
-            fits = (yield from bulk_into(header, column)) and fits
+            fits = (yield from _column_into(header, column, len(out))) and fits
     if places:
         return SharedBatch(what, out, places, lease, fits)
     return out if fits else _misfit(what)
+
+
+def _column_into(header: bytes, column: Any, count: int) -> Reading[bool]:
+    """Receives a column; False: it is not what was expected."""
+    if not isinstance(column, Ragged):
+        return (yield from bulk_into(header, column))
+    size_bytes = length_of(header)
+    assert column.room is not None
+    column.room.grow(size_bytes)
+    if not (yield from bulk_into(header, column.room.memory[: max(0, size_bytes)])):
+        return False
+    try:
+        column.settle(count, size_bytes)
+    except SchemaError:
+        return False
+    return True
 
 
 def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) -> Reading[Any]:
@@ -105,7 +131,7 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
         fits = (yield from bulk_into((yield None), array)) and fits
     for name in own:
         fits = (yield from bulk_after((yield None))) == name.encode() and fits
-        fits = (yield from bulk_into((yield None), columns[name])) and fits
+        fits = (yield from _column_into((yield None), columns[name], len(out))) and fits
     for source, names in windows.items():
         fits = (yield from bulk_after((yield None))) == source.encode() and fits
         header = yield None

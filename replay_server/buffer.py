@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from ._native import ffi, lib
 from .batch import Batch, read_only
-from .buffer_arrays import AddPlan, SamplePlan, ids_of, new_ids, priorities_of
+from .buffer_arrays import AddPlan, Landing, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_files import load_table, save_table, snapshot_path, take_settings
 from .buffer_streams import BufferStreams
 from .checks import check_awaited, check_ids, check_timeout, check_version
@@ -63,6 +64,12 @@ def _let_go() -> None:
 os.register_at_fork(before=_hold_all, after_in_parent=_let_go, after_in_child=_let_go)
 
 
+def _free(drawing: list[Landing], core: Any) -> None:
+    for landing in drawing:
+        landing.let_go(core)
+    lib.table_free(core)
+
+
 class Buffer(TableMethods, Staying):
     """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
 
@@ -98,7 +105,9 @@ class Buffer(TableMethods, Staying):
         core = lib.table_new(config, self._error)
         if core == ffi.NULL:
             raise self._refusal()
-        self._core = ffi.gc(core, lib.table_free)
+        self._drawing: list[Landing] = []
+        """At most one: of a draw of ragged columns that is under way, or was interrupted."""
+        self._core = ffi.gc(core, functools.partial(_free, self._drawing))
         self._abandoned: list[np.ndarray] = []
         """Streams of writers that were dropped; see `BufferStreams`."""
         self._counts = ffi.new("uint64_t[2]")
@@ -251,7 +260,9 @@ class Buffer(TableMethods, Staying):
         batch, landing = plan.landing(batch_size, out)
 
         def attempt() -> int:
-            return lib.table_sample_batch(
+            if landing.ragged:
+                self._begin_drawing(landing)
+            status = lib.table_sample_batch(
                 self._core,
                 landing.count,
                 beta,
@@ -265,6 +276,7 @@ class Buffer(TableMethods, Staying):
                 landing.weights,
                 self._error,
             )
+            return self._with_rows(landing, status) if landing.ragged else status
 
         with self._lock:
             if attempt():
@@ -272,6 +284,18 @@ class Buffer(TableMethods, Staying):
                 self._waited(self._waiting_sample, what, timeout, attempt, cancelled)
             self._notify()
         return batch
+
+    def _begin_drawing(self, landing: Landing) -> None:
+        """Before items with ragged columns are drawn: those of a draw that was interrupted are let go of."""
+        for interrupted in self._drawing:
+            interrupted.let_go(self._core)
+        self._drawing[:] = [landing]
+
+    def _with_rows(self, landing: Landing, status: int) -> int:
+        """Receives the ragged columns too; `status` is what the core returned."""
+        status = landing.taken(self._core, status)
+        self._drawing.clear()
+        return status
 
     def _plan(self, columns: Sequence[str] | None) -> SamplePlan:
         """What a sample of those columns needs to know, kept for the next one."""
@@ -292,6 +316,8 @@ class Buffer(TableMethods, Staying):
         batch.weights.fill(1.0)
         if count:
             with self._lock:
+                if landing.ragged:
+                    self._begin_drawing(landing)
                 status = lib.table_get_batch(
                     self._core,
                     count,
@@ -303,7 +329,7 @@ class Buffer(TableMethods, Staying):
                     landing.probabilities,
                     self._error,
                 )
-                self._check(status)
+                self._check(self._with_rows(landing, status) if landing.ragged else status)
         return batch
 
     def update_priorities(self, ids: Any, priorities: Any) -> tuple[int, int]:
@@ -469,11 +495,12 @@ class Buffer(TableMethods, Staying):
         """
         path = snapshot_path(name)
         with self._saving:
-            core = load_table(self, path)
+            drawing: list[Landing] = []
+            core = load_table(self, path, functools.partial(_free, drawing))
             with self._lock:
                 said = take_settings(self, core)
                 # Streams of the old table go with it, wherever their writers are.
-                self._core, self._abandoned = core, []
+                self._core, self._drawing, self._abandoned = core, drawing, []
                 self._changed.notify_all()
         return [f"table '{self._table.name}' of {path}: {len(self)} items", *said]
 

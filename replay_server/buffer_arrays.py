@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ._native import ffi
+from ._native import ffi, lib
 from .batch import Batch, check_out, new_batch
 from .checks import check_columns, check_ids, check_priorities
+from .ragged import Ragged
 from .table import Table
 from .tree import Leaves
 
@@ -23,7 +25,8 @@ _UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
 class Landing:
     """Where a batch's arrays lie. It holds them as buffers: NumPy lets nobody resize them meanwhile."""
 
-    __slots__ = ("arrays", "columns", "count", "ids", "plan", "pointers", "probabilities", "slots", "weights")
+    __slots__ = ("arrays", "columns", "count", "ids", "plan", "pointers", "probabilities", "ragged", "rooms", "slots",
+                 "weights")  # fmt: skip
 
     def __init__(self, plan: SamplePlan, batch: Batch) -> None:
         self.plan = plan
@@ -32,13 +35,53 @@ class Landing:
         self.ids = ffi.from_buffer(_IDS, batch.ids, True)
         self.probabilities = ffi.from_buffer(_DOUBLES, batch.probabilities, True)
         self.weights = ffi.from_buffer(_FLOATS, batch.weights, True)
-        self.columns = [ffi.from_buffer(_BYTES, array, True) for array in self.arrays[3:]]
+        self.ragged = [(column, ffi.new("struct table_rows *")) for column in batch.ragged()]
+        rows = iter(self.ragged)
+        self.columns = [
+            next(rows)[1] if isinstance(column, Ragged) else ffi.from_buffer(_BYTES, column, True)
+            for column in batch.columns.values()
+        ]
         self.pointers = ffi.new("void *[]", self.columns or 1)
-        self.slots = ffi.new("uint32_t[]", self.count or 1)
+        self.slots = ffi.new("uint32_t[]", self.count + 1)
+        self.give_room()
+
+    def give_room(self) -> None:
+        """Tells the core where ragged columns may be written to, and makes room for as much as it says it needs."""
+        head = 8 * (self.count + 1)
+        self.rooms = []
+        for column, rows in self.ragged:
+            assert column.room is not None
+            column.room.grow(head + rows.length)
+            memory = ffi.from_buffer(_BYTES, column.room.memory, True)
+            self.rooms.append(memory)
+            rows.offsets, rows.rows = ffi.cast("int64_t *", memory), memory + head
+            rows.length = max(rows.length, len(memory) - head)
+
+    def taken(self, core: Any, status: int) -> int:
+        """Receives the ragged columns of items that the core has drawn, which are still pinned where `status` is 1; an
+        error is passed on."""
+        if status == 1:
+            needed = [rows.length for _, rows in self.ragged]
+            self.give_room()
+            lib.table_take_rows(core, self.count, self.slots, self.plan.count, self.plan.indices, self.pointers)
+            for (_, rows), size_bytes in zip(self.ragged, needed, strict=True):
+                rows.length = size_bytes
+        if status >= 0:
+            self.settle()
+        return min(status, 0)
+
+    def let_go(self, core: Any) -> None:
+        """The call was interrupted: its items are unpinned, if they are pinned."""
+        lib.table_let_go(core, self.count, self.slots)
+
+    def settle(self) -> None:
+        """Ragged columns have been written."""
+        for column, rows in self.ragged:
+            column.settle(self.count, 8 * (self.count + 1) + rows.length)
 
     def fits(self, plan: SamplePlan, count: int, batch: Batch) -> bool:
         """Whether the batch still has the arrays that were checked, for that many items of those columns."""
-        if self.plan is not plan or self.count != count or tuple(batch.columns) != plan.names:
+        if self.plan is not plan or self.count != count or tuple(batch.columns) != plan.names or self.ragged:
             return False
         pairs = zip(batch.arrays(), self.arrays)
         return all([array is known and array.flags.writeable for array, known in pairs])  # noqa: C419 (lists are faster)
@@ -94,7 +137,7 @@ class AddPlan:
         if known is not None:
             return known
         count, columns = check_columns(self._table, data)
-        return count, [ffi.from_buffer(_BYTES, column.reshape(-1).view(np.uint8)) for column in columns]
+        return count, [_memory_of(column) for column in columns]
 
     def _known(self, data: Mapping[str, Any]) -> tuple[int, list[Any]] | None:
         if type(data) not in (dict, Leaves) or len(data) != len(self._columns) or self._table.windows:
@@ -113,6 +156,21 @@ class AddPlan:
             except (ValueError, BufferError):  # not C-contiguous
                 return None
         return count, found
+
+
+_kept: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+"""The memory of ragged columns that are being added, for as long as the structs that point to it live."""
+
+
+def _memory_of(column: Any) -> Any:
+    """What the core reads a checked column from."""
+    if not isinstance(column, Ragged):
+        return ffi.from_buffer(_BYTES, column.reshape(-1).view(np.uint8))
+    values = ffi.from_buffer(_BYTES, column.values.reshape(-1).view(np.uint8))
+    offsets = ffi.from_buffer("int64_t[]", column.offsets)
+    rows = ffi.new("struct table_rows *", {"offsets": offsets, "rows": values, "length": len(values)})
+    _kept[rows] = (values, offsets)
+    return rows
 
 
 def priorities_of(given: Any, count: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +52,13 @@ def _step(buffer: Buffer, snapshot: Any) -> int:
     return state
 
 
-def load_table(buffer: Buffer, path: str) -> Any:
-    """The table of a buffer's name in a file, as the core has it. Nobody waits for it."""
+def load_table(buffer: Buffer, path: str, free: Callable[[Any], None]) -> Any:
+    """The table of a buffer's name in a file, as the core has it, to be freed by `free`. Nobody waits for it."""
     error = ffi.new("struct error *")
     core = lib.table_file_load(os.fsencode(path), buffer.table.name.encode(), error)
     if core == ffi.NULL:
         raise _refusal(error)
-    return ffi.gc(core, lib.table_free)
+    return ffi.gc(core, free)
 
 
 def take_settings(buffer: Buffer, core: Any) -> list[str]:

@@ -11,14 +11,14 @@ from .errors import PriorityError, ReplayError, SchemaError
 from .table import Column, Table
 
 
-def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
+def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[Any]]:
     """Checks one batch against a table's signature.
 
     Arrays (and tensors) must have exactly the column's dtype and the shape (N, *column.shape). Python numbers in lists
-    are converted where no information but rounding of floats is lost.
+    are converted where no information but rounding of floats is lost. For ragged columns see `ragged_checks`.
 
     Returns:
-        N, and the columns in the order of the signature's leaves, C-contiguous.
+        N, and the columns in the order of the signature's leaves, C-contiguous; ragged ones as `Ragged`.
 
     Raises:
         SchemaError: columns are missing or unknown, or a dtype, shape or length differs.
@@ -37,13 +37,18 @@ def check_columns(table: Table, data: Mapping[str, Any]) -> tuple[int, list[np.n
         problems = "".join(f"; missing: {name}" for name in missing) + "".join(f"; unknown: {name}" for name in unknown)
         raise SchemaError(f"table {table.name!r} expects the columns {', '.join(table.leaves)}{problems}")
     count = -1
-    columns = []
+    columns: list[Any] = []
     for name, column in table.columns.items():
-        array = check_column(name, column, data[name])
-        if count not in (-1, array.shape[0]):
-            raise SchemaError(f"column {name!r} has {array.shape[0]} items where the columns before it have {count}")
-        count = array.shape[0]
-        columns.append(np.ascontiguousarray(array))
+        if column.ragged:
+            from .ragged_checks import check_ragged  # which stands on this module
+
+            checked: Any = check_ragged(name, column, data[name])
+        else:
+            checked = np.ascontiguousarray(check_column(name, column, data[name]))
+        if count not in (-1, len(checked)):
+            raise SchemaError(f"column {name!r} has {len(checked)} items where the columns before it have {count}")
+        count = len(checked)
+        columns.append(checked)
     return count, columns
 
 

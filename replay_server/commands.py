@@ -34,6 +34,7 @@ from .codec import (
 )
 from .errors import ReplayError, SchemaError, ServerError, TableNotFound, explain
 from .options import SampleOptions, TableChanges
+from .ragged import Ragged
 from .selectors import RateLimiter, Selector
 from .shared_memory import Arena
 from .table import Table, changes_map
@@ -376,7 +377,11 @@ def await_items(
 
 
 def add(
-    served: ServedTable, count: int, columns: Sequence[np.ndarray], priorities: np.ndarray | None, timeout: float | None
+    served: ServedTable,
+    count: int,
+    columns: Sequence[np.ndarray | Ragged],
+    priorities: np.ndarray | None,
+    timeout: float | None,
 ) -> Command[np.ndarray]:
     """REPLAY.ADD of checked columns; the result is the ids, uint64 (count,)."""
     timeout = check_timeout(timeout)
@@ -384,13 +389,19 @@ def add(
     what = f"add of {count} to {table.name!r}"
     blobs: list[Argument] = []
     for name, column in zip(table.leaves, columns, strict=True):
-        blobs += (name, bytes_of(column))
+        blobs += (name, _bytes_of_column(column))
     given: Argument = b"" if priorities is None else bytes_of(priorities)
     options = (*block(timeout), "INCARNATION", served.incarnation)
     head = ("REPLAY.ADD", table.name, count, given, *options)
 
     arguments = (*head, "COLUMNS", len(columns), *blobs)
     return Command(what, arguments, lambda: _ids_reading(what, timeout, count), False, timeout)
+
+
+def _bytes_of_column(column: np.ndarray | Ragged) -> Argument:
+    if isinstance(column, Ragged):
+        return Blob([bytes_of(column.offsets), bytes_of(column.values)])
+    return bytes_of(column)
 
 
 def _ids_reading(what: str, timeout: float | None, count: int, partial: bool = False) -> Reading[Any]:

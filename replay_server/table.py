@@ -49,6 +49,9 @@ COLUMN_DTYPES = (
 COMPRESSIONS = ("none", "lz4", "zstd")
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
+MAX_LENGTH = 1 << 30
+DEFAULT_MAX_LENGTH = 65536
+"""Rows of an item in a ragged column, where `max_length` says nothing else."""
 MAX_NAME_BYTES = 255
 MAX_WINDOW = 16384
 """Steps of a window, and how far it may lie from its item."""
@@ -60,45 +63,78 @@ MAX_HISTORY = 65536
 class Column:
     """One value of every item: a NumPy dtype and the shape of a single item, () for a scalar.
 
-    A column under a `Window` is also a value of every step.
+    A column under a `Window` is also a value of every step. A column of shape (None, …) is ragged: each item has as
+    many rows as it likes, and a batch has it as a `Ragged`.
 
     Args:
         dtype: bool, int8 to int64, uint8 to uint64, or float16 to float64; anything that `numpy.dtype` takes.
-        shape: up to 8 dimensions, each at least 1.
+        shape: up to 8 dimensions, each at least 1; the first may be None.
         step_only: True: a value of steps only. Batches show it through windows.
+        max_length: of a ragged column: the most rows of an item. None: 65,536.
 
     Raises:
         SchemaError: the dtype or the shape is none of these.
     """
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     step_only: bool
+    max_length: int | None
 
-    def __init__(self, dtype: Any, shape: Any = (), *, step_only: bool = False) -> None:
+    def __init__(self, dtype: Any, shape: Any = (), *, step_only: bool = False, max_length: int | None = None) -> None:
         try:
             kind = np.dtype(dtype)
         except TypeError as error:
             raise SchemaError(f"a column's dtype must be one of {', '.join(COLUMN_DTYPES)}, got {dtype!r}") from error
         if kind.name not in COLUMN_DTYPES or kind.newbyteorder("<") != kind:
             raise SchemaError(f"a column's dtype must be one of {', '.join(COLUMN_DTYPES)}, got {kind}")
-        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        if len(sizes) > MAX_DIMENSIONS or not all(isinstance(size, int | np.integer) and size >= 1 for size in sizes):
-            raise SchemaError(f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 1, got {shape!r}")
+        sizes: tuple[Any, ...] = (shape,) if shape is None or isinstance(shape, int | np.integer) else tuple(shape)
+        ragged = len(sizes) > 0 and sizes[0] is None
+        fixed = sizes[1:] if ragged else sizes
+        if len(sizes) > MAX_DIMENSIONS or not all(isinstance(size, int | np.integer) and size >= 1 for size in fixed):
+            raise SchemaError(
+                f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 1, the first of which may be None, "
+                f"got {shape!r}"
+            )
         object.__setattr__(self, "dtype", kind.name)
-        object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
+        object.__setattr__(self, "shape", (*(None,) * ragged, *(int(size) for size in fixed)))
         if not isinstance(step_only, bool):
             raise SchemaError(f"a column's step_only must be True or False, got {step_only!r}")
         object.__setattr__(self, "step_only", step_only)
+        object.__setattr__(self, "max_length", self._checked_length(ragged, max_length))
+
+    def _checked_length(self, ragged: bool, max_length: int | None) -> int | None:
+        if not ragged:
+            if max_length is not None:
+                raise SchemaError(f"max_length is of ragged columns, shape (None, …); got shape {self.shape}")
+            return None
+        if self.step_only:
+            raise SchemaError("a column that is step_only has a fixed shape, since each step has one; got a ragged one")
+        length = DEFAULT_MAX_LENGTH if max_length is None else max_length
+        check_whole(length, "a column's max_length", 1)
+        if length > MAX_LENGTH:
+            raise SchemaError(f"a column's max_length is at most {MAX_LENGTH}, got {length}")
+        return int(length)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether each item has as many rows as it likes."""
+        return self.max_length is not None
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one item's value, or of one step's if the column is step_only."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+        """Bytes of one item's value, or of one step's if the column is step_only. Ragged: of the longest value."""
+        return (
+            np.dtype(self.dtype).itemsize
+            * math.prod(self.shape[1:] if self.ragged else self.shape)
+            * (self.max_length or 1)
+        )
 
     def to_spec(self) -> dict[str, Any]:
         """As in a table's spec."""
         spec: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
+        if self.ragged:
+            return {**spec, "max_length": self.max_length}
         return {**spec, "step_only": True} if self.step_only else spec
 
 
@@ -170,7 +206,7 @@ class Table:
         remover: the rule that chooses the item that leaves a full table: one of the same.
         rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
         max_times_sampled: an item leaves after so many samples; 0 = no limit.
-        max_bytes: payload bytes of the live items and steps; 0 = no limit.
+        max_bytes: payload bytes of the live items and steps, of ragged columns what their rows take; 0 = no limit.
         max_staleness: an item leaves when its `policy_version` is more than this many versions behind the newest one
             seen, in adds or in `sample(policy_version=)`. The signature then needs an int64 column `policy_version`.
             None = no limit.
@@ -220,8 +256,10 @@ class Table:
     def _check_windows(self) -> None:
         for name, window in self.windows.items():
             source = self.leaves.get(window.source)
-            if not isinstance(source, Column):
-                raise SchemaError(f"window {name!r} looks at {window.source!r}: expected the name of an rs.Column")
+            if not isinstance(source, Column) or source.ragged:
+                raise SchemaError(
+                    f"window {name!r} looks at {window.source!r}: expected the name of an rs.Column of a fixed shape"
+                )
             window.over(source)
         for name, column in self.leaves.items():
             if isinstance(column, Column) and column.step_only and name not in self.step_columns:
@@ -229,6 +267,12 @@ class Table:
                     f"column {name!r} is step_only and no window looks at it, so nobody could read it; add an "
                     f"rs.Window({name!r}, …), or drop step_only"
                 )
+        ragged = [name for name, column in self.leaves.items() if isinstance(column, Column) and column.ragged]
+        if ragged and self.windows:
+            raise SchemaError(
+                f"table {self.name!r} has windows and the ragged column {ragged[0]!r}: put ragged columns into a table "
+                "of their own"
+            )
 
     def _check_parts(self) -> None:
         if self.compression not in COMPRESSIONS:
@@ -343,7 +387,7 @@ class Table:
 
     @property
     def item_bytes(self) -> int:
-        """Payload bytes of one item as a batch has it, windows in full."""
+        """Payload bytes of one item as a batch has it, windows in full, ragged columns at their longest."""
         return sum(column.item_bytes for column in self.columns.values())
 
     def to_spec(self) -> dict[str, Any]:
@@ -444,13 +488,18 @@ def _columns_from(path: str, value: Any, leaves: dict[str, Column | Window]) -> 
 
 
 def _column_from(name: str, value: Any) -> Column | Window:
-    if isinstance(value, Mapping) and "dtype" in value and not set(value) - {"dtype", "shape", "step_only"}:
-        return Column(value["dtype"], value.get("shape", ()), step_only=value.get("step_only", False))
+    if (
+        isinstance(value, Mapping)
+        and "dtype" in value
+        and not set(value) - {"dtype", "shape", "step_only", "max_length"}
+    ):
+        more = {"step_only": value.get("step_only", False), "max_length": value.get("max_length")}
+        return Column(value["dtype"], value.get("shape", ()), **more)
     if isinstance(value, Mapping) and "window" in value and not set(value) - {"window", "length", "offset"}:
         return Window(value["window"], value.get("length") or None, value.get("offset", 0))
     if isinstance(value, list | tuple) and len(value) == 2:
         return Column(value[0], value[1])
     raise SchemaError(
-        f'column {name!r} must be {{"dtype": …, "shape": […], "step_only": …}}, [dtype, shape] or '
+        f'column {name!r} must be {{"dtype": …, "shape": […], "step_only": …, "max_length": …}}, [dtype, shape] or '
         f'{{"window": …, "length": …, "offset": …}}, got {value!r}'
     )

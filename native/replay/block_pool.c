@@ -7,26 +7,24 @@
 
 #include "base/memory.h"
 
-#define LEAST_BLOCK_BYTES 64u
-#define CLASSES_IN_DOUBLING 8u
 #define ALIGNMENT 16u
 
-static void make_classes(struct block_pool *pool, size_t largest) {
-    size_t bytes = LEAST_BLOCK_BYTES;
+static void make_classes(struct block_pool *pool, const struct block_sizes *sizes) {
+    size_t bytes = sizes->least, largest = sizes->largest > bytes ? sizes->largest : bytes;
     while (pool->classes < BLOCK_POOL_MAX_CLASSES - 1 && bytes < largest) {
         pool->class_bytes[pool->classes++] = bytes;
-        size_t doubling = LEAST_BLOCK_BYTES;
+        size_t doubling = sizes->least;
         while (doubling * 2 <= bytes) doubling *= 2;
-        size_t step = doubling / CLASSES_IN_DOUBLING;
+        size_t step = doubling / sizes->classes_in_doubling;
         bytes += step < ALIGNMENT ? ALIGNMENT : step;
     }
     pool->class_bytes[pool->classes++] = (largest + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-int block_pool_init(struct block_pool *pool, size_t largest, uint64_t total_bytes) {
+int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, uint64_t total_bytes) {
     memset(pool, 0, sizeof *pool);
-    make_classes(pool, largest > LEAST_BLOCK_BYTES ? largest : LEAST_BLOCK_BYTES);
-    pool->chunk_bytes = BLOCK_POOL_LEAST_CHUNK_BYTES;
+    make_classes(pool, sizes);
+    pool->chunk_bytes = sizes->least_chunk;
     while (pool->chunk_bytes < BLOCK_POOL_BLOCKS_IN_CHUNK * pool->class_bytes[pool->classes - 1])
         pool->chunk_bytes *= 2;
     /* Adds an eighth: blocks of the largest class may leave that much of a chunk unused. */

@@ -1,5 +1,5 @@
 /* block_pool: memory for blocks of many sizes, such as compressed steps: chunks of one mapping, each cut into blocks of one
- * size class. Classes lie an eighth apart, so that a block wastes a sixteenth on average; a chunk whose last block is given
+ * size class. With eight classes in a doubling a block wastes a sixteenth on average; a chunk whose last block is given
  * back may serve another class. Allocating and giving back are O(1) (finding the class: O(log classes)); pages are
  * touched as chunks fill. */
 #ifndef REPLAY_REPLAY_BLOCK_POOL_H
@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BLOCK_POOL_LEAST_CHUNK_BYTES (64u << 10)
 #define BLOCK_POOL_BLOCKS_IN_CHUNK 8u /* at least */
 #define BLOCK_POOL_MAX_CLASSES 256u
 #define BLOCK_POOL_NONE UINT32_MAX
@@ -30,8 +29,15 @@ struct block_pool {
     uint32_t with_room[BLOCK_POOL_MAX_CLASSES]; /* first of the chunks of a class that have a free block */
 };
 
-/* Room for blocks of up to `largest` bytes, `total_bytes` of them together and a little more. -1: no address space. */
-int block_pool_init(struct block_pool *pool, size_t largest, uint64_t total_bytes);
+/* Which sizes of blocks a pool has. Classes are at least 16 bytes apart. */
+struct block_sizes {
+    size_t least, largest; /* `least`: a multiple of 16 */
+    size_t classes_in_doubling;
+    size_t least_chunk; /* bytes */
+};
+
+/* Room for blocks of these sizes, `total_bytes` of them together and a little more. -1: no address space. */
+int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, uint64_t total_bytes);
 void block_pool_free(struct block_pool *pool); /* takes zeroed memory as well */
 size_t block_pool_size(const struct block_pool *pool, size_t bytes); /* what a block of so many bytes occupies */
 void *block_pool_take(struct block_pool *pool, size_t bytes); /* NULL: all chunks are in use */

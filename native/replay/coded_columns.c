@@ -7,6 +7,10 @@
 #include "base/arithmetic.h"
 #include "base/memory.h"
 
+#define LEAST_BLOCK_BYTES 64u
+#define CLASSES_IN_DOUBLING 8u
+#define LEAST_CHUNK_BYTES (64u << 10)
+
 void coded_columns_init(struct coded_columns *coded, uint32_t columns, const size_t *value_bytes) {
     memset(coded, 0, sizeof *coded);
     coded->columns = columns;
@@ -22,12 +26,13 @@ void coded_columns_init(struct coded_columns *coded, uint32_t columns, const siz
 int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64_t slots, uint64_t most_bytes) {
     if (!coded->bits) return 0;
     uint64_t slack = (uint64_t)__builtin_popcountll(coded->bits) * sizeof(uint32_t);
+    const struct block_sizes sizes = {LEAST_BLOCK_BYTES, coded->largest + sizeof(uint32_t), CLASSES_IN_DOUBLING,
+                                      LEAST_CHUNK_BYTES};
     coded->slots = slots;
     coded->codec = codec_new(codec);
     coded->scratch = memory_map(coded->largest);
     bool failed = !coded->codec || !coded->scratch ||
-                  block_pool_init(&coded->pool, coded->largest + sizeof(uint32_t),
-                                  at_most((coded->slot_bytes + slack) * slots, most_bytes));
+                  block_pool_init(&coded->pool, &sizes, at_most((coded->slot_bytes + slack) * slots, most_bytes));
     for (uint32_t i = 0; i < coded->columns && !failed; i++) {
         if (!coded_columns_has(coded, i)) continue;
         coded->block[i] = memory_map(slots * sizeof *coded->block[i]);

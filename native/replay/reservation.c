@@ -9,6 +9,8 @@
 #include "replay/table_state.h"
 
 #define VALUES_BETWEEN_LOOKS 8u /* at the clock, while steps are coded */
+#define BYTES_BETWEEN_LOOKS (64u << 10) /* the same, while ragged values are copied */
+#define VALUE_COST_BYTES 256u /* a value costs about as much as copying so many bytes, however short it is */
 
 /* ---- staging ------------------------------------------------------------------------------------------------------- */
 
@@ -124,9 +126,41 @@ void reservation_unresolve(struct reservation *reservation, uint32_t first) {
     reservation->resolved = reservation->resolved && first > 0;
 }
 
+/* Where the ragged value of a place is; NULL: none was given. */
+static struct ragged_value *ragged_place(const struct reservation *reservation, uint32_t column, uint32_t index) {
+    if (reservation->placed) return slot_ragged(reservation->store, column, reservation->slots[index]);
+    if (!(reservation->staged >> column & 1)) return NULL;
+    return (struct ragged_value *)(void *)(staging_column(reservation, column) + index * sizeof(struct ragged_value));
+}
+
+static void drop_ragged(struct reservation *reservation, uint32_t first) {
+    struct ragged_store *ragged = reservation->store->ragged;
+    for (uint32_t i = 0; i < ragged->columns; i++) {
+        uint32_t column = ragged->column[i];
+        for (uint32_t index = first; index < reservation->n; index++) {
+            struct ragged_value *value = ragged_place(reservation, column, index);
+            if (!value || value->length == 0) continue;
+            size_t bytes = ragged_store_takes(ragged, column, value->length);
+            reservation->ragged_bytes -= bytes;
+            ragged->reserved_bytes -= bytes;
+            ragged_store_drop(ragged, column, value);
+        }
+    }
+}
+
+void reservation_hand_over_ragged(struct reservation *reservation, uint32_t first, uint32_t count) {
+    const struct slot_store *store = reservation->store;
+    for (uint32_t i = first; i < first + count; i++) {
+        uint64_t bytes = slot_store_ragged_bytes(store, reservation->slots[i]);
+        reservation->ragged_bytes -= bytes;
+        store->ragged->reserved_bytes -= bytes;
+    }
+}
+
 /* Gives back what the places from `first` on hold. */
 static void give_up(struct reservation *reservation, uint32_t first) {
     reservation_unresolve(reservation, first);
+    if (reservation->store->ragged) drop_ragged(reservation, first);
     for (uint32_t i = reservation->n; reservation->placed && i-- > first;)
         slot_store_unreserve(reservation->store, reservation->slots[i]);
 }
@@ -190,6 +224,88 @@ void reservation_place(struct reservation *reservation, uint32_t first, uint32_t
         const uint8_t *values = staging_column(reservation, column) + first * store->value_bytes[column];
         column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
     }
+}
+
+/* ---- ragged columns ------------------------------------------------------------------------------------------------ */
+
+static uint64_t offset_at(const uint8_t *offsets, uint32_t index) {
+    uint64_t offset;
+    memcpy(&offset, offsets + index * sizeof offset, sizeof offset);
+    return offset;
+}
+
+static int refuse_offsets(const struct reservation *reservation, uint32_t column, uint64_t rows, uint32_t index,
+                          const uint8_t *offsets, struct error *error) {
+    const struct column *shape = &reservation->table->config.column[column];
+    return error_set(error, ERROR_BADSHAPE,
+                     "column '%s': expected offsets that begin with 0, end with the number of rows, %" PRIu64
+                     ", and ascend by at most max_length = %" PRIu32 ", got %" PRId64 " at index %" PRIu32
+                     "; nothing was stored",
+                     shape->name, rows, shape->max_length, (int64_t)offset_at(offsets, index), index);
+}
+
+/* Before the first value is taken: of the offsets the first and the last, and whether so much may be on its way. */
+static int begin_ragged(struct reservation *reservation, uint32_t column, const uint8_t *offsets, size_t length,
+                        struct error *error) {
+    const struct ragged_store *ragged = reservation->store->ragged;
+    uint32_t n = reservation->n;
+    uint64_t rows = length / ragged->row_bytes[column];
+    if (offset_at(offsets, 0) != 0) return refuse_offsets(reservation, column, rows, 0, offsets, error);
+    if (offset_at(offsets, n) != rows || length % ragged->row_bytes[column])
+        return refuse_offsets(reservation, column, rows, n, offsets, error);
+    if (ragged->reserved_bytes + length > TABLE_MAX_RAGGED_RESERVED_BYTES) {
+        return error_set(error, ERROR_LIMIT,
+                         "%zu bytes of column '%s' beside the %" PRIu64 " on their way to table '%s': expected at most "
+                         "%llu together; add fewer items at once",
+                         length, reservation->table->config.column[column].name, ragged->reserved_bytes,
+                         reservation->table->config.name, TABLE_MAX_RAGGED_RESERVED_BYTES);
+    }
+    if (reservation->placed) return 0;
+    memset(staging_column(reservation, column), 0, n * sizeof(struct ragged_value));
+    reservation->staged |= 1ull << column;
+    return 0;
+}
+
+static int put_ragged(struct reservation *reservation, uint32_t column, const uint8_t *rows, uint32_t length,
+                      struct error *error) {
+    struct ragged_store *ragged = reservation->store->ragged;
+    struct ragged_value *value = ragged_place(reservation, column, reservation->filled);
+    size_t bytes = ragged_store_takes(ragged, column, length);
+    uint64_t max_bytes = reservation->table->config.max_bytes;
+    bool is_full = max_bytes && ragged->used_bytes + bytes > max_bytes + RAGGED_SLACK_BYTES;
+    if (is_full || ragged_store_put(ragged, column, value, rows, length)) {
+        return error_set(error, ERROR_LIMIT,
+                         "no room for the rows of column '%s': table '%s' holds %" PRIu64 " bytes of such, %" PRIu64
+                         " are on their way, and replies in flight show others; read replies faster, or add fewer at "
+                         "once",
+                         reservation->table->config.column[column].name, reservation->table->config.name,
+                         ragged->live_bytes, ragged->reserved_bytes);
+    }
+    reservation->ragged_bytes += bytes;
+    ragged->reserved_bytes += bytes;
+    return 0;
+}
+
+int reservation_fill_ragged(struct reservation *reservation, uint32_t column, const void *offsets, const uint8_t *rows,
+                            size_t length, uint64_t deadline_us, struct error *error) {
+    const struct ragged_store *ragged = reservation->store->ragged;
+    assert(ragged_store_has(ragged, column));
+    size_t row_bytes = ragged->row_bytes[column], copied = 0;
+    uint64_t all = length / row_bytes;
+    if (reservation->filled == 0 && begin_ragged(reservation, column, offsets, length, error)) return -1;
+    while (reservation->filled < reservation->n) {
+        uint32_t index = reservation->filled;
+        uint64_t from = offset_at(offsets, index), to = offset_at(offsets, index + 1);
+        if (to < from || to > all || to - from > ragged->max_length[column])
+            return refuse_offsets(reservation, column, all, index + 1, offsets, error);
+        if (put_ragged(reservation, column, rows + from * row_bytes, (uint32_t)(to - from), error)) return -1;
+        copied += (to - from) * row_bytes + VALUE_COST_BYTES;
+        if (++reservation->filled == reservation->n || copied < BYTES_BETWEEN_LOOKS) continue;
+        if (deadline_us != CLOCK_NEVER && clock_monotonic_us() >= deadline_us) return 1;
+        copied = 0;
+    }
+    reservation->filled = 0;
+    return 0;
 }
 
 /* ---- coded columns ------------------------------------------------------------------------------------------------- */

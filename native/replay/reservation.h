@@ -6,6 +6,7 @@
  *   - All columns of items, where spare slots ran out. Their slots are taken at commit, after old items have left, and each
  *     value is copied once.
  *   - Coded columns of steps, which are compressed from there.
+ * Of a ragged column what lands so is the reference in the slot; its rows are copied into the ragged store at once.
  * A reservation is the only one that writes to its slots (slot_store.h), and nobody reads them before they have entered.
  * Releasing it gives back everything at any time before the commit, so a client that stalls or vanishes takes nothing
  * along. */
@@ -35,6 +36,7 @@ struct reservation {
     double default_priority; /* theirs where none are given */
     uint32_t filled; /* blocks of the column that is being filled */
     size_t filled_bytes;
+    uint64_t ragged_bytes; /* that its ragged values take: of those that have not entered */
     uint32_t coded; /* values that are done of the first column that is staged or unchecked */
     uint32_t slots[]; /* room for that many, then for their lists of steps */
 };
@@ -54,6 +56,8 @@ struct reservation *reservation_new(struct table *table, struct slot_store *stor
 void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count);
 /* What it held has entered, or was given back: it goes back to its pool. */
 void reservation_end(struct reservation *reservation);
+/* Items have entered: what the ragged values of `count` of them from `first` on take is no longer the reservation's. */
+void reservation_hand_over_ragged(struct reservation *reservation, uint32_t first, uint32_t count);
 /* The items from `first` on let go of their steps. */
 void reservation_unresolve(struct reservation *reservation, uint32_t first);
 void reservation_free_pool(struct slot_store *store);

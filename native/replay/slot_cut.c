@@ -61,6 +61,17 @@ bool slot_cut_holds(struct slot_cut *cut, uint32_t slot) {
     return true;
 }
 
+/* Of the last `count` of some slots: as many as fit a record, at least one. */
+static uint32_t fitting(const struct slot_cut *cut, const uint32_t *end, uint32_t count) {
+    uint32_t n = (uint32_t)at_most(count, cut->group);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; cut->store->ragged && i < n; i++) {
+        bytes += slot_store_ragged_bytes(cut->store, end[-1 - (int64_t)i]);
+        if (bytes > TABLE_CUT_RECORD_BYTES) return i + (i == 0);
+    }
+    return n;
+}
+
 /* ---- handing out in turn ------------------------------------------------------------------------------------------- */
 
 static void release_held(struct slot_cut *cut, uint32_t slot) {
@@ -73,7 +84,7 @@ static void release_held(struct slot_cut *cut, uint32_t slot) {
 }
 
 static void write_held(struct slot_cut *cut) {
-    uint32_t n = (uint32_t)at_most(cut->held_count, cut->group);
+    uint32_t n = fitting(cut, cut->held + cut->held_count, cut->held_count);
     const uint32_t *slots = cut->held + cut->held_count - n;
     write_slots(cut, slots, n);
     cut->held_count -= n;
@@ -83,9 +94,13 @@ static void write_held(struct slot_cut *cut) {
 /* Those of the next few slots that are still to be handed out, no more than fit one record. */
 static void write_next(struct slot_cut *cut) {
     uint32_t slots[SLOT_RECORD_MOST], n = 0;
+    uint64_t bytes = 0;
     for (uint32_t looked = 0; n < cut->group && looked < LOOKED_AT && cut->walked < cut->slots; looked++) {
         uint32_t slot = (uint32_t)(((uint64_t)cut->first + cut->walked++) % cut->slots);
-        if (slot_is_occupied(cut->store, slot) && !bitmap_has(cut->passed, slot)) slots[n++] = slot;
+        if (!slot_is_occupied(cut->store, slot) || bitmap_has(cut->passed, slot)) continue;
+        slots[n++] = slot;
+        if (cut->store->ragged) bytes += slot_store_ragged_bytes(cut->store, slot);
+        if (bytes > TABLE_CUT_RECORD_BYTES) break;
     }
     if (n > 0) write_slots(cut, slots, n);
 }

@@ -10,6 +10,10 @@ static size_t list_bytes(const struct slot_store *store) {
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
 
 static size_t column_bytes(const struct slot_store *store, uint32_t column, const uint32_t *slots, uint32_t n) {
+    size_t rows = n * sizeof(uint32_t);
+    for (uint32_t i = 0; ragged_store_has(store->ragged, column) && i < n; i++)
+        rows += ragged_value_bytes(store->ragged, column, slot_ragged(store, column, slots[i]));
+    if (ragged_store_has(store->ragged, column)) return rows;
     if (!coded_columns_has(&store->coded, column)) return n * store->value_bytes[column];
     size_t bytes = n * sizeof(uint32_t);
     for (uint32_t i = 0; i < n; i++) {
@@ -40,6 +44,18 @@ static uint8_t *write_blocks(const struct slot_store *store, uint32_t column, co
     return block_to;
 }
 
+static uint8_t *write_rows(const struct slot_store *store, uint32_t column, const uint32_t *slots, uint32_t n,
+                           uint8_t *to) {
+    uint8_t *rows_to = to + n * sizeof(uint32_t);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct ragged_value *value = slot_ragged(store, column, slots[i]);
+        memcpy(to + i * sizeof value->length, &value->length, sizeof value->length);
+        ragged_store_read(store->ragged, column, value, rows_to);
+        rows_to += ragged_value_bytes(store->ragged, column, value);
+    }
+    return rows_to;
+}
+
 void slot_record_write(const struct slot_store *store, const uint32_t *slots, uint32_t n, uint8_t *to) {
     memcpy(to, &n, sizeof n);
     memcpy(to + sizeof n, slots, n * sizeof slots[0]);
@@ -50,6 +66,8 @@ void slot_record_write(const struct slot_store *store, const uint32_t *slots, ui
         size_t bytes = n * store->value_bytes[column];
         if (coded_columns_has(&store->coded, column)) {
             to = write_blocks(store, column, slots, n, to);
+        } else if (ragged_store_has(store->ragged, column)) {
+            to = write_rows(store, column, slots, n, to);
         } else if (bytes > 0) {
             column_arrays_gather(&store->arrays, column, slots, n, to, bytes);
             to += bytes;
@@ -87,6 +105,24 @@ static const char *read_blocks(struct slot_store *store, uint32_t column, const 
     return NULL;
 }
 
+static const char *read_rows(struct slot_store *store, uint32_t column, const uint32_t *slots, uint32_t n,
+                             const uint8_t **at, const uint8_t *end) {
+    const uint8_t *lengths = *at;
+    if ((size_t)(end - *at) < n * sizeof(uint32_t)) return "a record ends within the lengths of its values";
+    *at += n * sizeof(uint32_t);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t length;
+        memcpy(&length, lengths + i * sizeof length, sizeof length);
+        size_t bytes = length * store->ragged->row_bytes[column];
+        if (length > store->ragged->max_length[column] || bytes > (size_t)(end - *at))
+            return "a record with a value that is too long";
+        if (ragged_store_put(store->ragged, column, slot_ragged(store, column, slots[i]), *at, length))
+            return "no memory for a value";
+        *at += bytes;
+    }
+    return NULL;
+}
+
 const char *slot_record_read(struct slot_store *store, const uint8_t *body, size_t length) {
     uint32_t slots[SLOT_RECORD_MOST], n;
     const char *wrong = slot_record_read_slots(store, body, length, slots, &n);
@@ -98,6 +134,9 @@ const char *slot_record_read(struct slot_store *store, const uint8_t *body, size
         size_t bytes = n * store->value_bytes[column];
         if (coded_columns_has(&store->coded, column)) {
             wrong = read_blocks(store, column, slots, n, &at, end);
+            if (wrong) return wrong;
+        } else if (ragged_store_has(store->ragged, column)) {
+            wrong = read_rows(store, column, slots, n, &at, end);
             if (wrong) return wrong;
         } else if (bytes > (size_t)(end - at)) {
             return "a record ends within a column";

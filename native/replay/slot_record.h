@@ -1,7 +1,8 @@
 /* slot_record: the slots of a store as they stand in a snapshot: a number of slots, which they are, what each of them sees,
  * and then each column of all of them, in the order of the signature.
  *
- *   u32 n; u32 slots[n]; u32 list[n][list_length]; of each column n values, or, where it is coded, u32 sizes[n] and n blocks
+ *   u32 n; u32 slots[n]; u32 list[n][list_length]; of each column n values; where it is coded, u32 sizes[n] and n blocks;
+ *   where it is ragged, u32 lengths[n] and the rows of n values
  *
  * docs/snapshot.md tells of it byte by byte (kinds 3 and 4). */
 #ifndef REPLAY_REPLAY_SLOT_RECORD_H

@@ -60,6 +60,12 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
     store->entry_bytes = kind == SLOT_OF_ITEM ? sizeof(struct slot) : sizeof(uint32_t);
     store->entries = memory_map(slots * store->entry_bytes);
     store->returned = memory_map(slots * sizeof *store->returned);
+    bool ragged = kind == SLOT_OF_ITEM && ragged_largest_bytes(config) > 0;
+    if (ragged && !(store->ragged = ragged_store_new(config, error))) {
+        slot_store_free(store);
+        return -1;
+    }
+    store->keeps_apart = ragged || store->coded.bits;
     bool failed = !store->entries || !store->returned || column_arrays_map(&store->arrays, slots) ||
                   coded_columns_map(&store->coded, config->codec, slots, MOST_STEP_BYTES);
     if (kind == SLOT_OF_ITEM && !failed) {
@@ -85,6 +91,7 @@ int slot_store_init_lists(struct slot_store *store, struct slot_store *seen, uin
 void slot_store_free(struct slot_store *store) {
     column_arrays_free(&store->arrays);
     coded_columns_free(&store->coded);
+    ragged_store_free(store->ragged);
     memory_unmap(store->entries, store->slots * store->entry_bytes);
     memory_unmap(store->returned, store->slots * sizeof *store->returned);
     memory_unmap(store->age, store->slots * sizeof *store->age);
@@ -94,8 +101,16 @@ void slot_store_free(struct slot_store *store) {
 
 /* ---- the life of a slot -------------------------------------------------------------------------------------------- */
 
-static void give_back(struct slot_store *store, uint32_t slot) {
+/* Not inlined, as few slots have any. */
+static __attribute__((noinline)) void forget_apart(struct slot_store *store, uint32_t slot) {
+    struct ragged_store *ragged = store->ragged;
     if (store->coded.bits) coded_columns_forget(&store->coded, slot);
+    for (uint32_t i = 0; ragged && i < ragged->columns; i++)
+        ragged_store_drop(ragged, ragged->column[i], slot_ragged(store, ragged->column[i], slot));
+}
+
+static void give_back(struct slot_store *store, uint32_t slot) {
+    if (store->keeps_apart) forget_apart(store, slot);
     if (store->slot && store->slot[slot].generation >= SLOT_MAX_GENERATION) {
         store->retired++;
         return;
@@ -200,6 +215,16 @@ void slot_store_forget_ids(struct slot_store *store, uint64_t entropy) {
 
 uint64_t slot_store_slot_bytes(const struct slot_store *store, uint32_t slot) {
     return store->plain_bytes + coded_columns_bytes(&store->coded, slot);
+}
+
+uint64_t slot_store_ragged_bytes(const struct slot_store *store, uint32_t slot) {
+    const struct ragged_store *ragged = store->ragged;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < ragged->columns; i++) {
+        uint32_t column = ragged->column[i];
+        bytes += ragged_store_takes(ragged, column, slot_ragged(store, column, slot)->length);
+    }
+    return bytes;
 }
 
 uint64_t slot_store_bytes(const struct slot_store *store) {

@@ -32,6 +32,7 @@
 #include "base/error.h"
 #include "replay/coded_columns.h"
 #include "replay/column_arrays.h"
+#include "replay/ragged_store.h"
 #include "replay/table.h"
 
 #define SLOT_NONE UINT32_MAX
@@ -60,6 +61,8 @@ struct slot_store {
     size_t plain_bytes; /* of those that are not coded */
     struct column_arrays arrays; /* of those */
     struct coded_columns coded; /* of the others */
+    struct ragged_store *ragged; /* of items: what the values of ragged columns refer to; NULL: there are none */
+    bool keeps_apart; /* some of what a slot has lies in `coded` or `ragged` */
     uint8_t *entries; /* by slot: its references and, of an item, the rest of `struct slot` */
     size_t entry_bytes;
     uint32_t *returned; /* stack of slots that were given back */
@@ -102,6 +105,10 @@ static inline uint32_t slot_store_free_slots(const struct slot_store *store) {
 
 static inline uint32_t *slot_references(const struct slot_store *store, uint32_t slot) {
     return (uint32_t *)(void *)(store->entries + slot * store->entry_bytes);
+}
+
+static inline struct ragged_value *slot_ragged(const struct slot_store *store, uint32_t column, uint32_t slot) {
+    return (struct ragged_value *)(void *)column_arrays_value(&store->arrays, column, slot);
 }
 
 static inline bool slot_is_occupied(const struct slot_store *store, uint32_t slot) {
@@ -154,6 +161,7 @@ static inline void slot_store_pin(struct slot_store *store, uint32_t slot) { /* 
 /* What an occupied slot takes; what all but those held take; what one takes on average. */
 uint64_t slot_store_slot_bytes(const struct slot_store *store, uint32_t slot);
 uint64_t slot_store_bytes(const struct slot_store *store);
+uint64_t slot_store_ragged_bytes(const struct slot_store *store, uint32_t slot); /* of a slot's ragged values alone */
 uint64_t slot_store_mean_bytes(const struct slot_store *store);
 
 #endif

@@ -151,6 +151,13 @@ static int check_config(struct table_config *config, struct error *error) {
                          "max_bytes: expected room for the steps that one item sees, %" PRIu64 " bytes, got %" PRIu64,
                          one_item, config->max_bytes);
     }
+    uint64_t longest = slot_row_bytes(config, SLOT_OF_ITEM) + ragged_most_taken(config);
+    if (config->max_bytes && config->max_bytes < longest) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "max_bytes: expected room for the longest item, %" PRIu64 " bytes, got %" PRIu64
+                         "; raise it, or lower max_length of the ragged columns",
+                         longest, config->max_bytes);
+    }
     uint64_t needed = config->limiter == LIMITER_QUEUE ? config->queue_size : config->min_size_to_sample;
     if (needed > capacity) {
         return error_set(error, ERROR_BADSCHEMA,

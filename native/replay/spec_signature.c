@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "replay/ragged_store.h"
 #include "replay/window.h"
 
 static const struct {
@@ -38,12 +39,29 @@ static int take_shape(struct spec_reader *spec, const char *what, const struct m
     if (value->type != MSGPACK_ARRAY || value->count > TABLE_MAX_DIMENSIONS)
         return spec_refuse(spec, what, "a shape of at most 8 dimensions", value);
     column->dimensions = value->count;
-    for (uint32_t i = 0; i < column->dimensions; i++)
+    struct msgpack_reader before = spec->bytes;
+    struct msgpack_value first;
+    if (column->dimensions && spec_next_value(spec, &first)) return -1;
+    bool ragged = column->dimensions && first.type == MSGPACK_NIL;
+    if (ragged)
+        column->max_length = TABLE_DEFAULT_MAX_LENGTH;
+    else
+        spec->bytes = before;
+    for (uint32_t i = ragged; i < column->dimensions; i++)
         if (spec_read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) return -1;
     return 0;
 }
 
-enum column_key { KEY_DTYPE, KEY_SHAPE, KEY_STEP_ONLY, KEY_WINDOW, KEY_LENGTH, KEY_OFFSET, COLUMN_KEYS };
+enum column_key {
+    KEY_DTYPE,
+    KEY_SHAPE,
+    KEY_STEP_ONLY,
+    KEY_MAX_LENGTH,
+    KEY_WINDOW,
+    KEY_LENGTH,
+    KEY_OFFSET,
+    COLUMN_KEYS
+};
 
 static int read_offset(struct spec_reader *spec, const char *what, int32_t *offset) {
     struct msgpack_value value;
@@ -59,8 +77,9 @@ static int read_offset(struct spec_reader *spec, const char *what, int32_t *offs
     return spec_refuse(spec, what, "an offset from -16384 to 16384 steps", &value);
 }
 
+/* `max_length` may come before the shape: it is put into the column when both have been read. */
 static int read_column_key(struct spec_reader *spec, const char *what, enum column_key key, struct column *column,
-                           struct msgpack_value *source) {
+                           struct msgpack_value *source, uint64_t *max_length) {
     struct msgpack_value value;
     uint64_t length = 0;
     switch (key) {
@@ -77,6 +96,7 @@ static int read_column_key(struct spec_reader *spec, const char *what, enum colu
         if (value.type != MSGPACK_BOOLEAN) return spec_refuse(spec, what, "step_only to be true or false", &value);
         column->kind = value.boolean ? COLUMN_STEP : COLUMN_ITEM;
         return 0;
+    case KEY_MAX_LENGTH: return spec_read_unsigned(spec, what, 1, TABLE_MAX_LENGTH, max_length);
     case KEY_DTYPE: return spec_next_value(spec, &value) || take_type(spec, what, &value, column) ? -1 : 0;
     case KEY_SHAPE: return spec_next_value(spec, &value) || take_shape(spec, what, &value, column) ? -1 : 0;
     case COLUMN_KEYS: break;
@@ -87,17 +107,25 @@ static int read_column_key(struct spec_reader *spec, const char *what, enum colu
 /* `source` is the name of the column that a window looks at. */
 static int read_column_map(struct spec_reader *spec, const char *what, uint32_t pairs, struct column *column,
                            struct msgpack_value *source) {
-    static const char *const keys[COLUMN_KEYS] = {"dtype", "shape", "step_only", "window", "length", "offset"};
-    const uint32_t of_values = 1u << KEY_DTYPE | 1u << KEY_SHAPE | 1u << KEY_STEP_ONLY;
+    static const char *const keys[COLUMN_KEYS] = {"dtype",  "shape",  "step_only", "max_length",
+                                                  "window", "length", "offset"};
+    const uint32_t of_values = 1u << KEY_DTYPE | 1u << KEY_SHAPE | 1u << KEY_STEP_ONLY | 1u << KEY_MAX_LENGTH;
     const uint32_t of_windows = 1u << KEY_WINDOW | 1u << KEY_LENGTH | 1u << KEY_OFFSET;
     uint32_t seen = 0;
+    uint64_t max_length = 0;
     int key = 0;
     for (uint32_t i = 0; i < pairs; i++) {
         if (spec_read_key(spec, what, keys, COLUMN_KEYS, &seen, &key) ||
-            read_column_key(spec, what, (enum column_key)key, column, source)) {
+            read_column_key(spec, what, (enum column_key)key, column, source, &max_length)) {
             return -1;
         }
     }
+    if (max_length && !column_is_ragged(column)) {
+        return error_set(spec->error, ERROR_BADSCHEMA,
+                         "%s: expected max_length only with a shape whose first size is nil, which makes it ragged",
+                         what);
+    }
+    if (max_length) column->max_length = (uint32_t)max_length;
     if (seen & of_windows && (seen & of_values || !(seen & 1u << KEY_WINDOW))) {
         return error_set(
             spec->error, ERROR_BADSCHEMA,
@@ -112,18 +140,29 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
 
 static int refuse_size(struct spec_reader *spec, const char *what, const struct column *column) {
     char shape[TABLE_MAX_DIMENSIONS * 24] = "";
-    for (uint32_t i = 0, at = 0; i < column->dimensions; i++)
-        at += (uint32_t)snprintf(shape + at, sizeof shape - at, "%s%" PRIu64, i ? "," : "", column->shape[i]);
+    for (uint32_t i = 0, at = 0; i < column->dimensions; i++) {
+        uint64_t size = i == 0 && column_is_ragged(column) ? column->max_length : column->shape[i];
+        at += (uint32_t)snprintf(shape + at, sizeof shape - at, "%s%" PRIu64, i ? "," : "", size);
+    }
     return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item, got %s [%s]", what,
                      TABLE_MAX_ITEM_BYTES, column_type_name(column->type), shape);
 }
 
 static int count_bytes(struct spec_reader *spec, const char *what, struct column *column) {
+    bool ragged = column_is_ragged(column);
     column->item_bytes = column_types[column->type].bytes;
-    for (uint32_t i = 0; i < column->dimensions; i++) {
+    for (uint32_t i = ragged; i < column->dimensions; i++) {
         if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) return refuse_size(spec, what, column);
         column->item_bytes *= column->shape[i];
     }
+    if (!ragged) return 0;
+    if (column->kind == COLUMN_STEP) {
+        return error_set(spec->error, ERROR_BADSCHEMA,
+                         "%s: expected a fixed shape, since each step has one, got a ragged one", what);
+    }
+    if (column->max_length > TABLE_MAX_ITEM_BYTES / column->item_bytes) return refuse_size(spec, what, column);
+    column->row_bytes = column->item_bytes;
+    column->item_bytes = sizeof(struct ragged_value);
     return 0;
 }
 
@@ -156,6 +195,8 @@ static int bind_window(struct spec_reader *spec, struct table_config *config, st
     if (at == config->columns || config->column[at].kind == COLUMN_WINDOW)
         return spec_refuse(spec, what, "the name of a column that is no window itself", source);
     struct column *seen = &config->column[at];
+    if (column_is_ragged(seen))
+        return spec_refuse(spec, what, "the name of a column of a fixed shape, since each step has one", source);
     uint32_t own = window->length ? 1 : 0;
     if (seen->dimensions + own > TABLE_MAX_DIMENSIONS) {
         return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %d dimensions, got %" PRIu32, what,
@@ -184,6 +225,11 @@ static int bind_windows(struct spec_reader *spec, struct table_config *config, c
     }
     struct window_map map;
     window_map_init(&map, config);
+    if (map.steps > 0 && ragged_largest_bytes(config) > 0) {
+        return error_set(spec->error, ERROR_BADSCHEMA,
+                         "signature: expected ragged columns or windows, got both; put the ragged columns into a table "
+                         "of their own");
+    }
     return map.steps <= TABLE_MAX_WINDOW && map.span <= STREAM_MAX_HISTORY
                ? 0
                : error_set(
@@ -196,6 +242,7 @@ static int bind_windows(struct spec_reader *spec, struct table_config *config, c
 static int check_bytes(struct spec_reader *spec, const struct table_config *config) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < config->columns; i++) total += config->column[i].item_bytes;
+    total += ragged_largest_bytes(config);
     return total <= TABLE_MAX_ITEM_BYTES
                ? 0
                : error_set(spec->error, ERROR_BADSCHEMA, "signature: expected at most %llu bytes an item, got %" PRIu64,
@@ -241,12 +288,18 @@ static void write_window(struct msgpack_writer *writer, const struct table_confi
 }
 
 static void write_column(struct msgpack_writer *writer, const struct column *column) {
-    msgpack_write_map(writer, column->kind == COLUMN_STEP ? 3 : 2);
+    bool ragged = column_is_ragged(column);
+    msgpack_write_map(writer, 2 + (column->kind == COLUMN_STEP) + ragged);
     write_text(writer, "dtype");
     write_text(writer, column_type_name(column->type));
     write_text(writer, "shape");
     msgpack_write_array(writer, column->dimensions);
-    for (uint32_t i = 0; i < column->dimensions; i++) msgpack_write_unsigned(writer, column->shape[i]);
+    if (ragged) msgpack_write_nil(writer);
+    for (uint32_t i = ragged; i < column->dimensions; i++) msgpack_write_unsigned(writer, column->shape[i]);
+    if (ragged) {
+        write_text(writer, "max_length");
+        msgpack_write_unsigned(writer, column->max_length);
+    }
     if (column->kind == COLUMN_STEP) {
         write_text(writer, "step_only");
         msgpack_write_boolean(writer, true);

@@ -16,6 +16,7 @@ uint64_t table_effective_capacity(const struct table_config *config) {
 
 uint64_t table_full_bytes(const struct table_config *config) {
     uint64_t item_bytes = slot_row_bytes(config, SLOT_OF_ITEM) + slot_row_bytes(config, SLOT_OF_STEP);
+    item_bytes += ragged_largest_bytes(config);
     uint64_t bytes = table_effective_capacity(config) * item_bytes;
     return config->max_bytes && bytes > config->max_bytes ? config->max_bytes : bytes;
 }
@@ -186,6 +187,7 @@ void table_enter_sampler(struct table *table, uint32_t slot, double key) {
 void table_remove(struct table *table, uint32_t slot) {
     if (table->work.next == slot) table->work.next = table->items.slot[slot].newer;
     if (table->cut) table_cut_before_change(table, slot);
+    if (table->items.ragged) table->items.ragged->live_bytes -= slot_store_ragged_bytes(&table->items, slot);
     if (sampler_is_prioritized(table))
         weigh(table, slot, 0);
     else

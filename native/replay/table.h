@@ -24,8 +24,11 @@
 #define TABLE_MAX_BATCH (1u << 20)
 #define TABLE_MAX_CAPACITY (1ull << 31)
 #define TABLE_MAX_ITEM_BYTES (512ull << 20) /* all columns of one item together */
+#define TABLE_DEFAULT_MAX_LENGTH 65536u /* rows of a ragged value */
+#define TABLE_MAX_LENGTH (1u << 30)
 #define TABLE_MAX_EXPONENT 100.0 /* of priorities (alpha) and of importance weights (beta) */
 #define TABLE_MAX_STAGING_BYTES (2ull << 30) /* of one table, for ADDs that found no spare slots */
+#define TABLE_MAX_RAGGED_RESERVED_BYTES (1ull << 30) /* of one table's ragged columns, on their way in */
 #define TABLE_KEPT_STAGING_BYTES (64ull << 20) /* kept for the next such ADD */
 #define TABLE_MAX_STREAM_STEPS (1u << 22) /* the histories of a table's streams together */
 #define TABLE_MAX_WINDOW 16384u /* steps of a window, and how far it may lie from its item */
@@ -61,12 +64,20 @@ struct column {
     enum column_type type;
     uint32_t dimensions;
     uint64_t shape[TABLE_MAX_DIMENSIONS];
-    size_t item_bytes; /* of one item (a window's: all its steps together); COLUMN_STEP: of one step */
+    size_t
+        item_bytes; /* of one item (a window's: all its steps together); COLUMN_STEP: of one step; ragged: in its slot */
+    size_t row_bytes; /* ragged: of one row, of which each item has as many as it likes; shape[0] is 0 then */
+    uint32_t max_length; /* ragged: rows of an item at most; 0: not ragged */
     bool in_steps; /* steps have it: COLUMN_STEP, or COLUMN_ITEM that a window looks at (it is then in both) */
     uint32_t source; /* COLUMN_WINDOW: the column looked at, with in_steps */
     uint32_t length; /* COLUMN_WINDOW: steps; 0: a single one, without a dimension of its own */
     int32_t offset; /* COLUMN_WINDOW: of its last step against the item's own */
 };
+
+/* Whether each item has rows of its own number (table_ragged.h). */
+static inline bool column_is_ragged(const struct column *column) {
+    return column->max_length > 0;
+}
 
 /* Steps of a window; 1: of a column that is none. */
 static inline uint32_t column_steps(const struct column *column) {
@@ -173,6 +184,11 @@ void reservation_landing(struct reservation *reservation, uint32_t column, uint8
                          const uint32_t **slots);
 void reservation_fill(struct reservation *reservation, uint32_t column,
                       const void *values); /* copies n packed ones in */
+/* Of a ragged column instead: int64 offsets[n + 1], of any alignment, and as many rows as the last of them says, in `length`
+ * bytes; until the clock passes the deadline. 0: the column is filled; 1: there is more to do, by the same call, before
+ * another column; -1: the offsets cannot be, or there is no room. */
+int reservation_fill_ragged(struct reservation *reservation, uint32_t column, const void *offsets, const uint8_t *rows,
+                            size_t length, uint64_t deadline_us, struct error *error);
 void reservation_release(struct reservation *reservation); /* gives the slots back, nothing enters */
 /* Keeps the first n items, at least one; the others' slots go back. After everything has landed. */
 void reservation_shorten(struct reservation *reservation, uint32_t n);
@@ -228,7 +244,7 @@ int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t fir
               double *probabilities, struct error *error);
 /* A COLUMN_ITEM of n slots: item i at base + slots[i] * stride; in C order, item_bytes each. */
 void table_column_view(const struct table *table, uint32_t column, const uint8_t **base, size_t *stride);
-/* Copies a column of n slots out, windows and compressed steps included. */
+/* Copies a column of n slots out, windows and compressed steps included, but no ragged one (table_ragged.h). */
 void table_gather(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out);
 /* As table_gather, of a few of the slots of a result of so many bytes: a large one is copied past the caches. */
 void table_gather_part(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out,

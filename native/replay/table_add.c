@@ -102,6 +102,7 @@ void table_index(struct table *table, uint32_t slot, double priority, struct tab
     selector_insert(&table->remover, slot, keys.remover);
     freshness_insert(&table->freshness, &table->items, slot);
     table->live_times += table->items.slot[slot].times_sampled;
+    if (table->items.ragged) table->items.ragged->live_bytes += slot_store_ragged_bytes(&table->items, slot);
 }
 
 static void enter(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
@@ -109,12 +110,19 @@ static void enter(struct table *table, uint32_t slot, double priority, struct ta
     table_index(table, slot, priority, keys);
 }
 
-/* Checks what a table with windows asks beyond the rest: its items see steps, and there is room for them beside the
- * steps that streams keep. */
-static int check_windows(const struct table *table, const struct reservation *reservation, struct error *error) {
+/* Checks what a table with windows or ragged columns asks beyond the rest: items see steps, and there is room for them beside
+ * the steps that streams keep. */
+static int check_room(const struct table *table, const struct reservation *reservation, struct error *error) {
     uint64_t max_bytes = table->config.max_bytes;
-    uint64_t needed =
-        reservation->n * (uint64_t)table->items.slot_bytes + table->kept_steps * slot_store_mean_bytes(&table->steps);
+    uint64_t needed = reservation->n * (uint64_t)table->items.slot_bytes + reservation->ragged_bytes;
+    if (table->items.ragged && max_bytes && needed > max_bytes) {
+        return error_set(error, ERROR_LIMIT,
+                         "%" PRIu32 " items need %" PRIu64 " bytes, and max_bytes of table '%s' is %" PRIu64
+                         "; raise it, or add fewer or shorter ones at once",
+                         reservation->n, needed, table->config.name, max_bytes);
+    }
+    if (!table_has_windows(table)) return 0;
+    needed += table->kept_steps * slot_store_mean_bytes(&table->steps);
     if (!reservation->resolved) {
         return error_set(error, ERROR_BADSCHEMA,
                          "table '%s' has windows: its items are made from steps; append steps, then make items of "
@@ -138,7 +146,7 @@ static uint64_t excess_of(const struct table *table, uint32_t n) {
 int table_begin_commit(struct table *table, struct reservation *reservation, struct error *error) {
     assert(reservation->table == table && !reservation->admitted);
     uint32_t n = reservation->n;
-    if (table_has_windows(table) && check_windows(table, reservation, error)) return -1;
+    if ((table_has_windows(table) || table->items.ragged) && check_room(table, reservation, error)) return -1;
     if (!table_can_add(table, n, error)) return -1;
     if (!reservation->placed && !has_slots_for_staged(table, n, excess_of(table, n), error)) return -1;
     reservation->default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
@@ -161,9 +169,11 @@ static bool leaves_room_first(const struct table *table) {
     return table->config.remover != SELECTOR_FIFO;
 }
 
-static bool lacks_bytes(const struct table *table, uint32_t n) {
-    uint64_t most = table_has_windows(table) ? table->config.max_bytes : 0;
-    return most && table->items.live && table_bytes(table) + n * (uint64_t)table->items.slot_bytes > most;
+/* Of fixed columns alone as many items fit as the effective capacity says. */
+static bool lacks_bytes(const struct table *table, const struct reservation *reservation, uint32_t n) {
+    uint64_t most = table_has_windows(table) || table->items.ragged ? table->config.max_bytes : 0;
+    uint64_t more = n * (uint64_t)table->items.slot_bytes + reservation->ragged_bytes;
+    return most && table->items.live && table_bytes(table) + more > most;
 }
 
 /* Staged items need slots, of which those that leave may give back none, since others hold them. Then more of those leave
@@ -179,7 +189,7 @@ static bool make_room_for(struct table *table, const struct reservation *reserva
     uint32_t leaving = excess < PART_ITEMS ? (uint32_t)excess : PART_ITEMS;
     table_make_room(table, leaving);
     if (leaving < excess) return false;
-    for (; lacks_bytes(table, n) || lacks_slots(table, reservation); leaving++) {
+    for (; lacks_bytes(table, reservation, n) || lacks_slots(table, reservation); leaving++) {
         if (leaving >= PART_ITEMS) return false;
         table_make_room(table, 1);
     }
@@ -201,6 +211,7 @@ static void enter_part(struct table *table, struct reservation *reservation, uin
               priorities ? keys[i % TABLE_KEYS] : default_keys);
         ids[i] = table_id(table, slot);
     }
+    if (table->items.ragged) reservation_hand_over_ragged(reservation, first, n);
     reservation->entered += n;
     table->entering -= n;
     table->added += n;

@@ -57,7 +57,8 @@ void table_cut_before_change(struct table *table, uint32_t slot) {
 static int begin(struct table_cut *cut, struct table *table, struct table_cut_sink *sink, uint64_t held_bytes) {
     struct slot_store *items = &table->items, *steps = &table->steps;
     bool windows = table_has_windows(table);
-    uint64_t held = at_most(held_bytes / (items->slot_bytes ? items->slot_bytes : 1), TABLE_HELD_SLOTS);
+    uint64_t largest = items->slot_bytes + (items->ragged ? items->ragged->largest : 0);
+    uint64_t held = at_most(held_bytes / (largest ? largest : 1), TABLE_HELD_SLOTS);
     cut->table = table;
     cut->chunks = (items->fresh + TABLE_CUT_CHUNK - 1) / TABLE_CUT_CHUNK;
     cut->chunks_done = memory_map(bitmap_bytes(cut->chunks));

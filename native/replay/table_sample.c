@@ -286,6 +286,7 @@ void table_gather(const struct table *table, uint32_t column, const uint32_t *sl
 void table_gather_part(const struct table *table, uint32_t column, const uint32_t *slots, uint32_t n, void *out,
                        size_t result_bytes) {
     assert(column < table->items.arrays.columns && table->config.column[column].kind != COLUMN_STEP);
+    assert(!column_is_ragged(&table->config.column[column]));
     if (table->config.column[column].kind == COLUMN_WINDOW) {
         window_map_gather(&table->windows, &table->items, &table->config.column[column], column, slots, n, out,
                           result_bytes);

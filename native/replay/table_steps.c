@@ -102,7 +102,8 @@ struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct 
 }
 
 uint64_t table_bytes(const struct table *table) {
-    return (uint64_t)table->items.live * table->items.slot_bytes + slot_store_bytes(&table->steps);
+    uint64_t ragged = table->items.ragged ? table->items.ragged->live_bytes : 0;
+    return (uint64_t)table->items.live * table->items.slot_bytes + ragged + slot_store_bytes(&table->steps);
 }
 
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {

@@ -101,11 +101,15 @@ static inline const char *choose_limiter(struct maker *maker) {
 static inline const char *choose_signature(struct maker *maker, bool windows) {
     if (one_in(maker, 15))
         return CHOOSE(maker, "{x:[complex,[2]]}", "{}", "{x:[uint8,[0]]}", "{o:{window:f,length:2,offset:0}}",
+                      "{x:[uint8,[2,nil]]}", "{x:{dtype:uint8,shape:[2],max_length:4}}",
+                      "{x:{dtype:uint8,max_length:4}}",
+                      "{f:{dtype:uint8,shape:[nil],step_only:true},o:{window:f,length:2,offset:0}}",
                       "{x:[uint8,[]],x:[uint8,[]]}");
     if (!windows)
         return CHOOSE(maker, "{x:[float32,[2]],k:[int64,[]]}", "{x:[uint8,[]]}", "{big:[uint8,[4096]],r:[float32,[]]}",
-                      "{x:[float16,[3]],b:[bool,[]],policy_version:[int64,[]]}",
-                      "{x:[float64,[2,3,1]],y:[uint16,[4]]}");
+                      "{x:[float16,[3]],b:[bool,[]],policy_version:[int64,[]]}", "{x:[float64,[2,3,1]],y:[uint16,[4]]}",
+                      "{tokens:[int32,[nil]],r:[float32,[]]}",
+                      "{r:[uint8,[]],tokens:{dtype:uint8,shape:[nil,3],max_length:40},l:[int64,[nil,1]]}");
     return CHOOSE(
         maker,
         "{f:{dtype:uint8,shape:[200],step_only:true},r:[uint8,[]],obs:{window:f,length:4,offset:0},"
@@ -136,7 +140,8 @@ static inline void make_spec(struct maker *maker) {
     if (one_in(maker, 3)) length += sprintf(text + length, ",remover:%s", choose_selector(maker));
     if (one_in(maker, 2)) length += sprintf(text + length, ",rate_limiter:%s", choose_limiter(maker));
     if (one_in(maker, 6)) length += sprintf(text + length, ",max_times_sampled:%s", CHOOSE(maker, "1", "3", "0"));
-    if (one_in(maker, 8)) length += sprintf(text + length, ",max_bytes:%s", CHOOSE(maker, "100", "4000", "40000", "0"));
+    if (one_in(maker, 8))
+        length += sprintf(text + length, ",max_bytes:%s", CHOOSE(maker, "100", "4000", "40000", "800000", "0"));
     if (strstr(signature, "policy") ? one_in(maker, 2) : one_in(maker, 40))
         length += sprintf(text + length, ",max_staleness:%s", CHOOSE(maker, "0", "3", "-1", "nil"));
     if (strstr(signature, "window") ? one_in(maker, 2) : one_in(maker, 40))
@@ -203,6 +208,21 @@ static inline void put_options(struct maker *maker) {
     if (one_in(maker, 12)) make_incarnation(maker);
 }
 
+/* Offsets of n items, and rows for them; now and then something is wrong with them. Some are of many units. */
+static inline void put_ragged(struct maker *maker, uint32_t n, const struct column *column) {
+    int64_t offsets[MOST_ITEMS + 1] = {0};
+    n = n < MOST_ITEMS ? n : MOST_ITEMS;
+    for (uint32_t i = 0; i < n; i++)
+        offsets[i + 1] = offsets[i] + below(maker, one_in(maker, 12) ? 3000 : one_in(maker, 4) ? 41 : 4);
+    size_t bytes = (size_t)offsets[n] * column->row_bytes, head = (n + (size_t)1) * sizeof offsets[0];
+    if (one_in(maker, 20)) offsets[below(maker, n + 1)] += (int64_t)below(maker, 5) - 2;
+    if (one_in(maker, 30)) bytes += below(maker, 3);
+    uint8_t *word = request_open(maker->out, head + bytes);
+    if (!word) return;
+    memcpy(word, offsets, head);
+    memset(word + head, (int)below(maker, 3), bytes);
+}
+
 /* The columns that `wanted` picks, with a blob of n values each. */
 static inline void put_columns(struct maker *maker, uint32_t n, bool (*wanted)(const struct column *column)) {
     const struct replay_entry *entry = named_table(maker);
@@ -215,7 +235,10 @@ static inline void put_columns(struct maker *maker, uint32_t n, bool (*wanted)(c
         const struct column *column = &config->column[i];
         if (!wanted(column)) continue;
         put(maker, column->name);
-        put_blob(maker, n, column->item_bytes);
+        if (column_is_ragged(column))
+            put_ragged(maker, n, column);
+        else
+            put_blob(maker, n, column->item_bytes);
     }
     if (config) return;
     put(maker, "x");

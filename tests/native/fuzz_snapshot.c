@@ -14,6 +14,7 @@
 #include "persist/snapshot.h"
 #include "persist/snapshot_format.h"
 #include "persist/snapshot_reader.h"
+#include "replay/table_ragged.h"
 #include "table_stage.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -34,10 +35,31 @@ const char *const fuzz_seeds[] = {
 static uint8_t whole[ROOM];
 static size_t whole_length;
 
-/* A table with windows and one without, each with some items. */
+/* A table of ragged columns, with some items. */
+static struct table *make_ragged(void) {
+    static const uint8_t rows[9000] = {1, 2, 3};
+    struct table_config config = small_config(6, SELECTOR_FIFO);
+    uint64_t ids[3], values[3] = {1, 2, 3};
+    config.column[1].row_bytes = 3;
+    config.column[1].max_length = 3000;
+    config.column[1].dimensions = 2;
+    config.column[1].shape[0] = 0;
+    config.column[1].shape[1] = 3;
+    config.column[1].item_bytes = sizeof(struct ragged_value);
+    strcpy(config.name, "r");
+    struct table *table = make(&config);
+    struct reservation *items = table_reserve(table, 3, &error);
+    CHECK(items);
+    reservation_fill(items, 0, values);
+    CHECK(reservation_fill_ragged(items, 1, (int64_t[]){0, 5, 5, 2000}, rows, 6000, CLOCK_NEVER, &error) == 0);
+    CHECK(table_commit(table, items, NULL, ids, &error) == 0);
+    return table;
+}
+
+/* A table with windows, one without and one of ragged columns, each with some items. */
 static void make_whole(void) {
     struct table_config config = small_config(12, SELECTOR_PRIORITIZED);
-    struct table *tables[2] = {make(&config)};
+    struct table *tables[3] = {make(&config), NULL, make_ragged()};
     uint64_t ids[12];
     CHECK(add(tables[0], 9, 0, NULL, ids) == 0 && table_delete(tables[0], 2, ids) == 2);
     strcpy(config.name, "w");
@@ -62,7 +84,7 @@ static void make_whole(void) {
     CHECK(table_commit(tables[1], items, NULL, ids, &error) == 0);
 
     struct snapshot_options options = {.folder = ".", .name = "whole"};
-    struct snapshot *snapshot = snapshot_begin(&options, tables, 2, &error);
+    struct snapshot *snapshot = snapshot_begin(&options, tables, 3, &error);
     CHECK(snapshot);
     enum snapshot_state state;
     do {
@@ -78,6 +100,7 @@ static void make_whole(void) {
     unlink("whole");
     table_free(tables[0]);
     table_free(tables[1]);
+    table_free(tables[2]);
 }
 
 static size_t change(uint8_t *file, size_t length, const uint8_t *data, size_t size) {
@@ -121,6 +144,14 @@ static void make_checksums_right(uint8_t *file, size_t length) {
     }
 }
 
+static void read_rows(const struct table *table, uint32_t column, const uint32_t *slots) {
+    uint8_t *rows =
+        malloc(table_ragged_rows(table, column, slots, 4) * table_config(table)->column[column].row_bytes + 1);
+    CHECK(rows);
+    table_ragged_gather(table, column, slots, 4, rows);
+    free(rows);
+}
+
 /* What came out must be usable. */
 static void use(struct table *table) {
     uint32_t slots[4];
@@ -128,7 +159,9 @@ static void use(struct table *table) {
     const struct table_config *config = table_config(table);
     if (table_sample(table, 4, 0.5, true, slots, NULL, NULL, NULL, &error) == 0) {
         for (uint32_t i = 0; i < config->columns; i++)
-            if (config->column[i].kind != COLUMN_STEP && config->column[i].item_bytes <= 1u << 20)
+            if (column_is_ragged(&config->column[i]))
+                read_rows(table, i, slots);
+            else if (config->column[i].kind != COLUMN_STEP && config->column[i].item_bytes <= 1u << 20)
                 table_gather(table, i, slots, 4, bytes);
         table_unpin(table, slots, 4);
     }

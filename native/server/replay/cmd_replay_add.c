@@ -12,6 +12,7 @@
 
 #define ADD_PRIORITIES 3
 #define PRIORITIES_OF_A_PIECE 65536u /* looked at in one go */
+#define FILLING_SLICE_US 200u        /* for copying rows, between two looks at what a turn may still take */
 
 static int check(struct replay_request *request, const struct resp_argument *arguments, struct error *error) {
     const struct table *table = request->entry->table;
@@ -98,10 +99,14 @@ static void have_entered(struct client *client, struct replay_request *request) 
     wait_queue_wake(client->server, &entry->watchers);
 }
 
-/* The next piece of the work: priorities are looked at, the items are let through, parts enter. 1: not now; -1: refused. */
+/* The next piece of the work: rows are copied, priorities are looked at, the items are let through, parts enter. 1: not now; -1: refused. */
 static int next_piece(struct client *client, struct replay_request *request, struct error *error) {
     const struct resp_argument *priorities = &client->argv[request->priorities];
     if (request->begun) return enter_part(client, request, error);
+    if (request->ragged) {
+        int left = replay_columns_fill_ragged(client, request, clock_monotonic_us() + FILLING_SLICE_US, error);
+        if (left) return left < 0 ? -1 : 0;
+    }
     double limit = table_priority_limit(request->entry->table);
     if (request->checked_limit != limit) request->checked = 0; /* settings have changed while it waited */
     request->checked_limit = limit;

@@ -142,39 +142,25 @@ static void find_steps(struct replay_column_source *source, const struct coded_p
 
 /* ---- sending them -------------------------------------------------------------------------------------------------- */
 
-/* Small blocks pass through the bounce buffer: it is filled anew for each slice, whose vectors are used at once. */
 static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec *vectors, int max) {
     struct replay_column_source *source = (struct replay_column_source *)reply;
-    int filled = 0;
+    struct replay_vectors slice = {.vectors = vectors, .max = max, .bounce = source->bounce};
     if (offset < source->head_bytes) {
-        vectors[filled++] = (struct iovec){.iov_base = source->head + offset, .iov_len = source->head_bytes - offset};
+        vectors[slice.filled++] =
+            (struct iovec){.iov_base = source->head + offset, .iov_len = source->head_bytes - offset};
         offset = source->head_bytes;
     }
-    size_t at = offset - source->head_bytes, end = source->source.length_bytes - source->head_bytes, bounced = 0;
+    size_t at = offset - source->head_bytes, end = source->source.length_bytes - source->head_bytes;
     while (at < end && at >= source->block_offset + source->block_sizes[source->block])
         source->block_offset += source->block_sizes[source->block++];
     uint32_t block = source->block;
     size_t within = at - source->block_offset;
-    bool joins = false; /* the last vector ends where the bounce buffer goes on */
     for (; at < end; block++, within = 0) {
-        const uint8_t *bytes = source->blocks[block] + within;
         size_t size_bytes = source->block_sizes[block] - within;
-        bool small = source->bounce && size_bytes < REPLAY_VECTOR_BYTES;
-        if ((filled == max && !(small && joins)) || (small && bounced + size_bytes > REPLAY_BOUNCE_BYTES)) break;
+        if (!replay_vectors_add(&slice, source->blocks[block] + within, size_bytes)) break;
         at += size_bytes;
-        if (small) {
-            memcpy(source->bounce + bounced, bytes, size_bytes);
-            bytes = source->bounce + bounced;
-            bounced += size_bytes;
-            if (joins) {
-                vectors[filled - 1].iov_len += size_bytes;
-                continue;
-            }
-        }
-        vectors[filled++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = size_bytes};
-        joins = small;
     }
-    return filled;
+    return slice.filled;
 }
 
 static void coded_released(struct reply_source *reply) {

@@ -143,6 +143,22 @@ static int misplaced(const struct replay_request *request, const struct column *
                      thing(request));
 }
 
+/* int64 offsets[n + 1], then the rows. */
+static int check_ragged(const struct replay_request *request, const struct column *column, size_t length,
+                        struct error *error) {
+    size_t head = (request->n + (size_t)1) * sizeof(int64_t);
+    if (length >= head && (length - head) % column->row_bytes == 0) return 0;
+    struct text shape = {0};
+    replay_describe_shape(column, &shape);
+    error_set(error, ERROR_BADSHAPE,
+              "column '%s', %" PRIu32 " %s of %s: expected %" PRIu32 " offsets as int64, %zu bytes, and rows of %zu "
+              "bytes behind them, got %zu bytes; nothing was stored",
+              column->name, request->n, thing(request), shape.data ? shape.data : "", request->n + 1, head,
+              column->row_bytes, length);
+    text_free(&shape);
+    return -1;
+}
+
 /* The column that the bytes at argument `index` belong to, if they are as many as they should be. */
 static int take_column(const struct replay_request *request, const struct resp_argument *arguments, uint32_t index,
                        size_t length, uint32_t *column, struct error *error) {
@@ -153,6 +169,7 @@ static int take_column(const struct replay_request *request, const struct resp_a
     if (request->landed & 1ull << *column)
         return error_set(error, ERROR_BADSCHEMA, "column '%s' is given twice", given->name);
     if (request->coded) return 0;
+    if (column_is_ragged(given)) return check_ragged(request, given, length, error);
     return length == given->item_bytes * request->n ? 0 : bad_shape(request, given, length, error);
 }
 
@@ -186,7 +203,24 @@ int replay_columns_fill_coded(struct client *client, struct replay_request *requ
     return 0;
 }
 
-/* Puts the columns that came as ordinary arguments into place, but for blocks, whose places depend on their sizes. */
+int replay_columns_fill_ragged(struct client *client, struct replay_request *request, uint64_t deadline_us,
+                               struct error *error) {
+    const struct table *table = request->entry->table;
+    size_t head = (request->n + (size_t)1) * sizeof(int64_t);
+    for (; request->to_fill < client->argc; request->to_fill += 2) {
+        const struct resp_argument *argument = &client->argv[request->to_fill];
+        uint32_t column;
+        if (replay_find_column(table, argument - 1, &column, error)) return -1;
+        if (!column_is_ragged(&table_config(table)->column[column])) continue;
+        int left = reservation_fill_ragged(request->reservation, column, argument->data, argument->data + head,
+                                           argument->length - head, deadline_us, error);
+        if (left) return left;
+    }
+    request->ragged = false;
+    return 0;
+}
+
+/* Puts the columns that came as ordinary arguments into place, but for blocks and rows, whose places depend on their sizes. */
 static int fill(struct client *client, struct replay_request *request, struct error *error) {
     if (replay_entry_missing(request->entry, error)) return -1;
     request->to_fill = request->first_column + 1;
@@ -198,7 +232,9 @@ static int fill(struct client *client, struct replay_request *request, struct er
             (request->coded && check_coded(request, column, argument, error))) {
             return -1;
         }
-        if (!request->coded) reservation_fill(request->reservation, column, argument->data);
+        bool ragged = column_is_ragged(&table_config(request->entry->table)->column[column]);
+        request->ragged |= ragged;
+        if (!request->coded && !ragged) reservation_fill(request->reservation, column, argument->data);
         request->landed |= 1ull << column;
     }
     return request->landed == request->expected
@@ -218,9 +254,11 @@ static int land(struct replay_request *request, const struct resp_argument *argu
         return error_set(error, ERROR_BADSCHEMA, "expected the name of a column, got %zu bytes", length);
     if (replay_entry_missing(request->entry, error) || take_column(request, arguments, index, length, &column, error))
         return -1;
-    if (request->coded) return 0; /* their places depend on their sizes: kept in one piece until all are here */
+    const struct column *given = &table_config(request->entry->table)->column[column];
+    if (request->coded || column_is_ragged(given))
+        return 0; /* their places depend on their sizes: kept in one piece until all are here */
     landing->kind = RESP_LAND_SCATTER;
-    landing->item_bytes = table_config(request->entry->table)->column[column].item_bytes;
+    landing->item_bytes = given->item_bytes;
     reservation_landing(request->reservation, column, &landing->base, &landing->stride, &landing->slots);
     if (!landing->slots) { /* the staging area takes all items in one piece */
         landing->slots = one_piece;

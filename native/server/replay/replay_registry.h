@@ -20,6 +20,7 @@
 #define REPLAY_COPY_BYTES (4u << 20)          /* as do longer columns, however small their items */
 #define REPLAY_SHARE_COLUMN_BYTES 65536u     /* smaller columns go through the socket even where memory is shared */
 #define REPLAY_SHARE_ITEM_BYTES (1u << 20)   /* as do those of larger items: one is gathered in one go */
+#define REPLAY_SHARE_ALIGNMENT 64u           /* of columns in a region */
 #define REPLAY_POOLED_OBJECTS 256u            /* requests and replies kept for reuse, each */
 #define REPLAY_POOLED_BYTES (32u << 20)       /* memory of the replies kept */
 
@@ -66,6 +67,8 @@ struct replay_gather {
     uint64_t lease;
     size_t region, offset;       /* of the region in the arena; of the column that is being gathered, in the region */
     uint32_t place, item;        /* which of the columns asked for, and its next item */
+    size_t column_bytes,
+        done;   /* of that column: all of its bytes, and those that are gathered; before the first item 0 */
 };
 
 /* An ADD, APPEND, ITEM or SAMPLE from its header on, across landing and waiting. */
@@ -93,7 +96,8 @@ struct replay_request {
     uint64_t expected;           /* bit i set: column i must be given */
     uint64_t landed;             /* and: it is in place */
     uint32_t history;            /* APPEND: of streams that it opens */
-    uint32_t to_fill;            /* APPEND: argument index of the first coded column that is not in place */
+    bool ragged;                 /* ADD, ITEM: ragged columns came that are not all in place */
+    uint32_t to_fill;            /* argument index of the first coded or ragged column that is not in place */
     bool behind_streams;         /* APPEND: waits until the steps of closed streams are given back */
     bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
     double beta;
@@ -229,8 +233,8 @@ void replay_columns_reply(struct client *client, struct replay_batch *batch, con
                           uint8_t *extra);
 
 /* ---- through shared memory ---- */
-bool replay_column_is_shared(const struct column *column, uint32_t n);
-size_t replay_shared_column_bytes(const struct column *column, uint32_t n); /* with the padding behind it */
+/* Bytes of a column of a batch, as its region has it; 0: it goes through the socket. */
+size_t replay_shared_column_bytes(const struct replay_batch *batch, uint32_t column);
 /* Takes the handler's batch over, and blocks the client until it is gathered and replied; false: there is no room, or
  * nothing worth it, and the batch is as it was. */
 bool replay_share_batch(struct client *client, struct replay_request *request, struct replay_batch *batch);

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "base/arithmetic.h"
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
@@ -186,13 +187,18 @@ void replay_batch_pin(struct replay_batch *batch) {
     batch->pinned = batch->n;
 }
 
-static void reply_column_shared(struct client *client, const struct column *column, uint32_t n,
-                                const struct replay_region *region, size_t *offset) {
+/* With the padding behind it. */
+static size_t region_bytes(size_t column_bytes) {
+    return round_up(column_bytes, REPLAY_SHARE_ALIGNMENT);
+}
+
+static void reply_column_shared(struct client *client, size_t bytes, const struct replay_region *region,
+                                size_t *offset) {
     reply_array(client, 3);
     reply_integer(client, (int64_t)region->lease);
     reply_integer(client, (int64_t)(region->offset + *offset));
-    reply_integer(client, (int64_t)(column->item_bytes * n));
-    *offset += replay_shared_column_bytes(column, n);
+    reply_integer(client, (int64_t)bytes);
+    *offset += region_bytes(bytes);
 }
 
 size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *columns, uint32_t column_count,
@@ -201,7 +207,7 @@ size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *col
     size_t bytes = 0;
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
-        if (!(region && replay_column_is_shared(column, batch->n)) &&
+        if (!(region && replay_shared_column_bytes(batch, columns[i])) &&
             replay_column_is_sent_from_slots(column, batch->n)) {
             bytes += replay_source_extra(batch, columns[i]);
         }
@@ -219,11 +225,12 @@ void replay_columns_reply(struct client *client, struct replay_batch *batch, con
     reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
+        size_t shared = region ? replay_shared_column_bytes(batch, columns[i]) : 0;
         reply_bulk_string(client, column->name);
         if (copied && copied[i]) {
             reply_blob(client, copied[i]);
-        } else if (region && replay_column_is_shared(column, batch->n)) {
-            reply_column_shared(client, column, batch->n, region, &offset);
+        } else if (shared) {
+            reply_column_shared(client, shared, region, &offset);
         } else if (replay_column_is_sent_from_slots(column, batch->n)) {
             size_t used = replay_source_extra(batch, columns[i]);
             replay_source_reply(client, batch, &batch->sources[i], columns[i], extra);

@@ -2,59 +2,83 @@
  * slice by slice between the turns of the loop, and the reply says where they lie. */
 #include <string.h>
 
+#include "base/arithmetic.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/replay/replay_part.h"
+#include "server/replay/replay_ragged.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/share.h"
 
-#define COLUMN_ALIGNMENT 64u
 #define GATHER_PIECE_BYTES (128u << 10) /* between two looks at the clock */
 
-bool replay_column_is_shared(const struct column *column, uint32_t n) {
-    return column->item_bytes * n >= REPLAY_SHARE_COLUMN_BYTES && column->item_bytes <= REPLAY_SHARE_ITEM_BYTES;
+size_t replay_shared_column_bytes(const struct replay_batch *batch, uint32_t column) {
+    const struct column *shape = &table_config(batch->entry->table)->column[column];
+    bool ragged = column_is_ragged(shape);
+    size_t largest = ragged ? shape->row_bytes * shape->max_length : shape->item_bytes;
+    if (largest > REPLAY_SHARE_ITEM_BYTES) return 0;
+    size_t bytes = ragged ? replay_ragged_bytes(batch, column) : shape->item_bytes * batch->n;
+    return bytes >= REPLAY_SHARE_COLUMN_BYTES ? bytes : 0;
 }
 
-size_t replay_shared_column_bytes(const struct column *column, uint32_t n) {
-    size_t bytes = column->item_bytes * n;
-    return (bytes + COLUMN_ALIGNMENT - 1) / COLUMN_ALIGNMENT * COLUMN_ALIGNMENT;
+static size_t padded(size_t bytes) {
+    return round_up(bytes, REPLAY_SHARE_ALIGNMENT);
 }
 
-static size_t shared_bytes(const struct replay_request *request) {
-    const struct table_config *config = table_config(request->entry->table);
+static size_t shared_bytes(const struct replay_request *request, const struct replay_batch *batch) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < request->column_count; i++) {
-        const struct column *column = &config->column[request->columns[i]];
-        if (replay_column_is_shared(column, request->n)) bytes += replay_shared_column_bytes(column, request->n);
-    }
+    for (uint32_t i = 0; i < request->column_count; i++)
+        bytes += padded(replay_shared_column_bytes(batch, request->columns[i]));
     return bytes;
 }
 
 /* ---- gathering --------------------------------------------------------------------------------------------------------- */
 
+/* Items of a ragged column, until they are about `budget` bytes; its offsets come before the first. */
+static size_t gather_ragged(const struct table *table, struct replay_gather *gather, uint32_t column, uint8_t *to,
+                            size_t budget) {
+    const struct replay_batch *batch = gather->batch;
+    size_t before = gather->done;
+    if (gather->done == 0) {
+        table_ragged_offsets(table, column, batch->slots, batch->n, (int64_t *)(void *)to);
+        gather->done += (batch->n + (size_t)1) * sizeof(int64_t);
+    }
+    while (gather->item < batch->n && gather->done - before < budget)
+        gather->done += table_ragged_gather(table, column, &batch->slots[gather->item++], 1, to + gather->done);
+    return gather->done - before;
+}
+
+static size_t gather_fixed(const struct table *table, struct replay_gather *gather, uint32_t column, uint8_t *to,
+                           size_t budget) {
+    size_t item_bytes = table_config(table)->column[column].item_bytes, items = budget / item_bytes;
+    uint32_t n = gather->batch->n;
+    if (items == 0) items = 1;
+    if (items > n - gather->item) items = n - gather->item;
+    table_gather_part(table, column, gather->batch->slots + gather->item, (uint32_t)items, to + gather->done,
+                      gather->column_bytes);
+    gather->item += (uint32_t)items;
+    gather->done += items * item_bytes;
+    return items * item_bytes;
+}
+
 /* Copies up to `budget` bytes of the column that the gather stands at; returns how many. */
 static size_t gather_piece(struct replay_request *request, uint8_t *region, size_t budget) {
     struct replay_gather *gather = &request->gather;
     const struct table *table = request->entry->table;
-    uint32_t index = request->columns[gather->place];
-    const struct column *column = &table_config(table)->column[index];
-    if (!replay_column_is_shared(column, request->n)) {
-        gather->place++;
-        return 0;
+    uint32_t column = request->columns[gather->place];
+    if (gather->done == 0) gather->column_bytes = replay_shared_column_bytes(gather->batch, column);
+    size_t copied = 0;
+    if (gather->column_bytes) {
+        bool ragged = column_is_ragged(&table_config(table)->column[column]);
+        copied = (ragged ? gather_ragged : gather_fixed)(table, gather, column, region + gather->offset, budget);
+        if (gather->item < request->n) return copied;
+        gather->offset += padded(gather->column_bytes);
     }
-    size_t items = budget / column->item_bytes;
-    if (items == 0) items = 1;
-    if (items > request->n - gather->item) items = request->n - gather->item;
-    table_gather_part(table, index, gather->batch->slots + gather->item, (uint32_t)items,
-                      region + gather->offset + gather->item * column->item_bytes, column->item_bytes * request->n);
-    gather->item += (uint32_t)items;
-    if (gather->item == request->n) {
-        gather->offset += replay_shared_column_bytes(column, request->n);
-        gather->item = 0;
-        gather->place++;
-    }
-    return items * column->item_bytes;
+    gather->item = 0;
+    gather->done = 0;
+    gather->place++;
+    return copied;
 }
 
 /* One turn's share of the work; true when all of it is done. */
@@ -106,7 +130,7 @@ static void gather_expired(struct client *client) {
 
 bool replay_share_batch(struct client *client, struct replay_request *request, struct replay_batch *batch) {
     struct server *server = client->server;
-    size_t bytes = client->share ? shared_bytes(request) : 0;
+    size_t bytes = client->share ? shared_bytes(request, batch) : 0;
     if (bytes == 0) return false;
     const struct share_lease *lease = share_begin(client, bytes);
     if (!lease) {

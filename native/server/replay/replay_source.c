@@ -2,12 +2,15 @@
 #include "server/replay/replay_source.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/replay/replay_ragged.h"
 
 bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n) {
-    return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES;
+    return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES ||
+           column_is_ragged(column);
 }
 
 static bool is_bounced(const struct table_config *config, uint32_t column) {
@@ -28,6 +31,7 @@ static size_t bounce_bytes(const struct replay_batch *batch, size_t item_bytes) 
 
 size_t replay_source_extra(const struct replay_batch *batch, uint32_t column) {
     const struct table_config *config = table_config(batch->entry->table);
+    if (column_is_ragged(&config->column[column])) return replay_ragged_extra(batch, column);
     return is_bounced(config, column) ? bounce_bytes(batch, config->column[column].item_bytes) : 0;
 }
 
@@ -53,6 +57,26 @@ static int vectors_in_place(struct reply_source *source, size_t offset, struct i
             (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = column->piece_bytes - within};
     }
     return filled;
+}
+
+bool replay_vectors_add(struct replay_vectors *vectors, const uint8_t *bytes, size_t size_bytes) {
+    bool small = vectors->bounce && size_bytes < REPLAY_VECTOR_BYTES;
+    if ((vectors->filled == vectors->max && !(small && vectors->joins)) ||
+        (small && vectors->bounced + size_bytes > REPLAY_BOUNCE_BYTES)) {
+        return false;
+    }
+    if (small) {
+        memcpy(vectors->bounce + vectors->bounced, bytes, size_bytes);
+        bytes = vectors->bounce + vectors->bounced;
+        vectors->bounced += size_bytes;
+        if (vectors->joins) {
+            vectors->vectors[vectors->filled - 1].iov_len += size_bytes;
+            return true;
+        }
+    }
+    vectors->vectors[vectors->filled++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = size_bytes};
+    vectors->joins = small;
+    return true;
 }
 
 /* ---- through the bounce buffer ------------------------------------------------------------------------------------- */
@@ -88,6 +112,10 @@ void replay_source_reply(struct client *client, struct replay_batch *batch, stru
                          uint32_t column, uint8_t *extra) {
     const struct table_config *config = table_config(batch->entry->table);
     const struct column *shape = &config->column[column];
+    if (column_is_ragged(shape)) {
+        replay_ragged_reply(client, batch, source, column, extra);
+        return;
+    }
     *source = (struct replay_column_source){.batch = batch, .column = column, .item_bytes = shape->item_bytes};
     source->piece_bytes = shape->item_bytes / column_steps(shape);
     if (is_bounced(config, column)) {

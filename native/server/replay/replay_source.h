@@ -3,6 +3,7 @@
 #ifndef REPLAY_SERVER_REPLAY_SOURCE_H
 #define REPLAY_SERVER_REPLAY_SOURCE_H
 
+#include "replay/table_ragged.h"
 #include "server/replay/replay_registry.h"
 
 #define REPLAY_BOUNCE_BYTES (256u << 10) /* filled in one go: decoding that much takes a fraction of a millisecond */
@@ -25,7 +26,23 @@ struct replay_column_source {
     const uint32_t *block_sizes;
     uint32_t block;
     size_t block_offset;            /* where that one begins, after the head */
+    /* a ragged column: `head` are its offsets, and the next slice begins in a piece of an item, at block_offset */
+    uint32_t item;
+    struct ragged_piece piece;
 };
+
+/* Vectors that are being made of pieces, one behind the other. With a bounce buffer small ones pass through it: it is filled
+ * anew for each slice, whose vectors are used at once. */
+struct replay_vectors {
+    struct iovec *vectors;
+    int max, filled;
+    uint8_t *bounce; /* NULL: pieces are sent from where they lie */
+    size_t bounced;
+    bool joins; /* the last vector ends where the bounce buffer goes on */
+};
+
+/* False: there is no room for it in this slice. */
+bool replay_vectors_add(struct replay_vectors *vectors, const uint8_t *bytes, size_t size_bytes);
 
 /* Whether a column of n items is sent through a source, its items pinned meanwhile; others are copied into the reply. */
 bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n);

@@ -1,0 +1,91 @@
+/* ragged_store: the values of ragged columns: of each item so many rows, kept apart from its slot.
+ *
+ * A value of B bytes lies in B / 2048 units, chained in order, and what is left of it in a block of a pool whose sizes lie 16
+ * to 64 bytes apart. Why that wastes next to nothing, whatever leaves in whatever order:
+ *   - Units are of one size, so any free unit serves any value, and a fresh one is touched only when none is free. They
+ *     need a link of 4 bytes each: a five-hundredth.
+ *   - Only the rest, less than a unit, is rounded up, by 22 bytes on average. Rests of one size serve one another.
+ * So a value takes at most RAGGED_MOST_WASTE bytes more than a five-hundredth above its own, and no item ever moves.
+ *
+ * In its slot a value is `struct ragged_value`: how many rows, where its chain ends, where its rest lies. Chains are rings:
+ * the last unit names the first, so that a whole chain is given back in constant time. Zero bytes are the value of no rows,
+ * which holds nothing: a slot that was never written, or was given back, needs no other mark.
+ *
+ * All memory is mapped at the beginning, as address space. Taking units costs O(units), a rest O(1). */
+#ifndef REPLAY_REPLAY_RAGGED_STORE_H
+#define REPLAY_REPLAY_RAGGED_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay/block_pool.h"
+#include "replay/table.h"
+
+#define RAGGED_UNIT_BYTES 2048u
+#define RAGGED_MOST_BYTES (1ull << 42) /* address space of one table's ragged columns */
+#define RAGGED_SLACK_BYTES \
+    (2ull << 30) /* beyond what a full table holds: on its way in, or left while replies show it */
+#define RAGGED_MOST_WASTE 96u          /* of one value, beyond the links of its units */
+
+struct ragged_value {
+    uint32_t length; /* rows */
+    uint32_t last;   /* unit that the chain ends with, if it is as long as one */
+    uint64_t rest;   /* offset in the pool of what does not fill a unit, if anything is left */
+};
+
+struct ragged_store {
+    uint32_t columns; /* ragged ones */
+    uint32_t column[TABLE_MAX_COLUMNS]; /* which they are, in the table */
+    size_t row_bytes[TABLE_MAX_COLUMNS]; /* by the table's columns; 0: not ragged */
+    uint32_t max_length[TABLE_MAX_COLUMNS];
+    size_t largest; /* bytes of all values of the largest item */
+    uint8_t *units;
+    uint32_t *next; /* by unit: the next of its chain, or of those given back */
+    uint32_t unit_count, fresh, returned, returned_count; /* units from `fresh` on were never used */
+    struct block_pool rests;
+    uint64_t used_bytes; /* that values take */
+    uint64_t live_bytes; /* that the values of live items take; kept up by the table */
+    uint64_t reserved_bytes; /* that those of reservations take */
+};
+
+/* A stretch of a value that lies in one piece. */
+struct ragged_piece {
+    const uint8_t *bytes;
+    size_t size;
+    size_t left; /* bytes of the value behind it */
+    uint32_t unit; /* that it ends with */
+};
+
+size_t ragged_largest_bytes(const struct table_config *config); /* of all ragged values of an item; 0: there are none */
+uint64_t ragged_most_taken(const struct table_config *config); /* what they take in a store at most */
+
+/* NULL with `error` set. A table without ragged columns has none. */
+struct ragged_store *ragged_store_new(const struct table_config *config, struct error *error);
+void ragged_store_free(struct ragged_store *store); /* NULL is allowed */
+
+static inline bool ragged_store_has(const struct ragged_store *store, uint32_t column) {
+    return store && store->row_bytes[column] > 0;
+}
+
+static inline size_t ragged_value_bytes(const struct ragged_store *store, uint32_t column,
+                                        const struct ragged_value *value) {
+    return value->length * store->row_bytes[column];
+}
+
+/* What a value of so many rows takes, links included. */
+size_t ragged_store_takes(const struct ragged_store *store, uint32_t column, uint32_t length);
+/* Copies rows in; `value` holds nothing before. -1: there is no room, and it still holds nothing. */
+int ragged_store_put(struct ragged_store *store, uint32_t column, struct ragged_value *value, const uint8_t *rows,
+                     uint32_t length);
+void ragged_store_drop(struct ragged_store *store, uint32_t column,
+                       struct ragged_value *value); /* it holds nothing then */
+/* Its pieces, in order; false: it has no rows, or no more. */
+bool ragged_store_first(const struct ragged_store *store, uint32_t column, const struct ragged_value *value,
+                        struct ragged_piece *piece);
+bool ragged_store_next(const struct ragged_store *store, const struct ragged_value *value, struct ragged_piece *piece);
+/* Copies its rows out. */
+void ragged_store_read(const struct ragged_store *store, uint32_t column, const struct ragged_value *value,
+                       uint8_t *rows);
+
+#endif
