@@ -6,6 +6,7 @@ The fixtures that speak to a server ask for the fixtures `server` and `client` o
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import os
@@ -52,6 +53,40 @@ def _wait_for_replies(*kinds: type) -> None:
 _wait_for_replies(
     redis.Redis, redis.connection.AbstractConnection, redis.asyncio.Redis, redis.asyncio.connection.AbstractConnection
 )
+
+_longest_turns: list[tuple[int, str]] = []
+"""Of the loop of each server that stopped, in microseconds, and the test in which it did."""
+
+
+def _note_turns_of_servers_that_stop() -> None:
+    stop = rs.Server.stop
+
+    @functools.wraps(stop)
+    def noted(self: rs.Server, timeout: float = 10.0) -> int | None:
+        # A server that is held, full or ended tells nothing; whatever stops it must not wait for that.
+        with contextlib.suppress(redis.RedisError, OSError, AttributeError, ValueError):
+            if self.running:
+                with redis.Redis.from_url(self.url, socket_timeout=1, socket_connect_timeout=1) as asking:
+                    longest_us = asking.info("stats")["loop_turn_us_max"]
+                _longest_turns.append((longest_us, os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]))
+        return stop(self, timeout)
+
+    rs.Server.stop = noted
+
+
+_note_turns_of_servers_that_stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how long a server's loop was held at most: figures of a busy machine, which no test depends on."""
+    if not _longest_turns:
+        return
+    terminalreporter.section("longest turns of servers' loops (loop_turn_us_max)")
+    for longest_us, where in sorted(_longest_turns, reverse=True)[:5]:
+        terminalreporter.line(f"{longest_us} us  {where}")
+    median_us = sorted(longest_us for longest_us, _ in _longest_turns)[len(_longest_turns) // 2]
+    terminalreporter.line(f"{median_us} us  median of {len(_longest_turns)} servers")
+
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As shells start what runs in the background: every process that a test starts would ignore it, too.

@@ -95,6 +95,8 @@ def test_group_and_age_of_every_command_are_those_of_redis(pair: Pair) -> None:
         "SSUBSCRIBE a b",
         "ZUNIONSTORE d 2 a b",
         "ZUNIONSTORE d 3 a b",
+        "BITFIELD a GET u8",
+        "BITFIELD a GET u8 0 SET x",
         "ZINTERSTORE d 0 a",
         "ZDIFFSTORE d x a",
         "ZUNION 0 a",

@@ -283,11 +283,12 @@ static void bitop_command(struct client *client) {
     memory_free(views);
 }
 
-/* BITFIELD that only reads needs no right to write. */
+/* BITFIELD that only reads needs no right to write. Whatever is malformed is taken for a write, as in Redis. */
 static int bitfield_keys(uint32_t argc, const struct resp_argument *argv, struct key_place *places, int max) {
     uint32_t access = KEY_READ;
     for (uint32_t i = 2; i < argc;) {
-        bool gets = argument_is(&argv[i], "get"), says = argument_is(&argv[i], "overflow");
+        bool gets = argument_is(&argv[i], "get") && argc - i > 2;
+        bool says = argument_is(&argv[i], "overflow") && argc - i > 1;
         if (!gets && !says) access = KEY_READ | KEY_WRITE;
         i += gets ? 3 : says ? 2 : argc;
     }
